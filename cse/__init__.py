@@ -1,0 +1,28 @@
+"""Contrastive sentence embeddings from soft prompts on a frozen language model.
+
+``SentenceEncoder`` (torch) and ``OnnxEncoder`` (no torch) are imported on first use, so that a service which only
+needs the runtime never loads torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cse.model.encoder import SentenceEncoder
+    from cse.runtime.onnx_encoder import OnnxEncoder
+
+__version__ = "0.1.0"
+__all__ = ["OnnxEncoder", "SentenceEncoder", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SentenceEncoder":
+        from cse.model.encoder import SentenceEncoder
+
+        return SentenceEncoder
+    if name == "OnnxEncoder":
+        from cse.runtime.onnx_encoder import OnnxEncoder
+
+        return OnnxEncoder
+    raise AttributeError(f"module 'cse' has no attribute {name!r}")

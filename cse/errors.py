@@ -1,0 +1,34 @@
+"""Errors that a user can cause, and the one place that turns them into one line."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+from collections.abc import Iterable
+
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class CseError(ValueError):
+    """A mistake that a user can mend: one line saying what, where and what to do."""
+
+
+class OfflineError(CseError):
+    """A hub could not be reached and nothing usable was cached."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the nearest known name, or ``""`` where none is near."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def describe_os_error(error: OSError) -> str:
+    """Say what an operating system error means for the user, in one line."""
+    where = f" {error.filename}" if error.filename else ""
+    if error.errno in _FULL_DISK:
+        return (
+            f"no space left while writing{where} ({error.strerror}): free some space and run again; "
+            "what was finished before is untouched"
+        )
+    return f"{error.strerror or error}{':' + where if where else ''}"
