@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import signal
 from collections.abc import Iterable
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -15,6 +16,14 @@ class CseError(ValueError):
 
 class OfflineError(CseError):
     """A hub could not be reached and nothing usable was cached."""
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
+    """A termination signal arrived and the state is saved; ``number`` is the signal's."""
+
+    def __init__(self, number: int, done: str) -> None:
+        super().__init__(f"{signal.Signals(number).name} {done}: state saved, the same command goes on from there")
+        self.number = number
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

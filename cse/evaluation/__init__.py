@@ -1,0 +1,1 @@
+"""Scores: declared similarity tasks, rank correlations, tables."""

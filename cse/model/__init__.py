@@ -1,0 +1,13 @@
+"""Backbone, prompts, pooler and the encoder that joins them.
+
+Tensor names carry their shape as a suffix, here and in ``objectives``, ``training`` and ``export``:
+
+======  =============================================  ======  ==================================
+letter  dimension                                      letter  dimension
+======  =============================================  ======  ==================================
+``B``   rows (sentences) of a batch                    ``H``   attention heads
+``L``   tokens of a row, padding included              ``K``   width per head
+``P``   prompt vectors per layer (k)                   ``D``   hidden width, ``D = H * K``
+``N``   candidates a row is compared with              ``V``   views (anchor, positive, negative)
+======  =============================================  ======  ==================================
+"""

@@ -1,0 +1,1 @@
+"""Objectives: tensors in, named tensors out. Dimension letters: see ``cse.model``."""

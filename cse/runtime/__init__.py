@@ -1,0 +1,1 @@
+"""What a service needs to encode sentences with a bundle: numpy, tokenizers and onnxruntime, nothing else."""

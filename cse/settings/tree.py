@@ -178,6 +178,7 @@ class EvaluationSettings(Group):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU where there is one.")
     batch_size: Positive = Field(64, description="Sentences per forward pass.")
+    compare_backbone: bool = Field(True, description="Score the bare backbone beside the checkpoint.")
 
 
 class ExportSettings(Group):

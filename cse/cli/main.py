@@ -1,0 +1,210 @@
+"""Commands of ``cse``; each imports what it needs when it runs, so that ``--help`` is instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cse.cli.preset import preset
+from cse.errors import CseError
+from cse.settings import PARAMS_FILE, Settings, load_settings
+from cse.stages.common import BUNDLE, CHECKPOINT, DEBUG_VARIABLE, PREPARED, run_safely
+
+_EPILOG = """\b
+A first run, with generated data and the built-in MiniLM backbone:
+  cse prepare                      text            -> data/prepared
+  cse train                        prompts         -> data/checkpoint
+  cse evaluate                     scores          -> data/metrics
+  cse export                       ONNX            -> data/bundle
+  echo "A cat sleeps." | cse encode data/bundle --out vectors.npy
+
+\b
+`dvc repro` runs the first four and skips what has not changed.
+Values come from params.yaml (see docs/settings.md); a system of the literature is a preset:
+  cse preset list
+  cse preset use promcse-eh-bert-base
+"""
+
+
+class _Group(click.Group):
+    """A group whose own usage errors are one line, and whose order is that of the workflow."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cse")
+@click.option("--debug", is_flag=True, help="Show the full trace of an error.")
+def cli(debug: bool) -> None:
+    """Contrastive sentence embeddings from soft prompts on a frozen language model."""
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"
+
+
+cli.add_command(preset)
+
+_params = click.option(
+    "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="Settings file."
+)
+_set = click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting; may be repeated."
+)
+
+
+@cli.command(epilog="\b\nExample:\n  cse prepare -s data.source=files -s data.train_path=my.csv -s data.view=pairs")
+@_params
+@_set
+@click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Folder to write.")
+def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
+    """Turn a source of text into Arrow data sets, and count what was dropped."""
+    from cse.stages.prepare import prepare_stage
+
+    prepare_stage(_settings(params, overrides), prepared=out)
+
+
+@cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
+@_params
+@_set
+@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+@click.option("--out", type=click.Path(path_type=Path), default=CHECKPOINT, show_default=True, help="Folder to write.")
+def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
+    """Train prompts (or the whole model) and keep the best checkpoint.
+
+    A killed run goes on from its last saved state when the same command is given again.
+    """
+    from cse.stages.train import train_stage
+
+    named = {} if out == CHECKPOINT else {"metrics": out.with_suffix(".json"), "plots": out.with_suffix(".plots")}
+    train_stage(_settings(params, overrides), prepared=data, checkpoint=out, **named)
+
+
+@cli.command(
+    epilog="\b\nExamples:\n  cse evaluate\n  cse evaluate data/checkpoint data/bundle --format latex\n"
+    "  cse evaluate sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data/downstream"
+)
+@click.argument("models", nargs=-1)
+@_params
+@_set
+@click.option("--data", type=click.Path(path_type=Path), help="SentEval's downstream folder, or prepared data.")
+@click.option("--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the scores here too.")
+def evaluate(
+    models: Sequence[str], params: Path, overrides: Sequence[str], data: Path | None, style: str, json_path: Path | None
+) -> None:
+    """Score models on semantic textual similarity (Spearman * 100).
+
+    A model is a checkpoint folder, a bundle folder, or a bare backbone by folder or hub id. Without MODELS this is
+    the pipeline's stage: the trained checkpoint beside its backbone.
+    """
+    from cse.evaluation.table import format_table
+    from cse.files import publish_file
+    from cse.stages.evaluate import evaluate_stage, write_json
+    from cse.stages.open_model import evaluate_models
+
+    settings = _settings(params, overrides) if params.exists() or params != PARAMS_FILE else Settings()
+    if not models and data is None and json_path is None and style == "text":
+        evaluate_stage(settings)
+        return
+    tasks = _tasks(data or PREPARED)
+    results = evaluate_models(
+        list(models or [str(CHECKPOINT)]),
+        tasks,
+        device=settings.evaluation.device,
+        batch_size=settings.evaluation.batch_size,
+        progress=sys.stderr.isatty(),
+    )
+    click.echo(format_table(results, style), nl=False)
+    if json_path is not None:
+        with publish_file(json_path) as target:
+            write_json(target, results)
+
+
+@cli.command(epilog="\b\nExample:\n  cse export data/checkpoint --out /srv/models/tickets")
+@click.argument("model", default=str(CHECKPOINT))
+@_params
+@_set
+@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+@click.option("--out", type=click.Path(path_type=Path), default=BUNDLE, show_default=True, help="Folder to write.")
+def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
+    """Write an ONNX bundle that a service loads without torch, compared with torch first."""
+    from cse.stages.export import export_stage
+
+    named = {} if Path(model) == CHECKPOINT else {"metrics": ()}
+    export_stage(_settings(params, overrides), model=model, prepared=data, bundle=out, **named)
+
+
+@cli.command(epilog='\b\nExample:\n  cse encode data/bundle sentences.txt --out vectors.npy')
+@click.argument("model")
+@click.argument("text", type=click.File(encoding="utf-8"), default="-")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="A .npy file, float32 (lines, dimension).")
+@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--normalize/--raw", default=True, show_default=True, help="Unit length, or as pooled.")
+def encode(model: str, text: Any, out: Path, batch_size: int, device: str, normalize: bool) -> None:
+    """Embed the lines of TEXT (default: standard input), one vector a line."""
+    import numpy as np
+
+    from cse.files import publish_file
+    from cse.stages.open_model import open_model
+
+    try:
+        lines = [line.rstrip("\r\n") for line in text]
+    except UnicodeDecodeError as error:
+        raise CseError(f"{text.name}: not UTF-8 at byte {error.start}; convert it first") from None
+    encoder = open_model(model, device=device)
+    bar = sys.stderr.isatty()
+    vectors = encoder.encode(lines, batch_size=batch_size, normalize=normalize, show_progress_bar=bar)
+    with publish_file(out) as target, target.open("wb") as stream:
+        np.save(stream, vectors)
+    click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
+
+
+def main() -> None:
+    """Run the command line; errors are one line and exit code 2."""
+
+    def work() -> None:
+        try:
+            cli.main(standalone_mode=False)
+        except click.exceptions.Abort:
+            raise KeyboardInterrupt from None
+        except click.ClickException as error:
+            raise CseError(f"{error.format_message()}{_help_hint(error)}") from None
+
+    sys.exit(run_safely(work))
+
+
+def _help_hint(error: click.ClickException) -> str:
+    ctx = getattr(error, "ctx", None)
+    return "" if ctx is None else f" (see {ctx.command_path} --help)"
+
+
+def _settings(params: Path, overrides: Sequence[str]) -> Settings:
+    from ruamel.yaml import YAML
+
+    values = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise CseError(f"--set {override}: write it as KEY=VALUE, for instance train.epochs=2")
+        values[key.strip()] = YAML(typ="safe", pure=True).load(value)
+    return load_settings(params, values)
+
+
+def _tasks(folder: Path) -> list[Any]:
+    """Return the evaluation tasks of prepared data, or of a SentEval folder or file of scored pairs."""
+    from cse.data.evaluation import read_senteval
+    from cse.data.store import TASKS_FILE, PreparedData
+
+    if (folder / TASKS_FILE).is_file():
+        return PreparedData(folder).tasks
+    found = read_senteval(folder)
+    if found.missing:
+        click.echo(f"not in {folder}: {', '.join(found.missing)}", err=True)
+    return found.tasks
+

@@ -1,0 +1,175 @@
+"""Cleaning while streaming: which rows are kept, and an account of every row that is not."""
+
+from __future__ import annotations
+
+import unicodedata
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from cse.data.readers import Row
+from cse.errors import CseError
+
+REASONS = ("blank", "missing_sentence", "missing_hard_negative", "too_long", "evaluation_overlap", "duplicate")
+_REMEDY = {
+    "blank": "put sentences into the file",
+    "missing_sentence": "fill the empty fields or name other columns in data.columns",
+    "missing_hard_negative": "fill the third column or set data.view: pairs",
+    "too_long": "raise data.max_words or split the sentences",
+    "evaluation_overlap": "train on other sentences or set data.drop_evaluation_overlap: false",
+    "duplicate": "set data.drop_duplicates: false",
+}
+
+
+@dataclass
+class Drop:
+    """Rows dropped for one reason: how many, and where the first one stands."""
+
+    count: int = 0
+    first: str | None = None
+
+
+@dataclass
+class Report:
+    """What cleaning did with the rows of one source.
+
+    Attributes:
+        source: name of the file, without its folder.
+        read: rows read, blank lines included.
+        kept: rows kept.
+        distinct_sentences: different sentences among the rows kept.
+        nul_replaced: rows kept in which NUL characters became blanks.
+        cut_at_max_rows: whether reading stopped because enough rows were kept.
+        dropped: per reason of ``REASONS``, in that order of precedence.
+    """
+
+    source: str
+    read: int = 0
+    kept: int = 0
+    distinct_sentences: int = 0
+    nul_replaced: int = 0
+    cut_at_max_rows: bool = False
+    dropped: dict[str, Drop] = field(default_factory=lambda: {reason: Drop() for reason in REASONS})
+
+    def drop(self, reason: str, line: int) -> None:
+        """Count a dropped row and remember the place of the first."""
+        entry = self.dropped[reason]
+        if entry.count == 0:
+            entry.first = f"{self.source}:{line}"
+        entry.count += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return asdict(self)
+
+
+class _Ignored(dict[int, int | None]):
+    """Translation table that deletes punctuation, blanks and control characters of any script; filled as met."""
+
+    def __missing__(self, point: int) -> int | None:
+        category = unicodedata.category(chr(point))
+        self[point] = None if category[0] in "PZC" or category == "Sk" else point
+        return self[point]
+
+
+_IGNORED = _Ignored()
+
+
+def overlap_key(sentence: str) -> bytes:
+    """Return what two sentences share when they differ in case, punctuation and blanks only; ``b""`` for no word."""
+    if not sentence.isascii():
+        sentence = unicodedata.normalize("NFKC", sentence)
+    letters = sentence.casefold().translate(_IGNORED)
+    return _digest(letters) if letters else b""
+
+
+def overlap_keys(sentences: Iterable[str]) -> set[bytes]:
+    """Return the keys of evaluation sentences, for ``clean_rows``."""
+    return {key for key in map(overlap_key, sentences) if key}
+
+
+def clean_rows(
+    rows: Iterable[Row],
+    report: Report,
+    *,
+    max_words: int,
+    drop_duplicates: bool = True,
+    held_out: set[bytes] | None = None,
+    max_rows: int | None = None,
+) -> Iterator[tuple[str, ...]]:
+    """Yield the rows worth training on, trimmed; counts go into ``report`` as the rows pass.
+
+    Args:
+        rows: as read.
+        report: filled in place; complete when the iterator is exhausted.
+        max_words: longest sentence, in words separated by white space.
+        drop_duplicates: drop rows whose sentences all occurred before together.
+        held_out: keys of ``overlap_keys``; rows with such a sentence are dropped.
+        max_rows: stop after so many kept rows.
+
+    Raises:
+        CseError: no row is left; says how many were dropped for which reason, and what to do about the chief one.
+    """
+    seen: set[bytes] = set()
+    sentences = array("Q")
+    for row in rows:
+        if report.kept == max_rows:
+            report.cut_at_max_rows = True
+            break
+        report.read += 1
+        texts = tuple(_trimmed(text) for text in row.texts)
+        reason = _fault(texts, max_words) or ("evaluation_overlap" if _is_held_out(texts, held_out) else None)
+        if reason is None and drop_duplicates:
+            digest = _digest("\0".join(texts))
+            if digest in seen:
+                reason = "duplicate"
+            seen.add(digest)
+        if reason is not None:
+            report.drop(reason, row.line)
+            continue
+        sentences.extend(int.from_bytes(_digest(text)[:8], "little") for text in texts)
+        report.nul_replaced += any(text is not None and "\0" in text for text in row.texts)
+        report.kept += 1
+        yield texts
+    report.distinct_sentences = len(np.unique(np.frombuffer(sentences, dtype=np.uint64))) if sentences else 0
+    if report.kept == 0:
+        raise _nothing_left(report)
+
+
+def _trimmed(text: str | None) -> str:
+    if text is None:
+        return ""
+    return (text.replace("\0", " ") if "\0" in text else text).strip()
+
+
+def _fault(texts: tuple[str, ...], max_words: int) -> str | None:
+    if not all(texts):
+        if not any(texts):
+            return "blank"
+        return "missing_hard_negative" if len(texts) == 3 and texts[0] and texts[1] else "missing_sentence"
+    for text in texts:
+        # n words need at least 2n - 1 characters
+        if len(text) > 2 * max_words and len(text.split()) > max_words:
+            return "too_long"
+    return None
+
+
+def _is_held_out(texts: tuple[str, ...], held_out: set[bytes] | None) -> bool:
+    return bool(held_out) and any(overlap_key(text) in held_out for text in texts)  # type: ignore[operator]
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8"), digest_size=16).digest()
+
+
+def _nothing_left(report: Report) -> CseError:
+    counts = {reason: drop for reason, drop in report.dropped.items() if drop.count}
+    if not counts:
+        return CseError(f"{report.source}: no rows; put rows into it or point the setting elsewhere")
+    told = ", ".join(f"{drop.count} {reason} (first {drop.first})" for reason, drop in counts.items())
+    chief = max(counts, key=lambda reason: counts[reason].count)
+    return CseError(f"{report.source}: all {report.read} rows were dropped: {told}; {_REMEDY[chief]}")

@@ -1,0 +1,146 @@
+"""Rows from a data set on the Hugging Face hub: a named file of its repository, or a split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cse.data.readers import Row, choose_columns, find_data_file, read_rows
+from cse.errors import CseError, OfflineError
+
+_SECONDS = 5.0
+
+
+def hub_rows(
+    hub_id: str,
+    view: str,
+    *,
+    file: str | None = None,
+    revision: str = "main",
+    split: str = "train",
+    columns: Sequence[str] | None = None,
+    encoding: str = "utf-8",
+) -> Iterator[Row]:
+    """Stream the rows of a data set on the hub; what was downloaded before is read from the cache.
+
+    Args:
+        hub_id: e.g. ``princeton-nlp/datasets-for-simcse``.
+        view: see ``read_rows``.
+        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``; ``None``: the split.
+        revision: branch, tag or commit.
+        split: of the data set, where no file is named.
+        columns: see ``read_rows``.
+        encoding: of a text file.
+
+    Raises:
+        OfflineError: the hub could not be reached and the cache does not have it.
+        CseError: no such data set, file, revision or split; anything wrong with the rows.
+    """
+    if file is not None:
+        return read_rows(find_data_file(hub_file(hub_id, file, revision), "data.hub_file"), view, columns, encoding)
+    return _split_rows(hub_id, view, revision, split, columns)
+
+
+def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
+    """Return the path of a downloaded file of a data set's repository.
+
+    Raises:
+        OfflineError: the hub could not be reached and the cache does not have the file.
+        CseError: no such data set, file or revision.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        with _cache_only_when_unreachable():
+            return Path(hf_hub_download(hub_id, file, repo_type="dataset", revision=revision))
+    except Exception as error:
+        raise _explain(error, f"{hub_id}/{file}", revision) from None
+
+
+def _split_rows(hub_id: str, view: str, revision: str, split: str, columns: Sequence[str] | None) -> Iterator[Row]:
+    import datasets
+
+    try:
+        with _cache_only_when_unreachable():
+            dataset: Any = datasets.load_dataset(hub_id, split=split, revision=revision)
+    except Exception as error:
+        raise _explain(error, f"{hub_id} (split {split})", revision) from None
+    where = Path(hub_id)
+    names = choose_columns(where, dataset.column_names, view, columns)
+    return _dataset_rows(where, dataset.select_columns(list(names)), names)
+
+
+def _dataset_rows(where: Path, dataset: Any, names: Sequence[str]) -> Iterator[Row]:
+    for number, record in enumerate(dataset, start=1):
+        texts = tuple(record[name] for name in names)
+        for name, text in zip(names, texts, strict=True):
+            if text is not None and not isinstance(text, str):
+                raise CseError(f"{where}:{number}: column {name!r} holds {type(text).__name__}, expected sentences")
+        yield Row(number, texts)
+
+
+@contextmanager
+def _cache_only_when_unreachable() -> Iterator[None]:
+    """Ask the hub for a sign of life once; without one, go by the cache instead of half a minute of retries."""
+    import datasets.config
+    import httpx
+    from huggingface_hub import constants
+
+    was = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            httpx.head(constants.ENDPOINT, timeout=_SECONDS)
+        except httpx.TransportError:
+            constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = was
+
+
+def _explain(error: Exception, what: str, revision: str) -> CseError:
+    """Turn whatever the hub's libraries raise into one line; errors of the user's own disk and code pass through."""
+    from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
+    from huggingface_hub import errors as hub
+
+    reached = (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError)
+    if isinstance(error, hub.GatedRepoError):
+        return CseError(f"{what}: access to this data set has to be asked for on the hub; log in with `hf auth login`")
+    if isinstance(error, (*reached, DataFilesNotFoundError)) or (
+        isinstance(error, DatasetNotFoundError) and not _offline(error)
+    ):
+        return CseError(
+            f"{what}: not on the hub at revision {revision!r}; check data.hub_id, data.hub_file and data.hub_revision"
+        )
+    if _offline(error):
+        return OfflineError(
+            f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "
+            "data.source: files, or set HF_HOME to a cache that has it"
+        )
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
+    return CseError(f"{what}: {type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}")
+
+
+def _offline(error: BaseException) -> bool:
+    """Tell whether an error, or one that it came from, says that nothing could be reached."""
+    import httpx
+    from huggingface_hub import errors as hub
+
+    unreachable = (
+        hub.LocalEntryNotFoundError,
+        hub.OfflineModeIsEnabled,
+        httpx.TransportError,
+        ConnectionError,
+        TimeoutError,
+    )
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, unreachable):
+            return True
+        if isinstance(cause, hub.HfHubHTTPError) and cause.response is not None and cause.response.status_code >= 500:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -1,0 +1,160 @@
+"""Prepare data: read the source, clean it, and write what training and evaluation open."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from cse.data.clean import Report, clean_rows, overlap_keys
+from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
+from cse.data.hub import hub_rows
+from cse.data.readers import Row, check_exists, contents, data_files, find_data_file, read_rows
+from cse.data.sample import sample_pairs, sample_rows
+from cse.data.scored import ScoredPairs
+from cse.data.scored_file import read_scored_file
+from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.files import publish_folder
+from cse.settings.tree import DataSettings
+
+SAMPLE_DEV, SAMPLE_TEST = 500, 1000
+
+
+def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[str, Any]:
+    """Write ``train.arrow``, ``dev.arrow``, ``evaluation.arrow`` and ``report.json`` to the folder ``out``.
+
+    The folder appears complete or not at all; an earlier one stays as it was until then. The same input and settings
+    give the same bytes.
+
+    Args:
+        settings: the group ``data``.
+        out: folder to write, replaced where it exists.
+        progress: show a progress bar on stderr where that is a terminal.
+
+    Returns:
+        The report, as in ``report.json``.
+
+    Raises:
+        CseError: anything wrong with the source or the evaluation data, in one line.
+        OSError: ``out`` cannot be written.
+    """
+    if settings.source == "sample":
+        evaluation, origin = _sample_evaluation(settings.seed)
+    else:
+        evaluation, origin = _file_evaluation(settings)
+    held_out = _held_out(evaluation) if settings.drop_evaluation_overlap else None
+    source, rows = _train_rows(settings)
+    cleaning = Report(source)
+    kept = clean_rows(
+        rows,
+        cleaning,
+        max_words=settings.max_words,
+        drop_duplicates=settings.drop_duplicates,
+        held_out=held_out,
+        max_rows=settings.max_rows,
+    )
+    with publish_folder(out) as folder:
+        write_rows(folder / TRAIN_FILE, settings.view, _with_progress(kept, progress))
+        write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
+        write_pairs(folder / TASKS_FILE, evaluation.tasks)
+        report = _report(settings, cleaning, evaluation, origin)
+        text = json.dumps(report, indent=2, sort_keys=True) + "\n"
+        (folder / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
+    return report
+
+
+def _train_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
+    """Return the name of the source, without its folder, and its rows."""
+    if settings.source == "sample":
+        generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
+        return "sample", (Row(number, texts) for number, texts in enumerate(generated, start=1))
+    if settings.source == "hub":
+        rows = hub_rows(
+            settings.hub_id,
+            settings.view,
+            file=settings.hub_file,
+            revision=settings.hub_revision,
+            split=settings.hub_split,
+            columns=settings.columns,
+            encoding=settings.encoding,
+        )
+        return f"{settings.hub_id}/{settings.hub_file or settings.hub_split}", rows
+    path = find_data_file(Path(settings.train_path), "data.train_path")
+    return path.name, read_rows(path, settings.view, settings.columns, settings.encoding)
+
+
+def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]]:
+    dev = sample_pairs("sample-dev", SAMPLE_DEV, seed)
+    test = sample_pairs("sample", SAMPLE_TEST, seed)
+    return EvaluationData([test], dev, []), {"dev": "sample", "evaluation": "sample"}
+
+
+def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, str | None]]:
+    """Read tasks from ``evaluation_path`` and dev from ``dev_path``, else STS-B dev; say where each came from."""
+    found, name = _tasks(settings)
+    dev = _own_pairs(settings, settings.dev_path, "data.dev_path")
+    if dev is not None:
+        own, file = dev
+        return EvaluationData(found.tasks, own, found.missing), {"dev": file, "evaluation": name}
+    return found, {"dev": "STS-B dev" if found.dev else None, "evaluation": name}
+
+
+def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:
+    path = Path(settings.evaluation_path)
+    check_exists(path, "data.evaluation_path")
+    if path.is_dir() and (senteval_root(path) or (contents(path) and not data_files(path))):
+        return read_senteval(path), "SentEval"
+    own = _own_pairs(settings, settings.evaluation_path, "data.evaluation_path")
+    if own is None:
+        return EvaluationData([], None, []), None
+    return EvaluationData([own[0]], None, []), own[1]
+
+
+def _own_pairs(settings: DataSettings, where: str, setting: str) -> tuple[ScoredPairs, str] | None:
+    """Read scored pairs from a file or from the one in a folder; ``None`` for an empty folder."""
+    path = Path(where)
+    check_exists(path, setting)
+    if path.is_dir() and not contents(path):
+        return None
+    path = find_data_file(path, setting)
+    lowest, highest = settings.score_range
+    return read_scored_file(path, settings.encoding, (lowest, highest)), path.name
+
+
+def _held_out(evaluation: EvaluationData) -> set[bytes]:
+    pairs = evaluation.tasks if evaluation.dev is None else [*evaluation.tasks, evaluation.dev]
+    return overlap_keys(sentence for task in pairs for half in (task.sentence1, task.sentence2) for sentence in half)
+
+
+def _with_progress(rows: Iterator[tuple[str, ...]], progress: bool) -> Iterator[tuple[str, ...]]:
+    hidden = not (progress and sys.stderr.isatty())
+    yield from tqdm(rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr)
+
+
+def _report(
+    settings: DataSettings, cleaning: Report, evaluation: EvaluationData, origin: dict[str, str | None]
+) -> dict[str, Any]:
+    notes = []
+    if evaluation.dev is None:
+        notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
+    if not evaluation.tasks:
+        notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
+    if evaluation.missing:
+        notes.append(f"SentEval folder without {', '.join(evaluation.missing)}")
+    return {
+        "source": settings.source,
+        "view": settings.view,
+        "train": cleaning.as_dict(),
+        "dev": {"from": origin["dev"], "pairs": 0 if evaluation.dev is None else len(evaluation.dev)},
+        "evaluation": {
+            "from": origin["evaluation"],
+            "pairs": sum(map(len, evaluation.tasks)),
+            "tasks": {task.name: len(task) for task in evaluation.tasks},
+            "missing": evaluation.missing,
+        },
+        "notes": notes,
+    }

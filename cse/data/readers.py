@@ -1,0 +1,173 @@
+"""From a file of the user to rows of a view: which file, which columns, which sentences.
+
+A row of view ``sentences`` has one sentence, of ``pairs`` two, of ``triplets`` three (anchor, positive, hard negative).
+A file may hold more columns than the view needs. ``sentences`` reads one column only: the first of the usual names
+that the file has, so that a triplets file gives its anchors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cse.data.tables import open_table, refuse_empty
+from cse.data.text_files import text_lines
+from cse.errors import CseError, nearest
+
+SUFFIXES = (".txt", ".csv", ".tsv", ".jsonl", ".parquet")
+USUAL_COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "sentences": (("text",), ("sentence",), ("sent0",), ("sentence1",), ("anchor",), ("premise",)),
+    "pairs": (("sent0", "sent1"), ("sentence1", "sentence2"), ("anchor", "positive"), ("premise", "entailment")),
+    "triplets": (
+        ("sent0", "sent1", "hard_neg"),
+        ("anchor", "positive", "negative"),
+        ("premise", "entailment", "contradiction"),
+    ),
+}
+_SHOWN = 8
+
+
+class Row(NamedTuple):
+    """One row as it stands in the file; ``None`` is a sentence that is not there."""
+
+    line: int
+    texts: tuple[str | None, ...]
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Return the data files directly in a folder, sorted by name; README files and dot files do not count."""
+    paths = (folder / name for name in contents(folder))
+    return [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
+
+
+def contents(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted, without README files and dot files."""
+    names = (path for path in folder.iterdir() if not path.name.startswith(".") and path.stem.lower() != "readme")
+    return sorted(path.name for path in names)
+
+
+def check_exists(path: Path, setting: str) -> None:
+    """Raise ``CseError`` with the nearest name in the same folder where ``path`` does not exist."""
+    if path.exists():
+        return
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    match = nearest(path.name, beside)
+    raise CseError(f"{path}: no such file or folder{match or '; put data there'} (or change {setting})")
+
+
+def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
+    """Return ``path``, or the one data file in it where it is a folder.
+
+    Raises:
+        CseError: no such path, a folder with no or several data files, an ending that is not read.
+    """
+    check_exists(path, setting)
+    if path.is_dir():
+        found = data_files(path)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise CseError(f"{path}: several data files ({_listed(f.name for f in found)}); name one in {setting}")
+        others = contents(path)
+        there = f" (only {_listed(others)})" if others else ""
+        raise CseError(f"{path}: no {', '.join(SUFFIXES)} file in this folder{there}; put one there or set {setting}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise CseError(f"{path}: cannot read {path.suffix or 'nameless'} files; use one of {', '.join(SUFFIXES)}")
+    return path
+
+
+def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encoding: str = "utf-8") -> Iterator[Row]:
+    """Stream the rows of a txt, csv, tsv, jsonl or parquet file.
+
+    Args:
+        path: a file, see ``find_data_file``.
+        view: ``sentences``, ``pairs`` or ``triplets``.
+        columns: names of the columns in the order of the view; ``None``: by their usual names.
+        encoding: of text files.
+
+    Raises:
+        CseError: everything that is wrong with the file, as ``file:line: what; what to do``. Wrong names of columns and
+            empty files are found at the call, the rest while reading.
+    """
+    if path.suffix.lower() == ".txt":
+        refuse_empty(path)
+        if columns is not None:
+            raise CseError(f"{path}: a txt file has no named columns; set data.columns: null or use a csv file")
+        if view == "sentences":
+            return _lines(path, encoding)
+        return _tab_separated(path, view, encoding)
+    table = open_table(path, encoding)
+    return _rows(path, table.pick(choose_columns(path, table.columns, view, columns)), len(USUAL_COLUMNS[view][0]))
+
+
+def choose_columns(path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the columns to read.
+
+    Raises:
+        CseError: a column that the file does not have, with the nearest name and the names that it has.
+    """
+    if columns is not None:
+        for name in columns:
+            if name not in there:
+                raise CseError(f"{path}: no column {name!r} (data.columns){_hint(name, there)}")
+        return tuple(columns)
+    usual = USUAL_COLUMNS[view]
+    for names in usual:
+        if all(name in there for name in names):
+            return names
+    closest = max(usual, key=lambda names: sum(name in there for name in names))
+    missing = next(name for name in closest if name not in there)
+    raise CseError(
+        f"{path}: no column {missing!r} for data.view: {view}{_hint(missing, there)}; name yours in data.columns"
+    )
+
+
+def _hint(name: str, there: Sequence[str]) -> str:
+    return f"{nearest(name, there)}; the columns are {_listed(there)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    short = [name if len(name) <= 40 else f"{name[:37]}..." for name in names]
+    more = f" and {len(short) - _SHOWN} more" if len(short) > _SHOWN else ""
+    return ", ".join(short[:_SHOWN]) + more
+
+
+def _lines(path: Path, encoding: str) -> Iterator[Row]:
+    for number, line in enumerate(text_lines(path, encoding), start=1):
+        yield Row(number, (line,))
+
+
+def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
+    """Read pairs or triplets from the first columns of a txt file; a first line of usual names is a header."""
+    width = len(USUAL_COLUMNS[view][0])
+    for number, line in enumerate(text_lines(path, encoding), start=1):
+        texts = tuple(line.split("\t"))[:width]
+        if not line.strip():
+            yield Row(number, (None,) * width)
+        elif len(texts) < width:
+            raise CseError(
+                f"{path}:{number}: a line of a txt file is one sentence, data.view: {view} needs {width}, separated "
+                "by tabs; use a csv file or set data.view: sentences"
+            )
+        elif number > 1 or texts not in USUAL_COLUMNS[view]:
+            yield Row(number, texts)
+
+
+def _rows(path: Path, numbered: Iterator[tuple[int, Sequence[Any]]], width: int) -> Iterator[Row]:
+    some = False
+    for line, values in numbered:
+        some = True
+        yield Row(line, tuple(_text(path, line, value) for value in values) if values else (None,) * width)
+    if not some:
+        raise CseError(f"{path}: no rows below the header; put rows into it or point the setting elsewhere")
+
+
+def _text(path: Path, line: int, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise CseError(f"{path}:{line}: expected a sentence, found {type(value).__name__} {str(value)[:40]!r}")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise CseError(f"{path}:{line}: half of a surrogate pair in a sentence; write the character in full")
+    return value

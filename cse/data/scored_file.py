@@ -1,0 +1,86 @@
+"""Scored pairs in a file of the user's own: two columns of sentences, one of gold scores."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cse.data.readers import check_exists
+from cse.data.scored import ScoredPairs
+from cse.data.tables import open_table
+from cse.errors import CseError, nearest
+
+Scored = tuple[str, str, float]
+
+USUAL_PAIR_COLUMNS = (
+    ("sentence1", "sentence_1", "sentence_A", "sentence_a", "sent0", "sent1", "text1", "s1"),
+    ("sentence2", "sentence_2", "sentence_B", "sentence_b", "sent1", "sent2", "text2", "s2"),
+    ("score", "similarity", "similarity_score", "relatedness_score", "gold", "label"),
+)
+
+
+def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPairs:
+    """Turn rows ``(sentence1, sentence2, score)`` into ``ScoredPairs``."""
+    return ScoredPairs(
+        name=name,
+        sentence1=[row[0] for row in rows],
+        sentence2=[row[1] for row in rows],
+        score=np.array([row[2] for row in rows], dtype=np.float64),
+        subset=subsets,
+    )
+
+
+def check_score(path: Path, number: int, value: Any, score_range: tuple[float, float], advice: str) -> float:
+    """Return a gold score as a number; raises ``CseError`` with the line where it is none or out of range."""
+    lowest, highest = score_range
+    try:
+        score = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = math.nan
+    if not lowest <= score <= highest:
+        raise CseError(f"{path}:{number}: score {value!r} is not a number from {lowest:g} to {highest:g}; {advice}")
+    return score
+
+
+def read_scored_file(
+    path: Path, encoding: str = "utf-8", score_range: tuple[float, float] = (0.0, 5.0), name: str | None = None
+) -> ScoredPairs:
+    """Read scored pairs from a csv, tsv, jsonl or parquet file with columns sentence1, sentence2, score (or synonyms).
+
+    Args:
+        path: the file.
+        encoding: of text files.
+        score_range: lowest and highest score allowed.
+        name: of the task; ``None``: the name of the file without its ending.
+
+    Raises:
+        CseError: no such file or column, an empty file, a missing sentence, a score that is no number in the range.
+    """
+    check_exists(path, "the setting that names it")
+    table = open_table(path, encoding)
+    names: list[str] = []
+    for usual in USUAL_PAIR_COLUMNS:
+        known = [column for column in usual if column in table.columns and column not in names]
+        if not known:
+            there = ", ".join(table.columns)
+            raise CseError(
+                f"{path}: no column {usual[0]!r}{nearest(usual[0], table.columns)}; the columns are {there}; "
+                "name them sentence1, sentence2, score"
+            )
+        names.append(known[0])
+    rows = []
+    for number, values in table.pick(names):
+        if not values:
+            continue
+        for column, text in zip(names[:2], values[:2], strict=True):
+            if not isinstance(text, str) or not text.strip():
+                raise CseError(f"{path}:{number}: no sentence in column {column!r} (found {text!r}); fill it in")
+        score = check_score(path, number, values[2], score_range, "mend it or set data.score_range")
+        rows.append((values[0].strip(), values[1].strip(), score))
+    if not rows:
+        raise CseError(f"{path}: no scored pairs below the header; put rows into it or take the file away")
+    name = name or path.stem
+    return make_scored(name, rows, [name] * len(rows))

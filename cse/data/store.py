@@ -1,0 +1,187 @@
+"""Prepared data on disk: plain Arrow streams that ``datasets`` maps into memory.
+
+The bytes depend on the rows alone: no time stamps, fingerprints or paths, and batches are cut by number of rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from cse.data.scored import ScoredPairs
+from cse.errors import CseError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TRAIN_FILE, DEV_FILE, TASKS_FILE, REPORT_FILE = "train.arrow", "dev.arrow", "evaluation.arrow", "report.json"
+VIEW_COLUMNS = {"sentences": ("sent0",), "pairs": ("sent0", "sent1"), "triplets": ("sent0", "sent1", "hard_neg")}
+BATCH_ROWS = 4096
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_PAIRS_SCHEMA = pa.schema(
+    [
+        ("task", pa.string()),
+        ("subset", pa.string()),
+        ("sentence1", pa.string()),
+        ("sentence2", pa.string()),
+        ("score", pa.float64()),
+    ]
+)
+
+
+def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]]) -> int:
+    """Write training rows as they come and return how many there were."""
+    schema = pa.schema([(name, pa.string()) for name in VIEW_COLUMNS[view]])
+    count = 0
+    with _writer(path, schema) as writer:
+        for batch in _batches(rows):
+            columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            count += len(batch)
+    return count
+
+
+def open_rows(path: Path) -> Dataset:
+    """Map training rows into memory.
+
+    Raises:
+        CseError: no such file, a file that is cut off, other columns than a view has.
+    """
+    from datasets import Dataset
+
+    _check_whole(path)
+    dataset = Dataset.from_file(str(path))
+    view_of(dataset)
+    return dataset
+
+
+def view_of(dataset: Dataset) -> str:
+    """Return the view whose columns a data set has; raises ``CseError`` where there is none."""
+    for view, columns in VIEW_COLUMNS.items():
+        if tuple(dataset.column_names) == columns:
+            return view
+    raise CseError(f"prepared rows have the columns {', '.join(dataset.column_names)}; run `cse prepare`")
+
+
+def write_pairs(path: Path, tasks: Iterable[ScoredPairs]) -> int:
+    """Write scored pairs, one task after the other, and return how many there were."""
+    count = 0
+    with _writer(path, _PAIRS_SCHEMA) as writer:
+        for task in tasks:
+            columns = [
+                [task.name] * len(task),
+                task.subset,
+                task.sentence1,
+                task.sentence2,
+                np.asarray(task.score, dtype=np.float64),
+            ]
+            arrays = [pa.array(values, kind.type) for values, kind in zip(columns, _PAIRS_SCHEMA, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=_PAIRS_SCHEMA))
+            count += len(task)
+    return count
+
+
+def open_pairs(path: Path) -> list[ScoredPairs]:
+    """Read scored pairs, one ``ScoredPairs`` per task in the order written; an empty file gives an empty list.
+
+    Raises:
+        CseError: no such file, a file that is cut off, other columns.
+    """
+    _check_whole(path)
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+    if table.schema.names != _PAIRS_SCHEMA.names:
+        raise CseError(f"{path}: not a table of scored pairs (columns {', '.join(table.column_names)}); {_AGAIN}")
+    rows = zip(*(table.column(name).to_pylist() for name in _PAIRS_SCHEMA.names), strict=True)
+    tasks = []
+    for name, group in groupby(rows, key=lambda row: row[0]):
+        _, subset, first, second, score = (list(column) for column in zip(*group, strict=True))
+        tasks.append(ScoredPairs(name, first, second, np.array(score, dtype=np.float64), subset))
+    return tasks
+
+
+class PreparedData:
+    """A folder that ``prepare`` wrote; each part is opened on first use.
+
+    Raises:
+        CseError: the folder or a file of it is missing or cut off.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise CseError(f"{self.folder}: no prepared data; {_AGAIN}")
+
+    @cached_property
+    def train(self) -> Dataset:
+        """Training rows, mapped into memory: columns ``sent0``, ``sent1``, ``hard_neg`` as far as the view goes."""
+        return open_rows(self.folder / TRAIN_FILE)
+
+    @cached_property
+    def view(self) -> str:
+        """``sentences``, ``pairs`` or ``triplets``."""
+        return view_of(self.train)
+
+    @cached_property
+    def dev(self) -> ScoredPairs | None:
+        """Scored pairs for checkpoint selection, or ``None`` where there were none to prepare."""
+        pairs = open_pairs(self.folder / DEV_FILE)
+        return pairs[0] if pairs else None
+
+    @cached_property
+    def tasks(self) -> list[ScoredPairs]:
+        """The evaluation tasks, in order; may be empty."""
+        return open_pairs(self.folder / TASKS_FILE)
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """What ``prepare`` counted."""
+        path = self.folder / REPORT_FILE
+        try:
+            report = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CseError(f"{path}: no such file; {_AGAIN}") from None
+        except ValueError:
+            raise CseError(f"{path}: cut off or changed by hand; {_AGAIN}") from None
+        return dict(report)
+
+
+_AGAIN = "run `cse prepare`"
+
+
+@contextmanager
+def _writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        yield writer
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse a file that is missing, or that does not end and parse as a finished Arrow stream."""
+    if not path.is_file():
+        raise CseError(f"{path}: no such file; {_AGAIN}")
+    with path.open("rb") as file:
+        tail = file.seek(0, 2) - len(_END_OF_STREAM)
+        file.seek(max(tail, 0))
+        whole = file.read() == _END_OF_STREAM
+    try:
+        with pa.memory_map(str(path)) as source:
+            for _ in pa.ipc.open_stream(source):
+                pass
+    except (pa.ArrowInvalid, OSError):
+        whole = False
+    if not whole:
+        raise CseError(f"{path}: cut off or damaged; {_AGAIN}")
+
+
+def _batches(rows: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
+    remaining = iter(rows)
+    while batch := list(islice(remaining, BATCH_ROWS)):
+        yield batch

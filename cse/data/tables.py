@@ -1,0 +1,162 @@
+"""Tables in files: csv, tsv, jsonl and parquet, streamed row by row with their line numbers.
+
+* csv: a header, fields separated by commas, ``"`` around fields that hold commas, quotes (doubled) or line breaks.
+* tsv: a header, fields separated by tabs; quotes are ordinary text.
+* jsonl: one JSON object per line; the columns are the keys of the first.
+* parquet: columns of the file; the number of a row stands for its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cse.data.text_files import text_lines
+from cse.errors import CseError
+
+BLANK: tuple[Any, ...] = ()
+Values = Sequence[Any]
+Numbered = tuple[int, Values]
+_LONGEST_FIELD = 2**31 - 1
+_PARQUET_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is read on demand.
+
+    Attributes:
+        columns: names of the columns in the file.
+        pick: given names of columns, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
+    """
+
+    columns: list[str]
+    pick: Callable[[Sequence[str]], Iterator[Numbered]]
+
+
+def open_table(path: Path, encoding: str = "utf-8") -> Table:
+    """Open a table by the ending of its name.
+
+    Raises:
+        CseError: an empty file, an unknown ending; while reading: a ragged row, a broken line, undecodable bytes.
+    """
+    opener = _OPENERS.get(path.suffix.lower())
+    if opener is None:
+        known = ", ".join(sorted(_OPENERS))
+        raise CseError(f"{path}: cannot read columns from a {path.suffix or 'nameless'} file; use one of {known}")
+    refuse_empty(path)
+    return opener(path, encoding)
+
+
+def refuse_empty(path: Path) -> None:
+    """Raise ``CseError`` for a file without a byte."""
+    if path.stat().st_size == 0:
+        raise CseError(f"{path}: empty file; put rows into it or point the setting elsewhere")
+
+
+def _open_csv(path: Path, encoding: str) -> Table:
+    header = next((record for _, record in _csv_records(path, encoding) if record), None)
+    return _with_header(path, header, lambda: _csv_records(path, encoding), "put quotes around fields that hold commas")
+
+
+def _open_tsv(path: Path, encoding: str) -> Table:
+    def records() -> Iterator[Numbered]:
+        for number, line in enumerate(text_lines(path, encoding), start=1):
+            yield number, line.split("\t") if line.strip() else BLANK
+
+    header = next((record for _, record in records() if record), None)
+    return _with_header(path, header, records, "take tabs and line breaks out of the sentences")
+
+
+def _with_header(path: Path, header: Values | None, records: Callable[[], Iterator[Numbered]], advice: str) -> Table:
+    if header is None:
+        raise CseError(f"{path}: empty file; expected a header line with the names of the columns, then rows")
+    columns = [name.strip() for name in header]
+
+    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+        places = [columns.index(name) for name in names]
+        below_header = False
+        for number, record in records():
+            if not record:
+                yield number, BLANK
+            elif not below_header:
+                below_header = True
+            elif len(record) != len(columns):
+                raise CseError(f"{path}:{number}: {len(record)} fields, the header has {len(columns)}; {advice}")
+            else:
+                yield number, [record[place] for place in places]
+
+    return Table(columns, pick)
+
+
+def _csv_records(path: Path, encoding: str) -> Iterator[Numbered]:
+    """Yield each record with the number of its first line; line breaks inside quotes belong to the field."""
+    csv.field_size_limit(_LONGEST_FIELD)
+    reader = csv.reader((f"{line}\n" for line in text_lines(path, encoding)), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise CseError(
+                f"{path}:{number}: broken csv record ({error}); close every quoted field, double the quotes inside"
+            ) from None
+        blank = not record or (len(record) == 1 and not record[0].strip())
+        yield number, BLANK if blank else record
+
+
+def _open_jsonl(path: Path, encoding: str) -> Table:
+    def records() -> Iterator[tuple[int, dict[str, Any] | None]]:
+        for number, line in enumerate(text_lines(path, encoding), start=1):
+            yield number, _json_object(path, number, line) if line.strip() else None
+
+    first = next((record for _, record in records() if record is not None), None)
+    if first is None:
+        raise CseError(f"{path}: empty file; expected one JSON object per line")
+
+    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+        for number, record in records():
+            yield number, BLANK if record is None else [record.get(name) for name in names]
+
+    return Table(list(first), pick)
+
+
+def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CseError(f"{path}:{number}: not valid JSON ({error}); expected one object per line") from None
+    if not isinstance(record, dict):
+        raise CseError(f"{path}:{number}: expected a JSON object with named columns, found {type(record).__name__}")
+    return record
+
+
+def _open_parquet(path: Path, encoding: str) -> Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid:
+        raise CseError(f"{path}: not a parquet file, or cut off; write it again") from None
+
+    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+        number = 0
+        try:
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names)):
+                for values in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+                    number += 1
+                    yield number, values
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CseError(f"{path}:{number + 1}: cannot be read ({str(error).splitlines()[0]})") from None
+
+    return Table(list(file.schema_arrow.names), pick)
+
+
+_OPENERS = {".csv": _open_csv, ".tsv": _open_tsv, ".jsonl": _open_jsonl, ".parquet": _open_parquet}

@@ -1,0 +1,64 @@
+"""Measures of semantic textual similarity: cosine of a pair, rank correlation with the gold scores."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from cse.errors import CseError
+
+
+class UndefinedScore(CseError):  # noqa: N818 - reads as what it is: a score that does not exist
+    """A rank correlation that does not exist, because one side is constant or there are fewer than two pairs."""
+
+
+def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Cosine of each row of ``a`` with the same row of ``b``, summed in float64.
+
+    As in SimCSE's SentEval, a cosine that is not a number (a zero vector, a NaN) counts as 0.
+
+    Args:
+        a: embeddings of the first sentences, ``(n, d)``, any float type, of any length.
+        b: embeddings of the second sentences, ``(n, d)``.
+
+    Returns:
+        Cosines, float64 ``(n,)``.
+
+    Raises:
+        ValueError: the shapes differ or are not ``(n, d)``.
+    """
+    if a.shape != b.shape or a.ndim != 2:
+        raise ValueError(f"pair_cosines: expected two arrays of one shape (n, d), got {a.shape} and {b.shape}")
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        # one root of the product, not a product of roots: equal rows then give exactly 1 and tie with each other
+        cosines = _row_dots(a, b) / np.sqrt(_row_dots(a, a) * _row_dots(b, b))
+    return np.where(np.isfinite(cosines), cosines, 0.0)
+
+
+def spearman(x: np.ndarray, y: np.ndarray, task: str = "scores") -> float:
+    """Spearman's rank correlation of two lists; tied values share the mean of their ranks.
+
+    Args:
+        x: numbers ``(n,)``, for example cosines.
+        y: numbers ``(n,)``, for example gold scores.
+        task: what is scored, for the error message.
+
+    Returns:
+        The correlation, from -1 to 1.
+
+    Raises:
+        UndefinedScore: fewer than two pairs, or all values of one side equal.
+    """
+    if len(x) < 2:
+        raise UndefinedScore(f"{task}: a rank correlation needs at least 2 pairs, found {len(x)}; add scored pairs")
+    for values, name in ((x, "similarities"), (y, "gold scores")):
+        if np.ptp(values) == 0:
+            raise UndefinedScore(
+                f"{task}: all {len(x)} {name} are equal ({values[0]:g}), so there is no rank correlation; "
+                "use pairs of different similarity and a model that tells sentences apart"
+            )
+    return float(spearmanr(x, y).statistic)
+
+
+def _row_dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.einsum("nd,nd->n", a, b, dtype=np.float64)

@@ -1,0 +1,188 @@
+"""Semantic textual similarity under the "all" protocol of SimCSE: cosine of a pair, Spearman per task, no regressor.
+
+Three ways to put the subsets of a task together are in use, and papers mix them; all are computed:
+
+* ``all``: one correlation over all pairs of the task - the headline, as in SimCSE and PromCSE;
+* ``mean``: mean of the correlations of the subsets;
+* ``wmean``: the same, weighted by the number of pairs.
+
+Scores are correlations times 100. What a paper prints as ``Avg.`` is the mean of the seven scores after each is
+rounded to two decimals; it exists only where all seven tasks are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from cse.data.scored import ScoredPairs
+from cse.errors import CseError
+from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
+
+SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
+Aggregate = Literal["all", "mean", "wmean"]
+AGGREGATES: tuple[Aggregate, ...] = ("all", "mean", "wmean")
+
+
+class Encoder(Protocol):
+    """Anything that turns sentences into vectors: the training model, the ONNX runtime, a baseline."""
+
+    def encode(
+        self, sentences: list[str], /, *, batch_size: int = ..., normalize: bool = ..., show_progress_bar: bool = ...
+    ) -> np.ndarray:
+        """Return embeddings ``(n, d)`` in the order of the sentences; dropout off."""
+        ...
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """Scores of one task, correlations times 100.
+
+    Attributes:
+        all: Spearman over all pairs.
+        mean: mean over the subsets; None where one of them has no correlation.
+        wmean: mean over the subsets weighted by pairs; None likewise.
+        pairs: number of pairs.
+        subsets: Spearman of each subset; None where it does not exist (constant scores, a single pair).
+    """
+
+    all: float
+    mean: float | None
+    wmean: float | None
+    pairs: int
+    subsets: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class StsResults:
+    """Scores by task, in the order of evaluation, and their average."""
+
+    tasks: dict[str, TaskScore]
+    sentences: int  # distinct sentences encoded
+
+    @property
+    def average_name(self) -> str:
+        """``Avg.`` where all seven tasks are there, else ``mean of n tasks``."""
+        if set(SEVEN_TASKS) <= set(self.tasks):
+            return "Avg."
+        return f"mean of {len(self.tasks)} task{'s' if len(self.tasks) > 1 else ''}"
+
+    def average(self, aggregate: Aggregate = "all") -> float | None:
+        """Mean of the two-decimal-rounded scores of the tasks that ``average_name`` speaks of.
+
+        Further tasks beside the seven do not enter ``Avg.``. None where a task lacks the aggregate.
+        """
+        names = SEVEN_TASKS if self.average_name == "Avg." else tuple(self.tasks)
+        scores = [getattr(self.tasks[name], aggregate) for name in names]
+        return None if None in scores else float(np.mean([round(score, 2) for score in scores]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested numbers for JSON and ``dvc metrics``; a score that does not exist is left out.
+
+        ``{"sts": {"STS12": {"all": ..., "mean": ..., "wmean": ..., "pairs": 3108}, ...}, "Avg.": {"all": ...},
+        "pairs": ..., "sentences": ...}``; ``undefined_subsets`` counts subsets without a correlation, if any.
+        """
+        tasks = {}
+        for name, score in self.tasks.items():
+            scores = {aggregate: getattr(score, aggregate) for aggregate in AGGREGATES}
+            undefined = sum(value is None for value in score.subsets.values())
+            tasks[name] = {**_present(scores), "pairs": score.pairs}
+            if undefined:
+                tasks[name]["undefined_subsets"] = undefined
+        return {
+            "sts": tasks,
+            self.average_name: _present({aggregate: self.average(aggregate) for aggregate in AGGREGATES}),
+            "pairs": sum(score.pairs for score in self.tasks.values()),
+            "sentences": self.sentences,
+        }
+
+
+def evaluate_sts(
+    encoder: Encoder, tasks: Sequence[ScoredPairs], batch_size: int = 64, progress: bool = False
+) -> StsResults:
+    """Score an encoder on similarity tasks; every distinct sentence is encoded once, all in one call.
+
+    Args:
+        encoder: see ``Encoder``.
+        tasks: the tasks, each with a name of its own.
+        batch_size: sentences per forward pass.
+        progress: whether the encoder shows its progress bar.
+
+    Raises:
+        CseError: no tasks, two of one name, or a sentence whose embedding is not finite.
+        UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
+    """
+    names = [task.name for task in tasks]
+    if not names:
+        raise CseError("evaluation: no similarity tasks; check data.evaluation_path")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CseError(f"{twice}: two similarity tasks have this name; rename one")
+    cosines, sentences = _cosines(encoder, tasks, batch_size, progress)
+    scores = {task.name: _score(task, cosine) for task, cosine in zip(tasks, cosines, strict=True)}
+    return StsResults(scores, sentences)
+
+
+def dev_score(encoder: Encoder, pairs: ScoredPairs, batch_size: int = 64) -> float:
+    """Spearman times 100 over all pairs of one task: what checkpoints are chosen by.
+
+    Raises:
+        CseError: a sentence whose embedding is not finite.
+        UndefinedScore: gold scores or cosines that are all equal, or fewer than two pairs.
+    """
+    (cosines,), _ = _cosines(encoder, [pairs], batch_size, progress=False)
+    return 100 * spearman(cosines, pairs.score, pairs.name)
+
+
+def _cosines(
+    encoder: Encoder, tasks: Sequence[ScoredPairs], batch_size: int, progress: bool
+) -> tuple[list[np.ndarray], int]:
+    """Return the cosines of each task's pairs and the number of distinct sentences."""
+    rows: dict[str, int] = {}
+    for task in tasks:
+        for sentence in (*task.sentence1, *task.sentence2):
+            rows.setdefault(sentence, len(rows))
+    embeddings = encoder.encode(list(rows), batch_size=batch_size, normalize=False, show_progress_bar=progress)
+    finite = np.isfinite(embeddings).all(axis=1)
+    if not finite.all():
+        sentence = next(text for text, row in rows.items() if not finite[row])
+        raise CseError(
+            f"evaluation: {int((~finite).sum())} of {len(rows)} embeddings are not finite, the first of "
+            f"{_short(sentence)!r}; the model's weights have probably diverged, train with a lower learning rate"
+        )
+    first = [embeddings[[rows[sentence] for sentence in task.sentence1]] for task in tasks]
+    second = [embeddings[[rows[sentence] for sentence in task.sentence2]] for task in tasks]
+    return [pair_cosines(a, b) for a, b in zip(first, second, strict=True)], len(rows)
+
+
+def _score(task: ScoredPairs, cosines: np.ndarray) -> TaskScore:
+    subset_of = np.asarray(task.subset)
+    subsets: dict[str, float | None] = {}
+    sizes = []
+    for name in dict.fromkeys(task.subset):
+        rows = subset_of == name
+        sizes.append(int(rows.sum()))
+        try:
+            subsets[name] = 100 * spearman(cosines[rows], task.score[rows], f"{task.name} {name}")
+        except UndefinedScore:
+            subsets[name] = None
+    values = [value for value in subsets.values() if value is not None]
+    complete = len(values) == len(subsets) > 0
+    return TaskScore(
+        all=100 * spearman(cosines, task.score, task.name),
+        mean=float(np.mean(values)) if complete else None,
+        wmean=float(np.average(values, weights=sizes)) if complete else None,
+        pairs=len(task),
+        subsets=subsets,
+    )
+
+
+def _present(scores: Mapping[Any, float | None]) -> dict[str, Any]:
+    return {name: value for name, value in scores.items() if value is not None}
+
+
+def _short(sentence: str) -> str:
+    return sentence if len(sentence) <= 60 else sentence[:57] + "..."

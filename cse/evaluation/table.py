@@ -1,0 +1,92 @@
+"""Tables of similarity scores as people paste them: plain text, Markdown, LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from cse.errors import CseError, nearest
+from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, StsResults
+
+TableFormat = Literal["text", "markdown", "latex"]
+TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex")
+_LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
+    """Write scores with tasks as columns and, for each model, a row of ``all`` with ``mean`` and ``wmean`` below it.
+
+    Args:
+        models: results by the name to print.
+        style: ``text`` (aligned columns), ``markdown`` or ``latex`` (a ``tabular`` for the booktabs package).
+
+    Returns:
+        The table, two decimals, ``-`` for a score that does not exist; ends with a line end.
+
+    Raises:
+        CseError: unknown style, no models, or models that were scored on different tasks.
+    """
+    if style not in TABLE_FORMATS:
+        raise CseError(f"format {style!r}: choose one of {', '.join(TABLE_FORMATS)}{nearest(style, TABLE_FORMATS)}")
+    if not models:
+        raise CseError("table: no results to show; evaluate a model first")
+    tasks = _columns(models)
+    average = next(iter(models.values())).average_name
+    rows = [["model", *tasks, average]]
+    for name, results in models.items():
+        for aggregate in AGGREGATES:
+            scores = [getattr(results.tasks[task], aggregate) for task in tasks] + [results.average(aggregate)]
+            rows.append([name if aggregate == "all" else aggregate, *(_number(score) for score in scores)])
+    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](rows)
+
+
+def _columns(models: Mapping[str, StsResults]) -> list[str]:
+    (first, results), *others = models.items()
+    for name, other in others:
+        if set(other.tasks) != set(results.tasks):
+            difference = ", ".join(sorted(set(other.tasks) ^ set(results.tasks)))
+            raise CseError(f"table: {first} and {name} were not scored on the same tasks ({difference}); score both")
+    known = [task for task in SEVEN_TASKS if task in results.tasks]
+    return known + [task for task in results.tasks if task not in SEVEN_TASKS]
+
+
+def _number(score: float | None) -> str:
+    return "-" if score is None else f"{score:.2f}"
+
+
+def _is_model(index: int) -> bool:
+    """Say whether a body row holds a model's headline (its two other rows follow)."""
+    return index % len(AGGREGATES) == 0
+
+
+def _text(rows: list[list[str]]) -> str:
+    head, *body = rows
+    body = [row if _is_model(index) else [f"  {row[0]}", *row[1:]] for index, row in enumerate(body)]
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) if index == 0 else cell.rjust(width) for index, (cell, width) in enumerate(cells))
+        for cells in (list(zip(row, widths, strict=True)) for row in [head, *body])
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    rule = "|---|" + "---:|" * (len(rows[0]) - 1)
+    lines = ["| " + " | ".join(row) + " |" for row in escaped]
+    return "\n".join([lines[0], rule, *lines[1:]]) + "\n"
+
+
+def _latex(rows: list[list[str]]) -> str:
+    escaped = [[_escape_latex(cell) for cell in row] for row in rows]
+    head, *body = escaped
+    lines = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]
+    for index, row in enumerate(body):
+        name = row[0] if _is_model(index) else rf"\quad {row[0]}"
+        lines.append(" & ".join([name, *row[1:]]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _escape_latex(text: str) -> str:
+    return re.sub(r"[\\~^&%$#_{}]", lambda match: _LATEX_SPECIAL.get(match[0], f"\\{match[0]}"), text)

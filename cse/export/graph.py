@@ -1,0 +1,80 @@
+"""From an encoder to an ONNX graph: prompts folded in as constants, pooling included."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from cse.model.encoder import SentenceEncoder
+
+OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix and all
+INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
+
+
+class _Inference(nn.Module):
+    """The encoder as it is at inference: its prefix is a constant, not a parameter to be mapped again."""
+
+    def __init__(self, encoder: SentenceEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        with torch.no_grad():
+            prefix = encoder.prefix() or []
+        self.keys = nn.ParameterList([nn.Parameter(key.clone(), requires_grad=False) for key, _ in prefix])
+        self.values = nn.ParameterList([nn.Parameter(value.clone(), requires_grad=False) for _, value in prefix])
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        prefix = list(zip(self.keys, self.values, strict=True)) or None
+        return self.encoder.embed(input_ids, attention_mask, prefix)
+
+
+def write_graph(encoder: SentenceEncoder, path: Path) -> None:
+    """Export the encoder as ONNX: ``input_ids`` and ``attention_mask`` int64 ``(batch, length)`` to float32 embeddings.
+
+    The output is ``sentence_embedding (batch, D)``, pooled and not normalised. It is traced on a padded batch, since a
+    mask of ones would be simplified away and the graph would then ignore padding.
+
+    Args:
+        encoder: on the CPU.
+        path: file to write; weights over 2 GB go to ``path.data`` beside it.
+    """
+    encoder.eval()
+    rows, length = 3, 7
+    mask_BL = torch.ones((rows, length), dtype=torch.int64)
+    mask_BL[1, 4:] = 0
+    ids_BL = torch.where(mask_BL == 1, torch.arange(length) + 5, encoder.backbone.pad_id)
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            _Inference(encoder),
+            (ids_BL, mask_BL),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(INPUTS),
+            output_names=[OUTPUT],
+            dynamic_shapes=(dynamic, dynamic),
+            external_data=False,
+            optimize=True,
+        )
+        assert program is not None  # noqa: S101 - the dynamo exporter returns a program or raises
+        size = sum(weight.numel() * weight.element_size() for weight in encoder.parameters())
+        program.save(str(path), external_data=size > 1_900_000_000)
+
+
+@contextlib.contextmanager
+def _quiet() -> contextlib.AbstractContextManager[None]:  # type: ignore[misc]
+    """Keep the exporter's progress lines and deprecation notes of its own parts off the user's terminal."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

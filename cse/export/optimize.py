@@ -1,0 +1,141 @@
+"""Make the exported graph fast: one attention node in each layer, prompts as its past keys and values.
+
+``fused_attention`` stands in for the model's own attention function while ``torch.onnx.export`` traces (inside
+``fused(model)``), and ``optimize`` finishes the file. Both are needed: the exporter drops outputs that nobody reads,
+and onnxruntime 1.31 refuses an attention node that has past inputs and no present outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+FUSED_ATTENTION = "cse_onnx"
+_ATTENTION = {
+    ("", "Attention"),
+    ("com.microsoft", "Attention"),
+    ("com.microsoft", "MultiHeadAttention"),
+    ("com.microsoft", "PackedMultiHeadAttention"),
+}
+_PAST_KEY, _PAST_VALUE = 4, 5
+
+
+def fused_attention(
+    module: nn.Module,
+    query_BHLK: Tensor,
+    key_BHLK: Tensor,
+    value_BHLK: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    prefix: Any = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend with the standard ONNX ``Attention`` operator (opset 23); only for tracing by ``torch.onnx.export``.
+
+    Queries, keys and values go in as (B, L, D), so that no transposition is left in the graph, and a layer's prompt
+    goes in as past keys and values, so that no concatenation is left either.
+
+    Args:
+        module: the attention module; ``module.layer_idx`` chooses the layer's prompt.
+        query_BHLK: queries; keys and values have the same shape.
+        key_BHLK: keys.
+        value_BHLK: values.
+        attention_mask: (B, 1, 1, P + L), boolean or additive. It is written out to (B, 1, L, P + L), because
+            onnxruntime's CPU kernel does not broadcast the third axis and fails when the graph runs.
+        scaling: factor of the scores; None: one over the root of K.
+        prefix: for each layer the prompt's keys and values, each (H, P, K); None for no prompt.
+
+    Returns:
+        The layer's output (B, L, H, K), and None in the place of the attention weights.
+    """
+    rows, heads, length, width = query_BHLK.shape
+
+    def flat(states: Tensor) -> Tensor:
+        return states.transpose(1, 2).reshape(rows, length, heads * width)
+
+    past = [None, None]
+    if prefix is not None:
+        past = [states.unsqueeze(0).expand(rows, -1, -1, -1) for states in prefix[module.layer_idx]]
+    if attention_mask is not None:
+        attention_mask = attention_mask.expand(rows, 1, length, -1)
+    output = torch.onnx.ops.attention(
+        flat(query_BHLK),
+        flat(key_BHLK),
+        flat(value_BHLK),
+        attention_mask,
+        *past,
+        q_num_heads=heads,
+        kv_num_heads=heads,
+        scale=scaling,
+    )[0]
+    return output.view(rows, length, heads, width), None
+
+
+AttentionInterface.register(FUSED_ATTENTION, fused_attention)
+
+
+@contextmanager
+def fused(model: nn.Module) -> Iterator[None]:
+    """Let a transformers model attend with ``fused_attention`` inside the block; its own function comes back after."""
+    config: Any = model.config
+    before = config._attn_implementation
+    config._attn_implementation = FUSED_ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def optimize(source: Path | str, target: Path | str) -> None:
+    """Give every attention node with past inputs its present outputs, and join chains of reshapes.
+
+    The numbers do not change. ``target`` may be ``source``. Weights kept in a ``.data`` file stay there: the target
+    then needs that file beside it under the same name.
+    """
+    model = onnx.load(str(source), load_external_data=False)
+    graph = model.graph
+    for number, node in enumerate(n for n in graph.node if (n.domain, n.op_type) == ("", "Attention")):
+        if len(node.input) > _PAST_VALUE and node.input[_PAST_KEY]:
+            while len(node.output) < 3:
+                node.output.append("")
+            for slot, name in ((1, f"present_key_{number}"), (2, f"present_value_{number}")):
+                node.output[slot] = node.output[slot] or name
+    _join_reshapes(graph)
+    onnx.save(model, str(target))
+
+
+def attention_nodes(path: Path | str) -> int:
+    """Count the fused attention nodes of a graph: one for each layer, or attention fell apart into small nodes."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    return sum((node.domain, node.op_type) in _ATTENTION for node in graph.node)
+
+
+def _join_reshapes(graph: onnx.GraphProto) -> None:
+    """Let a reshape of a reshape read the first one's input, then drop nodes and weights that nobody reads.
+
+    Only target shapes without 0 are joined: 0 copies an axis of the input unless ``allowzero`` is set.
+    """
+    producers = {output: node for node in graph.node for output in node.output}
+    for node in graph.node:
+        if node.op_type == "Reshape" and any(a.name == "allowzero" and a.i == 1 for a in node.attribute):
+            before = producers.get(node.input[0])
+            if before is not None and before.op_type == "Reshape":
+                node.input[0] = before.input[0]
+    wanted = {value.name for value in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if any(output in wanted for output in node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    weights = [weight for weight in graph.initializer if weight.name in wanted]
+    del graph.initializer[:]
+    graph.initializer.extend(weights)

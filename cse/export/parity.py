@@ -1,0 +1,42 @@
+"""Is the bundle the model? ONNX against torch on real sentences, padded and alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cse.errors import CseError
+from cse.model.encoder import SentenceEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+
+
+def check_parity(
+    encoder: SentenceEncoder, onnx: OnnxEncoder, sentences: Sequence[str], *, tolerance: float
+) -> dict[str, Any]:
+    """Compare unit-length embeddings of both, in batches (padded rows) and a few sentences one by one.
+
+    Returns:
+        ``largest_difference`` (absolute, over all components), ``sentences`` compared, ``tolerance``, ``provider``.
+
+    Raises:
+        CseError: a difference above the tolerance; names the sentence.
+    """
+    expected = encoder.encode(sentences, normalize=True)
+    found = onnx.encode(sentences, normalize=True)
+    alone = np.stack([onnx.encode([text], normalize=True)[0] for text in sentences[:4]])
+    difference = np.abs(found - expected).max(axis=1)
+    difference[: len(alone)] = np.maximum(difference[: len(alone)], np.abs(alone - expected[: len(alone)]).max(axis=1))
+    worst = int(difference.argmax())
+    if not difference[worst] <= tolerance:
+        raise CseError(
+            f"export.tolerance: ONNX differs from torch by {difference[worst]:.1e} on {sentences[worst][:60]!r}, more "
+            f"than {tolerance:.0e}; nothing was published"
+        )
+    return {
+        "largest_difference": float(f"{difference[worst]:.1e}"),
+        "sentences": len(sentences),
+        "tolerance": tolerance,
+        "provider": onnx.provider,
+    }

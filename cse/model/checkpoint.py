@@ -1,0 +1,133 @@
+"""A checkpoint: what was trained and how to put it back, without the backbone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from cse.errors import CseError
+from cse.model.backbone import Backbone, find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import DeepPrompt
+
+CONFIG_FILE = "checkpoint.json"
+WEIGHTS_FILE = "weights.safetensors"
+FORMAT = 1
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Say whether a folder claims to be a checkpoint of this project."""
+    return (folder / CONFIG_FILE).is_file()
+
+
+def save_checkpoint(encoder: SentenceEncoder, folder: Path, facts: dict[str, Any] | None = None) -> None:
+    """Write config and trained weights into an existing folder.
+
+    Args:
+        encoder: the trained encoder.
+        folder: an empty folder; publishing it whole is the caller's business.
+        facts: what else should travel with it (dev score, steps, ...), JSON values.
+    """
+    (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous().cpu() for k, v in encoder.stored_weights().items()}))
+    config = describe(encoder) | {"facts": facts or {}}
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def describe(encoder: SentenceEncoder) -> dict[str, Any]:
+    """Return what is needed to build the encoder again, as JSON values."""
+    prompt, files = encoder.prompt, encoder.backbone.files
+    return {
+        "format": FORMAT,
+        "backbone": {"name": files.name, "revision": files.revision, "sha256": files.sha256},
+        "prompt": None
+        if prompt is None
+        else {"kind": prompt.kind, "length": prompt.length, "position_shift": encoder.position_shift},
+        "pooler": {"kind": encoder.pooler, "mlp": encoder.mlp_use, "first_layer": encoder.first_layer},
+        "parameters": "prompts" if encoder.frozen else "full",
+        "dimension": encoder.dimension,
+        "max_length": encoder.max_length,
+    }
+
+
+def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEncoder:
+    """Build the encoder that a checkpoint describes and fill in its weights.
+
+    Raises:
+        CseError: unreadable or truncated files, another backbone than the one trained on, missing or left-over or
+            wrongly shaped weights. Nothing is ever dropped or left at its random start in silence.
+    """
+    config = _read_config(folder)
+    made_for = config["backbone"]
+    files = find_backbone(backbone or made_for["name"], made_for["revision"])
+    if files.sha256 != made_for["sha256"]:
+        raise CseError(
+            f"{folder}: made for backbone {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but {files.name} "
+            f"has other weights ({files.sha256[:12]}...); give the backbone that it was trained on"
+        )
+    encoder = rebuild(load_backbone(files), config)
+    load_weights(encoder, folder / WEIGHTS_FILE)
+    return encoder
+
+
+def rebuild(backbone: Backbone, config: dict[str, Any]) -> SentenceEncoder:
+    """Build an encoder from what ``describe`` returned; its prompt still has random values."""
+    prompt, pooler = config["prompt"], config["pooler"]
+    return SentenceEncoder(
+        backbone,
+        None
+        if prompt is None
+        else DeepPrompt(prompt["kind"], backbone, length=prompt["length"], dropout=0.0, init_std=0.0),
+        pooler=pooler["kind"],
+        # a layer that only the loss used is neither stored nor built again
+        mlp=pooler["mlp"] if pooler["mlp"] == "always" else "none",
+        first_layer=pooler["first_layer"],
+        position_shift=True if prompt is None else prompt["position_shift"],
+        frozen=config["parameters"] == "prompts",
+    )
+
+
+def load_weights(encoder: SentenceEncoder, path: Path) -> None:
+    """Copy stored weights into the encoder; every tensor must be there, be known and fit.
+
+    Raises:
+        CseError: truncated file, missing, left-over or wrongly shaped tensors, or values that are not numbers.
+    """
+    try:
+        weights = load_file(path)
+    except FileNotFoundError:
+        raise CseError(f"{path}: missing; the checkpoint is incomplete, train or fetch it again") from None
+    except (SafetensorError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); train or fetch it again") from None
+    wanted = encoder.stored_weights()
+    missing, extra = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
+    if missing:
+        raise CseError(f"{path}: lacks {', '.join(missing[:3])}; a checkpoint without its prompts is the bare backbone")
+    if extra:
+        raise CseError(f"{path}: holds weights that its config does not name: {', '.join(extra[:3])}")
+    for name, target in wanted.items():
+        if weights[name].shape != target.shape:
+            raise CseError(
+                f"{path}: {name} has shape {tuple(weights[name].shape)}, the backbone and config need "
+                f"{tuple(target.shape)}"
+            )
+        if not torch.isfinite(weights[name]).all():
+            raise CseError(f"{path}: {name} holds values that are not finite; train again with a lower learning rate")
+        with torch.no_grad():
+            target.copy_(weights[name])
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CseError(f"{path}: unreadable ({error}); the checkpoint is incomplete, train or fetch it again") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise CseError(f"{path}: not a checkpoint of format {FORMAT}; it was written by another version of cse")
+    return config

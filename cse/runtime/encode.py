@@ -1,0 +1,227 @@
+"""The one way from sentences to embeddings, shared by the torch encoder and the ONNX encoder.
+
+Legend: ``n`` sentences, ``b`` rows of a batch, ``l`` tokens of its longest row, ``d`` embedding width.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cse.errors import CseError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Embed = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
+
+_CHUNK = 8192
+_log = logging.getLogger("cse")
+
+
+def prepare_tokenizer(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
+    """Return a copy that cuts at ``max_length`` tokens (special tokens included) and does not pad.
+
+    The caller's tokenizer is left as it is. Make the copy once and keep it: copying takes tens of milliseconds.
+    """
+    copy = type(tokenizer).from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.enable_truncation(max_length)
+    return copy
+
+
+def encode_sentences(
+    sentences: str | Sequence[str],
+    *,
+    tokenizer: Tokenizer,
+    embed: Embed,
+    dimension: int,
+    max_length: int,
+    pad_id: int,
+    batch_size: int = 64,
+    batch_tokens: int | None = None,
+    normalize: bool = True,
+    show_progress_bar: bool = False,
+    workers: int = 1,
+) -> NDArray[np.float32]:
+    """Encode sentences; rows of the result are in the order of the sentences.
+
+    A sentence that occurs more than once is encoded once. Rows are sorted by token count, so that a batch is padded
+    to its own longest row and little is computed for padding.
+
+    Args:
+        sentences: texts; an empty text is allowed. One plain ``str`` gives one vector.
+        tokenizer: best from ``prepare_tokenizer``; any other is copied at each call.
+        embed: maps ids (b, l) and mask (b, l; 1 for a token, 0 for padding) to embeddings (b, d). With
+            ``workers`` above 1 it is called from several threads at once.
+        dimension: d.
+        max_length: tokens at which a sentence is cut, special tokens included.
+        pad_id: id that fills the short rows.
+        batch_size: most rows in a batch.
+        batch_tokens: most tokens in a batch, padding included; None for no bound. A batch has one row at least.
+        normalize: whether to scale each embedding to unit length; a zero vector stays zero.
+        show_progress_bar: whether to draw a bar that counts distinct sentences.
+        workers: threads that take batches.
+
+    Returns:
+        (n, d) float32; (d,) for one plain ``str``.
+
+    Raises:
+        CseError: an item that is no text, a batch size below 1, or an embedding that is not finite.
+    """
+    if isinstance(sentences, str):
+        single, texts = True, [sentences]
+    else:
+        single, texts = False, _as_texts(sentences)
+    if batch_size < 1:
+        raise CseError(f"batch_size: {batch_size} rows are no batch; give 1 or more")
+    if tokenizer.padding is not None or (tokenizer.truncation or {}).get("max_length") != max_length:
+        tokenizer = prepare_tokenizer(tokenizer, max_length)
+
+    first: dict[str, int] = {}
+    for index, text in enumerate(texts):
+        first.setdefault(text, index)
+    distinct = list(first)
+    tokens, starts = _tokenize(distinct, tokenizer, max_length)
+    lengths = np.diff(starts)
+    embeddings = np.empty((len(distinct), dimension), np.float32)
+
+    def run(rows: NDArray[np.int64]) -> int:
+        ids, mask = _pad(tokens, starts, lengths, rows, pad_id)
+        vectors = embed(ids, mask)
+        if vectors.shape != (len(rows), dimension):
+            raise CseError(f"the model returned shape {vectors.shape} for {len(rows)} rows of width {dimension}")
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            text = distinct[rows[int(np.argmin(finite))]]
+            raise CseError(
+                f"sentences[{first[text]}]: its embedding is not finite (text starts {text[:40]!r}); "
+                "the weights or the prompts hold bad numbers: train or export again"
+            )
+        embeddings[rows] = vectors
+        return len(rows)
+
+    rows_per_batch = min(batch_size, max(1, -(-len(distinct) // workers)))
+    batches = list(_batches(lengths, rows_per_batch, batch_tokens))
+    _run_all(run, batches, len(distinct), workers, show_progress_bar)
+
+    if normalize:
+        norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
+        embeddings /= np.where(norms > 0, norms, np.float32(1))
+    if len(distinct) < len(texts):
+        position = {text: row for row, text in enumerate(distinct)}
+        embeddings = embeddings[[position[text] for text in texts]]
+    return embeddings[0] if single else embeddings
+
+
+def cosine_similarity(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
+    """Return the cosines (n, m) float32 of every row of ``a`` (n, d) with every row of ``b`` (m, d).
+
+    A vector (d,) counts as one row. The cosine with a zero vector is 0.
+
+    Raises:
+        CseError: arrays of different widths, or of more than two axes.
+    """
+    left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+        raise CseError(f"similarity: shapes {left.shape} and {right.shape} do not match; give (n, d) and (m, d)")
+    return _unit(left) @ _unit(right).T
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.divide(rows, np.where(norms > 0, norms, 1), dtype=np.float32)
+
+
+def _as_texts(sentences: Sequence[str]) -> list[str]:
+    try:
+        texts = list(sentences)
+    except TypeError:
+        raise CseError(f"sentences: expected a list of texts, found {type(sentences).__name__}") from None
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise CseError(f"sentences[{index}]: expected text, found {type(text).__name__}; convert or drop it")
+    return texts
+
+
+def _tokenize(texts: list[str], tokenizer: Tokenizer, max_length: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return every token in one array, and where each text starts in it (one entry more than texts)."""
+    pieces: list[NDArray[np.int32]] = []
+    lengths: list[int] = []
+    cut = 0
+    for start in range(0, len(texts), _CHUNK):
+        chunk = texts[start : start + _CHUNK]
+        try:
+            encodings = tokenizer.encode_batch_fast(chunk)
+        except TypeError:
+            raise CseError(_not_unicode(chunk)) from None
+        for encoding in encodings:
+            ids = encoding.ids
+            pieces.append(np.array(ids, np.int32))
+            lengths.append(len(ids))
+            cut += len(ids) == max_length and bool(encoding.overflowing)
+    if cut:
+        _log.warning("%d of %d distinct sentences were cut at %d tokens", cut, len(texts), max_length)
+    starts = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return (np.concatenate(pieces) if pieces else np.empty(0, np.int32)), starts
+
+
+def _not_unicode(texts: list[str]) -> str:
+    """Name the text that the tokenizer refused."""
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            return f"text {text[:40]!a}: a lone surrogate is no character; decode the source with its own encoding"
+    return f"the tokenizer refused a text among those that start {texts[0][:40]!r}"
+
+
+def _batches(lengths: NDArray[np.int64], rows: int, tokens: int | None) -> Iterator[NDArray[np.int64]]:
+    """Yield row numbers, longest rows first: the peak of memory comes at once, the short batches end level."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        longest = max(1, int(lengths[order[start]]))
+        count = rows if tokens is None else max(1, min(rows, tokens // longest))
+        yield order[start : start + count]
+        start += count
+
+
+def _pad(
+    tokens: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64], rows: NDArray[np.int64], pad: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return ids and mask (b, l) of the given rows; a batch of texts without any token gets one masked column."""
+    columns = np.arange(max(1, int(lengths[rows].max())))
+    mask = columns < lengths[rows, None]
+    ids = np.full(mask.shape, pad, np.int64)
+    ids[mask] = tokens[(starts[rows, None] + columns)[mask]]
+    return ids, mask.astype(np.int64)
+
+
+def _run_all(
+    run: Callable[[NDArray[np.int64]], int], batches: list[NDArray[np.int64]], total: int, workers: int, bar: bool
+) -> None:
+    """Run every batch, on ``workers`` threads; the first error stops the rest."""
+    progress = _progress(total) if bar else None
+    pool = ThreadPoolExecutor(workers) if workers > 1 and len(batches) > 1 else None
+    try:
+        for count in pool.map(run, batches) if pool else map(run, batches):
+            if progress is not None:
+                progress.update(count)
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
+        if progress is not None:
+            progress.close()
+
+
+def _progress(total: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit="sentence", desc="encode")

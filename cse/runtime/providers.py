@@ -1,0 +1,129 @@
+"""Where a graph runs: choose an onnxruntime execution provider and prove that it attached."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import math
+import os
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import onnxruntime as ort
+
+from cse.errors import CseError, nearest
+
+Provider = Literal["auto", "cpu", "cuda"]
+
+_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+_FATAL, _WARNING = 4, 2
+# onnxruntime 1.31's fused Add + LayerNormalization is several times slower on CPU than the two nodes
+# (measured: 12 of them are 9 % of MiniLM's time fused, 2 % apart); on GPU the fusion is worth having.
+_SLOW_ON_CPU = ["SkipLayerNormFusion"]
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A session, where it runs (``cpu`` or ``cuda``), and one line that says so and why."""
+
+    session: ort.InferenceSession
+    provider: str
+    note: str
+
+
+def open_session(path: Path, provider: str = "auto", threads: int | None = None) -> Attached:
+    """Load a graph on the provider that was asked for.
+
+    Args:
+        path: an ONNX file.
+        provider: ``cpu``; ``cuda``, which must attach; or ``auto``, CUDA where it attaches and else the CPU.
+        threads: threads inside one operator on the CPU; None: one for each usable CPU.
+
+    Raises:
+        CseError: unknown provider, CUDA asked for and not attached, or a file that onnxruntime cannot load.
+    """
+    if provider not in ("auto", "cpu", "cuda"):
+        raise CseError(f"provider: {provider!r} is none of auto, cpu, cuda{nearest(provider, ['auto', 'cpu', 'cuda'])}")
+    threads = usable_cpus() if threads is None else threads
+    if threads < 1:
+        raise CseError(f"threads: {threads} cannot run anything; give 1 or more, or leave it out")
+    reason = "asked for" if provider == "cpu" else no_cuda_reason()
+    if provider != "cpu" and not reason:
+        with contextlib.redirect_stdout(io.StringIO()):
+            ort.preload_dlls()
+        session = _session(path, [_CUDA, _CPU], threads)
+        if session.get_providers()[0] == _CUDA:
+            return Attached(session, "cuda", "running on cuda" + _clash())
+        reason = "the GPU is there, but onnxruntime could not load its CUDA libraries (CUDA 12 or 13 and cuDNN 9)"
+    if provider == "cuda":
+        raise CseError(f"provider cuda did not attach: {reason}; mend that or set provider: cpu{_clash()}")
+    note = f"running on cpu ({reason}; {threads} thread{'s' if threads > 1 else ''}){_clash()}"
+    return Attached(_session(path, [_CPU], threads), "cpu", note)
+
+
+def no_cuda_reason() -> str:
+    """Say why CUDA cannot be used here, or return ``""``; asks the driver without touching onnxruntime's logs."""
+    if _CUDA not in ort.get_available_providers():
+        return "this onnxruntime has no CUDA provider; install onnxruntime-gpu"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver: libcuda.so.1 does not load"
+    code = driver.cuInit(0)
+    if code != 0:
+        return f"the NVIDIA driver does not start: cuInit returned {code}"
+    count = ctypes.c_int(0)
+    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return "the NVIDIA driver shows no GPU"
+    return ""
+
+
+def usable_cpus() -> int:
+    """Return the CPUs that this process may use: its affinity, cut by a container's quota."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
+    for limit, period in (
+        ("/sys/fs/cgroup/cpu.max", None),
+        ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            words = (Path(limit).read_text() + (" " + Path(period).read_text() if period else "")).split()
+            quota = int(words[0])  # "max" where there is no quota
+            if quota > 0:
+                cpus = min(cpus, math.ceil(quota / int(words[1])))
+    return max(1, cpus)
+
+
+def both_distributions() -> bool:
+    """Say whether ``onnxruntime`` and ``onnxruntime-gpu`` are installed together; they overwrite each other's files."""
+    found = 0
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            metadata.version(name)
+            found += 1
+    return found == 2
+
+
+def _clash() -> str:
+    if not both_distributions():
+        return ""
+    return "; onnxruntime and onnxruntime-gpu are both installed and overwrite each other: uninstall one"
+
+
+def _session(path: Path, providers: list[str], threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL  # what goes wrong is raised; the log would say it again in red
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    disabled: dict[str, Any] = {"disabled_optimizers": _SLOW_ON_CPU} if providers == [_CPU] else {}
+    ort.set_default_logger_severity(_FATAL)
+    try:
+        return ort.InferenceSession(str(path), options, providers=providers, **disabled)
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        text = " ".join(str(error).split())
+        raise CseError(f"{path}: onnxruntime cannot load it: {text[:300]}; export the bundle again") from None
+    finally:
+        ort.set_default_logger_severity(_WARNING)

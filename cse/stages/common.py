@@ -1,0 +1,50 @@
+"""Where the stages keep their things, and how a stage becomes a process with one-line errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from cse.errors import CseError, Interrupted, describe_os_error
+from cse.settings import Settings, load_settings
+
+PREPARED = Path("data/prepared")
+CHECKPOINT = Path("data/checkpoint")
+METRICS = Path("data/metrics")
+PLOTS = Path("data/plots")
+BUNDLE = Path("data/bundle")
+SCRATCH = Path(".cse")
+
+DEBUG_VARIABLE = "CSE_DEBUG"
+
+
+def run_safely(work: Callable[[], None]) -> int:
+    """Run ``work`` and return an exit code: 0, 2 for a mistake of the user's (one line), 128 + n for a signal.
+
+    With ``CSE_DEBUG=1`` in the environment the trace is shown too.
+    """
+    try:
+        work()
+    except Interrupted as stop:
+        click.echo(str(stop), err=True)
+        return 128 + stop.number
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        return 130
+    except (CseError, OSError) as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exc()
+        line = describe_os_error(error) if isinstance(error, OSError) else " ".join(str(error).split())
+        click.echo(f"error: {line}", err=True)
+        return 2
+    return 0
+
+
+def run_stage(stage: Callable[[Settings], None]) -> None:
+    """Run a stage with the settings of ``params.yaml`` and leave with its exit code."""
+    sys.exit(run_safely(lambda: stage(load_settings())))

@@ -1,0 +1,57 @@
+"""Stage ``export``: a checkpoint becomes a bundle that a service loads without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from cse.data.store import PreparedData
+from cse.errors import CseError
+from cse.export.bundle import write_bundle
+from cse.export.parity import check_parity
+from cse.model.encoder import SentenceEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.settings import Settings
+from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
+
+GROUPS = ("export",)
+
+
+def export_stage(
+    settings: Settings,
+    *,
+    model: str | Path = CHECKPOINT,
+    prepared: Path = PREPARED,
+    metrics: tuple[Path, ...] = (METRICS / "train.json", METRICS / "evaluation.json"),
+    bundle: Path = BUNDLE,
+) -> None:
+    """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle."""
+    encoder = SentenceEncoder.load(model)
+    sentences = _sentences(PreparedData(prepared), settings.export.sentences)
+    options = settings.export
+    scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
+    with write_bundle(encoder, bundle, normalize=options.normalize, metrics=scores) as draft:
+        click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
+        onnx = OnnxEncoder(draft.folder, provider=options.provider)
+        draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance)
+    click.echo(
+        f"{bundle}: {encoder.dimension} dimensions, largest difference to torch "
+        f"{draft.parity['largest_difference']:.1e} on {len(sentences)} sentences; {onnx.provider_note}"
+    )
+
+
+def _sentences(data: PreparedData, count: int) -> list[str]:
+    """Return up to ``count`` sentences of the evaluation data, else of the training rows."""
+    found = dict.fromkeys(text for task in data.tasks for pair in zip(task.sentence1, task.sentence2) for text in pair)
+    if not found:
+        found = dict.fromkeys(data.train[: 2 * count][data.train.column_names[0]])
+    if not found:
+        raise CseError(f"{data.folder}: no sentences to compare ONNX with torch on; run `cse prepare`")
+    step = max(len(found) // count, 1)  # from everywhere, not only the first task
+    return list(found)[::step][:count]
+
+
+if __name__ == "__main__":
+    run_stage(export_stage)

@@ -1,0 +1,78 @@
+"""Stage ``prepare``: sources to prepared data; ``python -m cse.stages.prepare`` runs it with ``params.yaml``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cse.data.prepare import prepare
+from cse.files import publish_file
+from cse.settings import Settings
+from cse.settings.tree import DataSettings
+from cse.stages.common import METRICS, PREPARED, run_stage
+
+
+def run(settings: DataSettings, out: Path = PREPARED, metrics: Path = METRICS, progress: bool = True) -> dict[str, Any]:
+    """Prepare the data into ``out``, write the counts to ``prepare.json`` in ``metrics``, and return the report.
+
+    Raises:
+        CseError: anything wrong with the data; both outputs are as they were.
+        OSError: an output cannot be written.
+    """
+    report = prepare(settings, out, progress)
+    with publish_file(metrics / "prepare.json") as file:
+        text = json.dumps(counts(report), indent=2, sort_keys=True) + "\n"
+        file.write_text(text, encoding="utf-8", newline="\n")
+    return report
+
+
+def counts(report: dict[str, Any]) -> dict[str, int]:
+    """Return the numbers of a report as one flat table for ``dvc metrics show``."""
+    train = report["train"]
+    dropped = {f"dropped_{reason}": entry["count"] for reason, entry in train["dropped"].items()}
+    return {
+        "rows": train["kept"],
+        "rows_read": train["read"],
+        "distinct_sentences": train["distinct_sentences"],
+        "dev_pairs": report["dev"]["pairs"],
+        "evaluation_tasks": len(report["evaluation"]["tasks"]),
+        "evaluation_pairs": report["evaluation"]["pairs"],
+        **dropped,
+    }
+
+
+def summary(report: dict[str, Any]) -> str:
+    """Return a report as a few lines to read."""
+    train, dev, evaluation = report["train"], report["dev"], report["evaluation"]
+    cut = ", stopped at data.max_rows" if train["cut_at_max_rows"] else ""
+    lines = [
+        f"train       {train['kept']:,} of {train['read']:,} rows kept from {train['source']} (view {report['view']}, "
+        f"{train['distinct_sentences']:,} distinct sentences{cut})"
+    ]
+    lines += [
+        f"  dropped   {entry['count']:,} {reason} (first {entry['first']})"
+        for reason, entry in train["dropped"].items()
+        if entry["count"]
+    ]
+    lines.append(f"dev         {dev['pairs']:,} pairs from {dev['from'] or 'nowhere'}")
+    tasks = ", ".join(f"{name} {pairs:,}" for name, pairs in evaluation["tasks"].items()) or "none"
+    lines.append(f"evaluation  {evaluation['pairs']:,} pairs: {tasks}")
+    lines += [f"note        {note}" for note in report["notes"]]
+    return "\n".join(lines)
+
+
+def prepare_stage(settings: Settings) -> None:
+    """Run the stage with the group ``data`` and print a summary."""
+    click.echo(summary(run(settings.data)))
+
+
+def main() -> None:
+    """Run the stage with ``params.yaml`` of the working folder."""
+    run_stage(prepare_stage)
+
+
+if __name__ == "__main__":
+    main()

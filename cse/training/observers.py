@@ -1,0 +1,214 @@
+"""What watches a run: progress on the terminal, TensorBoard, and the CSV files that DVC draws."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+import torch
+from tqdm.auto import tqdm
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step as observers see it.
+
+    Attributes:
+        step: optimiser updates done, from 1.
+        steps: updates of the whole run.
+        terms: loss terms by name, and their weighted sum as ``loss``.
+        learning_rate: of this update.
+        sentences_per_second: rows of all views, since the last record.
+        tokens_per_second: real tokens, padding and prompt not counted.
+        dev_score: best Spearman * 100 on the dev pairs so far, or None.
+    """
+
+    step: int
+    steps: int
+    terms: Mapping[str, float]
+    learning_rate: float
+    sentences_per_second: float
+    tokens_per_second: float
+    dev_score: float | None
+
+
+class Observer(Protocol):
+    """Watches a run; it may not change it."""
+
+    def start(self, done: int, steps: int) -> None:
+        """The run starts, or goes on after ``done`` of ``steps`` updates."""
+
+    def step(self, record: StepRecord) -> None:
+        """Some updates were made; values are those of the last."""
+
+    def evaluated(self, step: int, score: float, best: bool) -> None:
+        """The dev pairs were scored (Spearman * 100) after ``step`` updates."""
+
+    def close(self) -> None:
+        """The run is over or was stopped."""
+
+
+class ProgressBar:
+    """A bar on a terminal, a plain line every few seconds in a log file."""
+
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+        self.stream = stream or sys.stderr
+        self.seconds = seconds_between_lines
+        self.bar: Any = None
+        self.started = self.last_line = 0.0
+        self.done_before = 0
+
+    def start(self, done: int, steps: int) -> None:
+        """Draw the bar at ``done`` of ``steps``."""
+        self.started, self.done_before = time.monotonic(), done
+        if self.stream.isatty():
+            self.bar = tqdm(total=steps, initial=done, desc="train", unit="step", file=self.stream, dynamic_ncols=True)
+        if done:
+            self._say(f"resuming after step {done} of {steps}")
+
+    def step(self, record: StepRecord) -> None:
+        """Show loss terms, dev score, speed and time left."""
+        text = " ".join(f"{name} {value:.4f}" for name, value in record.terms.items())
+        text += f" | lr {record.learning_rate:.2e} | {record.sentences_per_second:.0f} sentences/s"
+        text += f" {record.tokens_per_second:.0f} tokens/s" + _memory()
+        if record.dev_score is not None:
+            text += f" | dev {record.dev_score:.2f}"
+        if self.bar is not None:
+            self.bar.set_postfix_str(text, refresh=False)
+            self.bar.update(record.step - self.bar.n)
+            return
+        now = time.monotonic()
+        if now - self.last_line >= self.seconds or record.step == record.steps:
+            self.last_line = now
+            rate = (now - self.started) / max(record.step - self.done_before, 1)
+            left = rate * (record.steps - record.step)
+            share = 100 * record.step / record.steps
+            self._say(f"step {record.step}/{record.steps} ({share:.0f} %) | {text} | {_clock(left)} left")
+
+    def evaluated(self, step: int, score: float, best: bool) -> None:
+        """Say the dev score in a line of its own."""
+        self._say(f"step {step}: dev Spearman {score:.2f}{' (best so far)' if best else ''}")
+
+    def close(self) -> None:
+        """Leave the bar where it is."""
+        if self.bar is not None:
+            self.bar.close()
+
+    def _say(self, line: str) -> None:
+        tqdm.write(line, file=self.stream)
+        self.stream.flush()
+
+
+class CsvLog:
+    """``train.csv`` and ``dev.csv``: what ``dvc plots`` draws. No times: the same run gives the same bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def start(self, done: int, steps: int) -> None:
+        """Drop rows of updates that a killed run made after its last saved state."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.glob("*.csv"):
+            with path.open(encoding="utf-8", newline="") as stream:
+                header, *rows = list(csv.reader(stream)) or [[]]
+            kept = [row for row in rows if len(row) == len(header) and int(row[0]) <= done]
+            with path.open("w", encoding="utf-8", newline="") as stream:
+                csv.writer(stream, lineterminator="\n").writerows([header, *kept] if kept else [])
+
+    def step(self, record: StepRecord) -> None:
+        """Append the loss terms and the learning rate."""
+        values = {"step": record.step, **_rounded(record.terms), "learning_rate": f"{record.learning_rate:.6g}"}
+        self._append("train.csv", values)
+
+    def evaluated(self, step: int, score: float, best: bool) -> None:
+        """Append the dev score."""
+        self._append("dev.csv", {"step": step, "spearman": f"{score:.4f}"})
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _append(self, name: str, values: Mapping[str, Any]) -> None:
+        path = self.folder / name
+        new = not path.exists() or path.stat().st_size == 0
+        with path.open("a", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            if new:
+                writer.writerow(values)
+            writer.writerow(values.values())
+
+
+class TensorBoard:
+    """Scalars for ``tensorboard --logdir``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writer: Any = None
+
+    def start(self, done: int, steps: int) -> None:
+        """Open the log; steps after ``done`` of a killed run are hidden."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1)
+
+    def step(self, record: StepRecord) -> None:
+        """Write loss terms, learning rate and speed."""
+        for name, value in record.terms.items():
+            self.writer.add_scalar(f"loss/{name}", value, record.step)
+        self.writer.add_scalar("learning_rate", record.learning_rate, record.step)
+        self.writer.add_scalar("speed/sentences_per_second", record.sentences_per_second, record.step)
+        self.writer.add_scalar("speed/tokens_per_second", record.tokens_per_second, record.step)
+
+    def evaluated(self, step: int, score: float, best: bool) -> None:
+        """Write the dev score."""
+        self.writer.add_scalar("dev/spearman", score, step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+class Observers:
+    """Several observers as one."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = observers
+
+    def start(self, done: int, steps: int) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.start(done, steps)
+
+    def step(self, record: StepRecord) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.step(record)
+
+    def evaluated(self, step: int, score: float, best: bool) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.evaluated(step, score, best)
+
+    def close(self) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.close()
+
+
+def _rounded(terms: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{value:.6g}" for name, value in terms.items()}
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def _memory() -> str:
+    return f" | {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if torch.cuda.is_available() else ""

@@ -1,0 +1,118 @@
+"""What a killed run needs to go on, kept outside the stage's outputs and replaced whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass
+class RunState:
+    """Everything that decides how a run goes on after ``step`` updates.
+
+    Attributes:
+        step: optimiser updates done.
+        weights: trained weights by name.
+        optimizer: the optimiser's own state.
+        best_score: best dev score so far (Spearman * 100), or None.
+        best_step: step of that score.
+        best_weights: weights of that score.
+        evaluations: ``(step, dev score)`` of every evaluation.
+        stale: evaluations since the best one.
+    """
+
+    step: int = 0
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    best_score: float | None = None
+    best_step: int = 0
+    best_weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    stale: int = 0
+
+
+class RunFolder:
+    """The scratch folder of one run, named by a fingerprint of its settings, data and code.
+
+    ``state.pt`` names the step of the best weights, which lie in a file of their own: they change seldom, and a kill
+    at any moment leaves a state whose best weights are still there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    def load(self) -> RunState | None:
+        """Return the last saved state, or None where there is none that can be read whole."""
+        fields = self._read("state.pt")
+        if fields is None:
+            return None
+        best = self._read(_best_file(fields["best_step"])) if fields["best_score"] is not None else {}
+        return None if best is None else RunState(**fields, best_weights=best)
+
+    def save(self, state: RunState) -> None:
+        """Replace the saved state; a kill at any moment leaves the old or the new one, never a mixture."""
+        best = _best_file(state.best_step)
+        if state.best_score is not None and not (self.path / best).exists():
+            self._write(best, state.best_weights)
+        self._write("state.pt", {name: value for name, value in vars(state).items() if name != "best_weights"})
+        for other in self.path.glob("best-*.pt"):
+            if other.name != best:
+                other.unlink()
+
+    def remove(self) -> None:
+        """Delete the folder, once its result is published."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _read(self, name: str) -> Any:
+        try:
+            return torch.load(self.path / name, map_location="cpu", weights_only=True)
+        except (FileNotFoundError, RuntimeError, EOFError, pickle.UnpicklingError):
+            return None
+
+    def _write(self, name: str, value: Any) -> None:
+        temporary = self.path / f"{name}.{os.getpid()}.tmp"
+        try:
+            with temporary.open("wb") as stream:
+                torch.save(value, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(self.path / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _best_file(step: int) -> str:
+    return f"best-{step}.pt"
+
+
+def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
+    """Return 16 hexadecimal digits over JSON facts and the bytes of files (settings, data, code)."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for path in files:
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def stop_signals(names: Iterable[int]) -> Iterator[list[int]]:
+    """Collect termination signals in a list instead of dying, so that the loop can save its state and leave."""
+    received: list[int] = []
+    old = {name: signal.signal(name, lambda number, _: received.append(number)) for name in names}
+    try:
+        yield received
+    finally:
+        for name, handler in old.items():
+            signal.signal(name, handler)

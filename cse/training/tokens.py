@@ -1,0 +1,120 @@
+"""Training rows as token ids: tokenised once, kept flat, cut into batches without padding waste."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tqdm.auto import tqdm
+
+_CHUNK = 10_000
+
+# which column each view reads: a sentence is its own positive, told apart by dropout alone
+VIEW_COLUMNS = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2)}
+
+
+@dataclass(frozen=True)
+class TokenColumn:
+    """Token ids of one column: row ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
+
+    ids: np.ndarray  # int32 (tokens,)
+    offsets: np.ndarray  # int64 (rows + 1,)
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of tokens of each of ``rows``, int64 ``(len(rows),)``."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Every training row, tokenised.
+
+    Attributes:
+        columns: one per view of a row (the same column twice where a sentence is its own positive).
+        pad_id: id that fills short rows.
+    """
+
+    columns: tuple[TokenColumn, ...]
+    pad_id: int
+
+    def __len__(self) -> int:
+        return len(self.columns[0].offsets) - 1
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """A slice of a batch, padded to its own longest row.
+
+    Attributes:
+        places: which rows of the flattened batch ``(V * B)`` these are.
+        ids_BL: token ids, int64.
+        mask_BL: 1 for real tokens, int64.
+    """
+
+    places: np.ndarray
+    ids_BL: np.ndarray
+    mask_BL: np.ndarray
+
+
+def tokenise(
+    rows: Dataset, view: str, tokenizer: Tokenizer, *, max_length: int, pad_id: int, progress: bool = False
+) -> TokenTable:
+    """Tokenise all columns of the training rows once.
+
+    Args:
+        rows: training rows with the columns of ``view`` in order.
+        view: ``sentences``, ``pairs`` or ``triplets``.
+        tokenizer: fast tokenizer; a copy is used.
+        max_length: tokens per sentence, special tokens included; longer ones are cut.
+        pad_id: id of the padding token.
+        progress: whether to draw a bar.
+    """
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length)
+    columns: list[TokenColumn] = []
+    for name in rows.column_names:
+        pieces, lengths = [], []
+        for start in tqdm(range(0, len(rows), _CHUNK), desc=f"tokenise {name}", disable=not progress, leave=False):
+            texts: Sequence[str] = rows[start : start + _CHUNK][name]
+            encodings = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+            pieces.append(np.fromiter((i for ids in encodings for i in ids), dtype=np.int32))
+            lengths.append(np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings)))
+        offsets = np.concatenate([[0], *lengths]).cumsum()
+        columns.append(TokenColumn(np.concatenate(pieces), offsets))
+    return TokenTable(tuple(columns[i] for i in VIEW_COLUMNS[view]), pad_id)
+
+
+def batch_rows(count: int, *, batch_size: int, seed: int, epoch: int, step: int) -> np.ndarray:
+    """Return the rows of one step of an epoch: a slice of the epoch's own permutation, the last one kept if short."""
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    return order[step * batch_size : (step + 1) * batch_size]
+
+
+def pad_in_groups(table: TokenTable, rows: np.ndarray, groups: int) -> list[PaddedRows]:
+    """Lay all views of a batch end to end and cut them, sorted by length, into padded slices.
+
+    Which rows share a batch (and so are each other's negatives) does not change; only padding does.
+
+    Args:
+        table: the tokenised rows.
+        rows: row numbers of the batch ``(B,)``.
+        groups: slices to make; 1 pads everything to the longest row, as the papers' code does.
+    """
+    lengths = np.concatenate([column.lengths(rows) for column in table.columns])
+    order = np.argsort(lengths, kind="stable")
+    slices = []
+    for places in np.array_split(order, min(groups, len(order))):
+        longest = int(lengths[places].max())
+        ids_BL = np.full((len(places), longest), table.pad_id, dtype=np.int64)
+        for line, place in enumerate(places):
+            view, row = divmod(int(place), len(rows))
+            column = table.columns[view]
+            start = column.offsets[rows[row]]
+            ids_BL[line, : lengths[place]] = column.ids[start : start + lengths[place]]
+        mask_BL = (np.arange(longest)[None, :] < lengths[places, None]).astype(np.int64)
+        slices.append(PaddedRows(places, ids_BL, mask_BL))
+    return slices

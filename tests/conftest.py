@@ -1,0 +1,87 @@
+"""Shared fixtures: tiny random backbones, so that no test needs a download."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+
+from cse.model.backbone import Backbone, find_backbone, load_backbone
+
+WORDS = """a the cat dog bird child woman man sits sleeps runs eats reads on under near mat sofa garden house red
+blue small big old new quickly slowly not no never two three friends music rain sun river bread apple book""".split()
+
+SHAPE = {
+    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}  # fmt: skip
+
+
+def make_tokenizer(family: str) -> Tokenizer:
+    """A word-level tokenizer with the special tokens of the family."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"] if family == "bert" else ["<s>", "<pad>", "</s>", "<unk>"]
+    unknown, first, last = ("[UNK]", "[CLS]", "[SEP]") if family == "bert" else ("<unk>", "<s>", "</s>")
+    vocabulary = {token: i for i, token in enumerate([*special, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}", special_tokens=[(first, vocabulary[first]), (last, vocabulary[last])]
+    )
+    return tokenizer
+
+
+def make_backbone_folder(folder: Path, family: str, seed: int = 0, pooling: str | None = None, **changes) -> Path:
+    """Save a tiny random model of a family as a backbone folder."""
+    torch.manual_seed(seed)
+    shape = SHAPE | {"initializer_range": 0.2, "pad_token_id": 0 if family == "bert" else 1} | changes
+    if family == "roberta":
+        shape["type_vocab_size"] = 1
+    model = BertModel(BertConfig(**shape)) if family == "bert" else RobertaModel(RobertaConfig(**shape))
+    model.save_pretrained(folder)
+    make_tokenizer(family).save(str(folder / "tokenizer.json"))
+    if pooling:
+        (folder / "1_Pooling").mkdir(exist_ok=True)
+        modes = {"pooling_mode_cls_token": pooling == "cls", "pooling_mode_mean_tokens": pooling == "mean"}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folders(tmp_path_factory) -> dict[str, Path]:
+    """Folders of a tiny random BERT and RoBERTa."""
+    root = tmp_path_factory.mktemp("backbones")
+    return {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
+
+
+@pytest.fixture(params=["bert", "roberta"])
+def family(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def backbone_folder(tiny_folders, family) -> Path:
+    return tiny_folders[family]
+
+
+@pytest.fixture
+def backbone(backbone_folder) -> Backbone:
+    return load_backbone(find_backbone(str(backbone_folder)))
+
+
+@pytest.fixture
+def bert(tiny_folders) -> Backbone:
+    return load_backbone(find_backbone(str(tiny_folders["bert"])))
+
+
+@pytest.fixture
+def batch(backbone) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and mask ``(3, 7)`` with two padded rows."""
+    lengths = (7, 4, 2)
+    mask_BL = torch.tensor([[1] * n + [0] * (7 - n) for n in lengths])
+    ids_BL = torch.randint(4, 40, (3, 7), generator=torch.Generator().manual_seed(1))
+    return torch.where(mask_BL == 1, ids_BL, backbone.pad_id), mask_BL

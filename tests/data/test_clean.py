@@ -1,0 +1,102 @@
+"""Which rows are dropped, and what the report says about them."""
+
+import pytest
+
+from cse.data.clean import REASONS, Report, clean_rows, overlap_key, overlap_keys
+from cse.data.readers import Row
+from cse.errors import CseError
+
+
+def clean(rows, **how):
+    report = Report("nli.csv")
+    kept = list(clean_rows((Row(n, r) for n, r in enumerate(rows, start=2)), report, **{"max_words": 1000, **how}))
+    return kept, report
+
+
+def dropped(report):
+    return {reason: (drop.count, drop.first) for reason, drop in report.dropped.items() if drop.count}
+
+
+def test_every_reason_is_counted_with_its_first_place():
+    rows = [
+        ("  a cat  ", "a pet", "a dog"),
+        (None, None, None),
+        ("", "  ", None),
+        ("a", None, "c"),
+        ("a", "b", " "),
+        ("word " * 10_000, "b", "c"),
+        ("a cat", "a pet", "a dog"),
+        ("A Test-sentence!", "b", "c"),
+        ("the end", "b", "c"),
+    ]
+    kept, report = clean(rows, held_out=overlap_keys(["a test sentence ."]))
+    assert kept == [("a cat", "a pet", "a dog"), ("the end", "b", "c")]
+    assert dropped(report) == {
+        "blank": (2, "nli.csv:3"),
+        "missing_sentence": (1, "nli.csv:5"),
+        "missing_hard_negative": (1, "nli.csv:6"),
+        "too_long": (1, "nli.csv:7"),
+        "duplicate": (1, "nli.csv:8"),
+        "evaluation_overlap": (1, "nli.csv:9"),
+    }
+    assert (report.read, report.kept, report.distinct_sentences) == (9, 2, 6)
+    assert report.read == report.kept + sum(drop.count for drop in report.dropped.values())
+    assert list(report.as_dict()["dropped"]) == list(REASONS)
+
+
+def test_max_words_is_the_longest_that_stays():
+    kept, report = clean([("one two three",), ("one two three four",)], max_words=3)
+    assert kept == [("one two three",)]
+    assert dropped(report) == {"too_long": (1, "nli.csv:3")}
+
+
+def test_duplicates_may_stay():
+    kept, report = clean([("a", "b"), ("a", "b"), ("a", "c")], drop_duplicates=False)
+    assert len(kept) == 3
+    assert report.distinct_sentences == 3
+
+
+def test_max_rows_cuts_after_cleaning():
+    kept, report = clean([("",), ("a",), ("a",), ("b",), ("c",)], max_rows=2)
+    assert kept == [("a",), ("b",)]
+    assert (report.read, report.kept, report.cut_at_max_rows) == (4, 2, True)
+    assert clean([("a",)], max_rows=1)[1].cut_at_max_rows is False
+
+
+def test_nul_characters_become_blanks_and_are_counted():
+    kept, report = clean([("a\0b",), ("\0",)])
+    assert kept == [("a b",)]
+    assert report.nul_replaced == 1
+    assert dropped(report) == {"blank": (1, "nli.csv:3")}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("The woman's hat.", "the woman 's hat", True),
+        ("I don't know", "i do n't know !", True),
+        ("\u201cQuoted\u201d", "quoted", True),
+        ("Caf\u00e9", "cafe\u0301", True),
+        ("a cat", "a bat", False),
+        ("5 + 3", "5 3", False),
+        ("\u0915\u093f", "\u0915\u0940", False),
+    ],
+)
+def test_overlap_ignores_case_and_punctuation_only(one, other, same):
+    assert (overlap_key(one) == overlap_key(other)) is same
+
+
+def test_a_sentence_of_punctuation_overlaps_with_nothing():
+    assert overlap_keys(["...", "a"]) == {overlap_key("A")}
+    assert clean([("!?",)], held_out=overlap_keys(["...", "a"]))[0] == [("!?",)]
+
+
+def test_nothing_left_says_how_many_why_and_what_to_do():
+    with pytest.raises(CseError) as caught:
+        clean([("a", "b", None), ("c", "d", None), (None, None, None)])
+    assert str(caught.value) == (
+        "nli.csv: all 3 rows were dropped: 1 blank (first nli.csv:4), 2 missing_hard_negative (first nli.csv:2); "
+        "fill the third column or set data.view: pairs"
+    )
+    with pytest.raises(CseError, match="no rows"):
+        clean([])

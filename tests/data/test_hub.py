@@ -1,0 +1,84 @@
+"""The hub: from the cache, and one quick line when it cannot be reached."""
+
+import time
+
+import datasets
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+
+from cse.data.hub import hub_rows
+from cse.errors import CseError, OfflineError
+
+HUB_ID = "princeton-nlp/datasets-for-simcse"
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    """No network and an empty cache."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["nli_for_simcse.csv", None])
+def test_no_network_is_one_quick_line(offline, file):
+    start = time.monotonic()
+    with pytest.raises(OfflineError) as caught:
+        list(hub_rows(HUB_ID, "triplets", file=file))
+    assert time.monotonic() - start < 10
+    message = str(caught.value)
+    assert message.startswith(HUB_ID)
+    assert "data.source: files" in message
+    assert "HF_HOME" in message
+    assert "\n" not in message
+
+
+def test_an_unreachable_hub_is_asked_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    start = time.monotonic()
+    with pytest.raises(OfflineError):
+        hub_rows(HUB_ID, "sentences", file="wiki1m_for_simcse.txt")
+    assert time.monotonic() - start < 10
+    assert constants.HF_HUB_OFFLINE is False
+
+
+def test_a_cached_file_is_read_without_network(offline):
+    commit = "0" * 40
+    folder = offline / "datasets--princeton-nlp--datasets-for-simcse"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text(commit, encoding="utf-8")
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    (folder / "snapshots" / commit / "wiki1m_for_simcse.txt").write_text("one\ntwo\n", encoding="utf-8")
+    rows = hub_rows(HUB_ID, "sentences", file="wiki1m_for_simcse.txt")
+    assert [row.texts for row in rows] == [("one",), ("two",)]
+
+
+def test_a_split_is_read_by_its_usual_columns(monkeypatch):
+    asked = {}
+
+    def load_dataset(name, **how):
+        asked.update(how, name=name)
+        return datasets.Dataset.from_dict({"label": [0, 1], "premise": ["a", "b"], "entailment": ["c", None]})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    rows = list(hub_rows("some/set", "pairs", split="dev", revision="v1"))
+    assert rows == [(1, ("a", "c")), (2, ("b", None))]
+    assert asked == {"name": "some/set", "split": "dev", "revision": "v1"}
+    with pytest.raises(CseError, match=r"some/set: no column 'contradiction' for data.view: triplets"):
+        list(hub_rows("some/set", "triplets"))
+
+
+def test_other_failures_are_one_line(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(CseError, match=r"a/b/c.csv: RuntimeError: first line$"):
+        hub_rows("a/b", "pairs", file="c.csv")

@@ -1,0 +1,175 @@
+"""Preparing end to end: sources, settings, report, and the promise that a failure changes nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.errors import CseError
+from cse.settings.tree import DataSettings, Settings
+from cse.stages import prepare as stage
+
+SHARED = Path(__file__).parents[2].parent / "shared/data"
+FILES = ["dev.arrow", "evaluation.arrow", "report.json", "train.arrow"]
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Folders as the project has them, and settings that point there."""
+    for name in ("train", "dev", "evaluation"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text("put data here", encoding="utf-8")
+    text = "sent0,sent1,hard_neg\na cat sits,a pet sits,a cat runs\none,two,\na cat sits,a pet sits,a cat runs\nx,y,z\n"
+    (tmp_path / "train/nli.csv").write_text(text, encoding="utf-8")
+    (tmp_path / "evaluation/own.csv").write_text("sentence1,sentence2,score\nX!,b,1\n", encoding="utf-8")
+    return tmp_path
+
+
+def settings(raw, **how):
+    paths = {f"{name}_path": str(raw / name) for name in ("train", "dev", "evaluation")}
+    return DataSettings(source="files", **{**paths, **how})
+
+
+def test_sample_needs_nothing_and_gives_everything(tmp_path):
+    report = prepare(DataSettings(sample_rows=200), tmp_path / "out")
+    data = PreparedData(tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+    assert data.view == "triplets"
+    assert data.train.num_rows == report["train"]["kept"] >= 195
+    assert (data.dev.name, len(data.dev)) == ("sample-dev", 500)
+    assert [(task.name, len(task)) for task in data.tasks] == [("sample", 1000)]
+    assert data.report == report
+    assert report["notes"] == []
+
+
+def test_same_input_same_bytes_wherever_it_is_written(tmp_path):
+    for name in ("a", "deeper/b"):
+        prepare(DataSettings(sample_rows=300, seed=5), tmp_path / name)
+    for file in FILES:
+        data = (tmp_path / "a" / file).read_bytes()
+        assert data == (tmp_path / "deeper/b" / file).read_bytes()
+        assert str(tmp_path).encode() not in data
+
+
+def test_own_files_are_cleaned_and_accounted_for(raw):
+    report = prepare(settings(raw), raw / "out")
+    assert PreparedData(raw / "out").train.to_list() == [
+        {"sent0": "a cat sits", "sent1": "a pet sits", "hard_neg": "a cat runs"}
+    ]
+    assert (report["train"]["read"], report["train"]["kept"]) == (4, 1)
+    assert report["train"]["dropped"]["missing_hard_negative"] == {"count": 1, "first": "nli.csv:3"}
+    assert report["train"]["dropped"]["duplicate"] == {"count": 1, "first": "nli.csv:4"}
+    assert report["train"]["dropped"]["evaluation_overlap"] == {"count": 1, "first": "nli.csv:5"}
+    assert report["evaluation"] == {"from": "own.csv", "pairs": 1, "tasks": {"own": 1}, "missing": []}
+    assert report["dev"] == {"from": None, "pairs": 0}
+    assert "no dev pairs" in report["notes"][0]
+    assert PreparedData(raw / "out").dev is None
+
+
+def test_settings_are_honoured(raw):
+    kept = {"drop_duplicates": False, "drop_evaluation_overlap": False}
+    assert prepare(settings(raw, view="pairs", **kept), raw / "out")["train"]["kept"] == 4
+    assert prepare(settings(raw, view="pairs", max_rows=2, **kept), raw / "out")["train"]["kept"] == 2
+    assert prepare(settings(raw, view="pairs", max_words=2, **kept), raw / "out")["train"]["kept"] == 2
+    prepare(settings(raw, view="sentences", columns=["hard_neg"]), raw / "out")
+    assert PreparedData(raw / "out").train["sent0"][:] == ["a cat runs", "z"]
+    (raw / "train/nli.csv").write_bytes("text\ncafé\n".encode("latin-1"))
+    prepare(settings(raw, view="sentences", encoding="latin-1"), raw / "out")
+    assert PreparedData(raw / "out").train["sent0"][:] == ["café"]
+    (raw / "evaluation/own.csv").write_text("sentence1,sentence2,score\na,b,-1\n", encoding="utf-8")
+    prepare(settings(raw, view="sentences", encoding="latin-1", score_range=[-1.0, 1.0]), raw / "out")
+    assert PreparedData(raw / "out").tasks[0].score.tolist() == [-1.0]
+
+
+def test_dev_file_and_empty_evaluation_folder(raw):
+    (raw / "evaluation/own.csv").rename(raw / "dev/mine.csv")
+    report = prepare(settings(raw), raw / "out")
+    assert report["dev"] == {"from": "mine.csv", "pairs": 1}
+    assert report["train"]["dropped"]["evaluation_overlap"]["count"] == 1
+    assert report["evaluation"]["tasks"] == {}
+    assert any("no evaluation tasks" in note for note in report["notes"])
+    assert PreparedData(raw / "out").tasks == []
+
+
+def test_wrong_folders_are_refused(raw):
+    with pytest.raises(CseError, match=r"change data.evaluation_path"):
+        prepare(settings(raw, evaluation_path=str(raw / "evalution")), raw / "out")
+    (raw / "evaluation/own.csv").unlink()
+    (raw / "evaluation/something").mkdir()
+    with pytest.raises(CseError, match="no evaluation data of SentEval here; expected STS/STS12-en-test"):
+        prepare(settings(raw), raw / "out")
+    assert not (raw / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("train/nli.csv", b"sent0,sent1,hard_neg\na,b,c\nd,e,\xff\n", "nli.csv:3: byte 0xff"),
+        ("train/nli.csv", b"sent0,sent1,hard_neg\na,b,\n", "all 1 rows were dropped"),
+        ("train/nli.csv", b"", "empty file"),
+        ("evaluation/own.csv", b"sentence1,sentence2,score\na,b,nan\n", "own.csv:2: score 'nan'"),
+    ],
+)
+def test_a_failure_leaves_the_old_prepared_data_untouched(raw, file, text, message):
+    prepare(settings(raw), raw / "out")
+    before = {name: (raw / "out" / name).read_bytes() for name in FILES}
+    (raw / file).write_bytes(text)
+    with pytest.raises(CseError, match=message):
+        prepare(settings(raw), raw / "out")
+    assert {name: (raw / "out" / name).read_bytes() for name in FILES} == before
+    assert not [path.name for path in raw.iterdir() if path.name.startswith(".")]
+
+
+def test_the_stage_writes_flat_metrics_and_a_summary(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    stage.prepare_stage(Settings(data=DataSettings(sample_rows=50)))
+    metrics = json.loads(Path("data/metrics/prepare.json").read_text(encoding="utf-8"))
+    assert PreparedData("data/prepared").train.num_rows == metrics["rows"] > 45
+    assert metrics["evaluation_pairs"] == 1000
+    assert metrics["dropped_duplicate"] == 0
+    assert all(isinstance(value, int) for value in metrics.values())
+    shown = capsys.readouterr()
+    assert "rows kept from sample (view triplets" in shown.out
+    assert shown.err == ""
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data is not here")
+def test_published_data(tmp_path):
+    raw = {"source": "files", "dev_path": str(tmp_path / "dev"), "evaluation_path": str(SHARED / "senteval")}
+    (tmp_path / "dev").mkdir()
+    nli = DataSettings(**raw, train_path=str(SHARED / "nli/nli_for_simcse.csv"))
+    report = prepare(nli, tmp_path / "nli")
+    dropped = {reason: entry["count"] for reason, entry in report["train"]["dropped"].items() if entry["count"]}
+    assert (report["train"]["read"], report["train"]["kept"], dropped) == (41_626, 41_387, {"evaluation_overlap": 239})
+    assert report["evaluation"]["pairs"] == 18_850
+    assert report["dev"] == {"from": "STS-B dev", "pairs": 1500}
+    report = prepare(DataSettings(**raw, view="sentences", train_path=str(SHARED / "wiki")), tmp_path / "wiki")
+    assert (report["train"]["read"], report["train"]["kept"]) == (228_566, 228_566)
+
+
+@pytest.mark.slow
+def test_a_million_lines_in_less_than_two_gigabytes(tmp_path):
+    (tmp_path / "none").mkdir()
+    with (tmp_path / "lines.txt").open("w", encoding="utf-8") as file:
+        for n in range(1_000_000):
+            file.write(
+                f"Line {n} says that {n * 7919 % 1000003} people of a small town near the sea met {n % 97} times.\n"
+            )
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from cse.data.prepare import prepare; from cse.settings.tree import DataSettings\n"
+        "folder = Path(sys.argv[1]); none = str(folder / 'none')\n"
+        "settings = DataSettings(source='files', view='sentences', train_path=str(folder / 'lines.txt'),"
+        " dev_path=none, evaluation_path=none)\n"
+        "report = prepare(settings, folder / 'out')\n"
+        "print(report['train']['kept'], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
+    kept, kilobytes = map(int, shown.stdout.split())
+    assert kept == 1_000_000
+    assert kilobytes < 2 * 1024 * 1024

@@ -1,0 +1,71 @@
+"""Scored pairs of the user's own."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cse.data.scored_file import read_scored_file
+from cse.errors import CseError
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_kind_of_file_gives_the_same_pairs(tmp_path):
+    rows = [("a cat", "a dog", 2.5), ("one", "two", 5.0)]
+    names = ("sentence1", "sentence2", "score")
+    paths = []
+    for ending, mark in (("csv", ","), ("tsv", "\t")):
+        lines = [mark.join(map(str, row)) for row in (names, *rows)]
+        paths.append(write(tmp_path / f"own.{ending}", "\n".join(lines)))
+    paths.append(write(tmp_path / "own.jsonl", "\n".join(json.dumps(dict(zip(names, r, strict=True))) for r in rows)))
+    paths.append(tmp_path / "own.parquet")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), paths[-1])
+    assert len(paths) == 4
+    for path in paths:
+        pairs = read_scored_file(path)
+        assert list(zip(pairs.sentence1, pairs.sentence2, pairs.score.tolist(), strict=True)) == rows
+        assert (pairs.name, pairs.subset) == ("own", ["own", "own"])
+
+
+@pytest.mark.parametrize("header", ["sent0,sent1,score", "sentence_A,sentence_B,relatedness_score", "s1,s2,similarity"])
+def test_usual_names(tmp_path, header):
+    pairs = read_scored_file(write(tmp_path / "a.csv", f"{header}\nx,y,1\n"), name="mine")
+    assert (pairs.sentence1, pairs.sentence2, pairs.name) == (["x"], ["y"], "mine")
+
+
+@pytest.mark.parametrize("value", ["nan", "", "high", "5.1", "-1", "inf"])
+def test_scores_that_are_no_number_in_the_range(tmp_path, value):
+    path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\na,b,1\nc,d,{value}\n")
+    with pytest.raises(CseError) as caught:
+        read_scored_file(path)
+    assert str(caught.value) == (
+        f"{path}:3: score {value!r} is not a number from 0 to 5; mend it or set data.score_range"
+    )
+
+
+def test_score_range_is_the_users(tmp_path):
+    path = write(tmp_path / "a.csv", "sentence1,sentence2,score\na,b,-1\n")
+    assert read_scored_file(path, score_range=(-1.0, 1.0)).score.tolist() == [-1.0]
+    for value in ("NaN", "null", "true", '"x"', "1e999", "1" + "0" * 400):
+        path = write(tmp_path / "a.jsonl", f'{{"sentence1": "a", "sentence2": "b", "score": {value}}}')
+        with pytest.raises(CseError, match=r"a.jsonl:1: score"):
+            read_scored_file(path)
+
+
+def test_missing_sentence_column_and_rows(tmp_path):
+    with pytest.raises(CseError, match=r"a.csv:2: no sentence in column 'sentence2' \(found ' '\)"):
+        read_scored_file(write(tmp_path / "a.csv", "sentence1,sentence2,score\na, ,1\n"))
+    with pytest.raises(CseError, match=r"no column 'score'; did you mean 'scores'\?; the columns are"):
+        read_scored_file(write(tmp_path / "a.csv", "sentence1,sentence2,scores\na,b,1\n"))
+    with pytest.raises(CseError, match="no scored pairs"):
+        read_scored_file(write(tmp_path / "a.csv", "sentence1,sentence2,score\n\n"))
+    with pytest.raises(CseError, match=r"cannot read columns from a .txt file"):
+        read_scored_file(write(tmp_path / "a.txt", "x"))
+    with pytest.raises(CseError, match="no such file"):
+        read_scored_file(tmp_path / "none.csv")

@@ -1,0 +1,80 @@
+"""Prepared data on disk: the same bytes for the same rows, and clear errors for damaged files."""
+
+import json
+
+import datasets
+import numpy as np
+import pytest
+
+from cse.data.sample import sample_pairs, sample_rows
+from cse.data.store import BATCH_ROWS, PreparedData, open_pairs, open_rows, view_of, write_pairs, write_rows
+from cse.errors import CseError
+
+
+@pytest.mark.parametrize("view", ["sentences", "pairs", "triplets"])
+def test_rows_come_back_and_tell_their_view(tmp_path, view):
+    rows = list(sample_rows(view, BATCH_ROWS + 5, 1))
+    assert write_rows(tmp_path / "train.arrow", view, iter(rows)) == len(rows)
+    dataset = open_rows(tmp_path / "train.arrow")
+    assert isinstance(dataset, datasets.Dataset)
+    assert dataset.num_rows == BATCH_ROWS + 5
+    assert view_of(dataset) == view
+    assert tuple(dataset[BATCH_ROWS + 1].values()) == rows[BATCH_ROWS + 1]
+
+
+def test_same_rows_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_rows(tmp_path / name / "train.arrow", "pairs", sample_rows("pairs", 5000, 3))
+        write_pairs(tmp_path / name / "dev.arrow", [sample_pairs("dev", 100, 3)])
+    for file in ("train.arrow", "dev.arrow"):
+        data = (tmp_path / "a" / file).read_bytes()
+        assert len(data) > 1000
+        assert data == (tmp_path / "b" / file).read_bytes()
+        assert str(tmp_path).encode() not in data
+
+
+def test_scored_pairs_come_back_by_task(tmp_path):
+    tasks = [sample_pairs("one", 30, 1), sample_pairs("two", 20, 1)]
+    assert write_pairs(tmp_path / "e.arrow", tasks) == 50
+    again = open_pairs(tmp_path / "e.arrow")
+    assert [task.name for task in again] == ["one", "two"]
+    for before, after in zip(tasks, again, strict=True):
+        assert (before.sentence1, before.sentence2, before.subset) == (after.sentence1, after.sentence2, after.subset)
+        np.testing.assert_array_equal(before.score, after.score)
+    write_pairs(tmp_path / "none.arrow", [])
+    assert open_pairs(tmp_path / "none.arrow") == []
+
+
+def test_a_cut_file_at_any_length_is_refused(tmp_path):
+    path = tmp_path / "train.arrow"
+    write_rows(path, "pairs", sample_rows("pairs", 50, 1))
+    whole = path.read_bytes()
+    lengths = [0, 4, 100, len(whole) // 2, len(whole) - 8, len(whole) - 1]
+    for length in lengths:
+        path.write_bytes(whole[:length])
+        with pytest.raises(CseError, match="cut off or damaged; run `cse prepare`"):
+            open_rows(path)
+        with pytest.raises(CseError, match="run `cse prepare`"):
+            open_pairs(path)
+    path.write_bytes(whole)
+    assert open_rows(path).num_rows == 50
+    with pytest.raises(CseError, match="not a table of scored pairs"):
+        open_pairs(path)
+
+
+def test_missing_parts_say_what_to_run(tmp_path):
+    with pytest.raises(CseError, match="no prepared data; run `cse prepare`"):
+        PreparedData(tmp_path / "none")
+    data = PreparedData(tmp_path)
+    for part in ("train", "view", "dev", "tasks", "report"):
+        with pytest.raises(CseError, match="no such file; run `cse prepare`"):
+            getattr(data, part)
+    (tmp_path / "report.json").write_text(json.dumps({"a": 1})[:-1], encoding="utf-8")
+    with pytest.raises(CseError, match="cut off"):
+        _ = data.report
+
+
+def test_other_columns_have_no_view():
+    with pytest.raises(CseError, match="columns text; run `cse prepare`"):
+        view_of(datasets.Dataset.from_dict({"text": ["a"]}))

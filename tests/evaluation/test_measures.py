@@ -1,0 +1,104 @@
+"""Cosines and rank correlation, against a computation written out in float64 and against scipy."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import pearsonr, spearmanr
+
+from cse.errors import CseError
+from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
+
+
+def ranks(values):
+    """Rank of each value, 1 for the lowest; tied values share the mean of their places."""
+    values = np.asarray(values, dtype=np.float64)
+    return np.array([(values < value).sum() + ((values == value).sum() + 1) / 2 for value in values])
+
+
+def reference_spearman(x, y):
+    a, b = ranks(x) - np.mean(ranks(x)), ranks(y) - np.mean(ranks(y))
+    return math.fsum(a * b) / math.sqrt(math.fsum(a * a) * math.fsum(b * b))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_spearman_agrees_with_the_definition_and_with_scipy(tied):
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(2, 200))
+    if tied:
+        x, y = np.round(x, 1), np.round(y)
+    assert (len(set(y)) < len(y)) == tied
+    assert spearman(x, y) == pytest.approx(reference_spearman(x, y), abs=1e-12)
+    assert spearman(x, y) == spearmanr(x, y).statistic
+    assert spearman(x, y) != pytest.approx(pearsonr(x, y).statistic, abs=1e-3)
+
+
+def test_spearman_sees_only_the_order():
+    random = np.random.default_rng(2)
+    x, y = random.normal(size=(2, 50))
+    order = random.permutation(50)
+    assert spearman(np.exp(x), y) == pytest.approx(spearman(x, y), abs=1e-12)
+    assert spearman(x[order], y[order]) == pytest.approx(spearman(x, y), abs=1e-12)
+    assert spearman(x, -x) == pytest.approx(-1)
+    assert spearman(x, np.exp(x)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], "STS12: all 3 similarities are equal"),
+        ([1.0, 2.0, 3.0], [4.0, 4.0, 4.0], "STS12: all 3 gold scores are equal"),
+        ([1.0], [1.0], "STS12: a rank correlation needs at least 2 pairs, found 1"),
+        ([], [], "STS12: a rank correlation needs at least 2 pairs, found 0"),
+    ],
+)
+def test_a_score_that_does_not_exist_names_the_task(x, y, expected):
+    with pytest.raises(UndefinedScore, match=expected) as caught:
+        spearman(np.array(x), np.array(y), "STS12")
+    assert isinstance(caught.value, CseError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_cosines_agree_with_a_float64_sum(dtype):
+    a, b = np.random.default_rng(3).normal(size=(2, 20, 384)).astype(dtype)
+    expected = []
+    for u, v in zip(a.astype(np.float64), b.astype(np.float64), strict=True):
+        expected.append(math.fsum(u * v) / math.sqrt(math.fsum(u * u) * math.fsum(v * v)))
+    cosines = pair_cosines(a, b)
+    assert cosines.dtype == np.float64
+    assert cosines.shape == (20,)
+    np.testing.assert_allclose(cosines, expected, rtol=0, atol=1e-14)
+
+
+def test_sums_are_taken_in_float64():
+    """In float32 the one large product swallows the small ones."""
+    a = np.full((1, 4097), 1.0, dtype=np.float32)
+    a[0, 0] = 2.0**14
+    b = np.ones_like(a)
+    expected = (2.0**14 + 4096) / math.sqrt((2.0**28 + 4096) * 4097)
+    assert pair_cosines(a, b)[0] == pytest.approx(expected, abs=1e-15)
+
+
+def test_cosines_ignore_length_even_where_float32_squares_overflow():
+    a, b = np.random.default_rng(4).normal(size=(2, 5, 16)).astype(np.float32)
+    np.testing.assert_allclose(pair_cosines(a * np.float32(1e30), b), pair_cosines(a, b), atol=1e-6)
+    np.testing.assert_allclose(pair_cosines(a, b * np.float32(1e-30)), pair_cosines(a, b), atol=1e-6)
+
+
+def test_equal_pairs_tie_exactly():
+    a, b = np.random.default_rng(6).normal(size=(2, 500, 384)).astype(np.float32)
+    assert set(pair_cosines(a, a)) == {1.0}
+    assert np.array_equal(pair_cosines(a, b), pair_cosines(b, a))
+
+
+def test_a_cosine_that_is_no_number_counts_as_zero():
+    a = np.array([[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [3.0, 4.0]])
+    b = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_allclose(pair_cosines(a, b), [0.0, 0.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize(("a", "b"), [((2, 3), (3, 3)), ((2, 3), (2, 4)), ((3,), (3,))])
+def test_shapes_must_agree(a, b):
+    with pytest.raises(ValueError, match=r"one shape \(n, d\)"):
+        pair_cosines(np.ones(a), np.ones(b))

@@ -1,0 +1,272 @@
+"""The seven-task protocol on made-up tasks and a fake encoder."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from cse.data.scored import ScoredPairs
+from cse.errors import CseError
+from cse.evaluation.measures import UndefinedScore
+from cse.evaluation.sts import SEVEN_TASKS, StsResults, TaskScore, dev_score, evaluate_sts
+from cse.evaluation.table import format_table
+
+WIDTH = 6
+
+
+class FakeEncoder:
+    """A fixed random vector per sentence; remembers what it was asked."""
+
+    def __init__(self, broken=()):
+        self.calls = []
+        self.broken = broken
+
+    def vector(self, sentence):
+        return np.random.default_rng(list(sentence.encode())).normal(size=WIDTH).astype(np.float32)
+
+    def encode(self, sentences, batch_size=32, normalize=True, show_progress_bar=False):
+        self.calls.append((list(sentences), batch_size, normalize, show_progress_bar))
+        vectors = np.stack([self.vector(sentence) for sentence in sentences])
+        vectors[[sentence in self.broken for sentence in sentences]] = np.nan
+        return vectors
+
+
+def make_task(name, sizes, seed=0):
+    """A task with subsets of the given sizes; sentences come from a small pool, so that they recur."""
+    random = np.random.default_rng([seed, *name.encode()])
+    total = sum(sizes.values())
+    left, right = random.integers(0, 40, size=(2, total))
+    return ScoredPairs(
+        name=name,
+        sentence1=[f"a heron waits, number {i}" for i in left],
+        sentence2=[f"a heron waits, number {i}" for i in right],
+        score=np.round(random.uniform(0, 5, size=total), 1),
+        subset=[subset for subset, size in sizes.items() for _ in range(size)],
+    )
+
+
+def reference_scores(task, encoder):
+    """All, mean and wmean, pair by pair in float64."""
+    cosines = []
+    for first, second in zip(task.sentence1, task.sentence2, strict=True):
+        u, v = (encoder.vector(sentence).astype(np.float64) for sentence in (first, second))
+        cosines.append(u @ v / np.sqrt((u @ u) * (v @ v)))
+    cosines, subsets = np.array(cosines), np.array(task.subset)
+    per_subset = {name: spearmanr(cosines[subsets == name], task.score[subsets == name])[0] for name in set(subsets)}
+    sizes = {name: (subsets == name).sum() for name in per_subset}
+    weighted = sum(per_subset[name] * sizes[name] for name in per_subset) / len(task)
+    return [100 * value for value in (spearmanr(cosines, task.score)[0], np.mean(list(per_subset.values())), weighted)]
+
+
+def seven(**more):
+    scores = [76.994, 80.005, 70.115, 85.25, 81.337, 79.999, 72.001]
+    tasks = {name: TaskScore(score, score - 1, score - 2, 10, {}) for name, score in zip(SEVEN_TASKS, scores)}  # noqa: B905
+    return StsResults(tasks | more, sentences=20)
+
+
+# ---- scores -------------------------------------------------------------------------------------------------------
+
+
+def test_scores_agree_with_a_reference():
+    encoder = FakeEncoder()
+    tasks = [make_task("STS12", {"news": 30, "video": 12, "forum": 7}), make_task("STS-B", {"test": 25})]
+    results = evaluate_sts(encoder, tasks)
+    for task in tasks:
+        score = results.tasks[task.name]
+        assert [score.all, score.mean, score.wmean] == pytest.approx(reference_scores(task, encoder), abs=1e-9)
+        assert score.pairs == len(task)
+    whole = results.tasks["STS12"]
+    assert len({round(value, 3) for value in (whole.all, whole.mean, whole.wmean)}) == 3
+    single = results.tasks["STS-B"]
+    assert single.all == pytest.approx(single.mean) == pytest.approx(single.wmean)
+
+
+def test_all_mean_and_wmean_on_subsets_worked_out_by_hand():
+    """Two subsets: one in perfect order, one in perfectly reversed order and three times as long."""
+    angles = {"n": 0.0, "e1": 0.1, "e2": 0.2, "e3": 0.3, "e4": 0.4, "e5": 0.5, "e6": 0.6, "e7": 0.7, "e8": 0.8}
+
+    class Angles:
+        def encode(self, sentences, *, batch_size, normalize, show_progress_bar):
+            return np.array([[np.cos(angles[sentence]), np.sin(angles[sentence])] for sentence in sentences])
+
+    task = ScoredPairs(
+        name="made up",
+        sentence1=["n"] * 8,
+        sentence2=["e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8"],  # cosine with "n" falls
+        score=np.array([8.0, 7.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        subset=["ordered"] * 2 + ["reversed"] * 6,
+    )
+    score = evaluate_sts(Angles(), [task]).tasks["made up"]
+    assert score.subsets == pytest.approx({"ordered": 100.0, "reversed": -100.0})
+    assert score.mean == pytest.approx(0.0)
+    assert score.wmean == pytest.approx((2 - 6) / 8 * 100)
+    # ranks of the cosines 8..1 against the scores: sum of squared differences 0+0+25+9+1+1+9+25 = 70
+    assert score.all == pytest.approx(100 * (1 - 6 * 70 / (8 * 63)))
+
+
+def test_subsets_need_not_stand_together():
+    task = make_task("STS13", {"a": 20, "b": 20})
+    order = np.random.default_rng(5).permutation(40)
+    mixed = ScoredPairs(
+        name="STS13",
+        sentence1=[task.sentence1[i] for i in order],
+        sentence2=[task.sentence2[i] for i in order],
+        score=task.score[order],
+        subset=[task.subset[i] for i in order],
+    )
+    first, second = (evaluate_sts(FakeEncoder(), [t]).tasks["STS13"] for t in (task, mixed))
+    assert [first.all, first.mean, first.wmean] == pytest.approx([second.all, second.mean, second.wmean])
+
+
+def test_each_distinct_sentence_is_encoded_once_in_one_call():
+    encoder = FakeEncoder()
+    tasks = [make_task("STS12", {"x": 60}), make_task("STS13", {"x": 60}), make_task("own", {"x": 60})]
+    results = evaluate_sts(encoder, tasks, batch_size=7, progress=True)
+    used = {sentence for task in tasks for sentence in (*task.sentence1, *task.sentence2)}
+    [(sentences, batch_size, normalize, show_progress_bar)] = encoder.calls
+    assert len(sentences) == len(used) == results.sentences
+    assert len(used) < sum(2 * len(task) for task in tasks) / 2  # sentences do recur
+    assert set(sentences) == used
+    assert (batch_size, normalize, show_progress_bar) == (7, False, True)
+
+
+def test_dev_score_is_the_headline_of_its_task():
+    encoder, task = FakeEncoder(), make_task("STS-B", {"dev": 30, "more": 20})
+    assert dev_score(encoder, task, batch_size=16) == evaluate_sts(encoder, [task]).tasks["STS-B"].all
+    assert [call[1] for call in encoder.calls] == [16, 64]
+
+
+# ---- averages -----------------------------------------------------------------------------------------------------
+
+
+def test_avg_is_the_mean_of_rounded_scores():
+    results = seven()
+    assert results.average_name == "Avg."
+    rounded = [round(score.all, 2) for score in results.tasks.values()]
+    assert results.average() == pytest.approx(sum(rounded) / 7, abs=1e-12)
+    assert results.average() != pytest.approx(np.mean([score.all for score in results.tasks.values()]), abs=1e-5)
+    assert results.average("mean") == pytest.approx(results.average() - 1, abs=0.01)
+
+
+def test_tasks_beside_the_seven_do_not_enter_avg():
+    own = TaskScore(1.0, 1.0, 1.0, 10, {})
+    assert seven(own=own).average() == seven().average()
+    assert seven(own=own).average_name == "Avg."
+
+
+@pytest.mark.parametrize("left_out", SEVEN_TASKS)
+def test_without_one_of_the_seven_there_is_no_avg(left_out):
+    tasks = {name: score for name, score in seven().tasks.items() if name != left_out}
+    results = StsResults(tasks, sentences=5)
+    assert results.average_name == "mean of 6 tasks"
+    assert "Avg." not in json.dumps(results.to_dict())
+    assert "Avg." not in format_table({"model": results})
+
+
+def test_one_task_is_one_task():
+    results = evaluate_sts(FakeEncoder(), [make_task("STS-B", {"test": 25})])
+    assert results.average_name == "mean of 1 task"
+    assert results.average() == round(results.tasks["STS-B"].all, 2)
+
+
+def test_dictionary_holds_numbers_and_counts():
+    results = evaluate_sts(FakeEncoder(), [make_task(name, {"x": 12, "y": 9}) for name in SEVEN_TASKS])
+    metrics = json.loads(json.dumps(results.to_dict()))
+    assert list(metrics["sts"]) == list(SEVEN_TASKS)
+    assert all(set(scores) == {"all", "mean", "wmean", "pairs"} for scores in metrics["sts"].values())
+    assert metrics["sts"]["STS16"]["pairs"] == 21
+    assert metrics["pairs"] == 7 * 21
+    assert metrics["sentences"] == results.sentences
+    assert metrics["Avg."] == {name: results.average(name) for name in ("all", "mean", "wmean")}
+
+
+# ---- what can go wrong --------------------------------------------------------------------------------------------
+
+
+def test_an_embedding_that_is_not_finite_names_the_sentence():
+    task = make_task("STS14", {"x": 20})
+    encoder = FakeEncoder(broken={task.sentence2[3]})
+    for score in (lambda: evaluate_sts(encoder, [task]), lambda: dev_score(encoder, task)):
+        with pytest.raises(CseError, match=r"1 of \d+ embeddings are not finite") as caught:
+            score()
+        assert task.sentence2[3] in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_constant_scores_name_the_task():
+    task = make_task("SICK-R", {"x": 20})
+    constant = ScoredPairs(task.name, task.sentence1, task.sentence2, np.full(20, 3.0), task.subset)
+    with pytest.raises(UndefinedScore, match="SICK-R: all 20 gold scores are equal"):
+        evaluate_sts(FakeEncoder(), [constant])
+    same = ScoredPairs(task.name, task.sentence1, task.sentence1, task.score, task.subset)
+    with pytest.raises(UndefinedScore, match="SICK-R"):
+        evaluate_sts(ConstantEncoder(), [same])
+
+
+class ConstantEncoder:
+    def encode(self, sentences, *, batch_size, normalize, show_progress_bar):
+        return np.ones((len(sentences), WIDTH), dtype=np.float32)
+
+
+def test_a_subset_without_a_correlation_leaves_the_headline():
+    results = evaluate_sts(FakeEncoder(), [make_task("own", {"big": 20, "single": 1})])
+    score = results.tasks["own"]
+    assert score.subsets["single"] is None
+    assert score.subsets["big"] is not None
+    assert (score.mean, score.wmean) == (None, None)
+    assert results.to_dict()["sts"]["own"] == {"all": score.all, "pairs": 21, "undefined_subsets": 1}
+    assert results.to_dict()["mean of 1 task"] == {"all": results.average()}
+    assert format_table({"m": results}).splitlines()[2].split() == ["mean", "-", "-"]
+
+
+def test_tasks_need_names_of_their_own_and_there_must_be_one():
+    task = make_task("own", {"x": 20})
+    with pytest.raises(CseError, match="own: two similarity tasks have this name"):
+        evaluate_sts(FakeEncoder(), [task, task])
+    with pytest.raises(CseError, match="no similarity tasks"):
+        evaluate_sts(FakeEncoder(), [])
+
+
+# ---- tables -------------------------------------------------------------------------------------------------------
+
+
+def test_text_table():
+    table = format_table({"prompts, 12": seven(), "base": seven()})
+    lines = table.splitlines()
+    assert lines[0].split() == ["model", *SEVEN_TASKS, "Avg."]
+    assert lines[1].split()[:4] == ["prompts,", "12", "76.99", "80.00"]
+    assert lines[2].split()[:2] == ["mean", "75.99"]
+    assert lines[3].split()[:2] == ["wmean", "74.99"]
+    assert lines[4].startswith("base ")
+    assert len(lines) == 7
+    assert len({len(line) for line in lines}) == 1
+    assert table.isascii()
+
+
+def test_markdown_and_latex_hold_the_same_numbers():
+    models = {"a_b & c|d": seven()}
+    text = [line.split()[-8:] for line in format_table(models).splitlines()[1:]]
+    markdown = format_table(models, "markdown").splitlines()
+    assert markdown[0].startswith("| model | STS12 |")
+    assert [line.strip("| ").split(" | ")[-8:] for line in markdown[2:]] == text
+    assert "a_b & c\\|d" in markdown[2]
+    latex = format_table(models, "latex").splitlines()
+    assert latex[0] == r"\begin{tabular}{lrrrrrrrr}"
+    assert [line.removesuffix(r" \\").split(" & ")[-8:] for line in latex[4:7]] == text
+    assert latex[4].startswith(r"a\_b \& c|d & 76.99")
+
+
+def test_columns_stand_in_the_usual_order():
+    tasks = dict(reversed(seven(own=TaskScore(1.0, 1.0, 1.0, 10, {})).tasks.items()))
+    assert format_table({"m": StsResults(tasks, 1)}).split()[1:9] == [*SEVEN_TASKS, "own"]
+
+
+def test_table_refuses_what_cannot_be_compared():
+    fewer = StsResults({"STS12": seven().tasks["STS12"]}, 1)
+    with pytest.raises(CseError, match="a and b were not scored on the same tasks"):
+        format_table({"a": seven(), "b": fewer})
+    with pytest.raises(CseError, match="did you mean 'latex'"):
+        format_table({"a": seven()}, "latx")
+    with pytest.raises(CseError, match="no results"):
+        format_table({})

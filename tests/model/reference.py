@@ -1,0 +1,78 @@
+"""BERT and RoBERTa with deep prompts, written out in numpy float64 from the papers: no torch, no library code."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def hidden_states(weights, ids_BL, mask_BL, *, layers, heads, prefix, shift, family, pad_id, eps):
+    """Outputs of the embeddings and of every layer, each (B, L, D); ``prefix`` has one (key, value) (P, D) a layer."""
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+    rows, length = ids_BL.shape
+    if family == "bert":
+        positions = np.broadcast_to(np.arange(length) + shift, (rows, length))
+    else:
+        positions = np.where(mask_BL == 1, mask_BL.cumsum(axis=1) + shift + pad_id, pad_id)
+    x = w["embeddings.word_embeddings.weight"][ids_BL]
+    x = x + w["embeddings.position_embeddings.weight"][positions] + w["embeddings.token_type_embeddings.weight"][0]
+    x = norm(x, w, "embeddings.LayerNorm", eps)
+    states = [x]
+    for layer in range(layers):
+        name = f"encoder.layer.{layer}."
+        x = norm(x + attend(x, mask_BL, w, name, heads, None if prefix is None else prefix[layer]),
+                 w, name + "attention.output.LayerNorm", eps)  # fmt: skip
+        inner = gelu(linear(x, w, name + "intermediate.dense"))
+        x = norm(x + linear(inner, w, name + "output.dense"), w, name + "output.LayerNorm", eps)
+        states.append(x)
+    return states
+
+
+def attend(x_BLD, mask_BL, w, name, heads, prefix):
+    rows, length, width = x_BLD.shape
+    head = width // heads
+    query, key, value = (linear(x_BLD, w, f"{name}attention.self.{part}") for part in ("query", "key", "value"))
+    out = np.zeros_like(x_BLD)
+    for b in range(rows):
+        keys, values, seen = key[b], value[b], mask_BL[b].astype(bool)
+        if prefix is not None:
+            keys, values = np.concatenate([prefix[0], keys]), np.concatenate([prefix[1], values])
+            seen = np.concatenate([np.ones(len(prefix[0]), dtype=bool), seen])
+        for h in range(heads):
+            part = slice(h * head, (h + 1) * head)
+            for i in range(length):
+                scores = keys[:, part] @ query[b, i, part] / math.sqrt(head)
+                share = np.where(seen, np.exp(scores - scores[seen].max()), 0.0)
+                out[b, i, part] = (share / share.sum()) @ values[:, part]
+    return linear(out, w, name + "attention.output.dense")
+
+
+def linear(x, w, name):
+    return x @ w[name + ".weight"].T + w[name + ".bias"]
+
+
+def norm(x, w, name, eps):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    return scaled * w[name + ".weight"] + w[name + ".bias"]
+
+
+def gelu(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def key_value_prefix(table, layers, width):
+    """A table (P, 2 * layers * D) as one (key, value) pair (P, D) a layer."""
+    cut = table.reshape(len(table), layers, 2, width)
+    return [(cut[:, layer, 0], cut[:, layer, 1]) for layer in range(layers)]
+
+
+def hidden_prefix(table, weights):
+    """Hidden states (layers, P, D) through each layer's key and value projections."""
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+    names = [f"encoder.layer.{layer}.attention.self." for layer in range(len(table))]
+    return [
+        (linear(hidden, w, name + "key"), linear(hidden, w, name + "value"))
+        for hidden, name in zip(table, names, strict=True)
+    ]

@@ -1,0 +1,229 @@
+"""Deep prompts against attention written out in float64, and what may and may not be trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers.cache_utils import DynamicCache
+
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import DeepPrompt
+from tests.model import reference
+
+
+def make_encoder(backbone, kind="key_value", length=5, dropout=0.0, **options) -> SentenceEncoder:
+    torch.manual_seed(3)
+    return SentenceEncoder(
+        backbone, DeepPrompt(kind, backbone, length=length, dropout=dropout, init_std=0.7), **options
+    )
+
+
+def numpy_weights(backbone) -> dict[str, np.ndarray]:
+    return {name: weight.detach().numpy() for name, weight in backbone.model.named_parameters()}
+
+
+def float64_states(encoder, family, ids_BL, mask_BL):
+    backbone = encoder.backbone
+    weights = numpy_weights(backbone)
+    prefix = None
+    if encoder.prompt is not None:
+        table = encoder.prompt.table.detach().double().numpy()
+        prefix = (
+            reference.key_value_prefix(table, backbone.layers, backbone.hidden_size)
+            if encoder.prompt.kind == "key_value"
+            else reference.hidden_prefix(table, weights)
+        )
+    return reference.hidden_states(
+        weights, ids_BL.numpy(), mask_BL.numpy(), layers=backbone.layers, heads=backbone.heads, prefix=prefix,
+        shift=encoder.shift, family=family, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("position_shift", [True, False])
+@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
+def test_forward_equals_float64_reference(backbone, family, batch, kind, position_shift):
+    encoder = make_encoder(backbone, kind, position_shift=position_shift, pooler="mean")
+    ids_BL, mask_BL = batch
+    last = float64_states(encoder, family, ids_BL, mask_BL)[-1]
+    expected = (last * mask_BL.numpy()[..., None]).sum(axis=1) / mask_BL.numpy().sum(axis=1, keepdims=True)
+    with torch.no_grad():
+        found = encoder(ids_BL, mask_BL).numpy()
+        bare = SentenceEncoder(backbone, pooler="mean")(ids_BL, mask_BL).numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert np.abs(found - bare).max() > 0.05, "the prompt changed nothing"
+
+
+def test_position_shift_changes_the_output(backbone, batch):
+    with torch.no_grad():
+        shifted = make_encoder(backbone, position_shift=True)(*batch)
+        plain = make_encoder(backbone, position_shift=False)(*batch)
+    assert (shifted - plain).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
+def test_forward_equals_the_library_with_a_cache(backbone, batch, kind):
+    """The route of methods of the past: keys and values in a fresh cache, a mask as wide as prefix and tokens."""
+    encoder = make_encoder(backbone, kind, pooler="cls")
+    ids_BL, mask_BL = batch
+    rows, length = len(ids_BL), encoder.prompt.length
+    cache = DynamicCache()
+    for layer, (key, value) in enumerate(encoder.prefix()):
+        cache.update(key.expand(rows, -1, -1, -1), value.expand(rows, -1, -1, -1), layer)
+    backbone.model.set_attn_implementation("sdpa")
+    wide = torch.cat([torch.ones(rows, length, dtype=torch.long), mask_BL], dim=1)
+    with torch.no_grad():
+        expected = backbone.model(input_ids=ids_BL, attention_mask=wide, past_key_values=cache).last_hidden_state[:, 0]
+        backbone.model.set_attn_implementation("cse_prefix")
+        found = encoder(ids_BL, mask_BL)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("pooler", "first_layer", "states"),
+    [
+        ("cls", "embeddings", None),
+        ("mean", "embeddings", [-1]),
+        ("mean_top2", "embeddings", [-2, -1]),
+        ("mean_first_last", "embeddings", [0, -1]),
+        ("mean_first_last", "block1", [1, -1]),
+    ],
+)
+def test_poolers_equal_float64_reference(backbone, family, batch, pooler, first_layer, states):
+    encoder = make_encoder(backbone, pooler=pooler, first_layer=first_layer)
+    ids_BL, mask_BL = batch
+    outputs = float64_states(encoder, family, ids_BL, mask_BL)
+    if states is None:
+        expected = outputs[-1][:, 0]
+    else:
+        mixed = np.mean([outputs[i] for i in states], axis=0)
+        mask = mask_BL.numpy()[..., None]
+        expected = (mixed * mask).sum(axis=1) / mask.sum(axis=1)
+    with torch.no_grad():
+        np.testing.assert_allclose(encoder(ids_BL, mask_BL).numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
+def test_gradient_reaches_every_prompt_and_nothing_frozen(backbone, batch, kind):
+    encoder = make_encoder(backbone, kind, dropout=0.1, pooler="mean").train()
+    encoder(*batch).square().sum().backward()
+    grad = encoder.prompt.table.grad
+    per_layer = (
+        grad.view(encoder.prompt.length, backbone.layers, 2, -1).abs().sum(dim=-1)
+        if kind == "key_value"
+        else grad.abs().sum(dim=-1)
+    )
+    assert per_layer.numel() == encoder.prompt.length * backbone.layers * (2 if kind == "key_value" else 1)
+    assert (per_layer > 0).all()
+    frozen = list(backbone.model.parameters())
+    assert len(frozen) > 40
+    assert all(weight.grad is None and not weight.requires_grad for weight in frozen)
+    assert list(encoder.trainable()) == ["prompt.table"]
+
+
+def test_gradient_equals_finite_differences(bert):
+    encoder = make_encoder(bert, length=2, pooler="mean").double()
+    ids_BL, mask_BL = torch.tensor([[2, 9, 11, 3]]), torch.tensor([[1, 1, 1, 1]])
+
+    def loss() -> torch.Tensor:
+        return encoder(ids_BL, mask_BL).square().sum()
+
+    loss().backward()
+    table = encoder.prompt.table
+    for place in [(0, 0), (1, 70), (0, 190), (1, 3)]:
+        with torch.no_grad():
+            start = table[place].item()
+            table[place] = start + 1e-5
+            above = loss().item()
+            table[place] = start - 1e-5
+            below = loss().item()
+            table[place] = start
+        assert table.grad[place].item() == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-7)
+
+
+def test_two_forwards_give_the_same_output(backbone, batch):
+    encoder = make_encoder(backbone)
+    with torch.no_grad():
+        assert torch.equal(encoder(*batch), encoder(*batch))
+
+
+def test_padding_columns_change_nothing(backbone):
+    encoder = make_encoder(backbone, pooler="mean")
+    ids_BL = torch.tensor([[5, 6, 7]])
+    mask_BL = torch.ones_like(ids_BL)
+    pad = torch.full((1, 4), 9)
+    with torch.no_grad():
+        alone = encoder(ids_BL, mask_BL)
+        padded = encoder(torch.cat([ids_BL, pad], dim=1), torch.cat([mask_BL, torch.zeros_like(pad)], dim=1))
+    torch.testing.assert_close(alone, padded, atol=1e-6, rtol=0)
+
+
+def test_prompt_dropout_is_drawn_for_each_row(bert):
+    """Two copies of a sentence differ by the prompt's dropout alone; in evaluation they are equal."""
+    encoder = make_encoder(bert, dropout=0.5)
+    encoder.backbone.eval()
+    ids_BL, mask_BL = torch.tensor([[2, 9, 3], [2, 9, 3]]), torch.ones(2, 3, dtype=torch.long)
+    encoder.prompt.train()
+    first, second = encoder(ids_BL, mask_BL)
+    assert (first - second).abs().max() > 1e-3
+    encoder.prompt.eval()
+    first, second = encoder(ids_BL, mask_BL)
+    torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
+
+
+def test_prompt_dropout_keeps_the_expected_share(bert):
+    prompt = DeepPrompt("key_value", bert, length=6, dropout=0.1, init_std=0.02).train()
+    prefix = prompt(bert, rows=200)
+    dropped = torch.stack([(block == 0).float().mean() for layer in prefix for block in layer])
+    assert len(prefix) == bert.layers
+    assert dropped.mean().item() == pytest.approx(0.1, abs=0.01)
+    kept = prefix[0][0] / prompt.eval()(bert, rows=1)[0][0]
+    assert torch.allclose(kept[kept != 0], torch.tensor(1 / 0.9), atol=1e-5)
+
+
+def test_counts_of_bert_base_are_those_of_the_paper():
+    """Parameter table of methods of the field: BERT-base, k = 10, 12, 14, 16, and with the tanh layer."""
+
+    class Shape:
+        layers, heads, hidden_size = 12, 12, 768
+
+    counts = {k: DeepPrompt("key_value", Shape, length=k, dropout=0, init_std=0.02).table.numel() for k in (10, 12, 14, 16)}
+    assert counts == {10: 184_320, 12: 221_184, 14: 258_048, 16: 294_912}
+    hidden = DeepPrompt("hidden_state", Shape, length=12, dropout=0, init_std=0.02)
+    assert hidden.table.numel() == 110_592
+
+
+@pytest.mark.parametrize(
+    ("mlp", "frozen", "trained", "stored"),
+    [
+        ("none", True, ["prompt.table"], ["prompt.table"]),
+        ("train_only", True, ["prompt.table", "mlp.dense.weight", "mlp.dense.bias"], ["prompt.table"]),
+        ("always", True, ["prompt.table", "mlp.dense.weight", "mlp.dense.bias"], None),
+    ],
+)
+def test_the_trained_and_the_stored_set(bert, mlp, frozen, trained, stored):
+    encoder = make_encoder(bert, mlp=mlp, frozen=frozen)
+    assert sorted(encoder.trainable()) == sorted(trained)
+    assert sorted(encoder.stored_weights()) == sorted(stored or trained)
+    counts = encoder.counts()
+    assert counts.prompts == 5 * 2 * 3 * 32
+    assert counts.trained == counts.prompts + (0 if mlp == "none" else 32 * 32 + 32)
+
+
+def test_full_fine_tuning_trains_every_weight(bert):
+    encoder = SentenceEncoder(bert, frozen=False)
+    assert len(encoder.trainable()) == len(list(bert.model.parameters()))
+    assert encoder.counts().trained == encoder.counts().backbone
+
+
+def test_train_only_mlp_is_in_the_loss_and_not_in_the_embedding(bert):
+    ids_BL, mask_BL = torch.tensor([[2, 9, 3]]), torch.ones(1, 3, dtype=torch.long)
+    outputs = {}
+    for mlp in ("none", "train_only", "always"):
+        encoder = make_encoder(bert, mlp=mlp)
+        with torch.no_grad():
+            outputs[mlp, "eval"] = encoder.eval()(ids_BL, mask_BL)
+            outputs[mlp, "train"] = encoder.train()(ids_BL, mask_BL)
+    assert torch.equal(outputs["train_only", "eval"], outputs["none", "eval"])
+    assert outputs["always", "eval"].abs().max() < 1 <= outputs["none", "eval"].abs().max()
+    assert outputs["train_only", "train"].abs().max() < 1

@@ -1,0 +1,121 @@
+"""The losses against numpy float64, written from the equations, and their properties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cse.objectives.combine import build_objective
+from cse.objectives.cosine import cosines
+from cse.objectives.energy_hinge import energy_hinge
+from cse.objectives.nt_xent import nt_xent
+
+ROWS, WIDTH = 6, 5
+
+
+@pytest.fixture
+def views() -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(7)
+    return tuple(torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64) for _ in range(3))
+
+
+def cos(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def reference_nt_xent(z1, z2, z3=None, *, temperature, weight=0.0) -> float:
+    total = 0.0
+    for i in range(len(z1)):
+        denominator = sum(np.exp(cos(z1[i], z2[j]) / temperature) for j in range(len(z2)))
+        if z3 is not None:
+            for j in range(len(z3)):
+                factor = np.exp(weight) if i == j else 1.0
+                denominator += factor * np.exp(cos(z1[i], z3[j]) / temperature)
+        total += -np.log(np.exp(cos(z1[i], z2[i]) / temperature) / denominator)
+    return total / len(z1)
+
+
+def reference_hinge(z1, z2, z3, *, margin) -> float:
+    total = 0.0
+    for i in range(len(z1)):
+        negatives = [cos(z1[i], z2[j]) for j in range(len(z2)) if j != i]
+        negatives += [cos(z1[i], z3[j]) for j in range(len(z3))]
+        assert len(negatives) == 2 * len(z1) - 1
+        total += max(0.0, margin + max(negatives) - cos(z1[i], z2[i]))
+    return total / len(z1)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+def test_nt_xent_of_two_views(views, temperature):
+    z1, z2, _ = views
+    found = nt_xent(cosines(z1, z2), temperature=temperature)
+    assert found.item() == pytest.approx(reference_nt_xent(z1.numpy(), z2.numpy(), temperature=temperature), abs=1e-10)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0, -0.7])
+def test_nt_xent_with_hard_negatives_and_their_log_weight(views, weight):
+    z1, z2, z3 = views
+    found = nt_xent(cosines(z1, z2), cosines(z1, z3), temperature=0.05, hard_negative_weight=weight)
+    expected = reference_nt_xent(*(z.numpy() for z in views), temperature=0.05, weight=weight)
+    assert found.item() == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2, 1.0])
+def test_energy_hinge(views, margin):
+    z1, z2, z3 = views
+    found = energy_hinge(cosines(z1, z2), cosines(z1, z3), margin=margin)
+    expected = reference_hinge(*(z.numpy() for z in views), margin=margin)
+    assert expected > 0
+    assert found.item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_hinge_is_zero_where_every_positive_wins_by_the_margin():
+    z1 = torch.eye(4, dtype=torch.float64)
+    assert energy_hinge(cosines(z1, z1), cosines(z1, -z1), margin=0.2).item() == 0.0
+
+
+def test_the_sum_is_weighted_and_terms_are_named(views):
+    terms = build_objective(hinge_weight=10.0, margin=0.2, temperature=0.05)(views)
+    assert list(terms) == ["nt_xent", "energy_hinge", "loss"]
+    expected = terms["nt_xent"] + 10 * terms["energy_hinge"]
+    assert terms["loss"].item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_a_term_without_weight_is_not_computed(views):
+    assert list(build_objective(hinge_weight=0.0)(views)) == ["nt_xent", "loss"]
+    with pytest.raises(ValueError, match="hard negatives"):
+        build_objective(hinge_weight=1.0)(views[:2])
+
+
+def test_gradient_equals_finite_differences(views):
+    objective = build_objective(hinge_weight=10.0, margin=0.2, temperature=0.05, hard_negative_weight=0.3)
+    inputs = tuple(view.clone().requires_grad_() for view in views)
+    assert torch.autograd.gradcheck(lambda *z: objective(z)["loss"], inputs, eps=1e-6, atol=1e-4)
+
+
+def test_order_of_rows_and_scale_of_vectors_do_not_matter(views):
+    objective = build_objective(hinge_weight=10.0)
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    base = objective(views)["loss"].item()
+    assert objective(tuple(view[order] for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
+    assert objective(tuple(view * 7.5 for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
+
+
+def test_slices_of_a_gathered_batch_average_to_the_whole(views):
+    """Two workers, each with its half of the anchors and all candidates, see the loss of the one batch."""
+    z1, z2, z3 = views
+    positive, negative = cosines(z1, z2), cosines(z1, z3)
+    half = ROWS // 2
+    for loss in (
+        lambda p, n, first: nt_xent(p, n, temperature=0.05, hard_negative_weight=0.4, first=first),
+        lambda p, n, first: energy_hinge(p, n, margin=0.2, first=first),
+    ):
+        parts = [loss(positive[s : s + half], negative[s : s + half], s) for s in (0, half)]
+        assert torch.stack(parts).mean().item() == pytest.approx(loss(positive, negative, 0).item(), rel=1e-12)
+
+
+def test_cosines_are_float32_even_from_bfloat16(views):
+    found = cosines(views[0].bfloat16(), views[1].bfloat16())
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, cosines(*views[:2]).float(), atol=0.02)

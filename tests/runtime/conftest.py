@@ -1,0 +1,74 @@
+"""A tiny bundle: an embedding table and the mean over real tokens, with a tokenizer of twelve words."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from cse.runtime.bundle import MODEL, TOKENIZER, Bundle, describe_files
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "sat", "on", "a", "mat", "bad"]
+DIMENSION, MAX_LENGTH, PAD = 8, 6, 0
+BAD = WORDS.index("bad")
+
+
+def make_tokenizer():
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
+def make_table():
+    """The word "bad" has an infinite vector; [PAD] a large one, so that a mask left out shows."""
+    table = np.random.default_rng(0).normal(size=(len(WORDS), DIMENSION)).astype(np.float32)
+    table[PAD] = 100.0
+    table[BAD] = np.inf
+    return table
+
+
+def masked_mean(ids, mask):
+    """What the graph computes, in numpy: (b, l) and (b, l) to (b, d)."""
+    vectors = np.where(mask[:, :, None] == 1, make_table()[ids], 0)
+    return (vectors.sum(axis=1) / np.maximum(mask.sum(axis=1), 1)[:, None]).astype(np.float32)
+
+
+def write_model(path):
+    table = make_table()
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["tokens"]),
+        helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.BOOL),
+        helper.make_node("Unsqueeze", ["seen", "last"], ["column"]),
+        helper.make_node("Where", ["column", "tokens", "zero"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "one"], ["total"], keepdims=0),
+        helper.make_node("Cast", ["column"], ["weights"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["weights", "one"], ["count"], keepdims=0),
+        helper.make_node("Div", ["total", "count"], ["sentence_embedding"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "l"]) for n in ("input_ids", "attention_mask")],
+        [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", DIMENSION])],
+        [
+            numpy_helper.from_array(table, "table"),
+            numpy_helper.from_array(np.float32(0), "zero"),
+            numpy_helper.from_array(np.array([1]), "one"),
+            numpy_helper.from_array(np.array([-1]), "last"),
+        ],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    write_model(folder / MODEL)
+    make_tokenizer().save(str(folder / TOKENIZER))
+    files = describe_files(folder, [MODEL, TOKENIZER])
+    Bundle(1, DIMENSION, "mean", True, MAX_LENGTH, PAD, files, metrics={"STS-B": 80.0}).write(folder)
+    return folder

@@ -1,0 +1,173 @@
+import logging
+import random
+import threading
+
+import numpy as np
+import pytest
+from tokenizers import processors
+
+from cse.errors import CseError
+from cse.runtime.encode import cosine_similarity, encode_sentences, prepare_tokenizer
+
+from .conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, masked_mean
+
+SENTENCES = ["the cat sat", "a dog", "the cat sat", "", "mat", "a dog sat on the mat", "zebra", "a dog"]
+
+
+class Recorder:
+    """Stands in for a model and keeps what it was given."""
+
+    def __init__(self, value=masked_mean):
+        self.value, self.batches, self.threads = value, [], set()
+
+    def __call__(self, ids, mask):
+        self.batches.append((ids, mask))
+        self.threads.add(threading.get_ident())
+        return self.value(ids, mask)
+
+
+def encode(sentences, embed=masked_mean, tokenizer=None, **options):
+    options = {"dimension": DIMENSION, "max_length": MAX_LENGTH, "pad_id": PAD, "normalize": False} | options
+    tokenizer = tokenizer or prepare_tokenizer(make_tokenizer(), MAX_LENGTH)
+    return encode_sentences(sentences, tokenizer=tokenizer, embed=embed, **options)
+
+
+def test_batches_equal_one_by_one_in_the_order_given():
+    together = encode(SENTENCES, batch_size=3)
+    alone = np.stack([encode(text) for text in SENTENCES])
+    assert together.shape == (len(SENTENCES), DIMENSION)
+    assert together.dtype == np.float32
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    assert len(np.unique(together.round(4), axis=0)) == len(set(SENTENCES)), "rows must differ for order to show"
+
+
+@pytest.mark.parametrize(("batch_size", "batch_tokens", "workers"), [(1, None, 1), (4, 9, 1), (2, None, 3), (64, 1, 2)])
+def test_no_way_of_batching_changes_the_result(batch_size, batch_tokens, workers):
+    words = random.Random(0)
+    texts = [" ".join(words.choices(["the", "cat", "dog", "sat"], k=words.randrange(5))) for _ in range(60)]
+    found = encode(texts, batch_size=batch_size, batch_tokens=batch_tokens, workers=workers)
+    np.testing.assert_allclose(found, encode(texts), atol=1e-6)
+
+
+def test_each_distinct_sentence_is_encoded_once_in_batches_of_like_length():
+    embed = Recorder()
+    encode(SENTENCES, embed, batch_size=2)
+    assert sum(len(ids) for ids, _ in embed.batches) == len(set(SENTENCES)) == 6
+    assert [ids.shape for ids, _ in embed.batches] == [(2, 6), (2, 4), (2, 3)], "sorted, padded to the longest row"
+    for ids, mask in embed.batches:
+        assert ids.dtype == mask.dtype == np.int64
+        assert (ids[mask == 0] == PAD).all()
+        assert (mask.sum(axis=1).max()) == ids.shape[1]
+
+
+def test_token_budget_bounds_a_batch_but_leaves_one_row():
+    embed = Recorder()
+    encode(SENTENCES, embed, batch_tokens=8)
+    assert all(ids.size <= 8 for ids, _ in embed.batches)
+    embed = Recorder()
+    encode(SENTENCES, embed, batch_tokens=1)
+    assert [len(ids) for ids, _ in embed.batches] == [1] * 6
+
+
+def test_workers_share_the_rows_even_where_one_batch_would_hold_them_all():
+    gate = threading.Barrier(2, timeout=10)
+
+    def wait(ids, mask):
+        gate.wait()
+        return masked_mean(ids, mask)
+
+    embed = Recorder(wait)
+    encode(["cat", "dog"], embed, workers=2)
+    assert len(embed.threads) == 2
+
+
+def test_a_plain_text_gives_one_vector_and_an_empty_list_no_rows():
+    assert encode("the cat").shape == (DIMENSION,)
+    assert encode([]).shape == (0, DIMENSION)
+    assert encode([], normalize=True, show_progress_bar=True).dtype == np.float32
+    assert encode(np.array(["the cat", "a dog"])).shape == (2, DIMENSION)
+
+
+def test_text_without_any_token_is_a_masked_column():
+    bare, embed = make_tokenizer(), Recorder()
+    bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    found = encode([""], embed, tokenizer=bare, normalize=True)
+    assert embed.batches[0][0].shape == (1, 1)
+    assert embed.batches[0][1].sum() == 0
+    assert (found == 0).all(), "a zero vector stays zero"
+
+
+def test_normalize_gives_unit_length():
+    plain, unit = encode(SENTENCES), encode(SENTENCES, normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
+    assert abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.1
+    np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_a_callers_tokenizer_is_left_as_it_is():
+    tokenizer = make_tokenizer()
+    tokenizer.enable_padding(length=20)
+    tokenizer.enable_truncation(3)
+    embed = Recorder()
+    encode(["a dog sat"], embed, tokenizer=tokenizer)
+    assert embed.batches[0][0].shape == (1, 5)
+    assert tokenizer.truncation["max_length"] == 3
+    assert tokenizer.padding["length"] == 20
+
+
+def test_truncation_keeps_the_special_tokens_and_is_counted_once(caplog):
+    embed = Recorder()
+    with caplog.at_level(logging.WARNING, "cse"):
+        encode(["the cat sat on the mat", "the cat sat on"], embed)
+    assert embed.batches[0][0].shape == (2, MAX_LENGTH)
+    assert (embed.batches[0][0][:, -1] == 3).all()
+    assert [record.getMessage() for record in caplog.records] == ["1 of 2 distinct sentences were cut at 6 tokens"]
+
+
+@pytest.mark.parametrize(("item", "kind"), [(None, "NoneType"), (3.5, "float"), (b"cat", "bytes"), (["cat"], "list")])
+def test_item_that_is_no_text_is_named(item, kind):
+    with pytest.raises(CseError, match=rf"^sentences\[1\]: expected text, found {kind}; convert or drop it$"):
+        encode(["a dog", item])
+
+
+def test_other_mistakes_are_one_line():
+    with pytest.raises(CseError, match="expected a list of texts, found int"):
+        encode(7)
+    with pytest.raises(CseError, match="batch_size: 0"):
+        encode(["cat"], batch_size=0)
+    with pytest.raises(CseError, match="lone surrogate") as caught:
+        encode(["cat", "bad \ud800"])
+    assert str(caught.value).isascii()
+    with pytest.raises(CseError, match=r"shape \(1, 3\) for 1 rows of width 8"):
+        encode(["cat"], lambda ids, mask: np.zeros((len(ids), 3), np.float32))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_embedding_that_is_not_finite_names_the_first_such_sentence(workers):
+    with pytest.raises(CseError, match=r"^sentences\[2\]: .*text starts 'a bad dog'") as caught:
+        encode(["cat", "the dog sat", "a bad dog", "mat", "a bad dog"], workers=workers)
+    assert "\n" not in str(caught.value)
+
+
+def test_progress_bar_counts_distinct_sentences(capsys):
+    encode(SENTENCES, show_progress_bar=True)
+    assert "6/6" in capsys.readouterr().err
+    encode(SENTENCES)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_similarity_equals_a_float64_reference():
+    random_numbers = np.random.default_rng(1)
+    a, b = random_numbers.normal(size=(5, 16)), random_numbers.normal(size=(7, 16)) * 1e3
+    reference = np.array([[x @ y / np.sqrt((x @ x) * (y @ y)) for y in b] for x in a])
+    found = cosine_similarity(a, b)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, reference, atol=1e-6)
+    np.testing.assert_allclose(cosine_similarity(a[0], b), reference[:1], atol=1e-6)
+    assert cosine_similarity(a[0], b[0]).shape == (1, 1)
+
+
+def test_similarity_with_a_zero_vector_is_zero_and_shapes_must_match():
+    assert (cosine_similarity(np.zeros(4), np.ones((3, 4))) == 0).all()
+    with pytest.raises(CseError, match="do not match"):
+        cosine_similarity(np.ones((2, 4)), np.ones((2, 5)))

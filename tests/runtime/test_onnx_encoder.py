@@ -1,0 +1,90 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from cse.errors import CseError
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, describe_files
+from cse.runtime.onnx_encoder import OnnxEncoder
+
+from .conftest import DIMENSION, MAX_LENGTH, make_tokenizer, masked_mean
+
+SENTENCES = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra", "the cat sat"] * 3
+
+
+def reseal(folder):
+    tree = json.loads((folder / MANIFEST).read_text())
+    tree["files"] = describe_files(folder, [MODEL, TOKENIZER])
+    (folder / MANIFEST).write_text(json.dumps(tree))
+
+
+def reference(sentences):
+    tokenizer = make_tokenizer()
+    tokenizer.enable_truncation(MAX_LENGTH)
+    rows = [np.array([tokenizer.encode(text).ids]) for text in sentences]
+    vectors = np.concatenate([masked_mean(ids, np.ones_like(ids)) for ids in rows])
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_embeddings_equal_numpy_on_any_number_of_threads(bundle, threads):
+    encoder = OnnxEncoder(bundle, provider="cpu", threads=threads)
+    assert (encoder.dimension, encoder.max_length, encoder.provider) == (DIMENSION, MAX_LENGTH, "cpu")
+    assert len(SENTENCES) >= 4 * threads, "enough rows to be shared out"
+    np.testing.assert_allclose(encoder.encode(SENTENCES, batch_size=2), reference(SENTENCES), atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(SENTENCES[:3]), reference(SENTENCES[:3]), atol=1e-6)
+    assert ("_one_core_session" in vars(encoder)) == (threads > 1), "the second session is opened only when it is used"
+
+
+def test_normalize_follows_the_bundle_unless_said_otherwise(bundle):
+    encoder = OnnxEncoder(bundle, provider="cpu")
+    assert np.linalg.norm(encoder.encode("the cat")) == pytest.approx(1, abs=1e-6)
+    assert abs(np.linalg.norm(encoder.encode("the cat", normalize=False)) - 1) > 0.1
+
+
+def test_similarity_takes_sentences_or_embeddings(bundle):
+    encoder = OnnxEncoder(bundle, provider="cpu")
+    left, right = ["the cat", "a dog"], ["mat", "the cat", "sat"]
+    found = encoder.similarity(left, right)
+    assert found.shape == (2, 3)
+    assert found[0, 1] == pytest.approx(1, abs=1e-6)
+    np.testing.assert_allclose(encoder.similarity(encoder.encode(left), encoder.encode(right)), found, atol=1e-6)
+    np.testing.assert_allclose(encoder.similarity("the cat", right), found[:1], atol=1e-6)
+
+
+def test_only_declared_inputs_are_fed(bundle):
+    model = onnx.load(bundle / MODEL)
+    model.graph.input.append(helper.make_tensor_value_info("token_type_ids", TensorProto.INT64, ["b", "l"]))
+    onnx.save(model, bundle / MODEL)
+    reseal(bundle)
+    np.testing.assert_allclose(OnnxEncoder(bundle, provider="cpu").encode(SENTENCES), reference(SENTENCES), atol=1e-6)
+    model.graph.input.append(helper.make_tensor_value_info("pixels", TensorProto.INT64, ["b", "l"]))
+    onnx.save(model, bundle / MODEL)
+    reseal(bundle)
+    with pytest.raises(CseError, match="needs input 'pixels'"):
+        OnnxEncoder(bundle, provider="cpu")
+
+
+def test_file_that_is_no_tokenizer_is_named(bundle):
+    (bundle / TOKENIZER).write_text("{}")
+    reseal(bundle)
+    with pytest.raises(CseError, match=r"tokenizer\.json: not a tokenizer"):
+        OnnxEncoder(bundle, provider="cpu")
+
+
+def test_a_real_encode_imports_no_torch(bundle):
+    script = (
+        "import sys\n"
+        "from cse.runtime.onnx_encoder import OnnxEncoder\n"
+        f"encoder = OnnxEncoder({str(bundle)!r})\n"
+        "assert encoder.encode(['the cat', 'a dog'] * 8).shape == (16, 8)\n"
+        "assert 'onnxruntime' in sys.modules\n"
+        "heavy = ['torch', 'transformers', 'datasets', 'pydantic', 'scipy', 'onnx', 'tqdm']\n"
+        "sys.exit(' '.join(name for name in heavy if name in sys.modules) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,92 @@
+import logging
+
+import pytest
+
+from cse.errors import CseError
+from cse.runtime import providers
+from cse.runtime.bundle import MODEL
+from cse.runtime.providers import no_cuda_reason, open_session, usable_cpus
+
+NO_GPU = bool(no_cuda_reason())
+
+
+def test_cpu_attaches_and_says_how_many_threads(bundle):
+    attached = open_session(bundle / MODEL, "cpu", 1)
+    assert attached.provider == "cpu"
+    assert attached.session.get_providers() == ["CPUExecutionProvider"]
+    assert attached.note == "running on cpu (asked for; 1 thread)"
+    assert f"{usable_cpus()} thread" in open_session(bundle / MODEL, "cpu").note
+
+
+@pytest.mark.parametrize("reason", ["no NVIDIA driver: libcuda.so.1 does not load", "the NVIDIA driver shows no GPU"])
+def test_auto_falls_back_in_one_line_and_cuda_fails_in_one(bundle, monkeypatch, capfd, reason):
+    monkeypatch.setattr(providers, "no_cuda_reason", lambda: reason)
+    attached = open_session(bundle / MODEL, "auto", 2)
+    assert (attached.provider, attached.note) == ("cpu", f"running on cpu ({reason}; 2 threads)")
+    with pytest.raises(CseError, match=r"^provider cuda did not attach: .*set provider: cpu$") as caught:
+        open_session(bundle / MODEL, "cuda")
+    assert reason in str(caught.value)
+    assert capfd.readouterr() == ("", ""), "onnxruntime must not print its own errors"
+
+
+def test_a_gpu_whose_libraries_do_not_load_is_reported_without_noise(bundle, monkeypatch, capfd):
+    """The driver is there, but the CUDA provider does not attach: onnxruntime falls back without an exception."""
+    monkeypatch.setattr(providers, "no_cuda_reason", lambda: "")
+    monkeypatch.setattr(providers, "_CUDA", "CUDAExecutionProvider" if NO_GPU else "NoSuchExecutionProvider")
+    with pytest.raises(CseError, match="could not load its CUDA libraries"):
+        open_session(bundle / MODEL, "cuda")
+    assert open_session(bundle / MODEL, "auto").provider == "cpu"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_this_machine_as_it_is(bundle):
+    """With a GPU both must attach, without one `auto` says why not."""
+    if NO_GPU:
+        assert no_cuda_reason() in open_session(bundle / MODEL, "auto").note
+        with pytest.raises(CseError, match="did not attach"):
+            open_session(bundle / MODEL, "cuda")
+    else:
+        assert open_session(bundle / MODEL, "auto").provider == open_session(bundle / MODEL, "cuda").provider == "cuda"
+
+
+def test_both_distributions_are_reported(bundle, monkeypatch):
+    monkeypatch.setattr(providers.metadata, "version", lambda name: "1.0")
+    assert "uninstall one" in open_session(bundle / MODEL, "cpu").note
+
+    def only_gpu(name):
+        if name == "onnxruntime":
+            raise providers.metadata.PackageNotFoundError
+        return "1.0"
+
+    monkeypatch.setattr(providers.metadata, "version", only_gpu)
+    assert not providers.both_distributions()
+
+
+def test_mistakes_are_one_line(bundle, tmp_path, capfd):
+    with pytest.raises(CseError, match="did you mean 'cuda'"):
+        open_session(bundle / MODEL, "cuda0")
+    with pytest.raises(CseError, match="threads: 0"):
+        open_session(bundle / MODEL, "cpu", 0)
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes((bundle / MODEL).read_bytes()[:100])
+    with pytest.raises(CseError, match=r"broken\.onnx: onnxruntime cannot load it") as caught:
+        open_session(broken, "cpu")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_threads_follow_affinity_and_quota(monkeypatch, tmp_path):
+    monkeypatch.setattr(providers.os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
+    for text, expected in (("max 100000", 12), ("250000 100000", 3), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(text)
+        files = {"/sys/fs/cgroup/cpu.max": tmp_path / "cpu.max"}
+        monkeypatch.setattr(providers, "Path", lambda name, files=files: files.get(name, tmp_path / "absent"))
+        assert usable_cpus() == expected
+
+
+def test_encoder_logs_the_line_once(bundle, caplog):
+    from cse.runtime.onnx_encoder import OnnxEncoder
+
+    with caplog.at_level(logging.INFO, "cse"):
+        OnnxEncoder(bundle, provider="cpu", threads=1)
+    assert [record.getMessage() for record in caplog.records] == [f"{bundle}: running on cpu (asked for; 1 thread)"]

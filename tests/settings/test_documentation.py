@@ -1,0 +1,80 @@
+"""``params.yaml``, the settings classes and ``docs/settings.md`` name the same keys; options cannot creep in."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from cse.settings import Settings, load_settings
+from cse.settings.document import default_params_text, settings_page, settings_table, yaml_value
+from cse.settings.load import walk_keys
+from cse.settings.presets import flatten
+
+ROOT = Path(__file__).parents[2]
+KEYS = [key for key, _ in walk_keys()]
+
+
+def parse(text):
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def test_params_file_and_classes_have_the_same_keys():
+    path = ROOT / "params.yaml"
+    assert list(flatten(parse(path.read_text(encoding="utf-8")))) == KEYS
+    load_settings(path)
+
+
+def test_page_and_classes_have_the_same_keys():
+    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([a-z0-9_.]+)` \|", page, flags=re.MULTILINE) == KEYS
+
+
+def test_page_is_up_to_date():
+    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    assert page == settings_page(), "run: python -m cse.settings.document > docs/settings.md"
+
+
+def test_default_params_are_the_defaults():
+    assert parse(default_params_text()) == Settings().model_dump()
+
+
+def test_default_params_explain_every_key():
+    lines = default_params_text().splitlines()
+    assert all(len(line) <= 120 for line in lines)
+    explained = [above.strip().startswith("#") for above, line in itertools.pairwise(lines) if is_entry(line)]
+    assert len(explained) > len(KEYS)  # the groups too
+    assert all(explained)
+
+
+def is_entry(line):
+    return re.match(r" *[a-z0-9_]+:", line) is not None
+
+
+def test_table_shows_choices_ranges_and_units():
+    table = settings_table()
+    assert "| `train.device` | `auto`, `cpu`, `cuda` | `auto` |" in table
+    assert "| `train.early_stop` | whole number >= 1 or `null` | `null` |" in table
+    assert "| `prompt.dropout` | number >= 0, < 1 or `null` | `null` |" in table
+    assert "| `data.columns` | list of texts or `null` | `null` |" in table
+    assert all(row.count(" | ") == 3 for row in table.splitlines()[2:])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0.0, 10.0, 0.01, 3e-5, 1e-7, 1.25e-5, 1e22, 0, 42, True, False, None),
+        *("a", "null", "on", "1e3", "a b", "", "#x", "data/raw/train", "back\\slash", 'quo"te', "Zeichen \u00fc"),
+        *([0.0, 5.0], ["a", "b: c"]),
+    ],
+)
+def test_values_survive_yaml(value):
+    read = parse(f"key: {yaml_value(value)}")["key"]
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_small_floats_are_numbers_for_readers_of_yaml_1_1():
+    assert yaml_value(1e-5) == "1.0e-5"
+    assert yaml_value(3e-5) == "3.0e-5"

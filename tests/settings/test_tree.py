@@ -1,0 +1,131 @@
+"""Every mistake in a settings file is one line that names the key."""
+
+import pytest
+from pydantic import ValidationError
+
+from cse.errors import CseError
+from cse.settings import Settings, load_settings
+from cse.settings.load import set_key, walk_keys
+
+
+@pytest.fixture
+def complaint(tmp_path):
+    """Return a function that loads a text as ``params.yaml`` and gives the error's only line."""
+
+    def load(text, overrides=None):
+        path = tmp_path / "params.yaml"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(CseError) as caught:
+            load_settings(path, overrides)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert str(path) in message
+        return message
+
+    return load
+
+
+def test_empty_file_gives_the_defaults(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("")
+    assert load_settings(path) == Settings()
+
+
+def test_overrides_win_over_the_file(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("train: {epochs: 2, batch_size: 16}\n")
+    settings = load_settings(path, {"train.epochs": 5, "objective.energy_hinge.margin": 0.1})
+    assert (settings.train.epochs, settings.train.batch_size) == (5, 16)
+    assert settings.objective.energy_hinge.margin == 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("train: {epoch: 2}", "train.epoch: unknown key; did you mean 'train.epochs'?"),
+        ("trian: {epochs: 2}", "trian: unknown key; did you mean 'train'?"),
+        ("objective: {energy_hinge: {margn: 0.2}}", "did you mean 'objective.energy_hinge.margin'?"),
+        ("train: {epochs: 0}", "train.epochs: input should be greater than or equal to 1, found 0"),
+        ("train: {epochs: two}", "train.epochs: input should be a valid integer, found 'two'"),
+        ("train: {epochs: 1.5}", "train.epochs: "),
+        ("train: {learning_rate: '1e-2'}", "train.learning_rate: input should be a valid number, found '1e-2'"),
+        ("train: {learning_rate: .nan}", "train.learning_rate: "),
+        ("train: {learning_rate: -0.1}", "train.learning_rate: "),
+        ("train: {warmup_share: 1.0}", "train.warmup_share: "),
+        ("train: {batch_size: 1}", "train.batch_size: "),
+        ("train: {device: gpu}", "train.device: input should be 'auto', 'cpu' or 'cuda', found 'gpu'"),
+        ("prompt: {position_shift: 1}", "prompt.position_shift: "),
+        ("prompt: {kind: prefix}", "prompt.kind: "),
+        ("data: {score_range: [5, 0]}", "data.score_range: give two numbers"),
+        ("data: {columns: [a, b]}", "data.columns: view 'triplets' needs 3 column names, 2 given"),
+        ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
+        ("train: 3", "train: "),
+    ],
+)
+def test_a_wrong_value_names_its_key(complaint, text, expected):
+    assert expected in complaint(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("prompt: {kind: none, length: 0}", "prompt.kind: 'none' leaves nothing to train"),
+        ("prompt: {length: 0}", "prompt.length: 0 vectors are no prompt"),
+        ("data: {view: pairs}", "objective.energy_hinge.weight: the hinge needs hard negatives"),
+        (
+            "data: {view: sentences}\nobjective: {energy_hinge: {weight: 0.0}, nt_xent: {hard_negative_weight: 1.0}}",
+            "objective.nt_xent.hard_negative_weight: there are no hard negatives",
+        ),
+        ("objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}}", "objective.nt_xent.weight: every term"),
+    ],
+)
+def test_an_impossible_combination_says_what_to_change(complaint, text, expected):
+    assert expected in complaint(text)
+
+
+def test_several_mistakes_are_counted(complaint):
+    assert "(and 1 more)" in complaint("train: {epochs: 0, batch_size: 0}")
+
+
+def test_broken_yaml_names_the_line(complaint):
+    message = complaint("train:\n  epochs: 1\n bad: [\n")
+    assert "params.yaml:" in message
+    assert "not valid YAML" in message
+
+
+def test_a_list_is_no_settings_file(complaint):
+    assert "expected groups of settings" in complaint("- train\n- data\n")
+
+
+def test_missing_file_and_wrong_encoding(tmp_path):
+    with pytest.raises(CseError, match="no such file"):
+        load_settings(tmp_path / "params.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(CseError, match="not UTF-8 at byte 5"):
+        load_settings(tmp_path / "latin.yaml")
+
+
+def test_overrides_are_checked_like_the_file(complaint):
+    assert "train.epoch: unknown key" in complaint("", {"train.epoch": 2})
+
+
+def test_a_value_is_no_group():
+    with pytest.raises(CseError, match=r"train\.epochs\.more"):
+        set_key({"train": {"epochs": 1}}, "train.epochs.more", 1)
+
+
+def test_settings_are_frozen():
+    settings = Settings()
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.train.epochs = 2
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.train = None
+
+
+def test_every_key_has_a_default_and_a_meaning():
+    keys = list(walk_keys())
+    assert len(keys) > 40
+    for key, field in keys:
+        assert not field.is_required(), key
+        assert field.description, key
+        assert field.description.endswith((".", ")")), key

@@ -1,0 +1,277 @@
+"""The shape of the project: who imports whom, and what ``dvc.yaml`` says a stage depends on.
+
+A dependency that a stage does not declare is a result that goes stale in silence; one that it does not use is an hour
+of training for nothing.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[1]
+DVC_FILE = ROOT / "dvc.yaml"
+STAGE_COMMAND = re.compile(r"python\S* -m (cse\.stages\.\w+)")
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return grimp.build_graph("cse", cache_dir=None, exclude_type_checking_imports=True)
+
+
+# ---- imports ------------------------------------------------------------------------------------------------------
+
+
+def test_import_contracts():
+    program = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(cache_dir=None))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    summary = re.search(r"Contracts: (\d+) kept, (\d+) broken", done.stdout)
+    assert summary, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
+    assert (int(summary[1]), int(summary[2])) == (5, 0)
+
+
+def test_importing_the_package_loads_nothing():
+    """``cse/__init__.py`` may name its encoders, not import them: the tests below leave it out for that reason."""
+    top_level = [
+        node for node in tree_of(ROOT / "cse/__init__.py").body if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert {node.module for node in top_level} <= {"__future__", "typing"}
+
+
+def test_no_module_takes_a_lazy_name_from_the_package():
+    files = list((ROOT / "cse").rglob("*.py"))
+    assert len(files) > 10
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.ImportFrom) and node.module == "cse" and node.level == 0:
+                names = {alias.name for alias in node.names}
+                assert names.isdisjoint({"SentenceEncoder", "OnnxEncoder"}), f"{file}: import it from its module"
+
+
+def test_server_does_without_torch():
+    files = list((ROOT / "deploy").rglob("*.py"))
+    if not files:
+        pytest.skip("deploy/ holds no Python yet")
+    for file in files:
+        imported = imported_names(file)
+        assert {name.split(".")[0] for name in imported}.isdisjoint({"torch", "transformers", "datasets"}), file
+        used = {name for name in imported if name == "cse" or name.startswith("cse.")}
+        allowed = ("cse.runtime", "cse.errors", "cse.OnnxEncoder", "cse.__version__")
+        assert all(name.startswith(allowed) for name in used), f"{file} uses more than the runtime: {used}"
+
+
+# ---- stages -------------------------------------------------------------------------------------------------------
+
+
+def test_stage_dependencies(graph):
+    if not DVC_FILE.exists():
+        pytest.skip("there is no dvc.yaml yet")
+    stages = read_stages(DVC_FILE)
+    looked_at = 0
+    for name, stage in stages.items():
+        modules = modules_of_stage(graph, stage["module"])
+        looked_at += len(modules)
+        assert uncovered(modules, stage["deps"]) == [], f"{name}: add these to its deps in dvc.yaml"
+        assert unused(modules, stage["deps"]) == [], f"{name}: its code does not import these deps of dvc.yaml"
+    assert len(stages) > 0
+    assert looked_at > len(stages)
+
+
+def test_stage_settings():
+    if not DVC_FILE.exists():
+        pytest.skip("there is no dvc.yaml yet")
+    stages = read_stages(DVC_FILE)
+    assert len(stages) > 0
+    for name, stage in stages.items():
+        file = file_of(stage["module"])
+        declared = declared_groups(file)
+        assert sorted(declared) == sorted(stage["params"]), f"{name}: GROUPS in {file} and params in dvc.yaml differ"
+        assert groups_read(file) == set(declared), f"{name}: the groups read in {file} differ from its GROUPS"
+
+
+def test_a_missing_and_a_needless_dependency_are_found(graph, tmp_path):
+    """The check itself, on a stage made up of this project's own modules."""
+    dvc_file = tmp_path / "dvc.yaml"
+    dvc_file.write_text(
+        "stages:\n"
+        "  score:\n"
+        "    cmd: .venv/bin/python -m cse.stages.score\n"
+        "    deps: [cse/evaluation, cse/data/scored.py, cse/training, data/prepared]\n"
+        "    params: [evaluation, {params.yaml: [data]}]\n"
+        "    outs: [data/metrics]\n"
+    )
+    stage = read_stages(dvc_file)["score"]
+    assert stage == {
+        "module": "cse.stages.score",
+        "deps": ["cse/evaluation", "cse/data/scored.py", "cse/training", "data/prepared"],
+        "params": ["evaluation", "data"],
+    }
+    modules = modules_of_stage(graph, "cse.evaluation.table")
+    assert {"cse.evaluation.measures", "cse.data.scored", "cse.errors"} <= modules
+    assert uncovered(modules, stage["deps"]) == ["cse/errors.py"]
+    assert unused(modules, stage["deps"]) == ["cse/training"]
+
+
+def test_reading_an_undeclared_group_is_found(tmp_path):
+    stage = tmp_path / "stage.py"
+    stage.write_text(
+        'GROUPS = ("data", "train")\n'
+        "def run(settings: Settings) -> None:\n"
+        "    first(settings)\n"
+        "    print(settings.data.view)\n"
+        "def first(settings: Settings) -> None:\n"
+        '    facts = {name: getattr(settings, name) for name in ("train", "prompt")}\n'
+    )
+    assert declared_groups(stage) == ("data", "train")
+    assert groups_read(stage) == {"data", "train", "prompt"}
+
+
+@pytest.mark.parametrize("use", ["other.work(settings)", "everything = settings", "getattr(settings, unknown)"])
+def test_handing_all_settings_on_is_found(tmp_path, use):
+    stage = tmp_path / "stage.py"
+    stage.write_text(f"def run(settings: Settings) -> None:\n    {use}\n")
+    with pytest.raises(AssertionError, match="line 2"):
+        groups_read(stage)
+
+
+# ---- helpers ------------------------------------------------------------------------------------------------------
+
+
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+def file_of(module: str) -> Path:
+    base = ROOT.joinpath(*module.split("."))
+    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+
+
+def imported_names(file: Path) -> set[str]:
+    """Dotted names of all imports of a file, those inside functions too."""
+    names = set()
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def read_stages(dvc_file: Path) -> dict[str, dict]:
+    """Return module, deps and params of every stage."""
+    stages = {}
+    for name, entry in YAML(typ="safe", pure=True).load(dvc_file)["stages"].items():
+        entry = entry.get("do", entry)
+        commands = entry["cmd"] if isinstance(entry["cmd"], list) else [entry["cmd"]]
+        modules = [found[1] for command in commands if (found := STAGE_COMMAND.search(command))]
+        assert len(modules) == 1, f"{name}: expected one `python -m cse.stages.NAME`, found {commands}"
+        deps = [next(iter(dep)) if isinstance(dep, dict) else dep for dep in entry.get("deps", [])]
+        params = []
+        for item in entry.get("params", []):
+            params += [item] if isinstance(item, str) else [key for keys in item.values() for key in keys]
+        stages[name] = {"module": modules[0], "deps": deps, "params": params}
+    return stages
+
+
+def modules_of_stage(graph, module: str) -> set[str]:
+    """All modules of the project that run with a stage: what it imports, and the packages around that.
+
+    The root package is left out; it only hands out names on first use (tested above).
+    """
+    assert module in graph.modules, f"{module}: no such module"
+    found, todo = set(), [module]
+    while todo:
+        name = todo.pop()
+        if name == "cse" or name in found:
+            continue
+        found.add(name)
+        todo += graph.find_modules_directly_imported_by(name)
+        parent = name.rpartition(".")[0]
+        if holds_code(file_of(parent)):
+            todo.append(parent)
+    return found
+
+
+def holds_code(file: Path) -> bool:
+    """Whether a file holds more than a docstring."""
+    return any(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in tree_of(file).body)
+
+
+def uncovered(modules: set[str], deps: list[str]) -> list[str]:
+    """Files of modules that no dep is or holds."""
+    files = sorted(file_of(module).relative_to(ROOT).as_posix() for module in modules)
+    return [file for file in files if not any(covers(dep, file) for dep in deps)]
+
+
+def unused(modules: set[str], deps: list[str]) -> list[str]:
+    """Code deps that hold none of the modules; the ``__init__.py`` of a package around them may be named."""
+    around = {".".join(module.split(".")[:depth]) for module in modules for depth in range(1, module.count(".") + 1)}
+    files = [file_of(module).relative_to(ROOT).as_posix() for module in modules | around]
+    return [dep for dep in deps if is_code(dep) and not any(covers(dep, file) for file in files)]
+
+
+def covers(dep: str, file: str) -> bool:
+    return file == dep or file.startswith(dep.rstrip("/") + "/")
+
+
+def is_code(dep: str) -> bool:
+    path = ROOT / dep
+    return path.suffix == ".py" or (path.parts[len(ROOT.parts)] == "cse" and any(path.rglob("*.py")))
+
+
+def declared_groups(file: Path) -> tuple[str, ...]:
+    for node in tree_of(file).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == "GROUPS" for target in targets):
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{file}: no GROUPS; name the groups of settings that the stage reads")
+
+
+def groups_read(file: Path) -> set[str]:
+    """Groups that a stage's module takes from its ``Settings`` arguments.
+
+    Allowed are ``settings.group``, ``getattr(settings, name)`` for names that stand in the file, and handing settings
+    to a function of the same file. Anything else would hide what is read.
+    """
+    tree = tree_of(file)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    arguments = [arg for node in functions for arg in (*node.args.args, *node.args.kwonlyargs)]
+    names = {arg.arg for arg in arguments if arg.annotation and ast.unparse(arg.annotation) == "Settings"}
+    assert names, f"{file}: no function takes Settings"
+    parent = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    local = {node.name for node in functions}
+    groups = set()
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)):
+            continue
+        use = parent[node]
+        call = parent[use] if isinstance(use, ast.keyword) else use
+        called = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
+        if isinstance(use, ast.Attribute):
+            groups.add(use.attr)
+        elif called == "getattr":
+            found = possible_names(file, call.args[1])
+            assert found, f"{file} line {node.lineno}: which groups does getattr read?"
+            groups |= found
+        else:
+            assert called in local, f"{file} line {node.lineno}: hand on the groups, not all settings"
+    return groups
+
+
+def possible_names(file: Path, node: ast.expr) -> set[str]:
+    """Values of a text that is written out, or that a loop or comprehension takes from a tuple that is."""
+    if isinstance(node, ast.Constant):
+        return {node.value}
+    for loop in ast.walk(tree_of(file)):
+        if isinstance(loop, ast.For | ast.comprehension) and ast.unparse(loop.target) == ast.unparse(node):
+            if ast.unparse(loop.iter) == "GROUPS":
+                return set(declared_groups(file))
+            if isinstance(loop.iter, ast.Tuple | ast.List):
+                return set(ast.literal_eval(loop.iter))
+    return set()

@@ -1,0 +1,60 @@
+"""A small training problem on a tiny backbone."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from datasets import Dataset
+
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import DeepPrompt
+from cse.objectives.combine import build_objective
+from cse.training.tokens import TokenTable, tokenise
+from tests.conftest import WORDS
+
+
+def make_rows(count: int = 40, seed: int = 0) -> Dataset:
+    """Triplets of random words; the positive repeats most of the anchor."""
+    rng = np.random.default_rng(seed)
+
+    def text(length: int) -> list[str]:
+        return list(rng.choice(WORDS, length))
+
+    rows = []
+    for _ in range(count):
+        anchor = text(int(rng.integers(2, 9)))
+        rows.append(
+            {"sent0": " ".join(anchor), "sent1": " ".join(anchor[:-1]), "hard_neg": " ".join(text(int(rng.integers(1, 5))))}
+        )
+    return Dataset.from_list(rows)
+
+
+def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: bool = True, rows: int = 40):
+    """Return encoder, objective and tokenised rows, the same each time."""
+    torch.manual_seed(11)
+    prompt = DeepPrompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
+    encoder = SentenceEncoder(backbone, prompt, pooler="mean", mlp=mlp, frozen=frozen)
+    return encoder, build_objective(hinge_weight=10.0), make_table(backbone, rows)
+
+
+def make_table(backbone, rows: int = 40, view: str = "triplets") -> TokenTable:
+    return tokenise(make_rows(rows), view, backbone.tokenizer, max_length=12, pad_id=backbone.pad_id)
+
+
+class Recorder:
+    """An observer that keeps what it was told."""
+
+    def __init__(self, kill_after: int | None = None) -> None:
+        self.starts, self.records, self.scores, self.closed = [], [], [], 0
+
+    def start(self, done, steps):
+        self.starts.append((done, steps))
+
+    def step(self, record):
+        self.records.append(record)
+
+    def evaluated(self, step, score, best):
+        self.scores.append((step, score, best))
+
+    def close(self):
+        self.closed += 1

@@ -1,0 +1,279 @@
+"""The loop: what it trains, what it keeps, and that a run cut short ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError, Interrupted
+from cse.training.loop import Plan, embed_views, train
+from cse.training.state import RunFolder, fingerprint
+from cse.training.tokens import batch_rows, pad_in_groups
+from tests.conftest import make_backbone_folder
+from tests.training.helpers import Recorder, make_problem, make_table
+
+PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, row_groups=3, eval_every=3, save_every=2, seed=5)
+CPU = torch.device("cpu")
+
+
+def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
+    encoder, objective, table = make_problem(backbone, **problem)
+    recorder = Recorder()
+    state = train(encoder, objective, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
+    return encoder, state, recorder
+
+
+def test_loss_falls_and_the_backbone_stays_bit_for_bit(backbone, tmp_path):
+    before = {name: weight.clone() for name, weight in backbone.model.state_dict().items()}
+    encoder, objective, table = make_problem(backbone, dropout=0.0)
+
+    def loss_of_all_rows() -> float:
+        encoder.eval()
+        with torch.no_grad():
+            views, _ = embed_views(encoder, table, np.arange(len(table)), PLAN, CPU)
+            return objective(views)["loss"].item()
+
+    start, recorder = loss_of_all_rows(), Recorder()
+    plan = replace(PLAN, learning_rate=0.1, epochs=12)
+    state = train(encoder, objective, table, plan, dev=None, folder=RunFolder(tmp_path), observer=recorder)
+    assert state.step == 60
+    assert len(recorder.records) == 12
+    assert loss_of_all_rows() < 0.9 * start
+    assert len(before) > 40
+    assert all(torch.equal(before[name], weight) for name, weight in encoder.backbone.model.state_dict().items())
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(bert, tmp_path):
+    first = run(bert, tmp_path / "a")[0].prompt.table
+    again = run(bert, tmp_path / "b")[0].prompt.table
+    other = run(bert, tmp_path / "c", replace(PLAN, seed=6))[0].prompt.table
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_rows_are_a_permutation_and_the_short_last_batch_is_kept():
+    seen = [batch_rows(21, batch_size=8, seed=1, epoch=0, step=step) for step in range(3)]
+    assert [len(rows) for rows in seen] == [8, 8, 5]
+    assert sorted(np.concatenate(seen)) == list(range(21))
+    assert not np.array_equal(seen[0], batch_rows(21, batch_size=8, seed=1, epoch=1, step=0))
+
+
+def test_merged_forward_equals_one_forward_per_view(bert):
+    """Slices by length, all views together, give what each view gives alone (dropout off)."""
+    encoder, _, table = make_problem(bert, dropout=0.0)
+    encoder.eval()
+    rows = np.array([3, 17, 0, 9, 31])
+    with torch.no_grad():
+        merged, tokens = embed_views(encoder, table, rows, replace(PLAN, row_groups=4), CPU)
+        for view, found in enumerate(merged):
+            column = table.columns[view]
+            for line, row in enumerate(rows):
+                ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))[None]
+                alone = encoder(ids, torch.ones_like(ids))[0]
+                torch.testing.assert_close(found[line], alone, atol=1e-6, rtol=0)
+    assert len(merged) == 3
+    assert tokens == sum(column.lengths(rows).sum() for column in table.columns)
+
+
+def test_slices_by_length_save_padding(bert):
+    table = make_table(bert, rows=60)
+    rows = np.arange(60)
+
+    def cells(groups: int) -> int:
+        slices = pad_in_groups(table, rows, groups)
+        assert len(slices) == groups
+        assert sorted(np.concatenate([part.places for part in slices])) == list(range(180))
+        return sum(part.ids_BL.size for part in slices)
+
+    real = sum(column.lengths(rows).sum() for column in table.columns)
+    assert real <= cells(6) < cells(3) < cells(1)
+
+
+def test_the_two_copies_of_a_sentence_differ_by_dropout_alone(bert):
+    encoder, _, _ = make_problem(bert)
+    table = make_table(bert, view="sentences")
+    assert len(table.columns) == 2
+    rows = np.arange(8)
+    with torch.no_grad():
+        (first, second), _ = embed_views(encoder.train(), table, rows, PLAN, CPU)
+        (calm, same), _ = embed_views(encoder.eval(), table, rows, PLAN, CPU)
+    assert (first - second).abs().max() > 1e-2, "dropout was off"
+    torch.testing.assert_close(calm, same, atol=1e-6, rtol=0)
+
+
+def test_learning_rate_falls_linearly_after_a_warm_up():
+    plan = Plan(learning_rate=1.0, batch_size=2, warmup_share=0.2)
+    factors = [plan.factor(step, 10) for step in range(10)]
+    assert factors[:2] == [0.5, 1.0]
+    assert factors[2:] == pytest.approx([1 - i / 8 for i in range(8)])
+    assert [Plan(learning_rate=1.0, batch_size=2).factor(step, 4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
+
+
+def test_the_best_weights_are_kept_not_the_last(bert, tmp_path):
+    scores = iter([10.0, 30.0, 20.0, 5.0])
+    seen = []
+
+    encoder, objective, table = make_problem(bert)
+
+    def dev() -> float:
+        seen.append(encoder.prompt.table.detach().clone())
+        return next(scores)
+
+    recorder = Recorder()
+    state = train(encoder, objective, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
+    assert [(step, best) for step, _, best in recorder.scores] == [(3, True), (6, True), (9, False), (10, False)]
+    assert (state.best_step, state.best_score) == (6, 30.0)
+    assert torch.equal(encoder.prompt.table, seen[1])
+    assert not torch.equal(encoder.prompt.table, seen[3])
+
+
+def test_early_stop(bert, tmp_path):
+    scores = iter([3.0, 2.0, 1.0, 9.0])
+    _, state, recorder = run(bert, tmp_path, replace(PLAN, early_stop=2), dev=lambda: next(scores))
+    assert state.step == 9
+    assert [score for _, score, _ in recorder.scores] == [3.0, 2.0, 1.0]
+
+
+def test_a_loss_that_is_no_number_is_one_line(bert, tmp_path):
+    encoder, objective, table = make_problem(bert)
+    with torch.no_grad():
+        encoder.prompt.table.fill_(float("nan"))
+    with pytest.raises(CseError, match=r"train.learning_rate: the loss is nan at step 5"):
+        train(encoder, objective, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_stopped_run_goes_on_to_the_same_weights(bert, tmp_path, frozen):
+    """A signal between saves; scores of the dev set are remembered too."""
+
+    def dev_of(encoder):
+        return lambda: float(sum(weight.detach().abs().sum() for weight in encoder.trainable().values()))
+
+    plan = replace(PLAN, learning_rate=0.01)
+    whole, objective, table = make_problem(bert, frozen=frozen)
+    start = {name: weight.detach().clone() for name, weight in whole.trainable().items()}
+    expected = train(
+        whole, objective, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "whole"), observer=Recorder()
+    )
+    result = {name: weight.detach().clone() for name, weight in whole.trainable().items()}
+
+    def restart():
+        with torch.no_grad():
+            for name, weight in whole.trainable().items():
+                weight.copy_(start[name])
+
+    class Stop(Recorder):
+        def step(self, record):
+            super().step(record)
+            signal.raise_signal(signal.SIGTERM)
+
+    restart()
+    with pytest.raises(Interrupted) as stop:
+        train(whole, objective, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=Stop())
+    assert stop.value.number == signal.SIGTERM
+    restart()
+    recorder = Recorder()
+    state = train(
+        whole, objective, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=recorder
+    )
+    assert recorder.starts == [(5, 10)]
+    assert state.evaluations == expected.evaluations
+    assert all(torch.equal(result[name], weight) for name, weight in whole.trainable().items())
+
+
+SCRIPT = """
+import sys, torch
+from pathlib import Path
+torch.set_num_threads(1)
+from cse.model.backbone import find_backbone, load_backbone
+from cse.training.loop import Plan, train
+from cse.training.state import RunFolder
+from tests.training.helpers import Recorder, make_problem
+
+class Slow(Recorder):
+    def step(self, record):
+        print("step", record.step, flush=True)
+
+backbone = load_backbone(find_backbone(sys.argv[1]))
+encoder, objective, table = make_problem(backbone, mlp="train_only", rows=400)
+plan = Plan(learning_rate=0.05, batch_size=8, epochs=4, row_groups=2, eval_every=7, save_every=3, seed=5)
+state = train(encoder, objective, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
+              folder=RunFolder(Path(sys.argv[2])), observer=Slow())
+torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.argv[3])
+"""
+
+
+def start_run(backbone: Path, folder: Path, out: Path) -> subprocess.Popen:
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(backbone), str(folder), str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_weights(tmp_path):
+    """SIGKILL at several moments of one run, then to the end: every bit as in the run that was left alone."""
+    backbone = make_backbone_folder(tmp_path / "backbone", "bert")
+    whole = start_run(backbone, tmp_path / "whole", tmp_path / "whole.pt")
+    whole.communicate(timeout=120)
+    assert whole.returncode == 0
+
+    kills = 0
+    for target in (15, 60, 110, 160):
+        process = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt")
+        for line in process.stdout:
+            if line.startswith("step") and int(line.split()[1]) >= target:
+                time.sleep(0.007 * kills)  # not always right after a report
+                process.kill()
+                break
+        kills += process.wait(timeout=60) == -signal.SIGKILL
+    assert kills == 4
+    assert not (tmp_path / "cut.pt").exists()
+    last = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt")
+    output, _ = last.communicate(timeout=120)
+    assert last.returncode == 0
+    first_step = int(output.splitlines()[0].split()[1])
+    assert first_step > 150, "the last run started from the beginning"
+
+    expected, found = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
+    assert torch.equal(expected["table"], found["table"])
+    assert expected["state"]["evaluations"] == found["state"]["evaluations"]
+    for name, weight in expected["state"]["weights"].items():
+        assert torch.equal(weight, found["state"]["weights"][name]), name
+
+
+def test_a_state_that_cannot_be_read_is_not_used(bert, tmp_path):
+    run(bert, tmp_path)
+    state = tmp_path / "state.pt"
+    state.write_bytes(state.read_bytes()[:200])
+    assert RunFolder(tmp_path).load() is None
+
+
+def test_the_fingerprint_sees_settings_and_bytes(tmp_path):
+    file = tmp_path / "rows.arrow"
+    file.write_bytes(b"one")
+    first = fingerprint({"lr": 0.1}, [file])
+    assert first == fingerprint({"lr": 0.1}, [file])
+    assert first != fingerprint({"lr": 0.2}, [file])
+    file.write_bytes(b"two")
+    assert first != fingerprint({"lr": 0.1}, [file])
+
+
+def test_bf16_follows_fp32(bert, tmp_path):
+    """The same first update in both precisions points the same way."""
+    encoder, objective, table = make_problem(bert, dropout=0.0)
+    gradients = []
+    for bf16 in (False, True):
+        encoder.eval().zero_grad()
+        views, _ = embed_views(encoder, table, np.arange(16), replace(PLAN, bf16=bf16), CPU)
+        assert all(view.dtype == torch.float32 for view in views)
+        objective(views)["loss"].backward()
+        gradients.append(encoder.prompt.table.grad.flatten().clone())
+    assert not torch.equal(*gradients), "bf16 was off"
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.98
