@@ -12,8 +12,12 @@ from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from cse.model.backbone import Backbone, find_backbone, load_backbone
 
-WORDS = """a the cat dog bird child woman man sits sleeps runs eats reads on under near mat sofa garden house red
-blue small big old new quickly slowly not no never two three friends music rain sun river bread apple book""".split()
+WORDS = [
+    "a", "the", "cat", "dog", "bird", "child", "woman", "man", "sits", "sleeps", "runs", "eats", "reads", "on",
+    "under", "near", "mat", "sofa", "garden", "house", "red", "blue", "small", "big", "old", "new", "quickly",
+    "slowly", "not", "no", "never", "two", "three", "friends", "music", "rain", "sun", "river", "bread", "apple",
+    "book",
+]  # fmt: skip
 
 SHAPE = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,

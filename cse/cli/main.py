@@ -13,7 +13,7 @@ import click
 from cse.cli.preset import preset
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings, load_settings
-from cse.stages.common import BUNDLE, CHECKPOINT, DEBUG_VARIABLE, PREPARED, run_safely
+from cse.stages.common import BUNDLE, CHECKPOINT, DEBUG_VARIABLE, METRICS, PREPARED, run_safely
 
 _EPILOG = """\b
 A first run, with generated data and the built-in MiniLM backbone:
@@ -65,7 +65,8 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     """Turn a source of text into Arrow data sets, and count what was dropped."""
     from cse.stages.prepare import prepare_stage
 
-    prepare_stage(_settings(params, overrides), prepared=out)
+    metrics = METRICS / "prepare.json" if out == PREPARED else out.with_suffix(".json")
+    prepare_stage(_settings(params, overrides), prepared=out, metrics=metrics)
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
@@ -139,7 +140,7 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
     export_stage(_settings(params, overrides), model=model, prepared=data, bundle=out, **named)
 
 
-@cli.command(epilog='\b\nExample:\n  cse encode data/bundle sentences.txt --out vectors.npy')
+@cli.command(epilog="\b\nExample:\n  cse encode data/bundle sentences.txt --out vectors.npy")
 @click.argument("model")
 @click.argument("text", type=click.File(encoding="utf-8"), default="-")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="A .npy file, float32 (lines, dimension).")
@@ -207,4 +208,3 @@ def _tasks(folder: Path) -> list[Any]:
     if found.missing:
         click.echo(f"not in {folder}: {', '.join(found.missing)}", err=True)
     return found.tasks
-

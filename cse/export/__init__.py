@@ -1,0 +1,1 @@
+"""The ONNX bundle and the proof that it is the model."""

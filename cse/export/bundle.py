@@ -28,9 +28,7 @@ class Draft:
 
 
 @contextmanager
-def write_bundle(
-    encoder: SentenceEncoder, out: Path, *, normalize: bool, metrics: dict[str, Any]
-) -> Iterator[Draft]:
+def write_bundle(encoder: SentenceEncoder, out: Path, *, normalize: bool, metrics: dict[str, Any]) -> Iterator[Draft]:
     """Yield a loadable draft of the bundle to check; it takes the place of ``out`` when the block ends without error.
 
     Args:

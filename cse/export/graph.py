@@ -6,11 +6,13 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from cse.export.optimize import fused, optimize
 from cse.model.encoder import SentenceEncoder
 
 OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix and all
@@ -49,7 +51,7 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
     mask_BL[1, 4:] = 0
     ids_BL = torch.where(mask_BL == 1, torch.arange(length) + 5, encoder.backbone.pad_id)
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with _quiet(), torch.no_grad():
+    with _quiet(), torch.no_grad(), fused(encoder.backbone.model):
         program = torch.onnx.export(
             _Inference(encoder),
             (ids_BL, mask_BL),
@@ -64,10 +66,11 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
         assert program is not None  # noqa: S101 - the dynamo exporter returns a program or raises
         size = sum(weight.numel() * weight.element_size() for weight in encoder.parameters())
         program.save(str(path), external_data=size > 1_900_000_000)
+    optimize(path, path)
 
 
 @contextlib.contextmanager
-def _quiet() -> contextlib.AbstractContextManager[None]:  # type: ignore[misc]
+def _quiet() -> Iterator[None]:
     """Keep the exporter's progress lines and deprecation notes of its own parts off the user's terminal."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

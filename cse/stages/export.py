@@ -44,7 +44,7 @@ def export_stage(
 
 def _sentences(data: PreparedData, count: int) -> list[str]:
     """Return up to ``count`` sentences of the evaluation data, else of the training rows."""
-    found = dict.fromkeys(text for task in data.tasks for pair in zip(task.sentence1, task.sentence2) for text in pair)
+    found = dict.fromkeys(text for task in data.tasks for text in (*task.sentence1, *task.sentence2))
     if not found:
         found = dict.fromkeys(data.train[: 2 * count][data.train.column_names[0]])
     if not found:

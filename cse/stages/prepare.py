@@ -1,4 +1,4 @@
-"""Stage ``prepare``: sources to prepared data; ``python -m cse.stages.prepare`` runs it with ``params.yaml``."""
+"""Stage ``prepare``: a source of text becomes Arrow data sets."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ import click
 from cse.data.prepare import prepare
 from cse.files import publish_file
 from cse.settings import Settings
-from cse.settings.tree import DataSettings
 from cse.stages.common import METRICS, PREPARED, run_stage
 
+GROUPS = ("data",)
 
-def run(settings: DataSettings, out: Path = PREPARED, metrics: Path = METRICS, progress: bool = True) -> dict[str, Any]:
-    """Prepare the data into ``out``, write the counts to ``prepare.json`` in ``metrics``, and return the report.
+
+def prepare_stage(
+    settings: Settings, *, prepared: Path = PREPARED, metrics: Path = METRICS / "prepare.json", progress: bool = True
+) -> None:
+    """Prepare the data, write the counts as metrics and print a summary.
 
     Raises:
         CseError: anything wrong with the data; both outputs are as they were.
         OSError: an output cannot be written.
     """
-    report = prepare(settings, out, progress)
-    with publish_file(metrics / "prepare.json") as file:
+    report = prepare(settings.data, prepared, progress)
+    with publish_file(metrics) as target:
         text = json.dumps(counts(report), indent=2, sort_keys=True) + "\n"
-        file.write_text(text, encoding="utf-8", newline="\n")
-    return report
+        target.write_text(text, encoding="utf-8", newline="\n")
+    click.echo(summary(report))
 
 
 def counts(report: dict[str, Any]) -> dict[str, int]:
@@ -64,15 +67,5 @@ def summary(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def prepare_stage(settings: Settings) -> None:
-    """Run the stage with the group ``data`` and print a summary."""
-    click.echo(summary(run(settings.data)))
-
-
-def main() -> None:
-    """Run the stage with ``params.yaml`` of the working folder."""
-    run_stage(prepare_stage)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage(prepare_stage)

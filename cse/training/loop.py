@@ -179,9 +179,7 @@ def _evaluate(encoder: SentenceEncoder, dev: Callable[[], float], state: RunStat
     observer.evaluated(state.step, score, best)
 
 
-def _restore(
-    weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, state: RunState
-) -> None:
+def _restore(weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, state: RunState) -> None:
     _copy_into(weights, state.weights)
     optimizer.load_state_dict(state.optimizer)
 

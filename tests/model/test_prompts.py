@@ -187,10 +187,12 @@ def test_counts_of_bert_base_are_those_of_the_paper():
     class Shape:
         layers, heads, hidden_size = 12, 12, 768
 
-    counts = {k: DeepPrompt("key_value", Shape, length=k, dropout=0, init_std=0.02).table.numel() for k in (10, 12, 14, 16)}
+    def count(kind: str, length: int) -> int:
+        return DeepPrompt(kind, Shape, length=length, dropout=0, init_std=0.02).table.numel()
+
+    counts = {length: count("key_value", length) for length in (10, 12, 14, 16)}
     assert counts == {10: 184_320, 12: 221_184, 14: 258_048, 16: 294_912}
-    hidden = DeepPrompt("hidden_state", Shape, length=12, dropout=0, init_std=0.02)
-    assert hidden.table.numel() == 110_592
+    assert count("hidden_state", 12) == 110_592
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ def make_rows(count: int = 40, seed: int = 0) -> Dataset:
     rows = []
     for _ in range(count):
         anchor = text(int(rng.integers(2, 9)))
-        rows.append(
-            {"sent0": " ".join(anchor), "sent1": " ".join(anchor[:-1]), "hard_neg": " ".join(text(int(rng.integers(1, 5))))}
-        )
+        negative = text(int(rng.integers(1, 5)))
+        rows.append({"sent0": " ".join(anchor), "sent1": " ".join(anchor[:-1]), "hard_neg": " ".join(negative)})
     return Dataset.from_list(rows)
 
 
@@ -44,7 +43,7 @@ def make_table(backbone, rows: int = 40, view: str = "triplets") -> TokenTable:
 class Recorder:
     """An observer that keeps what it was told."""
 
-    def __init__(self, kill_after: int | None = None) -> None:
+    def __init__(self) -> None:
         self.starts, self.records, self.scores, self.closed = [], [], [], 0
 
     def start(self, done, steps):

@@ -1,0 +1,40 @@
+# Every verb makes .venv on its first run and reuses it after. Needs Python 3.11+ and pip, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export DVC_NO_ANALYTICS := 1
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: repro test test-all lint install benchmark clean
+
+repro: $(STAMP)            ## prepare, train, evaluate, export: whatever changed
+	dvc repro
+
+test: $(STAMP) lint        ## fast tests, lint and types (under 10 minutes)
+	python -m pytest
+
+test-all: $(STAMP)         ## slow end-to-end and fault tests (under an hour)
+	python -m pytest -m slow --timeout 1800
+
+lint: $(STAMP)
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+
+install: $(STAMP)
+
+benchmark: $(STAMP)        ## ratios against sentence-transformers, in one run
+	pip install -q -c constraints.txt -e '.[benchmarks]'
+	python -m benchmarks.throughput
+
+# pip, not uv or poetry: the constraints pin versions, pip decides which build of torch fits the machine
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:                     ## remove the environment; data stays
+	rm -rf $(VENV)
