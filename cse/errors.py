@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
 import signal
 from collections.abc import Iterable
 
@@ -37,7 +38,7 @@ def describe_os_error(error: OSError) -> str:
     where = f" {error.filename}" if error.filename else ""
     if error.errno in _FULL_DISK:
         return (
-            f"no space left while writing{where} ({error.strerror}): free some space and run again; "
+            f"no space left while writing{where} ({os.strerror(error.errno)}): free some space and run again; "
             "what was finished before is untouched"
         )
     return f"{error.strerror or error}{':' + where if where else ''}"

@@ -56,6 +56,17 @@ def publish_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name ``path`` in an error of the operating system that names no file: a failed write does not say where."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def _sibling(out: Path) -> Iterator[tuple[Path, Path]]:
     """Yield names for the new and the old output beside ``out``; whatever is left of them is removed at the end."""
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +76,8 @@ def _sibling(out: Path) -> Iterator[tuple[Path, Path]]:
     old = out.with_name(f".{out.name}.old-{mark}")
     _active.add(mark)
     try:
-        yield new, old
+        with naming(out):
+            yield new, old
     finally:
         _remove(new)
         if os.path.lexists(out):

@@ -13,6 +13,7 @@ import click
 from cse.cli.preset import preset
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings, load_settings
+from cse.settings.load import check_settings, set_key
 from cse.stages.common import BUNDLE, CHECKPOINT, DEBUG_VARIABLE, METRICS, PREPARED, run_safely
 
 _EPILOG = """\b
@@ -92,7 +93,9 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 @click.argument("models", nargs=-1)
 @_params
 @_set
-@click.option("--data", type=click.Path(path_type=Path), help="SentEval's downstream folder, or prepared data.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="SentEval's downstream folder, scored pairs, or prepared data."
+)
 @click.option("--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the scores here too.")
 def evaluate(
@@ -103,16 +106,17 @@ def evaluate(
     A model is a checkpoint folder, a bundle folder, or a bare backbone by folder or hub id. Without MODELS this is
     the pipeline's stage: the trained checkpoint beside its backbone.
     """
+    from cse.data.store import PreparedData
     from cse.evaluation.table import format_table
     from cse.files import publish_file
     from cse.stages.evaluate import evaluate_stage, write_json
     from cse.stages.open_model import evaluate_models
 
-    settings = _settings(params, overrides) if params.exists() or params != PARAMS_FILE else Settings()
+    settings = _settings(params if params.exists() or params != PARAMS_FILE else None, overrides)
     if not models and data is None and json_path is None and style == "text":
         evaluate_stage(settings)
         return
-    tasks = _tasks(data or PREPARED)
+    tasks = PreparedData(PREPARED).tasks if data is None else _tasks(data, settings)
     results = evaluate_models(
         list(models or [str(CHECKPOINT)]),
         tasks,
@@ -154,15 +158,21 @@ def encode(model: str, text: Any, out: Path, batch_size: int, device: str, norma
     from cse.files import publish_file
     from cse.stages.open_model import open_model
 
+    lines: list[str] = []
+    source = getattr(text, "name", "<stdin>")
     try:
-        lines = [line.rstrip("\r\n") for line in text]
-    except UnicodeDecodeError as error:
-        raise CseError(f"{text.name}: not UTF-8 at byte {error.start}; convert it first") from None
+        lines.extend(line.rstrip("\r\n") for line in text)
+    except UnicodeDecodeError:
+        raise CseError(f"{source}: not UTF-8 after line {len(lines)}; convert it first") from None
+    if not lines:
+        raise CseError(f"{source}: no lines to encode; give one sentence a line")
     encoder = open_model(model, device=device)
     bar = sys.stderr.isatty()
     vectors = encoder.encode(lines, batch_size=batch_size, normalize=normalize, show_progress_bar=bar)
     with publish_file(out) as target, target.open("wb") as stream:
-        np.save(stream, vectors)
+        # as np.save, which would hide the reason of a failed write
+        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(vectors))
+        stream.write(vectors.data)
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
 
 
@@ -171,7 +181,9 @@ def main() -> None:
 
     def work() -> None:
         try:
-            cli.main(standalone_mode=False)
+            cli.main(prog_name="cse", standalone_mode=False)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
         except click.exceptions.Abort:
             raise KeyboardInterrupt from None
         except click.ClickException as error:
@@ -185,26 +197,42 @@ def _help_hint(error: click.ClickException) -> str:
     return "" if ctx is None else f" (see {ctx.command_path} --help)"
 
 
-def _settings(params: Path, overrides: Sequence[str]) -> Settings:
+def _settings(params: Path | None, overrides: Sequence[str]) -> Settings:
+    """Read the settings file, or take the defaults where there is none, and apply the overrides."""
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     values = {}
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise CseError(f"--set {override}: write it as KEY=VALUE, for instance train.epochs=2")
-        values[key.strip()] = YAML(typ="safe", pure=True).load(value)
-    return load_settings(params, values)
+        try:
+            values[key.strip()] = YAML(typ="safe", pure=True).load(value)
+        except YAMLError:
+            raise CseError(f"--set {override}: {value!r} is not a YAML value; quote it if it is text") from None
+    if params is not None:
+        return load_settings(params, values)
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        set_key(tree, key, value)
+    return check_settings(tree, where="--set")
 
 
-def _tasks(folder: Path) -> list[Any]:
-    """Return the evaluation tasks of prepared data, or of a SentEval folder or file of scored pairs."""
+def _tasks(path: Path, settings: Settings) -> list[Any]:
+    """Return the evaluation tasks of prepared data, of a SentEval folder, or of a file of scored pairs."""
     from cse.data.evaluation import read_senteval
+    from cse.data.scored_file import read_scored_file
     from cse.data.store import TASKS_FILE, PreparedData
 
-    if (folder / TASKS_FILE).is_file():
-        return PreparedData(folder).tasks
-    found = read_senteval(folder)
+    if (path / TASKS_FILE).is_file():
+        return PreparedData(path).tasks
+    if path.is_file():
+        lowest, highest = settings.data.score_range
+        return [read_scored_file(path, settings.data.encoding, (lowest, highest))]
+    if not path.exists():
+        raise CseError(f"--data {path}: no such file or folder")
+    found = read_senteval(path)
     if found.missing:
-        click.echo(f"not in {folder}: {', '.join(found.missing)}", err=True)
+        click.echo(f"not in {path}: {', '.join(found.missing)}", err=True)
     return found.tasks

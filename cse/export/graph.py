@@ -15,6 +15,7 @@ from torch import nn
 from cse.export.optimize import fused, optimize
 from cse.model.encoder import SentenceEncoder
 
+EXTERNAL_DATA_BYTES = 1_900_000_000  # protobuf holds 2 GB; weights beyond this go into a file of their own
 OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix and all
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
 
@@ -43,7 +44,7 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
 
     Args:
         encoder: on the CPU.
-        path: file to write; weights over 2 GB go to ``path.data`` beside it.
+        path: file to write; weights over ``EXTERNAL_DATA_BYTES`` go to ``path.data`` beside it.
     """
     encoder.eval()
     rows, length = 3, 7
@@ -65,7 +66,7 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
         )
         assert program is not None  # noqa: S101 - the dynamo exporter returns a program or raises
         size = sum(weight.numel() * weight.element_size() for weight in encoder.parameters())
-        program.save(str(path), external_data=size > 1_900_000_000)
+        program.save(str(path), external_data=size > EXTERNAL_DATA_BYTES)
     optimize(path, path)
 
 

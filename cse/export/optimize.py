@@ -96,6 +96,9 @@ def fused(model: nn.Module) -> Iterator[None]:
 def optimize(source: Path | str, target: Path | str) -> None:
     """Give every attention node with past inputs its present outputs, and join chains of reshapes.
 
+    What the exporter noted about its own run (source paths, line numbers) goes too: a bundle's bytes depend on the
+    model and on the versions of the packages, not on the machine.
+
     The numbers do not change. ``target`` may be ``source``. Weights kept in a ``.data`` file stay there: the target
     then needs that file beside it under the same name.
     """
@@ -108,6 +111,7 @@ def optimize(source: Path | str, target: Path | str) -> None:
             for slot, name in ((1, f"present_key_{number}"), (2, f"present_value_{number}")):
                 node.output[slot] = node.output[slot] or name
     _join_reshapes(graph)
+    _drop_notes(model)
     onnx.save(model, str(target))
 
 
@@ -115,6 +119,13 @@ def attention_nodes(path: Path | str) -> int:
     """Count the fused attention nodes of a graph: one for each layer, or attention fell apart into small nodes."""
     graph = onnx.load(str(path), load_external_data=False).graph
     return sum((node.domain, node.op_type) in _ATTENTION for node in graph.node)
+
+
+def _drop_notes(model: onnx.ModelProto) -> None:
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        del part.metadata_props[:]
+        part.doc_string = ""
 
 
 def _join_reshapes(graph: onnx.GraphProto) -> None:

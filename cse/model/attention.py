@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface
 
+from cse.model.dropout import dropout as cheap_dropout
+
 PREFIX_ATTENTION = "cse_prefix"
 
 # one (key, value) per layer, each (H, P, K) shared by all rows or (B, H, P, K) drawn per row
@@ -50,10 +52,30 @@ def prefix_attention(
         rows = key_BHLK.shape[0]
         key_BHLK = torch.cat([_per_row(prefix_key, rows).to(key_BHLK.dtype), key_BHLK], dim=2)
         value_BHLK = torch.cat([_per_row(prefix_value, rows).to(value_BHLK.dtype), value_BHLK], dim=2)
-    output_BHLK = F.scaled_dot_product_attention(
-        query_BHLK, key_BHLK, value_BHLK, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
-    )
+    if dropout > 0.0 and query_BHLK.device.type == "cpu":
+        output_BHLK = _attend_with_dropout(query_BHLK, key_BHLK, value_BHLK, attention_mask, dropout, scaling)
+    else:
+        output_BHLK = F.scaled_dot_product_attention(
+            query_BHLK, key_BHLK, value_BHLK, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+        )
     return output_BHLK.transpose(1, 2), None
+
+
+def _attend_with_dropout(
+    query_BHLK: torch.Tensor,
+    key_BHLK: torch.Tensor,
+    value_BHLK: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float,
+    scaling: float | None,
+) -> torch.Tensor:
+    """Do what torch's own kernel does on a CPU when there is dropout, with a mask that is cheap to draw."""
+    scale = query_BHLK.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = (query_BHLK * scale) @ key_BHLK.transpose(-2, -1)
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, float("-inf"))
+    share = scores.softmax(dim=-1, dtype=torch.float32).to(value_BHLK.dtype)
+    return cheap_dropout(share, dropout) @ value_BHLK
 
 
 def visible_columns(mask_BL: torch.Tensor, prompt_length: int) -> torch.Tensor:

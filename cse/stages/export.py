@@ -11,6 +11,7 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
+from cse.model.checkpoint import load_checkpoint
 from cse.model.encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
@@ -28,7 +29,8 @@ def export_stage(
     bundle: Path = BUNDLE,
 ) -> None:
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle."""
-    encoder = SentenceEncoder.load(model)
+    # the pipeline's own checkpoint is never looked up on the hub
+    encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
     sentences = _sentences(PreparedData(prepared), settings.export.sentences)
     options = settings.export
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}

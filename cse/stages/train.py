@@ -13,7 +13,7 @@ import torch
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
-from cse.files import publish_file, publish_folder
+from cse.files import naming, publish_file, publish_folder
 from cse.model.backbone import find_backbone, load_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
@@ -44,7 +44,7 @@ def train_stage(
     files = find_backbone(settings.backbone.name, settings.backbone.revision)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
-    encoder = encoder_from(load_backbone(files), settings.prompt, settings.pooler, settings.train)
+    encoder = encoder_from(load_backbone(files, settings.pooler.kind), settings.prompt, settings.pooler, settings.train)
     objective = objective_from(settings.objective)
     if settings.objective.energy_hinge.weight > 0 and data.view != "triplets":
         raise CseError(
@@ -73,16 +73,19 @@ def train_stage(
     dev = data.dev
     if dev is None:
         click.echo("no dev pairs: the last weights are kept, not the best; give data.dev_path to choose", err=True)
-    state = train(
-        encoder,
-        objective,
-        table,
-        plan_from(settings.train, bf16=bf16),
-        dev=None if dev is None else lambda: dev_score(encoder, dev, DEV_BATCH),
-        folder=folder,
-        observer=Observers([ProgressBar(), CsvLog(folder.path / "plots"), TensorBoard(scratch / "tensorboard" / run)]),
-        device=device,
-    )
+    with naming(folder.path):
+        state = train(
+            encoder,
+            objective,
+            table,
+            plan_from(settings.train, bf16=bf16),
+            dev=None if dev is None else lambda: dev_score(encoder, dev, DEV_BATCH),
+            folder=folder,
+            observer=Observers(
+                [ProgressBar(), CsvLog(folder.path / "plots"), TensorBoard(scratch / "tensorboard" / run)]
+            ),
+            device=device,
+        )
     facts = _facts(encoder, state)
     with publish_folder(plots) as target:
         for path in sorted((folder.path / "plots").glob("*.csv")):

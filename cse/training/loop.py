@@ -131,7 +131,7 @@ def train(
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 if dev is not None and (state.step % plan.eval_every == 0 or last):
                     _evaluate(encoder, dev, state, observer)
-                    clock = time.monotonic()
+                    clock, sentences, tokens = time.monotonic(), 0, 0
                 if state.step % plan.save_every == 0 or last or received:
                     state.weights = _copies(weights)
                     state.optimizer = optimizer.state_dict()

@@ -9,6 +9,7 @@ import os
 import pickle
 import shutil
 import signal
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,8 +109,14 @@ def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
 
 @contextlib.contextmanager
 def stop_signals(names: Iterable[int]) -> Iterator[list[int]]:
-    """Collect termination signals in a list instead of dying, so that the loop can save its state and leave."""
+    """Collect termination signals in a list instead of dying, so that the loop can save its state and leave.
+
+    Only the main thread may set handlers; in any other the list stays empty and signals are its process's business.
+    """
     received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
     old = {name: signal.signal(name, lambda number, _: received.append(number)) for name in names}
     try:
         yield received

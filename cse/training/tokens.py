@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from datasets import Dataset
@@ -90,8 +91,12 @@ def tokenise(
 
 def batch_rows(count: int, *, batch_size: int, seed: int, epoch: int, step: int) -> np.ndarray:
     """Return the rows of one step of an epoch: a slice of the epoch's own permutation, the last one kept if short."""
-    order = np.random.default_rng([seed, epoch]).permutation(count)
-    return order[step * batch_size : (step + 1) * batch_size]
+    return _epoch_order(count, seed, epoch)[step * batch_size : (step + 1) * batch_size]
+
+
+@lru_cache(maxsize=2)
+def _epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def pad_in_groups(table: TokenTable, rows: np.ndarray, groups: int) -> list[PaddedRows]:

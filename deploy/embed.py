@@ -1,0 +1,123 @@
+"""Embed lines of text with a bundle: the smallest consumer, without torch. See ``deploy/README.md``."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+
+from cse.errors import CseError, describe_os_error
+from cse.runtime.onnx_encoder import OnnxEncoder
+
+CHUNK = 4096  # lines that are read, embedded and written together
+
+EXAMPLES = """examples:
+  echo "A cat sleeps." | python deploy/embed.py data/bundle
+  python deploy/embed.py data/bundle sentences.txt --out vectors.npy
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see --help)\n")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = _Parser(description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, help="folder that `cse export` wrote")
+    parser.add_argument("text", nargs="?", default="-", help="UTF-8 file, one sentence a line; - (default): stdin")
+    parser.add_argument("--out", type=Path, help="a .npy file (lines, dimension), or JSON lines; default: to stdout")
+    parser.add_argument("--batch-size", type=int, default=64, help="most sentences in a batch (default: 64)")
+    parser.add_argument("--provider", default="auto", choices=["auto", "cpu", "cuda"], help="default: auto")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: one for each usable CPU")
+    parser.add_argument("--raw", action="store_true", help="as pooled, not scaled to unit length")
+    return parser.parse_args(arguments)
+
+
+def chunks(text: str) -> Iterator[list[str]]:
+    """Yield the lines of a file or of stdin, some at a time; an empty line is a sentence too."""
+    with open(0 if text == "-" else text, "rb", closefd=text != "-") as stream:
+        lines = (line.rstrip("\r\n") for line in io.TextIOWrapper(stream, encoding="utf-8", newline="\n"))
+        try:
+            while chunk := list(islice(lines, CHUNK)):
+                yield chunk
+        except UnicodeDecodeError as error:
+            raise CseError(f"{text}: not UTF-8 ({error.reason}); convert it first") from None
+
+
+@contextmanager
+def opened(out: Path | None) -> Iterator[BinaryIO]:
+    """Yield a stream to write to; a file takes its place only when it is finished."""
+    if out is None:
+        yield sys.stdout.buffer
+        sys.stdout.flush()
+        return
+    draft = out.with_name(f".{out.name}.tmp-{os.getpid()}")
+    try:
+        with draft.open("wb") as stream:
+            yield stream
+        draft.replace(out)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def watched(found: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Count lines on a terminal, where tqdm is installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield from found
+        return
+    with tqdm(unit=" lines", disable=not sys.stderr.isatty()) as bar:
+        for chunk in found:
+            yield chunk
+            bar.update(len(chunk))
+
+
+def embed(options: argparse.Namespace) -> None:
+    """Embed every line and write the vectors in the same order."""
+    encoder = OnnxEncoder(options.bundle, provider=options.provider, threads=options.threads)
+    settings: dict[str, Any] = {"batch_size": options.batch_size, "normalize": False if options.raw else None}
+    as_array = options.out is not None and options.out.suffix == ".npy"
+    vectors = [np.empty((0, encoder.dimension), np.float32)]
+    with opened(options.out) as stream:
+        for chunk in watched(chunks(options.text)):
+            found = encoder.encode(chunk, **settings)
+            if as_array:
+                vectors.append(found)
+                continue
+            for line, vector in zip(chunk, found.tolist(), strict=True):
+                stream.write(json.dumps({"text": line, "embedding": vector}).encode() + b"\n")
+            stream.flush()
+        if as_array:
+            np.save(stream, np.concatenate(vectors))
+
+
+def main() -> int:
+    """Return 0, or 2 after one line that says what is wrong."""
+    try:
+        embed(parse())
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (CseError, OSError) as error:
+        line = describe_os_error(error) if isinstance(error, OSError) else " ".join(str(error).split())
+        sys.stderr.write(f"error: {line}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

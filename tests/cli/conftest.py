@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cse.cli import main
+from cse.stages.common import DEBUG_VARIABLE
+from tests.cli.workspace import Outcome, write_params, write_prepared
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cse(monkeypatch, capsys) -> Run:
+    """Run the command line in this process: ``cse("encode", "model", stdin=b"...")``."""
+    monkeypatch.setenv(DEBUG_VARIABLE, "")
+
+    def run(*args, stdin: bytes = b"") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["cse", *map(str, args)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Outcome(left.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(tiny_folders, tmp_path_factory) -> Path:
+    """A project folder after ``cse train`` and ``cse export``; do not change it."""
+    folder = tmp_path_factory.mktemp("project")
+    write_prepared(folder / "data/prepared")
+    write_params(folder / "params.yaml", tiny_folders["bert"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in ("train", "export"):
+            patch.setattr(sys, "argv", ["cse", command])
+            with pytest.raises(SystemExit) as left:
+                main()
+            assert left.value.code == 0
+    return folder
+
+
+@pytest.fixture
+def project(trained, tmp_path, monkeypatch) -> Path:
+    """A copy of the trained project, as the working folder."""
+    folder = Path(shutil.copytree(trained, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch) -> Path:
+    """A working folder with nothing in it."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

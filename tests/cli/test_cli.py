@@ -1,0 +1,328 @@
+"""The command line: help that teaches, commands that write what they say, mistakes that end in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import click
+import numpy as np
+import pytest
+
+import cse as library
+from cse.cli.main import cli
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.settings import Settings, load_settings
+from cse.settings.presets import preset_names
+from cse.settings.tree import DataSettings
+from tests.cli.workspace import contents, full_disk
+
+SENTENCES = ["the cat sits on the mat", "dog", "two small birds eat red apple bread", "", "a woman reads"]
+
+
+def commands(command=cli, path=()):
+    """Every command of the tree with the words that call it."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from commands(child, (*path, name))
+
+
+LEAVES = [path for path, command in commands() if not isinstance(command, click.Group)]
+
+
+# ---- help ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_commands_are_known_here():
+    assert len(LEAVES) > 6
+    assert {"prepare", "train", "evaluate", "export", "encode", "preset"} <= {path[0] for path in LEAVES}
+
+
+@pytest.mark.parametrize("path", [(), *LEAVES], ids=" ".join)
+def test_help_shows_an_example_that_is_a_command(cse, path):
+    done = cse(*path, "--help")
+    assert (done.code, done.err) == (0, "")
+    shown = re.findall(rf"^ +(?:echo .*\| )?cse {' '.join(path)}.*$", done.out, re.MULTILINE)
+    assert shown, "no example line"
+    for line in shown:
+        words = line.split("cse ", 1)[1].split()
+        assert (words[0],) in LEAVES or tuple(words[:2]) in LEAVES
+    assert all(option.help or option.name in {"batch_size", "device", "style", "params"} for option in options(path))
+
+
+def options(path):
+    return [p for known, command in commands() if known == path for p in command.params if isinstance(p, click.Option)]
+
+
+@pytest.mark.parametrize("path", [(), ("preset",)])
+def test_group_alone_shows_its_help(cse, path):
+    alone, asked = cse(*path), cse(*path, "--help")
+    assert (alone.code, alone.err, alone.out) == (0, "", asked.out)
+
+
+def test_version(cse):
+    assert library.__version__ in cse("--version").out
+
+
+# ---- mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["trian"], "'trian'"),
+        (["train", "--lenght", "3"], "No such option '--lenght'"),
+        (["train", "-s", "train.epochs"], "--set train.epochs: write it as KEY=VALUE"),
+        (["train", "-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
+        (["train", "-s", "train.epochs=[2"], "--set train.epochs=[2: '[2' is not a YAML value"),
+        (["train", "-s", "train.epochs=two"], "train.epochs: input should be a valid integer, found 'two'"),
+        (["train", "-s", "train=2"], "train: "),
+        (["train", "-p", "other.yaml"], "other.yaml: no such file"),
+        (["train", "--data", "nowhere"], "nowhere: no prepared data; run `cse prepare`"),
+        (["prepare", "-s", "data.source=files"], "data/raw/evaluation: no such file or folder"),
+        (["export", "data/checkpont"], "no folder data/checkpont; did you mean 'data/checkpoint'?"),
+        (["export", "--data", "nowhere"], "nowhere: no prepared data"),
+        (["encode", "data/bundel", "--out", "x.npy"], "data/bundel: no such folder; did you mean 'data/bundle'?"),
+        (["encode", "./nowhere", "--out", "x.npy"], "./nowhere: no such folder"),
+        (["encode", "data", "--out", "x.npy"], "data: no checkpoint.json, bundle.json or config.json in it"),
+        (["encode", "params.yaml", "--out", "x.npy"], "params.yaml: a file; name the folder of a checkpoint"),
+        (["encode", "data/bundle"], "--out"),
+        (["encode", "data/bundle", "nowhere.txt", "--out", "x.npy"], "nowhere.txt"),
+        (["encode", "data/bundle", "--out", "x.npy", "--batch-size", "0"], "--batch-size"),
+        (["evaluate", "data/bundle", "--data", "nowhere"], "--data nowhere: no such file or folder"),
+        (["evaluate", "data/bundle", "--format", "html"], "--format"),
+        (["evaluate", "data/bundle", "data/nowhere"], "data/nowhere: no such folder"),
+        (["preset", "use", "promcse-eh-bert-bas"], "did you mean 'promcse-eh-bert-base'?"),
+        (["preset", "show", "promcse-eh-bert-bas"], "did you mean 'promcse-eh-bert-base'?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistake_is_one_line(cse, project, args, message):
+    before = contents(project)
+    done = cse(*args, stdin=b"a cat\n")
+    assert message in done.refused()
+    assert done.out == ""
+    assert contents(project) == before, "a refused command changed something"
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "export"])
+def test_nothing_prepared_says_what_to_run(cse, empty, tiny_folders, command):
+    (empty / "params.yaml").write_text(f"backbone: {{name: {tiny_folders['bert']}}}\n")
+    line = cse(command).refused()
+    assert "cse prepare" in line or "cse train" in line
+
+
+def test_unknown_key_in_params(cse, project):
+    params = project / "params.yaml"
+    params.write_text(params.read_text() + "evaluations: {device: cpu}\n")
+    assert cse("train").refused() == "params.yaml: evaluations: unknown key; did you mean 'evaluation'?"
+
+
+def test_no_params_says_how_to_get_one(cse, empty):
+    assert cse("train").refused() == "params.yaml: no such file; `cse preset use NAME` writes one"
+
+
+def test_override_counts_without_a_params_file_too(cse, project):
+    (project / "params.yaml").unlink()
+    assert "evaluation.batch_size" in cse("evaluate", "data/bundle", "-s", "evaluation.batch_size=0").refused()
+
+
+def test_damaged_model_is_one_line(cse, project):
+    weights = project / "data/checkpoint/weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert (
+        "weights.safetensors: truncated" in cse("encode", "data/checkpoint", "--out", "x.npy", stdin=b"a\n").refused()
+    )
+    graph = project / "data/bundle/model.onnx"
+    graph.write_bytes(graph.read_bytes()[:100])
+    assert "model.onnx: 100 bytes" in cse("encode", "data/bundle", "--out", "x.npy", stdin=b"a\n").refused()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_debug_shows_the_trace(cse, project, before):
+    done = cse(*["--debug"] * before, "train", "--data", "nowhere")
+    assert ("Traceback" in done.err) == before
+    assert done.err.splitlines()[-1] == "error: nowhere: no prepared data; run `cse prepare`"
+    assert done.code == 2
+
+
+# ---- presets ------------------------------------------------------------------------------------------------------
+
+
+def test_preset_list_names_every_preset(cse):
+    lines = cse("preset", "list").out.splitlines()
+    assert [line.split()[0] for line in lines] == preset_names()
+    assert len(lines) > 3
+    assert all(len(line.split()) > 3 for line in lines), "a preset without a description"
+
+
+def test_preset_show_and_use(cse, empty):
+    shown = cse("preset", "show", "promcse-unsup-bert-base").out
+    assert "source: " in shown
+    assert re.search(r"^  prompt\.length: \d+$", shown, re.MULTILINE)
+    done = cse("preset", "use", "promcse-unsup-bert-base")
+    assert done.code == 0
+    assert re.fullmatch(r"params\.yaml: now promcse-unsup-bert-base, \d+ keys changed; .*", done.out.splitlines()[-1])
+    settings = load_settings(empty / "params.yaml")
+    assert f"prompt.length: {settings.prompt.length}" in shown
+    assert settings != Settings()
+
+
+# ---- prepare ------------------------------------------------------------------------------------------------------
+
+
+def test_prepare_writes_where_it_is_told(cse, empty):
+    (empty / "params.yaml").write_text("data: {sample_rows: 60}\n")
+    done = cse("prepare", "--out", "mine", "-s", "data.view=pairs", "-s", "objective.energy_hinge.weight=0")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("train ")
+    data = PreparedData(empty / "mine")
+    assert (data.view, len(data.train)) == ("pairs", data.report["train"]["kept"])
+    assert not (empty / "data").exists(), "the pipeline's own folder is left alone"
+
+
+# ---- encode -------------------------------------------------------------------------------------------------------
+
+
+def test_encode_a_file_with_checkpoint_and_bundle(cse, project):
+    (project / "text.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    vectors = {}
+    for model in ("checkpoint", "bundle"):
+        done = cse("encode", f"data/{model}", "text.txt", "--out", f"deep/{model}.npy", "--device", "cpu")
+        assert (done.code, done.out) == (0, "")
+        assert done.err == f"deep/{model}.npy: 5 vectors of 32 dimensions\n"
+        vectors[model] = np.load(project / f"deep/{model}.npy")
+        assert (vectors[model].shape, vectors[model].dtype) == ((5, 32), np.float32)
+    np.testing.assert_allclose(vectors["checkpoint"], vectors["bundle"], atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(vectors["bundle"], axis=1), 1, atol=1e-5)
+    expected = library.SentenceEncoder.load("data/checkpoint").encode(SENTENCES)
+    np.testing.assert_allclose(vectors["checkpoint"], expected, atol=1e-6)
+
+
+def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
+    for number, ends in enumerate(("\n", "\r\n")):
+        text = ends.join(SENTENCES).encode()
+        assert cse("encode", "data/bundle", "--out", f"{number}.npy", "--raw", stdin=text).code == 0
+    unix, windows = (np.load(project / f"{number}.npy") for number in (0, 1))
+    assert unix.shape == (5, 32), "a last line without an end counts too"
+    np.testing.assert_array_equal(unix, windows)
+    assert np.abs(np.linalg.norm(unix, axis=1) - 1).max() > 0.1
+
+
+def test_encode_what_is_no_text(cse, project):
+    assert cse("encode", "data/bundle", "--out", "x.npy").refused() == (
+        "<stdin>: no lines to encode; give one sentence a line"
+    )
+    (project / "empty.txt").write_text("")
+    assert "empty.txt: no lines to encode" in cse("encode", "data/bundle", "empty.txt", "--out", "x.npy").refused()
+    (project / "latin.txt").write_bytes("a cat\nein Kätzchen\n".encode("latin-1"))
+    assert "latin.txt: not UTF-8" in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
+    assert not (project / "x.npy").exists()
+
+
+# ---- evaluate -----------------------------------------------------------------------------------------------------
+
+
+def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, project, tiny_folders):
+    bare = str(tiny_folders["bert"])
+    done = cse("evaluate", "data/checkpoint", "data/bundle", bare, "--json", "scores/all.json")
+    assert done.code == 0
+    head, *rows = [re.split(r" {2,}", line.strip()) for line in done.out.splitlines()]
+    assert head == ["model", "near", "far", "mean of 2 tasks"]
+    assert [row[0] for row in rows] == [
+        name for model in ("data/checkpoint", "data/bundle", bare) for name in (model, "mean", "wmean")
+    ]
+    for checkpoint, bundle in zip(rows[:3], rows[3:6], strict=True):
+        assert [float(score) for score in checkpoint[1:]] == pytest.approx(list(map(float, bundle[1:])), abs=0.011)
+    assert rows[0][1:] != rows[6][1:]
+    scores = json.loads((project / "scores/all.json").read_text())
+    assert list(scores) == ["data/checkpoint", "data/bundle", bare]
+    assert f"{scores['data/bundle']['sts']['near']['all']:.2f}" == rows[3][1]
+
+
+def test_evaluate_alone_is_the_stage(cse, project):
+    done = cse("evaluate")
+    assert done.code == 0
+    scores = json.loads((project / "data/metrics/evaluation.json").read_text())
+    assert list(scores) == ["trained", "backbone"]
+    assert "trained" in done.out
+    lines = (project / "data/plots/sts.csv").read_text().splitlines()
+    assert (lines[0], len(lines)) == ("task,model,spearman", 5)
+
+
+def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
+    pairs = [("a cat sits", "the cat sits", 4.5), ("a dog", "the river", 0.5), ("red apple", "blue apple", 3.0)]
+    (project / "own.csv").write_text(
+        "sentence1,sentence2,score\n" + "".join(f"{a},{b},{score}\n" for a, b, score in pairs)
+    )
+    done = cse("evaluate", "data/bundle", "--data", "own.csv", "--format", "markdown")
+    assert done.code == 0
+    assert done.out.startswith("| model | own | mean of 1 task |\n|---|---:|---:|\n| data/bundle | ")
+    assert "\\begin{tabular}" in cse("evaluate", "data/bundle", "--format", "latex").out
+
+
+# ---- a disk that is full ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "out", "where", "file_bytes"),
+    [
+        (["encode", "data/bundle", "params.yaml", "--out", "vectors.npy"], "vectors.npy", "vectors.npy", 200),
+        (["encode", "data/bundle", "params.yaml", "--out", "vectors.npy"], "vectors.npy", "vectors.npy", 50),
+        (["prepare"], "data/prepared", "data/prepared", 4000),
+        (["train", "-s", "train.seed=7"], "data/checkpoint", ".cse/resume/", 2000),
+        (["export"], "data/bundle", "data/bundle", 1000),
+        (["export"], "data/bundle", "data/bundle", 100_000),
+        (["evaluate"], "data/metrics", "data/metrics/evaluation.json", 100),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else str(value),
+)
+def test_full_disk_is_one_line_and_leaves_what_was_there(cse, project, args, out, where, file_bytes):
+    (project / "vectors.npy").write_bytes(b"older")
+    (project / "data/metrics/evaluation.json").write_text("{}")
+    before = contents(project / out)
+    assert before
+    with full_disk(file_bytes):
+        done = cse(*args)
+    assert done.code == 2, done.err
+    assert re.fullmatch(
+        rf"error: no space left while writing {re.escape(where)}\S* \(File too large\): free some space and run again; "
+        "what was finished before is untouched",
+        done.err.splitlines()[-1],
+    )
+    assert "Traceback" not in done.err
+    assert contents(project / out) == before
+    assert not list((project / "data").rglob(".*tmp-*")), "a draft was left behind"
+
+
+def test_training_goes_on_where_a_full_disk_stopped_it(cse, project):
+    """The saved states of the first run are still good once there is space again."""
+    alone = contents(project / "data/checkpoint")
+    with full_disk(5000):
+        assert "no space left" in cse("train", "-s", "train.save_every=1").err
+    assert cse("train", "-s", "train.save_every=1").code == 0
+    assert contents(project / "data/checkpoint") == alone
+
+
+def test_command_is_a_process_with_an_exit_code(project):
+    """The installed command, once for real."""
+    command = [sys.executable, "-c", "from cse.cli import main; main()", "encode", "data/bundle", "--out", "x.npy"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, input="a cat\n", env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "x.npy: 1 vectors of 32 dimensions\n")
+    done = subprocess.run(command, input="", env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: <stdin>: no lines to encode; give one sentence a line\n"
+
+
+def test_prepared_sample_is_what_the_function_writes(cse, empty):
+    (empty / "params.yaml").write_text("data: {sample_rows: 60}\n")
+    assert cse("prepare").code == 0
+    prepare(DataSettings(source="sample", sample_rows=60), empty / "again", progress=False)
+    assert contents(empty / "data/prepared") == contents(empty / "again")
+    assert json.loads((empty / "data/metrics/prepare.json").read_text())["rows"] > 0

@@ -1,0 +1,87 @@
+"""A project folder on a tiny backbone, for tests of the command line."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cse.data.scored import ScoredPairs
+from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from tests.conftest import WORDS
+
+
+@dataclass
+class Outcome:
+    """What a command left: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    def refused(self) -> str:
+        """The one line that a user's mistake ends with."""
+        assert self.code == 2, f"exit code {self.code}: {self.out}{self.err}"
+        assert self.err.endswith("\n")
+        (line,) = self.err.splitlines()
+        assert line.startswith("error: ")
+        return line.removeprefix("error: ")
+
+
+def write_prepared(folder: Path, rows: int = 24, pairs: int = 30) -> Path:
+    """Prepared data of known words: triplets, dev pairs and two tasks; the score is the share of common words."""
+    rng = np.random.default_rng(5)
+
+    def text() -> list[str]:
+        return list(rng.choice(WORDS, int(rng.integers(2, 8)), replace=False))
+
+    def scored(name: str) -> ScoredPairs:
+        first, second, score = [], [], []
+        for _ in range(pairs):
+            a = text()
+            b = a[: int(rng.integers(0, len(a) + 1))] + text()
+            first.append(" ".join(a))
+            second.append(" ".join(b))
+            score.append(len(set(a) & set(b)) / len(set(a) | set(b)))
+        return ScoredPairs(
+            name, first, second, np.array(score), ["one"] * (pairs // 2) + ["two"] * (pairs - pairs // 2)
+        )
+
+    folder.mkdir(parents=True)
+    triplets = [(" ".join(a), " ".join(a[:-1] or a), " ".join(text())) for a in (text() for _ in range(rows))]
+    write_rows(folder / TRAIN_FILE, "triplets", triplets)
+    write_pairs(folder / DEV_FILE, [scored("dev")])
+    write_pairs(folder / TASKS_FILE, [scored("near"), scored("far")])
+    return folder
+
+
+def write_params(path: Path, backbone: Path) -> Path:
+    """Settings that train the tiny backbone in a second."""
+    path.write_text(
+        f"backbone: {{name: {backbone}}}\nprompt: {{length: 4, init_std: 0.5}}\npooler: {{kind: mean}}\n"
+        "train: {batch_size: 8, max_length: 16, precision: fp32, device: cpu, eval_every: 2, save_every: 2}\n"
+        "evaluation: {device: cpu}\nexport: {provider: cpu, sentences: 20}\n"
+    )
+    return path
+
+
+@contextmanager
+def full_disk(file_bytes: int) -> Iterator[None]:
+    """A disk on which no file may grow beyond ``file_bytes``: writing more fails with EFBIG, as ENOSPC would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every file below a path, by name; a file alone is named by an empty string."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}

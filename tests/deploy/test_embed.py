@@ -1,0 +1,159 @@
+"""The consumer without torch: what it writes, what it says when it cannot, and what it never imports."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.runtime.bundle import MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.runtime.conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, write_model
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "deploy/embed.py"
+LINES = ["the cat sat", "", "a dog on mat", "the cat sat"]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("deploy") / "bundle"
+    folder.mkdir()
+    write_model(folder / MODEL)
+    make_tokenizer().save(str(folder / TOKENIZER))
+    Bundle(1, DIMENSION, "mean", True, MAX_LENGTH, PAD, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(bundle) -> np.ndarray:
+    return OnnxEncoder(bundle, provider="cpu").encode(LINES)
+
+
+@pytest.fixture
+def embed(capfdbinary, monkeypatch):
+    """Run the script in this process, for speed: arguments and exit code in, standard output and error out."""
+    spec = importlib.util.spec_from_file_location("deploy_embed", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(*arguments: object, code: int = 0) -> tuple[bytes, str]:
+        monkeypatch.setattr(sys, "argv", ["embed.py", *map(str, arguments)])
+        try:
+            found = module.main()
+        except SystemExit as stop:
+            found = stop.code
+        out, err = capfdbinary.readouterr()
+        assert found == code, err
+        return out, err.decode()
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("\r\n".join(LINES), encoding="utf-8")
+    return path
+
+
+def test_lines_become_json_lines(embed, bundle, expected, file):
+    out, err = embed(bundle, file, "--provider", "cpu")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == LINES
+    np.testing.assert_array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
+    assert err == ""
+
+
+def test_a_file_becomes_an_array(embed, bundle, expected, file, tmp_path):
+    embed(bundle, file, "--out", tmp_path / "vectors.npy", "--batch-size", 2)
+    vectors = np.load(tmp_path / "vectors.npy")
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "vectors.npy"}
+
+
+def test_raw_vectors_are_not_of_unit_length(embed, bundle, expected, file, tmp_path):
+    embed(bundle, file, "--raw", "--out", tmp_path / "raw.npy")
+    norms = np.linalg.norm(np.load(tmp_path / "raw.npy"), axis=1)
+    assert np.abs(norms - 1).max() > 0.1
+    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-6)
+
+
+def test_nothing_in_is_nothing_out(embed, bundle, tmp_path):
+    assert embed(bundle, os.devnull) == (b"", "")
+    embed(bundle, os.devnull, "--out", tmp_path / "none.npy")
+    assert np.load(tmp_path / "none.npy").shape == (0, DIMENSION)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "expected"),
+    [
+        (["nowhere", "FILE"], b"", "nowhere: no bundle here"),
+        (["BUNDLE", "missing.txt"], b"", "No such file or directory: missing.txt"),
+        (["BUNDLE", "FILE"], b"caf\xe9\n", "not UTF-8"),
+        (["BUNDLE", "FILE"], b"the cat\nbad\n", "not finite"),
+        (["BUNDLE", "FILE", "--batch-size", "0"], b"the", "batch_size: 0"),
+        (["BUNDLE", "FILE", "--batch-size", "two"], b"the", "--batch-size"),
+        (["BUNDLE", "FILE", "--provider", "cuda0"], b"the", "--provider"),
+        (["BUNDLE", "FILE", "--out", "no/such/folder/x.npy"], b"the", "No such file or directory"),
+        ([], b"", "bundle"),
+    ],
+)
+def test_a_mistake_is_one_line(embed, bundle, file, arguments, text, expected):
+    file.write_bytes(text)
+    names = {"BUNDLE": bundle, "FILE": file}
+    _, message = embed(*(names.get(word, word) for word in arguments), code=2)
+    assert message.startswith("error: "), message
+    assert message.count("\n") == 1, message
+    assert expected in message
+
+
+def test_a_failed_run_leaves_the_old_file(embed, bundle, file):
+    out = file.parent / "vectors.jsonl"
+    out.write_text("old")
+    file.write_text("the cat\nbad\n")
+    embed(bundle, file, "--out", out, code=2)
+    assert out.read_text() == "old"
+    assert sorted(file.parent.iterdir()) == [file, out]
+
+
+def test_help_has_an_example(embed):
+    assert b"python deploy/embed.py data/bundle sentences.txt --out vectors.npy" in embed("--help")[0]
+
+
+def test_it_needs_only_what_its_requirements_name(bundle):
+    """Standard input in a process of its own: every module belongs to Python or a requirement, and none is torch."""
+    script = f"""
+import json, runpy, sys
+before = set(sys.modules)
+sys.argv = ["embed.py", {str(bundle)!r}, "--provider", "cpu"]
+sys.stderr.isatty = lambda: False
+try:
+    runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+except SystemExit as stop:
+    assert stop.code == 0, stop.code
+found = {{name.partition(".")[0] for name in set(sys.modules) - before}} - sys.stdlib_module_names
+cse = sorted(name for name in sys.modules if name == "cse" or name.startswith("cse."))
+print("MODULES", json.dumps([sorted(found), cse]))
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], input="the cat\n", capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[0])["text"] == "the cat"
+    found, cse = json.loads(done.stdout.partition("MODULES ")[2])
+    wanted = set(re.findall(r"^[a-z]+", (SCRIPT.parent / "requirements.txt").read_text(), re.MULTILINE))
+    assert wanted == {"numpy", "tokenizers", "onnxruntime", "tqdm"}
+    beside = {name for name in found if not name.startswith("_")} - wanted - {"cse"}
+    assert beside == set(), f"not in deploy/requirements.txt: {beside}"
+    assert {"numpy", "tokenizers", "onnxruntime"} <= set(found)
+    assert all(name in ("cse", "cse.errors") or name.startswith("cse.runtime") for name in cse), cse

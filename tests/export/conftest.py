@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from cse.model.backbone import find_backbone, load_backbone
+from tests.export.exports import ROWS, Exported, export, make_encoder
+
+
+def build(tiny_folders, row):
+    family, kind, options = ROWS[row]
+    return make_encoder(load_backbone(find_backbone(str(tiny_folders[family]))), kind, **options)
+
+
+@pytest.fixture(scope="session")
+def exports(tiny_folders, tmp_path_factory) -> Callable[[str], Exported]:
+    """Export a row, once."""
+
+    @functools.cache
+    def get(row: str) -> Exported:
+        return export(build(tiny_folders, row), tmp_path_factory.mktemp("export") / "bundle")
+
+    return get
+
+
+@pytest.fixture(scope="session", params=ROWS)
+def exported(request, exports) -> Exported:
+    """Each row's encoder beside its bundle; do not change either."""
+    return exports(request.param)
+
+
+@pytest.fixture(scope="session")
+def first_row(exports) -> Exported:
+    """BERT with key-value prompts and its bundle; do not change either."""
+    return exports(next(iter(ROWS)))
+
+
+@pytest.fixture
+def encoder(tiny_folders):
+    """A fresh encoder with key-value prompts, to change at will."""
+    return build(tiny_folders, "bert key_value mean")

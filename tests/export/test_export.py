@@ -1,0 +1,255 @@
+"""The bundle is the model: same numbers, prompts inside, one attention node a layer, and never half published."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from cse.errors import CseError
+from cse.export import graph as graph_module
+from cse.export.bundle import write_bundle
+from cse.export.optimize import attention_nodes
+from cse.export.parity import check_parity
+from cse.model.attention import PREFIX_ATTENTION
+from cse.model.encoder import SentenceEncoder
+from cse.model.pooling import POOLERS
+from cse.model.prompts import PROMPT_KINDS
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, sha256, verify
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.exports import ROWS, SENTENCES, export
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_rows_cover_every_value():
+    families, kinds, options = zip(*ROWS.values(), strict=True)
+    assert set(families) == {"bert", "roberta"}
+    assert set(kinds) == {None, *PROMPT_KINDS}
+    assert {row["pooler"] for row in options} == set(POOLERS)
+    assert {row.get("mlp", "none") for row in options} == {"none", "train_only", "always"}
+
+
+# ---- the same numbers ---------------------------------------------------------------------------------------------
+
+
+def test_embeddings_equal_torch_in_padded_batches(exported):
+    encoder, onnx_encoder = exported.encoder, exported.open()
+    lengths = {len(encoding.ids) for encoding in encoder.backbone.tokenizer.encode_batch(SENTENCES)}
+    assert len(lengths) > 4, "rows of one length are not padded"
+    for normalize in (True, False):
+        expected = encoder.encode(SENTENCES, normalize=normalize)
+        for batch_size in (1, 3, 64):
+            found = onnx_encoder.encode(SENTENCES, batch_size=batch_size, normalize=normalize)
+            np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("text", ["", "dog", SENTENCES[3], "cat " * 100])
+def test_one_sentence_equals_torch(exported, text):
+    found = exported.open().encode(text, normalize=False)
+    np.testing.assert_allclose(found, exported.encoder.encode(text, normalize=False), atol=1e-5, rtol=0)
+
+
+def test_prompt_changes_the_output(exported):
+    if exported.encoder.prompt is None:
+        pytest.skip("no prompt in this row")
+    encoder = exported.encoder
+    bare = SentenceEncoder(encoder.backbone, pooler=encoder.pooler).encode(SENTENCES, normalize=False)
+    assert np.abs(exported.open().encode(SENTENCES, normalize=False) - bare).max() > 0.05
+
+
+def test_layer_of_the_loss_is_not_in_the_graph(exported):
+    kept = "Tanh" in operators(exported)
+    assert kept == (exported.encoder.mlp_use == "always")
+
+
+# ---- the graph ----------------------------------------------------------------------------------------------------
+
+
+def operators(exported) -> Counter:
+    return Counter(node.op_type for node in load(exported).graph.node)
+
+
+def load(exported) -> onnx.ModelProto:
+    return onnx.load(exported.folder / MODEL)
+
+
+def test_one_attention_node_a_layer_and_nothing_moved_about(exported):
+    assert attention_nodes(exported.folder / MODEL) == exported.encoder.backbone.layers == 3
+    counts = operators(exported)
+    assert counts["Softmax"] == 0
+    assert counts["Transpose"] == 0
+
+
+def test_prompts_are_constants_and_not_inputs(exported):
+    model = load(exported)
+    assert [value.name for value in model.graph.input] == ["input_ids", "attention_mask"]
+    assert [value.name for value in model.graph.output] == ["sentence_embedding"]
+    prefix = exported.encoder.prefix() or []
+    wanted = [block.detach().numpy() for layer in prefix for block in layer]
+    constants = [numpy_helper.to_array(weight) for weight in model.graph.initializer]
+    for block in wanted:
+        same = [c for c in constants if c.size == block.size and np.array_equal(c.ravel(), block.ravel())]
+        assert len(same) == 1, "a prompt is stored once, after its projections"
+    assert len(wanted) == (0 if exported.encoder.prompt is None else 6)
+
+
+def test_batch_and_length_are_free(exported):
+    session = exported.open()._session
+    shapes = {value.name: value.shape for value in [*session.get_inputs(), *session.get_outputs()]}
+    for name in ("input_ids", "attention_mask"):
+        assert all(isinstance(size, str) for size in shapes[name]), "a fixed size was traced into the graph"
+    assert shapes["sentence_embedding"][-1] == 32
+
+
+def test_export_leaves_the_encoder_as_it_was(exported):
+    assert exported.encoder.backbone.model.config._attn_implementation == PREFIX_ATTENTION
+    trained = exported.encoder.trainable()
+    assert all(weight.requires_grad for weight in trained.values())
+
+
+# ---- the manifest -------------------------------------------------------------------------------------------------
+
+
+def test_manifest_says_what_is_in_the_folder(exported):
+    encoder, manifest = exported.encoder, verify(exported.folder)
+    assert sorted(path.name for path in exported.folder.iterdir()) == [MANIFEST, MODEL, TOKENIZER]
+    assert manifest.files == {
+        name: {"sha256": sha256(exported.folder / name), "bytes": (exported.folder / name).stat().st_size}
+        for name in (MODEL, TOKENIZER)
+    }
+    assert (manifest.dimension, manifest.pooler, manifest.pad_id) == (32, encoder.pooler, encoder.backbone.pad_id)
+    assert manifest.max_length == encoder.max_length
+    assert manifest.normalize is True
+    assert manifest.backbone["sha256"] == encoder.backbone.files.sha256
+    assert manifest.prompt.get("kind") == (encoder.prompt and encoder.prompt.kind)
+    assert manifest.metrics == {"train": {"dev_spearman": 80.5}}
+
+
+def test_manifest_records_versions_and_parity(exported):
+    manifest = verify(exported.folder)
+    assert {"cse", "torch", "transformers", "onnx", "onnxruntime-gpu", "tokenizers"} <= manifest.versions.keys()
+    assert all(manifest.versions.values())
+    assert manifest.parity["largest_difference"] < 1e-5
+    assert manifest.parity | {"largest_difference": 0} == {
+        "largest_difference": 0,
+        "sentences": len(SENTENCES),
+        "tolerance": 1e-5,
+        "provider": "cpu",
+    }
+
+
+# ---- publishing ---------------------------------------------------------------------------------------------------
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_failed_export_leaves_the_older_bundle_and_a_repeated_one_has_its_bytes(first_row, tmp_path):
+    out = Path(shutil.copytree(first_row.folder, tmp_path / "bundle"))
+    before, drafted = contents(out), {}
+    with (
+        pytest.raises(CseError, match=r"differs from torch by .* more than 1e-12; nothing was published"),
+        write_bundle(first_row.encoder, out, normalize=True, metrics={"train": {"dev_spearman": 80.5}}) as draft,
+    ):
+        drafted = contents(draft.folder)
+        check_parity(first_row.encoder, OnnxEncoder(draft.folder, provider="cpu"), SENTENCES, tolerance=1e-12)
+    assert contents(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "a draft was left behind"
+    parity = json.loads(before[MANIFEST])["parity"]
+    assert json.loads(drafted.pop(MANIFEST)) | {"parity": parity} == json.loads(before[MANIFEST])
+    assert drafted == {name: before[name] for name in (MODEL, TOKENIZER)}
+
+
+def test_bytes_do_not_depend_on_where_the_project_lies(exported):
+    for name, content in contents(exported.folder).items():
+        if name != MANIFEST:  # it names the backbone's folder
+            assert str(ROOT).encode() not in content
+            assert b"site-packages" not in content
+            assert b".py" not in content
+
+
+def test_a_bundle_of_another_prompt_is_not_published(encoder, tmp_path, monkeypatch):
+    """The graph is written, then the prompt changes: parity says so and the older bundle stays."""
+    out = tmp_path / "bundle"
+    out.mkdir()
+    (out / "older").write_text("bundle")
+    write_graph = graph_module.write_graph
+
+    def write_and_change(model, path):
+        write_graph(model, path)
+        with torch.no_grad():
+            model.prompt.table[0, 0] += 1
+
+    monkeypatch.setattr("cse.export.bundle.write_graph", write_and_change)
+    with pytest.raises(CseError) as caught:
+        export(encoder, out)
+    message = str(caught.value)
+    assert message.startswith("export.tolerance: ONNX differs from torch by ")
+    assert message.endswith("more than 1e-05; nothing was published")
+    assert any(repr(text[:60]) in message for text in SENTENCES), "the sentence is named"
+    assert contents(out) == {"older": b"bundle"}
+
+
+class Moved:
+    """A runtime whose numbers are off for one sentence, and only where it stands alone."""
+
+    provider = "cpu"
+
+    def __init__(self, encoder, value) -> None:
+        self.encoder, self.value = encoder, value
+
+    def encode(self, sentences, normalize):
+        vectors = self.encoder.encode(sentences, normalize=normalize)
+        if list(sentences) == ["dog"]:
+            vectors[0, 3] += self.value
+        return vectors
+
+
+@pytest.mark.parametrize("value", [1e-4, float("nan")])
+def test_parity_looks_at_sentences_alone_and_is_not_fooled_by_nan(encoder, value):
+    assert check_parity(encoder, Moved(encoder, 0.0), SENTENCES, tolerance=1e-5)["largest_difference"] < 1e-6
+    with pytest.raises(CseError, match="on 'dog'"):
+        check_parity(encoder, Moved(encoder, value), SENTENCES, tolerance=1e-5)
+
+
+def test_weights_too_large_for_one_file_go_beside_it(encoder, tmp_path, monkeypatch):
+    assert graph_module.EXTERNAL_DATA_BYTES < 2**31
+    monkeypatch.setattr(graph_module, "EXTERNAL_DATA_BYTES", 1000)
+    bundle = export(encoder, tmp_path / "bundle")
+    data = bundle.folder / f"{MODEL}.data"
+    assert data.stat().st_size > 50_000 > (bundle.folder / MODEL).stat().st_size
+    assert sorted(verify(bundle.folder).files) == [MODEL, data.name, TOKENIZER]
+    moved = bundle.folder.rename(tmp_path / "moved")
+    found = OnnxEncoder(moved, provider="cpu", threads=1).encode(SENTENCES)
+    np.testing.assert_allclose(found, encoder.encode(SENTENCES), atol=1e-5, rtol=0)
+    (moved / data.name).write_bytes((moved / data.name).read_bytes()[:-1])
+    with pytest.raises(CseError, match=r"model\.onnx\.data: \d+ bytes"):
+        OnnxEncoder(moved)
+
+
+@pytest.mark.slow
+def test_other_processes_write_the_same_bytes(tiny_folders, tmp_path):
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from tests.export.conftest import build; from tests.export.exports import export\n"
+        "export(build({'bert': Path(sys.argv[1])}, 'bert key_value mean'), Path(sys.argv[2]))\n"
+    )
+    for seed in ("1", "2"):
+        subprocess.run(
+            [sys.executable, "-c", script, tiny_folders["bert"], tmp_path / seed],
+            cwd=ROOT, env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=True,
+        )  # fmt: skip
+    first, second = (contents(tmp_path / seed) for seed in ("1", "2"))
+    assert json.loads(first[MANIFEST]) == json.loads(second[MANIFEST])
+    assert first == second

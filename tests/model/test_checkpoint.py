@@ -1,0 +1,248 @@
+"""A checkpoint comes back as it was, holds no backbone, and is refused where anything about it is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from cse.errors import CseError
+from cse.model.backbone import MINILM, find_backbone, load_backbone
+from cse.model.checkpoint import CONFIG_FILE, WEIGHTS_FILE, is_checkpoint, load_checkpoint, save_checkpoint
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import DeepPrompt
+from tests.conftest import make_backbone_folder
+
+SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
+ROWS = {
+    "key_value": {"kind": "key_value", "pooler": "mean"},
+    "no position shift": {"kind": "key_value", "position_shift": False},
+    "hidden_state": {"kind": "hidden_state", "pooler": "mean_first_last", "first_layer": "block1"},
+    "mlp always": {"kind": "key_value", "mlp": "always"},
+    "mlp train_only": {"kind": "key_value", "mlp": "train_only"},
+    "full": {"kind": None, "frozen": False},
+    "full with prompt": {"kind": "key_value", "frozen": False, "mlp": "always"},
+}
+
+
+def make_encoder(backbone, kind="key_value", **options) -> SentenceEncoder:
+    """An encoder whose every trained weight was moved, as training would."""
+    torch.manual_seed(5)
+    prompt = None if kind is None else DeepPrompt(kind, backbone, length=4, dropout=0.1, init_std=0.5)
+    encoder = SentenceEncoder(backbone, prompt, **options)
+    with torch.no_grad():
+        for weight in encoder.trainable().values():
+            weight.add_(0.05 * torch.randn_like(weight))
+    return encoder
+
+
+def save(encoder, folder, facts=None):
+    folder.mkdir(exist_ok=True)
+    save_checkpoint(encoder, folder, facts)
+    return folder
+
+
+@pytest.fixture
+def checkpoint(bert, tmp_path):
+    return save(make_encoder(bert, mlp="always"), tmp_path / "checkpoint")
+
+
+def refused(folder, **options) -> str:
+    """The one line that loading the checkpoint ends with."""
+    with pytest.raises(CseError) as caught:
+        SentenceEncoder.load(folder, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def edit_weights(folder, **changes):
+    """Put tensors into a weights file; None takes one out."""
+    weights = load_file(folder / WEIGHTS_FILE) | changes
+    save_file({name: value for name, value in weights.items() if value is not None}, folder / WEIGHTS_FILE)
+
+
+def edit_config(folder, **changes):
+    config = json.loads((folder / CONFIG_FILE).read_text()) | changes
+    (folder / CONFIG_FILE).write_text(json.dumps(config))
+
+
+# ---- there and back -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_encodes_the_same_after_saving_and_loading(backbone, tmp_path, row):
+    encoder = make_encoder(backbone, **ROWS[row])
+    loaded = SentenceEncoder.load(save(encoder, tmp_path / "checkpoint"))
+    for normalize in (True, False):
+        expected = encoder.encode(SENTENCES, normalize=normalize)
+        np.testing.assert_array_equal(loaded.encode(SENTENCES, normalize=normalize), expected)
+    bare = SentenceEncoder.load(backbone.files.folder).encode(SENTENCES)
+    assert np.abs(bare - loaded.encode(SENTENCES)).max() > 1e-3, "the checkpoint is the bare backbone"
+    assert not loaded.training
+
+
+@pytest.mark.parametrize(
+    ("row", "names"),
+    [
+        ("key_value", ["prompt.table"]),
+        ("hidden_state", ["prompt.table"]),
+        ("mlp train_only", ["prompt.table"]),
+        ("mlp always", ["mlp.dense.bias", "mlp.dense.weight", "prompt.table"]),
+    ],
+)
+def test_holds_prompts_and_head_and_no_backbone(bert, tmp_path, row, names):
+    folder = save(make_encoder(bert, **ROWS[row]), tmp_path / "checkpoint")
+    assert sorted(load_file(folder / WEIGHTS_FILE)) == names
+    assert sorted(path.name for path in folder.iterdir()) == [CONFIG_FILE, WEIGHTS_FILE]
+
+
+def test_full_fine_tuning_stores_every_weight_of_the_backbone(bert, tmp_path):
+    folder = save(make_encoder(bert, **ROWS["full"]), tmp_path / "checkpoint")
+    stored = load_file(folder / WEIGHTS_FILE)
+    assert sorted(stored) == sorted(f"backbone.model.{name}" for name, _ in bert.model.named_parameters())
+    assert len(stored) > 40
+
+
+def test_config_says_what_it_was_made_for(bert, checkpoint):
+    config = json.loads((checkpoint / CONFIG_FILE).read_text())
+    assert config["backbone"] == {"name": bert.files.name, "revision": "main", "sha256": bert.files.sha256}
+    assert config["prompt"] == {"kind": "key_value", "length": 4, "position_shift": True}
+    assert config["pooler"] == {"kind": "cls", "mlp": "always", "first_layer": "embeddings"}
+    assert (config["dimension"], config["max_length"], config["facts"]) == (32, 36, {})
+
+
+def test_facts_travel_and_the_same_encoder_gives_the_same_bytes(bert, tmp_path):
+    encoder = make_encoder(bert)
+    first, second = (save(encoder, tmp_path / name, {"dev_spearman": 81.5}) for name in ("first", "second"))
+    assert json.loads((first / CONFIG_FILE).read_text())["facts"] == {"dev_spearman": 81.5}
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_minilm_checkpoint_is_far_smaller_than_its_backbone(tmp_path):
+    backbone = load_backbone(find_backbone(MINILM))
+    prompt = DeepPrompt("key_value", backbone, length=12, dropout=0.1, init_std=0.02)
+    encoder = SentenceEncoder(backbone, prompt)
+    size = (save(encoder, tmp_path / "checkpoint") / WEIGHTS_FILE).stat().st_size
+    floats = 12 * 2 * 6 * 384
+    assert encoder.counts().stored == floats
+    assert 4 * floats < size < 4 * floats + 1000
+    assert 100 * size < (backbone.files.folder / "model.safetensors").stat().st_size
+
+
+# ---- refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0, 5, 60, -1])
+def test_truncated_weights(checkpoint, keep):
+    path = checkpoint / WEIGHTS_FILE
+    path.write_bytes(path.read_bytes()[:keep])
+    message = refused(checkpoint)
+    assert message.startswith(f"{path}: truncated or not a safetensors file")
+    assert message.endswith("train or fetch it again")
+
+
+def test_missing_weights(checkpoint):
+    (checkpoint / WEIGHTS_FILE).unlink()
+    assert refused(checkpoint) == (
+        f"{checkpoint / WEIGHTS_FILE}: missing; the checkpoint is incomplete, train or fetch it again"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": 1, "backbone": {"name'])
+def test_config_that_is_no_json(checkpoint, content):
+    (checkpoint / CONFIG_FILE).write_bytes(content)
+    assert f"{checkpoint / CONFIG_FILE}: unreadable" in refused(checkpoint)
+
+
+@pytest.mark.parametrize("content", ["[]", "1", "{}", '{"format": 2}'])
+def test_config_of_another_format(checkpoint, content):
+    (checkpoint / CONFIG_FILE).write_text(content)
+    assert "not a checkpoint of format 1" in refused(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"backbone": None}, "backbone"),
+        ({"backbone": {"name": "x"}}, "backbone"),
+        ({"prompt": {"kind": "key_value"}}, "prompt"),
+        ({"prompt": {"kind": "keyvalue", "length": 4, "position_shift": True}}, "keyvalue"),
+        ({"prompt": {"kind": "key_value", "length": "4", "position_shift": True}}, "prompt"),
+        ({"pooler": {}}, "pooler"),
+        ({"pooler": {"kind": "max", "mlp": "always", "first_layer": "embeddings"}}, "max"),
+        ({"parameters": "some"}, "parameters"),
+    ],
+)
+def test_config_changed_by_hand(checkpoint, changes, key):
+    edit_config(checkpoint, **changes)
+    message = refused(checkpoint)
+    assert message.startswith(str(checkpoint / CONFIG_FILE))
+    assert key in message
+
+
+def test_folder_without_a_config_is_no_checkpoint(checkpoint):
+    (checkpoint / CONFIG_FILE).unlink()
+    assert not is_checkpoint(checkpoint)
+    with pytest.raises(CseError, match=r"no checkpoint here \(checkpoint\.json is missing\); `cse train` writes one"):
+        load_checkpoint(checkpoint)
+
+
+def test_prompt_that_is_missing_is_never_the_bare_backbone(checkpoint):
+    edit_weights(checkpoint, **{"prompt.table": None})
+    message = refused(checkpoint)
+    assert message.startswith(f"{checkpoint / WEIGHTS_FILE}: lacks prompt.table")
+
+
+def test_weights_that_the_config_does_not_name(checkpoint):
+    edit_weights(checkpoint, **{"prompt.other": torch.zeros(2)})
+    assert refused(checkpoint).endswith("holds weights that its config does not name: prompt.other")
+
+
+def test_wrong_shape_names_both(checkpoint):
+    edit_weights(checkpoint, **{"prompt.table": torch.zeros(3, 192)})
+    message = refused(checkpoint)
+    assert "prompt.table has shape (3, 192)" in message
+    assert "need (4, 192)" in message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_no_numbers(checkpoint, value):
+    table = load_file(checkpoint / WEIGHTS_FILE)["prompt.table"]
+    table[1, 7] = value
+    edit_weights(checkpoint, **{"prompt.table": table})
+    assert "prompt.table holds values that are not finite" in refused(checkpoint)
+
+
+# ---- the backbone under it ----------------------------------------------------------------------------------------
+
+
+def test_another_backbone_is_refused_by_its_bytes(checkpoint, bert, tmp_path):
+    other = make_backbone_folder(tmp_path / "other", "bert", seed=1)
+    message = refused(checkpoint, backbone=str(other))
+    found = find_backbone(str(other)).sha256
+    assert found != bert.files.sha256
+    for part in (bert.files.name, bert.files.sha256[:12], str(other), found[:12]):
+        assert part in message
+
+
+def test_backbone_that_moved_is_found_where_the_caller_says(tiny_folders, tmp_path):
+    first = shutil.copytree(tiny_folders["bert"], tmp_path / "first")
+    encoder = make_encoder(load_backbone(find_backbone(str(first))))
+    folder = save(encoder, tmp_path / "checkpoint")
+    moved = first.rename(tmp_path / "moved")
+    message = refused(folder)
+    assert str(first) in message
+    assert "backbone=" in message
+    loaded = SentenceEncoder.load(folder, backbone=str(moved))
+    np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
+
+
+def test_bundle_is_sent_to_the_other_encoder(tmp_path):
+    (tmp_path / "bundle.json").write_text("{}")
+    assert refused(tmp_path) == f"{tmp_path}: this is an ONNX bundle; load it with cse.OnnxEncoder"

@@ -1,0 +1,321 @@
+"""The pipeline end to end, as a user runs it: ``dvc repro`` in a clone, with and without changes, kills, full disks.
+
+A tiny random backbone stands in for the real one, so that a whole run takes seconds; the last test has the default one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.workspace import STAGES, Workspace, clone, ran, tiny_clone, write_triplets
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PREPARE, TRAIN, EVALUATE, EXPORT = STAGES
+OUTPUTS = ("data/prepared", "data/metrics", "data/checkpoint", "data/plots", "data/bundle")
+LONG = {"train__epochs": 30, "train__save_every": 5}  # 600 updates, a few seconds
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Workspace:
+    """A clone after ``dvc repro``; tests copy it before they change anything."""
+    workspace = tiny_clone(tmp_path_factory.mktemp("finished") / "clone")
+    output = workspace.dvc("repro")
+    assert ran(output) == list(STAGES), output
+    workspace.commit()
+    return workspace
+
+
+@pytest.fixture
+def copy(finished, tmp_path) -> Workspace:
+    return finished.copy(tmp_path / "clone")
+
+
+# ---- what runs, and what does not ---------------------------------------------------------------------------------
+
+
+def test_repro_makes_everything(finished):
+    stages = finished.locked_stages()
+    assert list(stages) == list(STAGES)
+    for name in OUTPUTS:
+        assert finished.bytes_of(name)
+    assert len([out for stage in stages.values() for out in stage["outs"]]) == 8
+    assert finished.leftovers() == []
+    assert not list((finished.folder / ".cse/resume").iterdir()), "the state of a finished run is removed"
+
+
+def test_a_second_repro_does_nothing(finished):
+    lock, times = finished.lock(), finished.times()
+    output = finished.dvc("repro")
+    assert [f"Stage '{name}' didn't change, skipping" in output for name in STAGES] == [True] * 4
+    assert ran(output) == []
+    assert finished.lock() == lock
+    assert finished.times() == times
+    assert len(times) > 60
+
+
+def test_what_a_run_leaves_can_be_committed(finished):
+    """Nothing that DVC asks to be tracked by git is ignored by it, and what DVC keeps is not in git."""
+    tracked = finished.run("git", "ls-files").splitlines()
+    assert {"dvc.lock", "data/.gitignore", "data/plots/.gitignore", "data/metrics/train.json"} <= set(tracked)
+    assert [name for name in tracked if name.startswith(OUTPUTS[0:1] + OUTPUTS[2:3] + OUTPUTS[4:])] == []
+    assert finished.run("git", "status", "--short") == ""
+
+
+def test_byte_code_is_no_dependency(finished):
+    """Python writes ``__pycache__`` beside the code; a stage that depended on it would be stale in every clone."""
+    assert list((finished.folder / "cse").rglob("*.pyc")), "this test needs byte code to be there"
+    for name, stage in finished.locked_stages().items():
+        for dep in stage["deps"]:
+            folder = finished.folder / dep["path"]
+            if dep["path"].startswith("cse") and folder.is_dir():
+                sources = [path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()]
+                assert dep["nfiles"] == len(sources), f"{name}: {dep['path']} holds more than its sources"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"export.tolerance": 1e-4}, [EXPORT]),
+        ({"evaluation.batch_size": 5}, [EVALUATE]),
+        ({"train.learning_rate": 0.5}, [TRAIN, EVALUATE, EXPORT]),
+        ({"data.max_rows": 100}, list(STAGES)),
+    ],
+)
+def test_a_changed_value_runs_what_it_must(copy, changes, expected):
+    before = copy.locked_stages()
+    copy.set(changes)
+    output = copy.dvc("repro")
+    after = copy.locked_stages()
+    if before[EVALUATE]["outs"] == after[EVALUATE]["outs"]:  # the same scores: nothing new to export
+        assert ran(output) == expected
+    else:
+        assert ran(output) in (expected, [*expected, EXPORT])
+    unchanged = [name for name in STAGES if name not in ran(output)]
+    assert [before[name] for name in unchanged] == [after[name] for name in unchanged]
+    assert ran(copy.dvc("repro")) == []
+
+
+def test_a_readme_runs_nothing(copy):
+    for name in ("README.md", "cse/README.md", "docs/settings.md"):
+        (copy.folder / name).parent.mkdir(exist_ok=True)
+        (copy.folder / name).write_text("changed\n", encoding="utf-8")
+    assert ran(copy.dvc("repro")) == []
+
+
+def test_changed_training_text_runs_prepare(copy):
+    write_triplets(copy.folder / "data/raw/train/rows.csv", 40, seed=1)
+    assert ran(copy.dvc("repro", PREPARE)) == [PREPARE]
+    assert json.loads((copy.folder / "data/metrics/prepare.json").read_text())["rows"] == 40
+    assert {TRAIN, EVALUATE, EXPORT} <= json.loads(copy.dvc("status", "--json")).keys()
+
+
+def test_changed_code_runs_its_stages(copy):
+    """The code of the clone is what runs: a stage made to fail there fails."""
+    with (copy.folder / "cse/export/parity.py").open("a", encoding="utf-8") as file:
+        file.write("\nraise SystemExit('the code of this clone')\n")
+    output = copy.dvc("repro", fails=True)
+    assert ran(output) == [EXPORT]
+    assert "the code of this clone" in output
+
+
+def test_two_clones_make_the_same_bytes(finished, tmp_path):
+    other = tiny_clone(tmp_path / "another place")
+    other.dvc("repro")
+    assert other.bytes_of(*OUTPUTS) == finished.bytes_of(*OUTPUTS)
+    assert other.lock() == finished.lock()
+    assert str(tmp_path) not in other.lock()
+
+
+# ---- looking at results, trying others, sharing them --------------------------------------------------------------
+
+
+def test_metrics_and_plots(copy, tmp_path):
+    metrics = json.loads(copy.dvc("metrics", "show", "--json"))[""]["data"]
+    train, scores = (metrics[f"data/metrics/{name}.json"]["data"] for name in ("train", "evaluation"))
+    assert isinstance(train["dev_spearman"], float)
+    assert scores.keys() == {"trained", "backbone"}
+    assert "dev_spearman" in copy.dvc("metrics", "show")
+
+    copy.set({"evaluation.compare_backbone": False})
+    copy.dvc("repro", EVALUATE)
+    for verb in (["show"], ["diff", "HEAD"]):
+        copy.dvc("plots", *verb, "--out", str(tmp_path / "html"))
+        html = (tmp_path / "html/index.html").read_text(encoding="utf-8")
+        for title in ("Training loss", "Dev Spearman", "Spearman by task"):
+            assert title in html, verb
+        specs = [json.loads(text) for text in re.findall(r"var spec = (\{.*\});", html)]
+        assert len(specs) == 3
+        assert all(spec["data"]["values"] for spec in specs)
+        assert "<DVC_METRIC" not in html
+    bars = next(spec for spec in specs if spec["title"]["text"] == "Spearman by task")
+    assert {encoding["field"] for encoding in bars["encoding"].values()} == {"spearman", "task", "model", "rev"}
+    assert bars["encoding"]["yOffset"]["field"] == bars["encoding"]["color"]["field"] == "model"
+    assert {(row["rev"], row["model"]) for row in bars["data"]["values"]} == {
+        ("HEAD", "trained"), ("HEAD", "backbone"), ("workspace", "trained"),
+    }  # fmt: skip
+
+
+def test_an_experiment_leaves_metrics(copy):
+    before = copy.locked_stages()
+    output = copy.dvc("exp", "run", "--name", "hot", "--set-param", "train.learning_rate=0.5")
+    assert ran(output) == [TRAIN, EVALUATE, EXPORT]
+    assert copy.locked_stages()[TRAIN]["outs"] != before[TRAIN]["outs"]
+    shown = copy.dvc("exp", "show", "--json")
+    experiments = [found for entry in json.loads(shown) for found in entry["experiments"] or []]
+    data = experiments[0]["revs"][0]["data"]
+    assert experiments[0]["revs"][0]["name"] == "hot"
+    assert data["params"]["params.yaml"]["data"]["train"]["learning_rate"] == 0.5
+    metrics = {name: found["data"] for name, found in data["metrics"].items()}
+    assert isinstance(metrics["data/metrics/train.json"]["dev_spearman"], float)
+    assert metrics["data/metrics/evaluation.json"]["trained"]
+
+
+def test_push_and_pull_with_the_default_remote(copy, tmp_path):
+    expected = copy.bytes_of(*OUTPUTS)
+    assert "file" in copy.dvc("push")
+    assert (tmp_path / "cse-dvc-remote").is_dir(), "the default remote is a folder beside the clone"
+    for name in ("data/prepared", "data/checkpoint", "data/plots/train", "data/bundle", ".dvc/cache"):
+        shutil.rmtree(copy.folder / name)
+    (copy.folder / "data/plots/sts.csv").unlink()
+    copy.dvc("pull")
+    assert copy.bytes_of(*OUTPUTS) == expected
+    assert ran(copy.dvc("repro")) == []
+
+
+# ---- killed at any moment -----------------------------------------------------------------------------------------
+
+
+def kill_when(workspace: Workspace, there: Callable[[], object]) -> str:
+    """Start ``dvc repro``, end its whole process group with SIGKILL as soon as ``there()``, and return its output."""
+    log = workspace.folder.parent / "killed.log"
+    with log.open("w", encoding="utf-8") as stream:
+        process = subprocess.Popen(
+            ["dvc", "repro"], cwd=workspace.folder, env=workspace.environment,
+            stdout=stream, stderr=stream, start_new_session=True,
+        )  # fmt: skip
+        give_up = time.monotonic() + 200
+        while not there() and process.poll() is None and time.monotonic() < give_up:
+            time.sleep(0.001)
+        was_there = there()
+        os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+    wait_until_gone(process.pid)
+    text = log.read_text(encoding="utf-8")
+    assert was_there or code == -signal.SIGKILL, text
+    assert code == -signal.SIGKILL, f"it was over before the kill:\n{text}"
+    return text
+
+
+def wait_until_gone(group: int) -> None:
+    """Wait until every process of a group is gone from the process table: a dead one still counts as alive there."""
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(300):
+            os.killpg(group, 0)
+            time.sleep(0.1)
+
+
+def test_killed_training_resumes_to_the_same_bytes(tmp_path):
+    whole = tiny_clone(tmp_path / "whole" / "clone", **LONG)
+    whole.dvc("repro", TRAIN)
+    killed = tiny_clone(tmp_path / "killed" / "clone", **LONG)
+
+    def saved() -> list[Path]:
+        return list(killed.folder.glob(".cse/resume/*/state.pt"))
+
+    kill_when(killed, saved)
+    assert list(killed.locked_stages()) == [PREPARE]
+    assert not (killed.folder / "data/checkpoint").exists()
+    assert saved()
+    last = saved()[0].stat().st_mtime_ns
+    kill_when(killed, lambda: saved()[0].stat().st_mtime_ns > last)
+    assert not (killed.folder / "data/checkpoint").exists()
+
+    output = killed.dvc("repro", TRAIN)
+    assert ran(output) == [TRAIN]
+    steps = re.search(r"resuming after step (\d+) of (\d+)", output)
+    assert steps, output
+    assert 5 <= int(steps[1]) < int(steps[2]) == 600
+    for name in ("data/checkpoint", "data/plots/train", "data/metrics"):
+        assert killed.bytes_of(name) == whole.bytes_of(name)
+    assert killed.lock() == whole.lock()
+    assert not saved()
+
+
+def test_killed_prepare_leaves_nothing_that_looks_finished(copy):
+    write_triplets(copy.folder / "data/raw/train/rows.csv", 30_000, seed=2)
+    before = copy.lock()
+    kill_when(copy, lambda: list(copy.folder.glob("data/.prepared.tmp-*/train.arrow")))
+    assert not (copy.folder / "data/prepared").exists()
+    assert copy.lock() == before
+    assert ran(copy.dvc("repro", PREPARE)) == [PREPARE]
+    assert json.loads((copy.folder / "data/metrics/prepare.json").read_text())["rows_read"] == 30_000
+    assert copy.leftovers() == []
+
+
+def test_killed_export_leaves_nothing_that_looks_finished(copy):
+    bundle, lock = copy.bytes_of("data/bundle"), copy.lock()
+    copy.set({"export.tolerance": 1e-4})
+    kill_when(copy, lambda: list(copy.folder.glob("data/.bundle.tmp-*")))
+    assert not (copy.folder / "data/bundle").exists()
+    assert copy.lock() == lock
+    copy.dvc("checkout", "data/bundle")  # DVC removed it, and still has it
+    assert copy.bytes_of("data/bundle") == bundle
+
+    assert ran(copy.dvc("repro")) == [EXPORT]
+    again = copy.bytes_of("data/bundle")
+    manifest, manifest_before = (json.loads(found.pop("data/bundle/bundle.json")) for found in (again, bundle))
+    assert again == bundle
+    assert manifest["parity"].pop("tolerance") == 1e-4
+    assert manifest_before["parity"].pop("tolerance") == 1e-5
+    assert manifest == manifest_before
+    assert copy.leftovers() == []
+
+
+# ---- a full disk --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [512, 6000])
+def test_a_full_disk_leaves_the_earlier_checkpoint(copy, limit):
+    """A limit on the size of a file fails as a full disk does, at other moments for other limits."""
+    expected = copy.bytes_of(*OUTPUTS)
+    copy.set({"train.seed": 7})
+    output = copy.run(
+        sys.executable, "-m", "cse.stages.train", fails=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    errors = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, output
+    assert "no space left" in errors[0]
+    assert copy.bytes_of(*OUTPUTS) == expected
+    assert copy.leftovers() == []
+
+
+# ---- the defaults -------------------------------------------------------------------------------------------------
+
+
+def test_the_default_settings_with_fewer_rows(tmp_path):
+    """``git clone``, ``dvc repro`` with the real backbone; only the number of generated rows is changed."""
+    workspace = clone(tmp_path / "clone")
+    workspace.set({"data.sample_rows": 200})
+    output = workspace.dvc("repro")
+    assert ran(output) == list(STAGES), output
+    scores = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text())
+    assert scores.keys() == {"trained", "backbone"}
+    manifest = json.loads((workspace.folder / "data/bundle/bundle.json").read_text())
+    assert manifest["dimension"] == 384
+    assert manifest["parity"]["largest_difference"] <= 1e-5
+    assert ran(workspace.dvc("repro")) == []

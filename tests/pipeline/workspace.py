@@ -1,0 +1,154 @@
+"""A clone of the working tree with a tiny random backbone and a few made-up rows: the whole pipeline in seconds."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from tests.conftest import WORDS, make_backbone_folder
+
+ROOT = Path(__file__).parents[2]
+BIN = ROOT / ".venv/bin" if (ROOT / ".venv/bin/dvc").exists() else Path(sys.executable).parent
+RAW = tuple(f"data/raw/{name}/README.md" for name in ("train", "dev", "evaluation"))
+FILES = ("dvc.yaml", "params.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", *RAW)
+FOLDERS = ("cse", "flows", ".dvc/plots")
+STAGES = ("prepare", "train", "evaluate", "export")
+TINY = {
+    "data.source": "files",
+    "backbone.name": "backbone",
+    "prompt.length": 4,
+    "train.batch_size": 8,
+    "train.max_length": 12,
+    "train.precision": "fp32",
+    "train.eval_every": 10,
+}
+
+
+class Workspace:
+    """A folder with a git repository in which ``dvc`` can be run as a user would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # what a user's shell has: byte code is written, the virtual environment comes first
+        self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "DVC_NO_ANALYTICS": "1",
+            "DVC_SITE_CACHE_DIR": str(folder.parent / "dvc-site"),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        }
+
+    def run(self, *command: str, fails: bool = False, **options: Any) -> str:
+        """Run a command here and return what it wrote, both streams together."""
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, text=True, timeout=280, stdout=-1, stderr=-2, **options
+        )
+        assert (done.returncode != 0) == fails, f"{command} returned {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    def dvc(self, *arguments: str, **options: Any) -> str:
+        return self.run("dvc", *arguments, **options)
+
+    def commit(self) -> None:
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", "work")
+
+    def set(self, values: Mapping[str, Any]) -> None:
+        """Change values of ``params.yaml``, each named ``group.key``."""
+        yaml, file = YAML(), self.folder / "params.yaml"
+        tree = yaml.load(file)
+        for name, value in values.items():
+            group, key = name.split(".")
+            assert key in tree[group], f"params.yaml has no {name}"
+            tree[group][key] = value
+        yaml.dump(tree, file)
+
+    def lock(self) -> str:
+        return (self.folder / "dvc.lock").read_text(encoding="utf-8")
+
+    def locked_stages(self) -> dict[str, Any]:
+        return YAML(typ="safe", pure=True).load(self.lock())["stages"]
+
+    def bytes_of(self, *folders: str) -> dict[str, bytes]:
+        """Return the bytes of every file below some folders."""
+        files = [path for folder in folders for path in (self.folder / folder).rglob("*") if path.is_file()]
+        assert files, f"nothing in {folders}"
+        return {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in files}
+
+    def times(self) -> dict[str, int]:
+        """Return the modification time of every file that git or DVC would keep."""
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        hidden = {".git", "__pycache__", "tmp"}
+        kept = [path for path in files if hidden.isdisjoint(path.relative_to(self.folder).parts)]
+        return {path.relative_to(self.folder).as_posix(): path.stat().st_mtime_ns for path in kept}
+
+    def leftovers(self) -> list[Path]:
+        """Return temporary siblings of outputs."""
+        return [path for kind in ("tmp", "old") for path in (self.folder / "data").rglob(f".*.{kind}-*")]
+
+    def copy(self, folder: Path) -> Workspace:
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Workspace(folder)
+
+
+def clone(folder: Path) -> Workspace:
+    """Copy what git would hold of the working tree into a fresh repository."""
+    for name in FOLDERS:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, folder / name)
+    workspace = Workspace(folder)
+    workspace.run("git", "init", "--quiet", "--initial-branch", "main")
+    workspace.commit()
+    return workspace
+
+
+def tiny_clone(folder: Path, **changes: Any) -> Workspace:
+    """Make a clone that trains a tiny random BERT on 160 made-up triplets; ``train__seed=1`` sets ``train.seed``."""
+    workspace = clone(folder)
+    make_backbone_folder(folder / "backbone", "bert", pooling="mean")
+    write_triplets(folder / "data/raw/train/rows.csv", 160)
+    for seed, name in enumerate(("dev", "evaluation")):
+        write_pairs(folder / f"data/raw/{name}/{name}.csv", 24, seed)
+    workspace.set(TINY | {name.replace("__", "."): value for name, value in changes.items()})
+    workspace.commit()
+    return workspace
+
+
+def write_triplets(path: Path, rows: int, seed: int = 0) -> None:
+    random_words = random.Random(seed)
+    table = [[_sentence(random_words) for _ in range(3)] for _ in range(rows)]
+    _write_csv(path, ["sent0", "sent1", "hard_neg"], table)
+
+
+def write_pairs(path: Path, rows: int, seed: int) -> None:
+    random_words = random.Random(f"pairs {seed}")
+    table = [
+        [_sentence(random_words), _sentence(random_words), round(random_words.uniform(0, 5), 1)] for _ in range(rows)
+    ]
+    _write_csv(path, ["sentence1", "sentence2", "score"], table)
+
+
+def ran(output: str) -> list[str]:
+    """Return the stages that ``dvc repro`` ran, in order."""
+    return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage '")]
+
+
+def _sentence(random_words: random.Random) -> str:
+    return " ".join(random_words.choices(WORDS, k=random_words.randint(3, 8)))
+
+
+def _write_csv(path: Path, header: list[str], rows: list[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([header, *rows])
