@@ -40,7 +40,8 @@ def write_bundle(encoder: SentenceEncoder, out: Path, *, normalize: bool, metric
     facts = describe(encoder)
     with publish_folder(out) as folder:
         write_graph(encoder, folder / MODEL)
-        encoder.backbone.tokenizer.save(str(folder / TOKENIZER))
+        # the tokenizer's own save would raise something that is no OSError on a full disk
+        (folder / TOKENIZER).write_text(encoder.backbone.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         manifest = Bundle(
             format=FORMAT,
             dimension=encoder.dimension,

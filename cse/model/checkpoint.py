@@ -143,7 +143,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _check_config(config: dict[str, Any], path: Path) -> None:
     """Refuse a config that lacks a value, or has one that ``describe`` never writes."""
-    types = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
+    types: dict[str, type] = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
     choices = {
         "pooler.kind": POOLERS,
         "pooler.mlp": ("none", "train_only", "always"),

@@ -15,7 +15,7 @@ from cse.model.attention import Prefix, visible_columns
 from cse.model.backbone import Backbone, find_backbone, load_backbone
 from cse.model.pooling import NEEDS_ALL_LAYERS, POOLERS, TanhMlp, pool
 from cse.model.prompts import DeepPrompt
-from cse.runtime.encode import cosine_similarity, encode_sentences, prepare_tokenizer
+from cse.runtime.encode import cosine_similarity, encode_sentences, is_text, prepare_tokenizer
 
 
 @dataclass(frozen=True)
@@ -211,4 +211,4 @@ class SentenceEncoder(nn.Module):
 
     def similarity(self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray) -> np.ndarray:
         """Return cosines ``(n, m)`` between sentences or embeddings ``a`` and ``b``."""
-        return cosine_similarity(*(x if isinstance(x, np.ndarray) else self.encode(x) for x in (a, b)))
+        return cosine_similarity(*(self.encode(x) if is_text(x) else x for x in (a, b)))  # type: ignore[arg-type]

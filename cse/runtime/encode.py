@@ -119,6 +119,15 @@ def encode_sentences(
     return embeddings[0] if single else embeddings
 
 
+def is_text(values: Any) -> bool:
+    """Say whether ``similarity`` was given sentences (one, several or none) and not embeddings."""
+    if isinstance(values, str):
+        return True
+    if hasattr(values, "dtype"):
+        return getattr(values.dtype, "kind", "f") in "UO"
+    return isinstance(values, Sequence) and (not values or any(isinstance(value, str) for value in values))
+
+
 def cosine_similarity(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
     """Return the cosines (n, m) float32 of every row of ``a`` (n, d) with every row of ``b`` (m, d).
 

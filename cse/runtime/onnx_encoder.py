@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from cse.errors import CseError
 from cse.runtime.bundle import MODEL, TOKENIZER, verify
-from cse.runtime.encode import cosine_similarity, encode_sentences, prepare_tokenizer
+from cse.runtime.encode import cosine_similarity, encode_sentences, is_text, prepare_tokenizer
 from cse.runtime.providers import open_session, usable_cpus
 
 # Tokens of a batch on the CPU: activations stay in the second-level cache (measured: 512 to 1024 are level).
@@ -117,5 +117,4 @@ class OnnxEncoder:
         return open_session(self.path / MODEL, "cpu", 1).session
 
     def _vectors(self, values: Sequence[str] | ArrayLike) -> ArrayLike:
-        is_text = isinstance(values, str) or (isinstance(values, Sequence) and any(isinstance(v, str) for v in values))
-        return self.encode(values) if is_text else values  # type: ignore[arg-type]
+        return self.encode(values) if is_text(values) else values  # type: ignore[arg-type]

@@ -276,7 +276,6 @@ def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
         (["encode", "data/bundle", "params.yaml", "--out", "vectors.npy"], "vectors.npy", "vectors.npy", 50),
         (["prepare"], "data/prepared", "data/prepared", 4000),
         (["train", "-s", "train.seed=7"], "data/checkpoint", ".cse/resume/", 2000),
-        (["export"], "data/bundle", "data/bundle", 1000),
         (["export"], "data/bundle", "data/bundle", 100_000),
         (["evaluate"], "data/metrics", "data/metrics/evaluation.json", 100),
     ],
@@ -300,13 +299,14 @@ def test_full_disk_is_one_line_and_leaves_what_was_there(cse, project, args, out
     assert not list((project / "data").rglob(".*tmp-*")), "a draft was left behind"
 
 
-def test_training_goes_on_where_a_full_disk_stopped_it(cse, project):
-    """The saved states of the first run are still good once there is space again."""
+def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project):
     alone = contents(project / "data/checkpoint")
     with full_disk(5000):
         assert "no space left" in cse("train", "-s", "train.save_every=1").err
+    assert list((project / ".cse/resume").iterdir())
     assert cse("train", "-s", "train.save_every=1").code == 0
     assert contents(project / "data/checkpoint") == alone
+    assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 
 
 def test_command_is_a_process_with_an_exit_code(project):

@@ -135,6 +135,11 @@ def test_manifest_says_what_is_in_the_folder(exported):
     assert manifest.metrics == {"train": {"dev_spearman": 80.5}}
 
 
+def test_tokenizer_is_that_of_the_backbone(exported, tmp_path):
+    exported.encoder.backbone.tokenizer.save(str(tmp_path / TOKENIZER))
+    assert (exported.folder / TOKENIZER).read_bytes() == (tmp_path / TOKENIZER).read_bytes()
+
+
 def test_manifest_records_versions_and_parity(exported):
     manifest = verify(exported.folder)
     assert {"cse", "torch", "transformers", "onnx", "onnxruntime-gpu", "tokenizers"} <= manifest.versions.keys()

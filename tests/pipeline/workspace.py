@@ -6,6 +6,7 @@ import csv
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -49,11 +50,18 @@ class Workspace:
 
     def run(self, *command: str, fails: bool = False, **options: Any) -> str:
         """Run a command here and return what it wrote, both streams together."""
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, text=True, timeout=280, stdout=-1, stderr=-2, **options
-        )
-        assert (done.returncode != 0) == fails, f"{command} returned {done.returncode}:\n{done.stdout}"
-        return done.stdout
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
+        )  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=500)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # the stage too, not only dvc
+            process.wait()
+            raise
+        assert (process.returncode != 0) == fails, f"{command} returned {process.returncode}:\n{output}"
+        return output
 
     def dvc(self, *arguments: str, **options: Any) -> str:
         return self.run("dvc", *arguments, **options)

@@ -1,0 +1,141 @@
+"""The library from outside: a light import, and two encoders that are used alike."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cse
+from cse.errors import CseError
+from cse.model.backbone import find_backbone, load_backbone
+from cse.model.checkpoint import save_checkpoint
+from tests.export.exports import SENTENCES, export, make_encoder
+
+
+@pytest.fixture(scope="module")
+def encoders(tiny_folders, tmp_path_factory):
+    """The same model, opened both ways."""
+    folder = tmp_path_factory.mktemp("library")
+    encoder = make_encoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), "key_value", pooler="mean")
+    (folder / "checkpoint").mkdir()
+    save_checkpoint(encoder, folder / "checkpoint")
+    export(encoder, folder / "bundle")
+    return cse.SentenceEncoder.load(folder / "checkpoint"), cse.OnnxEncoder(folder / "bundle", provider="cpu")
+
+
+@pytest.fixture(params=[0, 1], ids=["torch", "onnx"])
+def encoder(encoders, request):
+    return encoders[request.param]
+
+
+def test_import_is_light():
+    heavy = ["torch", "transformers", "datasets", "onnx", "onnxruntime", "numpy", "pydantic", "click"]
+    script = (
+        "import sys, cse\n"
+        "assert {'OnnxEncoder', 'SentenceEncoder'} <= set(cse.__all__)\n"
+        f"sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'SentenceEncoders'"):
+        _ = cse.SentenceEncoders
+
+
+def test_both_encoders_take_the_same_arguments():
+    for method in ("encode", "similarity"):
+        torch_side, onnx_side = (
+            list(inspect.signature(getattr(kind, method)).parameters) for kind in (cse.SentenceEncoder, cse.OnnxEncoder)
+        )
+        assert torch_side == onnx_side
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_size": 1},
+        {"batch_size": 2, "normalize": True},
+        {"normalize": False},
+        {"batch_size": 64, "normalize": False, "show_progress_bar": True},
+    ],
+)
+def test_both_encoders_give_the_same_embeddings(encoders, options):
+    found, expected = (encoder.encode(SENTENCES, **options) for encoder in reversed(encoders))
+    for vectors in (found, expected):
+        assert isinstance(vectors, np.ndarray)
+        assert (vectors.shape, vectors.dtype) == ((len(SENTENCES), 32), np.float32)
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+    unit = np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5
+    assert unit == options.get("normalize", True)
+
+
+def test_they_know_the_same_about_themselves(encoders):
+    for name in ("dimension", "max_length"):
+        assert getattr(encoders[0], name) == getattr(encoders[1], name)
+
+
+def test_one_string_gives_one_vector_and_no_sentences_give_none(encoder):
+    one = encoder.encode("the cat sits")
+    assert one.shape == (32,)
+    np.testing.assert_allclose(encoder.encode(["the cat sits"])[0], one, atol=1e-6)
+    assert encoder.encode([]).shape == (0, 32)
+
+
+def test_order_and_repetition_do_not_matter(encoder):
+    texts = [*SENTENCES, *reversed(SENTENCES)]
+    vectors = encoder.encode(texts, batch_size=3)
+    np.testing.assert_array_equal(vectors[: len(SENTENCES)], vectors[: len(SENTENCES) - 1 : -1])
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array], ids=["list", "tuple", "array"])
+def test_similarity_of_sentences_and_of_embeddings(encoder, kind):
+    left, right = ["the cat sits", "a dog"], ["dog", "the cat sits", "red apple"]
+    cosines = encoder.similarity(kind(left), kind(right))
+    assert (cosines.shape, cosines.dtype) == ((2, 3), np.float32)
+    assert cosines[0, 1] == pytest.approx(1, abs=1e-5)
+    raw = encoder.encode(left, normalize=False), encoder.encode(right, normalize=False)
+    np.testing.assert_allclose(encoder.similarity(*raw), cosines, atol=1e-5)
+    np.testing.assert_allclose(encoder.similarity(left, raw[1]), cosines, atol=1e-5)
+    np.testing.assert_allclose(encoder.similarity(left[0], right), cosines[:1], atol=1e-5)
+
+
+def test_embeddings_as_nested_lists_are_no_sentences(encoder):
+    vectors = encoder.encode(["the cat", "a dog"])
+    found = encoder.similarity(vectors.tolist(), vectors)
+    np.testing.assert_allclose(found, encoder.similarity(vectors, vectors), atol=1e-6)
+
+
+def test_similarity_with_no_sentences_is_empty(encoder):
+    assert encoder.similarity([], ["a dog", "the cat"]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda encoder: encoder.encode(["a cat", None]), r"sentences\[1\]"),
+        (lambda encoder: encoder.encode(3), "sentences"),
+        (lambda encoder: encoder.encode(["a cat"], batch_size=0), "batch_size: 0"),
+        (lambda encoder: encoder.encode(["lone \ud800 surrogate"]), "surrogate"),
+        (lambda encoder: encoder.similarity(np.ones((2, 3)), np.ones((2, 4))), "do not match"),
+    ],
+    ids=["none", "number", "batch size", "surrogate", "widths"],
+)
+def test_mistakes_are_one_line_in_both(encoder, call, message):
+    with pytest.raises(CseError, match=message) as caught:
+        call(encoder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_the_other_kind_is_sent_to_the_other_encoder(encoders):
+    bundle = encoders[1].path
+    with pytest.raises(CseError, match=r"this is an ONNX bundle; load it with cse\.OnnxEncoder"):
+        cse.SentenceEncoder.load(bundle)
+    with pytest.raises(CseError, match="no bundle here"):
+        cse.OnnxEncoder(bundle.with_name("checkpoint"))
