@@ -1,8 +1,8 @@
-"""Draw STS scores of several models as one chart (SVG), from the JSON that ``cse evaluate --json`` writes.
+"""Draw STS scores of several models as one chart (SVG), from ``data/metrics/evaluation.json`` of their runs.
 
-    python -m benchmarks.sts_chart docs/sts.svg "frozen backbone=bare.json" "12 prompts=prompts.json"
+    python -m benchmarks.sts_chart docs/sts.svg "frozen=scores.json:backbone" "prompts=scores.json:trained"
 
-A JSON of several models takes the first, or the one named after a colon: ``name=evaluation.json:trained``.
+A file of several models gives the first, or the one named after a colon.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ def read_scores(source: str) -> dict[str, float]:
     path, _, model = source.partition(":")
     results = json.loads(Path(path).read_text(encoding="utf-8"))
     result = results[model] if model else next(iter(results.values()))
-    scores = {task: values["all"] for task, values in result["sts"].items()}
-    average = next(key for key in result if key == "Avg." or key.startswith("mean of"))
-    return scores | {average: result[average]["all"]}
+    return {name: score for name, score in result.items() if not name.endswith("mean)")}
 
 
 def draw(models: dict[str, dict[str, float]], out: Path) -> None:

@@ -111,7 +111,16 @@ def _is_alive(mark: str) -> bool:
         return False
     except OSError:
         return True
-    return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: str) -> bool:
+    """Tell whether a process is dead and only waits to be reaped, which a container without init may never do."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state == "Z"
 
 
 def _to_disk(path: Path) -> None:

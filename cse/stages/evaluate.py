@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,15 +48,29 @@ def evaluate_stage(
     else:
         click.echo("no evaluation data: give data.evaluation_path a SentEval folder or a file of scored pairs")
     with publish_file(metrics) as target:
-        write_json(target, results)
+        _write_rounded(target, {name: headline(result) for name, result in results.items()})
     with publish_file(plot) as target:
         _write_plot(target, results)
 
 
 def write_json(path: Path, results: Mapping[str, StsResults]) -> None:
-    """Write scores by model for ``dvc metrics``, four decimals."""
-    text = json.dumps({name: result.to_dict() for name, result in results.items()}, indent=2)
-    rounded = json.loads(text, parse_float=lambda digits: round(float(digits), 4))
+    """Write all scores by model and task, with ``mean``, ``wmean`` and counts, four decimals."""
+    _write_rounded(path, {name: result.to_dict() for name, result in results.items()})
+
+
+def headline(result: StsResults) -> dict[str, float]:
+    """Return one number a task (``all``) and the averages, as ``dvc metrics show`` has room for."""
+    scores = {task: score.all for task, score in result.tasks.items()}
+    averages = {
+        result.average_name: result.average(),
+        f"{result.average_name} (mean)": result.average("mean"),
+        f"{result.average_name} (wmean)": result.average("wmean"),
+    }
+    return scores | {name: value for name, value in averages.items() if value is not None}
+
+
+def _write_rounded(path: Path, tree: Mapping[str, Any]) -> None:
+    rounded = json.loads(json.dumps(tree), parse_float=lambda digits: round(float(digits), 4))
     path.write_text(json.dumps(rounded, indent=2) + "\n", encoding="utf-8")
 
 
