@@ -46,7 +46,7 @@ PUBLISHED = {
     "simcse-eh-roberta-base": (ROBERTA_BASE, 512, 5e-5, 0, 3),
     "simcse-eh-roberta-large": (ROBERTA_LARGE, 512, 1e-5, 0, 3),
     # the project's own, for the default backbone
-    "promcse-eh-minilm": (MINILM, 256, 1e-2, 12, 1),
+    "promcse-eh-minilm": (MINILM, 256, 3e-2, 12, 1),
     "promcse-unsup-minilm": (MINILM, 256, 1e-2, 12, 1),
     "simcse-sup-minilm": (MINILM, 256, 5e-5, 0, 1),
 }
@@ -80,7 +80,9 @@ def test_published_values(name):
     assert prompt.length == length
     assert prompt.kind == {"promcse": "key_value", "simcse": "none"}[system]
     assert train.parameters == {"promcse": "prompts", "simcse": "full"}[system]
-    assert (prompt.dropout, prompt.position_shift, prompt.init_std) == (None, True, 0.02)
+    # MiniLM was made for sentences: its tokens keep the positions that it knows, which scores higher
+    shifted = not (system == "promcse" and model == "minilm")
+    assert (prompt.dropout, prompt.position_shift, prompt.init_std) == (None, shifted, 0.02)
 
     pooler, mlp = settings.pooler, {"unsup": "train_only", "sup": "always", "eh": "always"}[supervision]
     assert (pooler.kind, pooler.mlp) == ((None, "none") if model == "minilm" else ("cls", mlp))
