@@ -31,9 +31,10 @@ from cse.data.readers import read_rows
 from cse.data.sample import sample_rows
 from cse.export.bundle import write_bundle
 from cse.model.backbone import MINILM, Backbone, find_backbone, load_backbone
-from cse.model.prompts import DeepPrompt
+from cse.model.prompts import Prompt
 from cse.objectives.combine import build_objective
 from cse.training.loop import Plan, train
+from cse.training.losses import Losses
 from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder
 from cse.training.tokens import tokenise
@@ -69,22 +70,22 @@ def backbone() -> Backbone:
 def prompted(dropout: float = 0.1) -> SentenceEncoder:
     """Return the backbone with new prompts of the usual size."""
     body = backbone()
-    return SentenceEncoder(body, DeepPrompt("key_value", body, length=PROMPTS, dropout=dropout, init_std=0.02))
+    return SentenceEncoder(body, Prompt("key_value", body, length=PROMPTS, dropout=dropout, init_std=0.02))
 
 
 def train_ours(rows: Dataset, batch_size: int) -> float:
     """Return training sentences per second of prompts with NT-Xent and the hinge, after the first reported steps."""
     encoder, device = prompted(), choose_device("auto")
     table = tokenise(
-        rows, "triplets", encoder.backbone.tokenizer, max_length=MAX_LENGTH, pad_id=encoder.backbone.pad_id
+        rows, "triplets", [encoder.backbone.tokenizer], max_length=MAX_LENGTH, pad_id=encoder.backbone.pad_id
     )
     plan = Plan(
         learning_rate=1e-2, batch_size=batch_size, row_groups=8, bf16=choose_bf16("auto", device), save_every=10**9
     )
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
-        objective = build_objective(hinge_weight=10.0)
-        train(encoder, objective, table, plan, dev=None, folder=RunFolder(Path(folder)), observer=watch, device=device)
+        losses = Losses(build_objective(hinge_weight=10.0))
+        train(encoder, losses, table, plan, dev=None, folder=RunFolder(Path(folder)), observer=watch, device=device)
     (first, begin), (last, end) = watch.times[0], watch.times[-1]
     return (last - first) * batch_size * 3 / (end - begin)
 

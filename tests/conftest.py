@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaForMaskedLM, RobertaModel
 
 from cse.model.backbone import Backbone, find_backbone, load_backbone
 
@@ -29,23 +29,32 @@ def make_tokenizer(family: str) -> Tokenizer:
     """A word-level tokenizer with the special tokens of the family."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"] if family == "bert" else ["<s>", "<pad>", "</s>", "<unk>"]
     unknown, first, last = ("[UNK]", "[CLS]", "[SEP]") if family == "bert" else ("<unk>", "<s>", "</s>")
-    vocabulary = {token: i for i, token in enumerate([*special, *WORDS])}
+    mask = "[MASK]" if family == "bert" else "<mask>"
+    vocabulary = {token: i for i, token in enumerate([*special, *WORDS, mask])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens([AddedToken(mask, normalized=False)])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}", special_tokens=[(first, vocabulary[first]), (last, vocabulary[last])]
     )
     return tokenizer
 
 
-def make_backbone_folder(folder: Path, family: str, seed: int = 0, pooling: str | None = None, **changes) -> Path:
-    """Save a tiny random model of a family as a backbone folder."""
+def make_backbone_folder(
+    folder: Path, family: str, seed: int = 0, pooling: str | None = None, head: bool = False, **changes
+) -> Path:
+    """Save a tiny random model of a family as a backbone folder, with its MLM head if that is asked for."""
     torch.manual_seed(seed)
     shape = SHAPE | {"initializer_range": 0.2, "pad_token_id": 0 if family == "bert" else 1} | changes
     if family == "roberta":
         shape["type_vocab_size"] = 1
-    model = BertModel(BertConfig(**shape)) if family == "bert" else RobertaModel(RobertaConfig(**shape))
+    kinds = (
+        (BertConfig, BertModel, BertForMaskedLM)
+        if family == "bert"
+        else (RobertaConfig, RobertaModel, RobertaForMaskedLM)
+    )
+    model = kinds[2 if head else 1](kinds[0](**shape))
     model.save_pretrained(folder)
     make_tokenizer(family).save(str(folder / "tokenizer.json"))
     if pooling:

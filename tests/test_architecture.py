@@ -175,6 +175,7 @@ def read_stages(dvc_file: Path) -> dict[str, dict]:
         params = []
         for item in entry.get("params", []):
             params += [item] if isinstance(item, str) else [key for keys in item.values() for key in keys]
+        params = list(dict.fromkeys(key.split(".")[0] for key in params))  # a stage may depend on a part of a group
         stages[name] = {"module": modules[0], "deps": deps, "params": params}
     return stages
 

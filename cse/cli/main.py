@@ -14,7 +14,7 @@ from cse.cli.preset import preset
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.load import check_settings, set_key
-from cse.stages.common import BUNDLE, CHECKPOINT, DEBUG_VARIABLE, METRICS, PREPARED, run_safely
+from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PREPARED, run_safely
 
 _EPILOG = """\b
 A first run, with generated data and the built-in MiniLM backbone:
@@ -63,11 +63,20 @@ _set = click.option(
 @_set
 @click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Folder to write.")
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
-    """Turn a source of text into Arrow data sets, and count what was dropped."""
+    """Turn a source of text into Arrow data sets, and count what was dropped.
+
+    Where objective.replaced_tokens.corruption is `prepared`, the rows are corrupted too, once for each epoch.
+    """
     from cse.stages.prepare import prepare_stage
 
+    settings = _settings(params, overrides)
     metrics = METRICS / "prepare.json" if out == PREPARED else out.with_suffix(".json")
-    prepare_stage(_settings(params, overrides), prepared=out, metrics=metrics)
+    prepare_stage(settings, prepared=out, metrics=metrics)
+    replaced = settings.objective.replaced_tokens
+    if replaced.weight > 0 and replaced.corruption == "prepared":
+        from cse.stages.corrupt import corrupt_stage
+
+        corrupt_stage(settings, prepared=out, corrupted=_corrupted(out))
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
@@ -83,7 +92,27 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
     from cse.stages.train import train_stage
 
     named = {} if out == CHECKPOINT else {"metrics": out.with_suffix(".json"), "plots": out.with_suffix(".plots")}
-    train_stage(_settings(params, overrides), prepared=data, checkpoint=out, **named)
+    train_stage(_settings(params, overrides), prepared=data, corrupted=_corrupted(data), checkpoint=out, **named)
+
+
+@cli.command(epilog="\b\nExample:\n  cse post data/checkpoint --kind whitening --out data/whitened")
+@click.argument("model")
+@_params
+@_set
+@click.option("--kind", type=click.Choice(["whitening", "flow"]), required=True, help="What to put behind the model.")
+@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the new checkpoint.")
+def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Path, out: Path) -> None:
+    """Fit whitening or flow on the training sentences and put it behind MODEL.
+
+    MODEL is a checkpoint, or a bare backbone by folder, hub id or file of word vectors. Options: group post.
+    """
+    from cse.stages.post import put_behind
+
+    settings = _settings(
+        params if params.exists() or params != PARAMS_FILE else None, [*overrides, f"post.kind={kind}"]
+    )
+    put_behind(model, settings.post, prepared=data, out=out)
 
 
 @cli.command(
@@ -195,6 +224,11 @@ def main() -> None:
 def _help_hint(error: click.ClickException) -> str:
     ctx = getattr(error, "ctx", None)
     return "" if ctx is None else f" (see {ctx.command_path} --help)"
+
+
+def _corrupted(prepared: Path) -> Path:
+    """Return where rows of prepared data that were corrupted beforehand lie."""
+    return CORRUPTED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-corrupted")
 
 
 def _settings(params: Path | None, overrides: Sequence[str]) -> Settings:

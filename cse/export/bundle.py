@@ -41,7 +41,7 @@ def write_bundle(encoder: SentenceEncoder, out: Path, *, normalize: bool, metric
     with publish_folder(out) as folder:
         write_graph(encoder, folder / MODEL)
         # the tokenizer's own save would raise something that is no OSError on a full disk
-        (folder / TOKENIZER).write_text(encoder.backbone.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
+        (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         manifest = Bundle(
             format=FORMAT,
             dimension=encoder.dimension,

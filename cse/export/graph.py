@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cse.export.optimize import fused, optimize
-from cse.model.encoder import SentenceEncoder
+from cse.model.encoder import Constants, SentenceEncoder
 
 EXTERNAL_DATA_BYTES = 1_900_000_000  # protobuf holds 2 GB; weights beyond this go into a file of their own
 OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix and all
@@ -21,19 +21,23 @@ INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
 
 
 class _Inference(nn.Module):
-    """The encoder as it is at inference: its prefix is a constant, not a parameter to be mapped again."""
+    """The encoder as it is at inference: prefix and template noise are constants, not to be computed again."""
 
     def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__()
         self.encoder = encoder
         with torch.no_grad():
-            prefix = encoder.prefix() or []
+            constants = encoder.constants()
+        prefix = constants.prefix or []
         self.keys = nn.ParameterList([nn.Parameter(key.clone(), requires_grad=False) for key, _ in prefix])
         self.values = nn.ParameterList([nn.Parameter(value.clone(), requires_grad=False) for _, value in prefix])
 
+        noise = constants.noise_TND
+        self.noise = None if noise is None else nn.Parameter(noise.clone(), requires_grad=False)
+
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         prefix = list(zip(self.keys, self.values, strict=True)) or None
-        return self.encoder.embed(input_ids, attention_mask, prefix)
+        return self.encoder.embed(input_ids, attention_mask, Constants(prefix, self.noise))
 
 
 def write_graph(encoder: SentenceEncoder, path: Path) -> None:
@@ -47,12 +51,13 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
         path: file to write; weights over ``EXTERNAL_DATA_BYTES`` go to ``path.data`` beside it.
     """
     encoder.eval()
-    rows, length = 3, 7
+    rows, shortest = 3, len(encoder.templates[0].ids) if encoder.templates else 4
+    length = shortest + 3
     mask_BL = torch.ones((rows, length), dtype=torch.int64)
-    mask_BL[1, 4:] = 0
-    ids_BL = torch.where(mask_BL == 1, torch.arange(length) + 5, encoder.backbone.pad_id)
+    mask_BL[1, shortest:] = 0
+    ids_BL = torch.where(mask_BL == 1, torch.arange(length) % 3 + 5, encoder.backbone.pad_id)
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with _quiet(), torch.no_grad(), fused(encoder.backbone.model):
+    with _quiet(), torch.no_grad(), fused(encoder.backbone):
         program = torch.onnx.export(
             _Inference(encoder),
             (ids_BL, mask_BL),

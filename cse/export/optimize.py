@@ -82,9 +82,12 @@ AttentionInterface.register(FUSED_ATTENTION, fused_attention)
 
 
 @contextmanager
-def fused(model: nn.Module) -> Iterator[None]:
-    """Let a transformers model attend with ``fused_attention`` inside the block; its own function comes back after."""
-    config: Any = model.config
+def fused(model: Any) -> Iterator[None]:
+    """Let a backbone's model attend with ``fused_attention`` inside the block; its own function comes back after."""
+    config: Any = getattr(model.model, "config", None)
+    if config is None:  # word vectors attend to nothing
+        yield
+        return
     before = config._attn_implementation
     config._attn_implementation = FUSED_ATTENTION
     try:

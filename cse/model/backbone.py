@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cse.errors import CseError, OfflineError, nearest
-from cse.model.attention import PREFIX_ATTENTION
-from cse.model.dropout import replace_dropout
+from cse.model.attention import PREFIX_ATTENTION, Prefix, visible_columns
+from cse.model.dropout import Dropout, replace_dropout
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -76,8 +77,62 @@ class Backbone(nn.Module):
         self.head_size = self.hidden_size // self.heads
         self.hidden_dropout: float = config.hidden_dropout_prob
         self.pad_id: int = config.pad_token_id
+        self.vocabulary: int = config.vocab_size
         self.max_positions: int = config.max_position_embeddings
         self.positions_after_pad = _OFFSET_POSITIONS[config.model_type]
+        self.family = "roberta" if self.positions_after_pad else "bert"
+
+    @cached_property
+    def special_ids(self) -> dict[str, int]:
+        """Return the ids of ``cls``, ``sep`` and ``mask``.
+
+        Raises:
+            CseError: the tokenizer does not put two tokens around a text, or knows no mask.
+        """
+        around = plain_copy(self.tokenizer).encode("").ids
+        masks = [self.tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>")]
+        found = [mask for mask in masks if mask is not None]
+        if len(around) != 2 or not found:
+            raise CseError(
+                f"backbone.name: the tokenizer of {self.files.name} has no begin, end and mask token; take a BERT or "
+                "RoBERTa model"
+            )
+        return {"cls": around[0], "sep": around[1], "mask": found[0]}
+
+    @property
+    def blocks(self) -> list[Any]:
+        """The transformer layers, first to last."""
+        return list(self.model.encoder.layer)  # type: ignore[union-attr, arg-type]
+
+    def words(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Return word vectors ``(B, L, D)``."""
+        return self.model.embeddings.word_embeddings(ids_BL)  # type: ignore[union-attr, operator]
+
+    def embed(self, words_BLD: torch.Tensor, positions_BL: torch.Tensor) -> torch.Tensor:
+        """Add position and type embeddings to word vectors, normalise and drop: the input of the first layer."""
+        return self.model.embeddings(inputs_embeds=words_BLD, position_ids=positions_BL)  # type: ignore[operator]
+
+    def run(
+        self, embedded_BLD: torch.Tensor, mask_BL: torch.Tensor, prefix: Prefix | None, *, every: bool = True
+    ) -> list[torch.Tensor]:
+        """Return the states ``(B, L, D)``: the input of the first layer, then every layer's output.
+
+        Args:
+            embedded_BLD: from ``embed``.
+            mask_BL: 1 for real tokens ``(B, L)``.
+            prefix: keys and values that every layer attends to beside its tokens.
+            every: whether all states are wanted; if not, the list holds the last one alone, which saves memory.
+        """
+        visible = visible_columns(mask_BL, 0 if prefix is None else prefix[0][0].shape[-2])
+        states = [embedded_BLD]
+        for block in self.blocks:
+            state = block(states[-1], attention_mask=visible, prefix=prefix)
+            states = [*states, state] if every else [state]
+        return states
+
+    def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """Return which tokens count in pooling: for a transformer every real one."""
+        return mask_BL
 
     def positions(self, mask_BL: torch.Tensor, shift: int) -> torch.Tensor:
         """Return position ids ``(B, L)`` of the tokens when ``shift`` positions stand before them.
@@ -89,6 +144,12 @@ class Backbone(nn.Module):
             count_BL = mask_BL.cumsum(dim=1) * mask_BL
             return count_BL + shift * mask_BL + self.pad_id
         return torch.arange(mask_BL.shape[1], device=mask_BL.device).expand_as(mask_BL) + shift
+
+    def switch_dropout_off(self) -> None:
+        """Set the probability of every dropout, attention's included, to 0."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.p = 0.0
 
     def usable_length(self, shift: int) -> int:
         """Return how many tokens the position table holds after ``shift`` positions."""
@@ -134,14 +195,28 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
     return BackboneFiles(name, revision, folder, digest)
 
 
-def load_backbone(files: BackboneFiles, pooling: str | None = None) -> Backbone:
+def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a copy that neither pads nor cuts."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.no_truncation()
+    return copy
+
+
+def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str | None = None) -> Backbone:
     """Load a found backbone in float32; ``pooling`` overrides what its folder says.
 
     Raises:
-        CseError: not a BERT- or RoBERTa-family model, truncated weights, weights that do not fill the model, no
-            tokenizer or one of another model, a pooling that does not exist here.
+        CseError: not a BERT- or RoBERTa-family model or not of ``family``, truncated weights, weights that do not fill
+            the model, no tokenizer or one of another model, a pooling that does not exist here.
     """
     config = _config(files)
+    found = "roberta" if _OFFSET_POSITIONS[config.model_type] else "bert"
+    if family not in (None, found):
+        raise CseError(
+            f"backbone.family: these settings were made for the {family} family, {files.name} is a {found} model; "
+            f"choose a preset for {found}, or set backbone.family: null to try it all the same"
+        )
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # heads that the checkpoint has and the encoder lacks are no news
     bars = transformers_logging.is_progress_bar_enabled()
@@ -165,7 +240,7 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None) -> Backbone:
     missing = sorted(loading["missing_keys"])
     if missing:
         raise CseError(f"backbone.name: the weights of {files.name} lack {len(missing)} tensors, first {missing[0]}")
-    tokenizer = _tokenizer(files)
+    tokenizer = read_tokenizer(files)
     if tokenizer.get_vocab_size() > config.vocab_size:
         raise CseError(
             f"backbone.name: the tokenizer of {files.name} knows {tokenizer.get_vocab_size()} tokens, the model "
@@ -231,7 +306,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def _tokenizer(files: BackboneFiles) -> Tokenizer:
+def read_tokenizer(files: BackboneFiles) -> Tokenizer:
+    """Read the fast tokenizer of a found backbone.
+
+    Raises:
+        CseError: there is none, or it cannot be read.
+    """
     path = files.folder / "tokenizer.json"
     if not path.is_file() and not any((files.folder / name).is_file() for name in _VOCABULARIES):
         raise CseError(f"backbone.name: {files.name} holds no tokenizer.json; save its tokenizer there too")

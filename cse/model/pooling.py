@@ -7,30 +7,60 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-POOLERS = ("cls", "mean", "mean_top2", "mean_first_last")
+POOLERS = ("cls", "mean", "mean_top2", "mean_first_last", "mask", "cnn")
 NEEDS_ALL_LAYERS = {"mean_top2", "mean_first_last"}
+PROJECTORS = ("tanh", "batch_norm", "mlm_transform")
 
 
-def pool(
-    kind: str, last_BLD: torch.Tensor, mask_BL: torch.Tensor, states: Sequence[torch.Tensor] = (), first_layer: int = 0
-) -> torch.Tensor:
+def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, first_layer: int = 0) -> torch.Tensor:
     """Pool token outputs to ``(B, D)``; means divide by the number of real tokens, ``[CLS]`` and ``[SEP]`` included.
 
     Args:
         kind: ``cls``, ``mean``, ``mean_top2`` (average of the last two layers) or ``mean_first_last``.
-        last_BLD: outputs of the last layer.
-        mask_BL: 1 for real tokens; prompts have no outputs, so their columns are not in it.
-        states: for the last two kinds, embedding output and every layer's output, each ``(B, L, D)``.
+        states: the last layer's output ``(B, L, D)``; for the kinds in ``NEEDS_ALL_LAYERS`` preceded by the embedding
+            output and all other layers' outputs.
+        counted_BL: 1 for tokens that count; prompts have no outputs, so their columns are not in it. A row without
+            any is pooled to zeros.
         first_layer: index into ``states`` that counts as the first layer: 0 embeddings (as published), 1 first block.
     """
+    last_BLD = states[-1]
     if kind == "cls":
         return last_BLD[:, 0]
     if kind == "mean_top2":
         last_BLD = (states[-1] + states[-2]) / 2
     elif kind == "mean_first_last":
         last_BLD = (states[first_layer] + states[-1]) / 2
-    weight_BL1 = mask_BL.to(last_BLD.dtype).unsqueeze(-1)
-    return (last_BLD * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1)
+    weight_BL1 = counted_BL.to(last_BLD.dtype).unsqueeze(-1)
+    return (last_BLD * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1).clamp(min=1)
+
+
+def read_at(last_BLD: torch.Tensor, index_B: torch.Tensor) -> torch.Tensor:
+    """Return the output ``(B, D)`` at one position of each row."""
+    return last_BLD.gather(1, index_B[:, None, None].expand(-1, 1, last_BLD.shape[-1])).squeeze(1)
+
+
+class TokenCnn(nn.Module):
+    """IS-BERT's read-out (Zhang et al. 2020): convolutions over the token outputs, their mean is the sentence.
+
+    Windows of 1, 3 and 5 tokens share the width; ReLU; padding goes in as zeros and comes out as zeros.
+    """
+
+    WINDOWS = (1, 3, 5)
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        part = width // len(self.WINDOWS)
+        parts = [width - 2 * part, part, part]
+        self.windows = nn.ModuleList(
+            nn.Conv1d(width, out, size, padding=size // 2) for out, size in zip(parts, self.WINDOWS, strict=True)
+        )
+
+    def forward(self, last_BLD: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """Map token outputs to local features ``(B, L, D)``."""
+        real_BL1 = mask_BL.to(last_BLD.dtype).unsqueeze(-1)
+        tokens_BDL = (last_BLD * real_BL1).transpose(1, 2)
+        local_BLD = torch.cat([window(tokens_BDL).relu() for window in self.windows], dim=1).transpose(1, 2)
+        return local_BLD * real_BL1
 
 
 class TanhMlp(nn.Module):
@@ -45,3 +75,23 @@ class TanhMlp(nn.Module):
     def forward(self, pooled_BD: torch.Tensor) -> torch.Tensor:
         """Map ``(B, D)`` to ``(B, D)``."""
         return torch.tanh(self.dense(pooled_BD))
+
+
+class BatchNormProjector(nn.Module):
+    """DiffCSE's projector (Chuang et al. 2022): Linear(D, 2D), BatchNorm, ReLU, Linear(2D, D), BatchNorm.
+
+    Both linear layers have no bias, the last normalisation no affine map. For the loss only: it always normalises by
+    the statistics of the rows that it is given, so all views of a batch must come in one call.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.wide = nn.Linear(width, 2 * width, bias=False)
+        self.wide_norm = nn.BatchNorm1d(2 * width, track_running_stats=False)
+        self.narrow = nn.Linear(2 * width, width, bias=False)
+        self.narrow_norm = nn.BatchNorm1d(width, affine=False, track_running_stats=False)
+
+    def forward(self, pooled_BD: torch.Tensor) -> torch.Tensor:
+        """Map ``(B, D)`` to ``(B, D)``; statistics in float32."""
+        wide = self.wide_norm(self.wide(pooled_BD).float()).relu()
+        return self.narrow_norm(self.narrow(wide).float())

@@ -1,9 +1,9 @@
-"""Deep prompts: trainable vectors that every layer of a frozen language model attends to.
+"""Prompts: trainable vectors that a frozen language model attends to.
 
 PromCSE (Jiang et al. 2022) section 3.1. Equation 1 of the paper describes hidden states placed before each layer's
-input; the released code trains keys and values directly. Prompt outputs are overwritten in the next layer, so only
-their keys and values ever matter: a prompt kind is a shape of parameters and a map from them to one ``(key, value)``
-block per layer.
+input; the released code trains keys and values directly. Outputs of deep prompts are overwritten in the next layer, so
+only their keys and values ever matter: a kind of deep prompt is a shape of parameters and a map from them to one
+``(key, value)`` block per layer. An ``input`` prompt stands before the first layer only and passes through all of them.
 """
 
 from __future__ import annotations
@@ -17,28 +17,33 @@ from torch import nn
 from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.dropout import dropout
+from cse.model.reparametrize import Reparametrized
 
 
 class PromptKind(NamedTuple):
     """How a kind of prompt stores its parameters and turns them into keys and values."""
 
-    shape: Callable[[Backbone, int], tuple[int, ...]]
+    shape: Callable[[Backbone, int, bool], tuple[int, ...]]
     blocks: Callable[[torch.Tensor, Backbone], Prefix]
 
 
 def key_value_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
     """Cut a table ``(P, 2 * layers * D)`` into one ``(H, P, K)`` key and value per layer.
 
-    Columns are ``(layer, key | value, H, K)``: the layout of the released PromCSE checkpoints.
+    Columns are ``(layer, key | value, H, K)``: the layout of the released PromCSE checkpoints. A table ``(P, 2 * D)``
+    holds one layer's columns, which all layers share.
     """
-    cut = table.view(table.shape[0], backbone.layers, 2, backbone.heads, backbone.head_size)
-    return [(layer[0], layer[1]) for layer in cut.permute(1, 2, 3, 0, 4)]
+    cut = table.view(table.shape[0], -1, 2, backbone.heads, backbone.head_size).permute(1, 2, 3, 0, 4)
+    return [(layer[0], layer[1]) for layer in cut.expand(backbone.layers, -1, -1, -1, -1)]
 
 
 def hidden_state_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
-    """Pass hidden states ``(layers, P, D)`` through each layer's own projections: ``Pk = p Wk + bk``, ``Pv`` alike."""
+    """Pass hidden states ``(layers, P, D)`` through each layer's own projections: ``Pk = p Wk + bk``, ``Pv`` alike.
+
+    A table ``(1, P, D)`` is shared: every layer projects the same hidden states.
+    """
     blocks = []
-    for hidden_PD, layer in zip(table, backbone.model.encoder.layer, strict=True):  # type: ignore[union-attr, arg-type]
+    for hidden_PD, layer in zip(table.expand(backbone.layers, -1, -1), backbone.blocks, strict=True):
         attention = layer.attention.self
         shape = (hidden_PD.shape[0], backbone.heads, backbone.head_size)
         key_HPK = attention.key(hidden_PD).view(shape).transpose(0, 1)
@@ -47,40 +52,82 @@ def hidden_state_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
     return blocks
 
 
-PROMPT_KINDS = {
-    "key_value": PromptKind(lambda b, length: (length, 2 * b.layers * b.hidden_size), key_value_blocks),
-    "hidden_state": PromptKind(lambda b, length: (b.layers, length, b.hidden_size), hidden_state_blocks),
+DEEP_KINDS = {
+    "key_value": PromptKind(
+        lambda b, k, shared: (k, 2 * (1 if shared else b.layers) * b.hidden_size), key_value_blocks
+    ),
+    "hidden_state": PromptKind(lambda b, k, shared: (1 if shared else b.layers, k, b.hidden_size), hidden_state_blocks),
 }
+INPUT = "input"
+PROMPT_KINDS = (*DEEP_KINDS, INPUT)
 
 
-class DeepPrompt(nn.Module):
-    """The trainable prompt of every layer.
+class Prompt(nn.Module):
+    """A trainable prompt.
 
     Args:
-        kind: a key of ``PROMPT_KINDS``.
+        kind: one of ``PROMPT_KINDS``.
         backbone: gives the shape; it is not kept.
-        length: prompt vectors per layer (k).
-        dropout: probability of dropping an entry of a key or value, drawn for each row.
+        length: prompt vectors (k).
+        dropout: probability of dropping an entry of a key, value or input vector, drawn for each row.
         init_std: standard deviation of the normal initialisation.
+        shared: whether all layers share the prompt.
+        reparametrize: ``none``, ``mlp`` or ``lstm``: the network that the prompt is trained through.
+        reparametrize_width: hidden width of that network.
     """
 
-    def __init__(self, kind: str, backbone: Backbone, *, length: int, dropout: float, init_std: float) -> None:
+    def __init__(
+        self,
+        kind: str,
+        backbone: Backbone,
+        *,
+        length: int,
+        dropout: float,
+        init_std: float,
+        shared: bool = False,
+        reparametrize: str = "none",
+        reparametrize_width: int = 512,
+    ) -> None:
         super().__init__()
         self.kind = kind
         self.length = length
         self.dropout = dropout
-        self.table = nn.Parameter(torch.empty(PROMPT_KINDS[kind].shape(backbone, length)).normal_(0.0, init_std))
+        self.shared = shared
+        shape = (length, backbone.hidden_size) if kind == INPUT else DEEP_KINDS[kind].shape(backbone, length, shared)
+        self.table: nn.Parameter | None = None
+        self.network: Reparametrized | None = None
+        if reparametrize == "none":
+            self.table = nn.Parameter(torch.empty(shape).normal_(0.0, init_std))
+        else:
+            self.network = Reparametrized(reparametrize, shape, length, backbone.hidden_size, reparametrize_width)
+
+    @property
+    def deep(self) -> bool:
+        """Whether the prompt gives keys and values to every layer."""
+        return self.kind != INPUT
+
+    def values(self) -> torch.Tensor:
+        """Return the prompt's table as it is now, whether trained directly or through a network."""
+        return self.network() if self.table is None and self.network is not None else self.table  # type: ignore[return-value]
 
     def forward(self, backbone: Backbone, rows: int) -> Prefix:
-        """Return one ``(key, value)`` per layer.
+        """Return one ``(key, value)`` per layer of a deep prompt.
 
         Each is ``(H, P, K)`` and shared by all rows, or in training with dropout ``(rows, H, P, K)``: two copies of a
         sentence see different prompts.
         """
-        blocks = PROMPT_KINDS[self.kind].blocks(self.table, backbone)
+        blocks = DEEP_KINDS[self.kind].blocks(self.values(), backbone)
         if not self.training or self.dropout == 0.0:
             return blocks
         return [(self._drop(key, rows), self._drop(value, rows)) for key, value in blocks]
 
-    def _drop(self, block_HPK: torch.Tensor, rows: int) -> torch.Tensor:
-        return dropout(block_HPK.unsqueeze(0).expand(rows, -1, -1, -1), self.dropout)
+    def inputs(self, backbone: Backbone, rows: int) -> torch.Tensor:
+        """Return the vectors of an ``input`` prompt as the first layer sees them, ``(rows, P, D)``.
+
+        They are normalised as word vectors are, but have neither position nor type.
+        """
+        vectors_PD = backbone.model.embeddings.LayerNorm(self.values())  # type: ignore[union-attr, operator]
+        return self._drop(vectors_PD, rows) if self.training else vectors_PD.unsqueeze(0).expand(rows, -1, -1)
+
+    def _drop(self, block: torch.Tensor, rows: int) -> torch.Tensor:
+        return dropout(block.unsqueeze(0).expand(rows, *(-1,) * block.dim()), self.dropout)

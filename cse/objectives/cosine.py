@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from cse.objectives.precision import in_float32
 
+
+@in_float32
 def cosines(anchor_BD: torch.Tensor, candidate_ND: torch.Tensor) -> torch.Tensor:
     """Return ``cos(anchor_i, candidate_j)`` as ``(B, N)``; float16 and bfloat16 inputs are raised to float32."""
-    anchor_BD, candidate_ND = (x if x.dtype == torch.float64 else x.float() for x in (anchor_BD, candidate_ND))
     return F.normalize(anchor_BD, dim=-1) @ F.normalize(candidate_ND, dim=-1).T

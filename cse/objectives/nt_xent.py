@@ -1,18 +1,27 @@
-r"""NT-Xent, the contrastive cross-entropy of SimCSE (Gao et al. 2021, equations 1 and 5).
+r"""NT-Xent, the contrastive cross-entropy of SimCSE (Gao et al. 2021, equations 1 and 5) and of SimCLR.
 
-With ``s_ij = cos(z1_i, z2_j)``, ``h_ij = cos(z1_i, z3_j)`` and temperature ``t``::
+With ``s_ij = cos(z1_i, z2_j)``, ``h_ij = cos(z1_i, z3_j)``, ``g_iq = cos(z1_i, m_q)`` and temperature ``t``::
 
-    L = mean_i -log( exp(s_ii / t) / ( sum_j exp(s_ij / t) + sum_j w_ij exp(h_ij / t) ) )
+    L = mean_i -log( exp(s_ii / t) / ( sum_j exp(s_ij / t) + sum_j w_ij exp(h_ij / t) + sum_q exp(g_iq / t) ) )
     w_ij = exp(hard_negative_weight) where i == j, else 1
 
 Anchor to copy only: no symmetric term and no negatives from the anchor's own view. Without ``z3`` the second sum is
-absent (unsupervised by dropout, or pairs).
+absent (unsupervised by dropout, or pairs). The third is over the vectors ``m_q`` of ESimCSE's momentum queue (Wu et al.
+2022), and absent without one.
+
+SimCLR's form (Chen et al. 2020, equation 1; ConSERT, Mirror-BERT) takes every row of both views as an anchor and every
+other row of both as a candidate. With ``z`` the ``2N`` rows and ``p(i)`` the other copy of row ``i``::
+
+    L = mean_{i <= 2N} -log( exp(cos(z_i, z_p(i)) / t) / sum_{j != i} exp(cos(z_i, z_j) / t) )
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+
+from cse.objectives.cosine import cosines
+from cse.objectives.precision import in_float32
 
 
 def nt_xent(
@@ -22,6 +31,7 @@ def nt_xent(
     temperature: float,
     hard_negative_weight: float = 0.0,
     first: int = 0,
+    queue_BQ: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the loss, a scalar.
 
@@ -31,6 +41,7 @@ def nt_xent(
         temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative; the log of its weight.
         first: column of anchor 0's own positive, for anchors that are a slice of a larger gathered batch.
+        queue_BQ: cosines between the anchors and ``Q`` further negatives of no row in particular, or None.
     """
     rows = torch.arange(positive_BN.shape[0], device=positive_BN.device)
     own = rows + first
@@ -42,4 +53,22 @@ def nt_xent(
             weight[rows, own] = hard_negative_weight
             negative_logits = negative_logits + weight
         logits = torch.cat([logits, negative_logits], dim=1)
+    if queue_BQ is not None:
+        logits = torch.cat([logits, queue_BQ / temperature], dim=1)
     return F.cross_entropy(logits, own)
+
+
+@in_float32
+def nt_xent_two_views(first_BD: torch.Tensor, second_BD: torch.Tensor, *, temperature: float) -> torch.Tensor:
+    """Return SimCLR's loss, a scalar: ``2B`` anchors with ``2B - 1`` candidates each.
+
+    Args:
+        first_BD: embeddings of one copy of each row.
+        second_BD: embeddings of the other copy, in the same order.
+        temperature: divides the cosines.
+    """
+    rows = len(first_BD)
+    both_ND = torch.cat([first_BD, second_BD])
+    itself_NN = torch.eye(2 * rows, dtype=torch.bool, device=both_ND.device)
+    logits_NN = (cosines(both_ND, both_ND) / temperature).masked_fill(itself_NN, float("-inf"))
+    return F.cross_entropy(logits_NN, torch.arange(2 * rows, device=both_ND.device).roll(rows))

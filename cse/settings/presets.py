@@ -1,4 +1,4 @@
-"""Presets: published systems as rows of settings, and how one is written into ``params.yaml``.
+"""Presets: published systems as sets of values, and how one is written into ``params.yaml``.
 
 ``presets.yaml`` beside this file holds them. The file of the user is edited in place, value by value: a dump of the
 parsed document would move comments and lose the user's layout.
@@ -7,7 +7,7 @@ parsed document would move comments and lose the user's layout.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -26,9 +26,28 @@ from cse.settings.load import PARAMS_FILE, check_settings, set_key
 from cse.settings.tree import Settings
 
 # Together these groups are the system; what a preset does not name there goes back to its default ...
-SYSTEM_GROUPS = ("backbone", "prompt", "pooler", "objective", "train")
+SYSTEM_GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 # ... except what belongs to the machine and not to the system.
 MACHINE_KEYS = ("train.device", "train.precision")
+
+
+@dataclass(frozen=True)
+class RowSelector:
+    """One row of a table of a paper, as ``published.json`` names it.
+
+    Attributes:
+        paper: ``PromCSE``, ``DCPCSE`` or ``D2CSE``.
+        table: its number.
+        setting: supervision, and the ablation where the table is one.
+        model: the row's name.
+        backbone: the language model under it.
+    """
+
+    paper: str
+    table: int
+    setting: str
+    model: str
+    backbone: str
 
 
 @dataclass(frozen=True)
@@ -39,14 +58,18 @@ class Preset:
         name: what ``cse preset use`` takes.
         description: the system in a few words.
         source: where the values stand: paper and table, README.
-        notes: where sources disagree, and what of the published run this project does not have; may be empty.
+        expect: what a run should score, and other numbers where papers or users disagree; may be empty.
+        notes: where sources disagree, and what differs from the published run; may be empty.
+        rows: rows of the three papers that the preset reproduces, the best known first; may be empty.
         settings: values by dotted key.
     """
 
     name: str
     description: str
     source: str
+    expect: str
     notes: str
+    rows: tuple[RowSelector, ...]
     settings: Mapping[str, Any]
 
 
@@ -61,6 +84,13 @@ def load_preset(name: str) -> Preset:
         return _presets()[name]
     except KeyError:
         raise CseError(f"{name}: no such preset{nearest(name, _presets())}; `cse preset list` names all") from None
+
+
+def quoted_rows() -> Mapping[RowSelector, str]:
+    """Return the rows that no preset reproduces, each with the reason."""
+    return MappingProxyType(
+        {row: entry["reason"] for entry in _document()["quoted"] for row in _selectors(entry["rows"])}
+    )
 
 
 def apply_preset(name: str, params_path: Path | str = PARAMS_FILE) -> dict[str, tuple[Any, Any]]:
@@ -111,13 +141,27 @@ def _is_system(key: str) -> bool:
 
 
 @cache
+def _document() -> dict[str, Any]:
+    text = files("cse.settings").joinpath("presets.yaml").read_text("utf-8")
+    document: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    return document
+
+
+@cache
 def _presets() -> Mapping[str, Preset]:
-    document = YAML(typ="safe", pure=True).load(files("cse.settings").joinpath("presets.yaml").read_text("utf-8"))
     presets = {}
-    for name, entry in document["presets"].items():
-        entry = {"notes": "", **entry, "settings": MappingProxyType(flatten(entry["settings"]))}
-        presets[name] = Preset(name=name, **entry)
+    for name, entry in _document()["presets"].items():
+        rows = tuple(_selectors(entry.get("rows", ())))
+        values = MappingProxyType(flatten(entry["settings"]))
+        presets[name] = Preset(name=name, **{"expect": "", "notes": "", **entry, "rows": rows, "settings": values})
     return MappingProxyType(presets)
+
+
+def _selectors(entries: Iterable[Mapping[str, Any]]) -> Iterator[RowSelector]:
+    """Give one selector for each table of each entry."""
+    for entry in entries:
+        for table in entry["table"]:
+            yield RowSelector(**{**entry, "table": table})
 
 
 def _read(path: Path) -> str:

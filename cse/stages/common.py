@@ -14,6 +14,7 @@ from cse.errors import CseError, Interrupted, describe_os_error
 from cse.settings import Settings, load_settings
 
 PREPARED = Path("data/prepared")
+CORRUPTED = Path("data/corrupted")
 CHECKPOINT = Path("data/checkpoint")
 METRICS = Path("data/metrics")
 PLOTS = Path("data/plots")

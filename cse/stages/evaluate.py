@@ -15,8 +15,9 @@ from cse.data.store import PreparedData
 from cse.evaluation.sts import StsResults, evaluate_sts
 from cse.evaluation.table import format_table
 from cse.files import publish_file
-from cse.model.checkpoint import load_checkpoint
+from cse.model.checkpoint import load_checkpoint, training_notes
 from cse.model.encoder import SentenceEncoder
+from cse.model.static_words import StaticWords
 from cse.settings import Settings
 from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, run_stage
 from cse.training.precision import choose_device
@@ -36,7 +37,7 @@ def evaluate_stage(
     """Score the checkpoint and, where the settings ask for it, the bare backbone; write metrics and a plot's data."""
     tasks = PreparedData(prepared).tasks
     models = {TRAINED: load_checkpoint(checkpoint)}
-    if settings.evaluation.compare_backbone:
+    if settings.evaluation.compare_backbone and not isinstance(models[TRAINED].backbone, StaticWords):
         models[BACKBONE] = SentenceEncoder.load(models[TRAINED].backbone.files.name)
     device = choose_device(settings.evaluation.device)
     results: dict[str, StsResults] = {}
@@ -45,6 +46,9 @@ def evaluate_stage(
             click.echo(f"encoding with {name}", err=True)
             results[name] = evaluate_sts(model.to(device), tasks, settings.evaluation.batch_size, sys.stderr.isatty())
         click.echo(format_table(results))
+        notes = training_notes(checkpoint)
+        if notes:
+            click.echo(f"{TRAINED}: {notes}")
     else:
         click.echo("no evaluation data: give data.evaluation_path a SentEval folder or a file of scored pairs")
     with publish_file(metrics) as target:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
+
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError, nearest
 from cse.evaluation.sts import Encoder, StsResults, evaluate_sts
 from cse.model.backbone import means_folder
+from cse.model.checkpoint import training_notes
 from cse.model.encoder import SentenceEncoder
+from cse.model.static_words import is_word_file
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.training.precision import choose_device
 
@@ -26,10 +30,13 @@ def open_model(path_or_name: str, *, device: str = "auto") -> Encoder:
     folder = Path(path_or_name)
     if (folder / "bundle.json").is_file():
         return OnnxEncoder(folder, provider=device)
-    if folder.is_file():
+    if folder.is_file() and not is_word_file(folder):
         raise CseError(f"{folder}: a file; name the folder of a checkpoint, a bundle or a backbone")
     if not folder.exists() and means_folder(path_or_name):
         raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
+    notes = training_notes(folder)
+    if notes:
+        click.echo(f"{folder}: {notes}", err=True)
     if folder.is_dir() and not any((folder / name).is_file() for name in ("checkpoint.json", "config.json")):
         raise CseError(f"{folder}: no checkpoint.json, bundle.json or config.json in it; is it a model's folder?")
     return SentenceEncoder.load(path_or_name).to(choose_device(device))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,14 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.model.encoder import SentenceEncoder
-from cse.objectives.combine import Objective
+from cse.training.batch import NO_AUGMENTATION, Augmentation, encode_batch
+from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
 from cse.training.state import RunFolder, RunState, stop_signals
-from cse.training.tokens import TokenTable, batch_rows, pad_in_groups
+from cse.training.tokens import TokenTable, batch_rows
 
 REPORT_EVERY = 5  # steps; reading a loss waits for the device
+STAIR = 500  # steps between the stairs of the staircase schedule (Contrastive Tension)
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Plan:
     warmup_share: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float = 1.0
+    optimizer: str = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    schedule: str = "linear"
+    augmentation: Augmentation = NO_AUGMENTATION
     row_groups: int = 1
     eval_every: int = 125
     early_stop: int | None = None
@@ -43,16 +49,20 @@ class Plan:
         return math.ceil(rows / self.batch_size)
 
     def factor(self, step: int, steps: int) -> float:
-        """Return the share of the peak learning rate at update ``step`` (from 0): warm-up, then linear to 0."""
+        """Return the share of the peak learning rate at update ``step`` (from 0): warm-up, then the schedule."""
         warmup = int(self.warmup_share * steps)
         if step < warmup:
             return (step + 1) / warmup
+        if self.schedule == "constant":
+            return 1.0
+        if self.schedule == "staircase":
+            return max(1.0 - 0.2 * ((step - warmup) // STAIR), 0.2)
         return (steps - step) / max(steps - warmup, 1)
 
 
 def train(
     encoder: SentenceEncoder,
-    objective: Objective,
+    losses: Losses,
     table: TokenTable,
     plan: Plan,
     *,
@@ -68,7 +78,7 @@ def train(
 
     Args:
         encoder: its ``trainable()`` weights are updated, all others stay bit for bit.
-        objective: loss over the embeddings of all views.
+        losses: what a step minimises; its own ``trainable()`` weights are updated too.
         table: tokenised rows.
         plan: hyperparameters.
         dev: scores the encoder (Spearman * 100) for the choice of the best weights; None keeps the last ones.
@@ -85,15 +95,16 @@ def train(
     """
     device = device or torch.device("cpu")
     encoder.to(device).train()
-    weights = encoder.trainable()
-    optimizer = torch.optim.AdamW(
-        weights.values(), lr=plan.learning_rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=plan.weight_decay
-    )
+    losses.to(device).train()
+    weights = encoder.trainable() | losses.trainable()
+    optimizer = _optimizer(weights, losses.rates(), plan)
     per_epoch = plan.steps_per_epoch(len(table))
     steps = per_epoch * plan.epochs
     state = folder.load() or RunState()
     if state.step:
-        _restore(weights, optimizer, state)
+        _copy_into(weights, state.weights)
+        _copy_into(losses.memory(), state.memory)
+        optimizer.load_state_dict(state.optimizer)
     observer.start(state.step, steps)
 
     clock, sentences, tokens = time.monotonic(), 0, 0
@@ -104,18 +115,32 @@ def train(
                 rows = batch_rows(len(table), batch_size=plan.batch_size, seed=plan.seed, epoch=epoch, step=place)
                 torch.manual_seed(_step_seed(plan.seed, step))
                 for group in optimizer.param_groups:
-                    group["lr"] = plan.learning_rate * plan.factor(step, steps)
+                    group["lr"] = group["peak"] * plan.factor(step, steps)
 
-                views_VBD, real_tokens = embed_views(encoder, table, rows, plan, device)
-                terms = objective(views_VBD)
+                batch = encode_batch(
+                    encoder,
+                    table,
+                    rows,
+                    row_groups=plan.row_groups,
+                    augmentation=plan.augmentation,
+                    rng=np.random.default_rng([plan.seed, step]),
+                    step=step,
+                    epoch=epoch,
+                    device=device,
+                    bf16=plan.bf16,
+                )
+                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
+                    terms = losses(batch)
                 optimizer.zero_grad()
                 terms["loss"].backward()
                 torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
                 optimizer.step()
+                losses.after_update(batch)
 
                 state.step = step + 1
                 sentences += len(rows) * len(table.columns)
-                tokens += real_tokens
+                tokens += batch.real_tokens
+                del batch
                 last = state.step == steps
                 if state.step % REPORT_EVERY == 0 or last:
                     values = {name: value.item() for name, value in terms.items()}
@@ -133,7 +158,7 @@ def train(
                     _evaluate(encoder, dev, state, observer)
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 if state.step % plan.save_every == 0 or last or received:
-                    state.weights = _copies(weights)
+                    state.weights, state.memory = _copies(weights), _copies(losses.memory())
                     state.optimizer = optimizer.state_dict()
                     folder.save(state)
                 if received and not last:
@@ -143,29 +168,9 @@ def train(
         finally:
             observer.close()
     if state.best_score is not None:
-        _copy_into(weights, state.best_weights)
+        _copy_into(encoder.trainable(), state.best_weights)
     encoder.eval()
     return state
-
-
-def embed_views(
-    encoder: SentenceEncoder, table: TokenTable, rows: np.ndarray, plan: Plan, device: torch.device
-) -> tuple[tuple[torch.Tensor, ...], int]:
-    """Encode all views of a batch together: every copy of a sentence gets its own dropout.
-
-    Returns:
-        one ``(B, D)`` tensor per view, and the number of real tokens that went in.
-    """
-    parts, places, tokens = [], [], 0
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
-        for padded in pad_in_groups(table, rows, plan.row_groups):
-            ids_BL = torch.from_numpy(padded.ids_BL).to(device, non_blocking=True)
-            mask_BL = torch.from_numpy(padded.mask_BL).to(device, non_blocking=True)
-            parts.append(encoder(ids_BL, mask_BL).float())
-            places.append(padded.places)
-            tokens += int(padded.mask_BL.sum())
-    back = torch.from_numpy(np.argsort(np.concatenate(places))).to(device)
-    return torch.cat(parts)[back].split(len(rows)), tokens
 
 
 def _evaluate(encoder: SentenceEncoder, dev: Callable[[], float], state: RunState, observer: Observer) -> None:
@@ -179,16 +184,22 @@ def _evaluate(encoder: SentenceEncoder, dev: Callable[[], float], state: RunStat
     observer.evaluated(state.step, score, best)
 
 
-def _restore(weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, state: RunState) -> None:
-    _copy_into(weights, state.weights)
-    optimizer.load_state_dict(state.optimizer)
+def _optimizer(weights: dict[str, torch.nn.Parameter], rates: dict[str, float], plan: Plan) -> torch.optim.Optimizer:
+    """Make the optimiser: one group of weights for each peak learning rate."""
+    groups: dict[float, list[torch.nn.Parameter]] = {}
+    for name, weight in weights.items():
+        groups.setdefault(rates.get(name, plan.learning_rate), []).append(weight)
+    settings = [{"params": members, "lr": peak, "peak": peak} for peak, members in groups.items()]
+    if plan.optimizer == "rmsprop":
+        return torch.optim.RMSprop(settings, weight_decay=plan.weight_decay)
+    return torch.optim.AdamW(settings, betas=plan.betas, eps=1e-8, weight_decay=plan.weight_decay)
 
 
-def _copies(weights: dict[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: weight.detach().cpu().clone() for name, weight in weights.items()}
 
 
-def _copy_into(weights: dict[str, torch.nn.Parameter], values: dict[str, torch.Tensor]) -> None:
+def _copy_into(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, weight in weights.items():
             weight.copy_(values[name])

@@ -24,7 +24,8 @@ class RunState:
 
     Attributes:
         step: optimiser updates done.
-        weights: trained weights by name.
+        weights: trained weights by name, those of the loss included.
+        memory: buffers of the loss by name (a momentum copy, a queue).
         optimizer: the optimiser's own state.
         best_score: best dev score so far (Spearman * 100), or None.
         best_step: step of that score.
@@ -35,6 +36,7 @@ class RunState:
 
     step: int = 0
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    memory: dict[str, torch.Tensor] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
     best_score: float | None = None
     best_step: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +14,11 @@ from tqdm.auto import tqdm
 _CHUNK = 10_000
 
 # which column each view reads: a sentence is its own positive, told apart by dropout alone
-VIEW_COLUMNS = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2)}
+VIEW_COLUMNS = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2), "labelled": (0, 1)}
+LABELS = ("entailment", "neutral", "contradiction")
+
+# token ids of one row and its view -> token ids as this step sees them
+ChangeIds = Callable[[np.ndarray, int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,12 @@ class TokenTable:
     Attributes:
         columns: one per view of a row (the same column twice where a sentence is its own positive).
         pad_id: id that fills short rows.
+        labels: index into ``LABELS`` of each row of labelled data, int64 ``(rows,)``; else None.
     """
 
     columns: tuple[TokenColumn, ...]
     pad_id: int
+    labels: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.columns[0].offsets) - 1
@@ -53,40 +59,77 @@ class PaddedRows:
         places: which rows of the flattened batch ``(V * B)`` these are.
         ids_BL: token ids, int64.
         mask_BL: 1 for real tokens, int64.
+        views: view of each row, int64 ``(B,)``.
+        starts: where each row starts in its column's flat ids, int64 ``(B,)``.
     """
 
     places: np.ndarray
     ids_BL: np.ndarray
     mask_BL: np.ndarray
+    views: np.ndarray
+    starts: np.ndarray
 
 
 def tokenise(
-    rows: Dataset, view: str, tokenizer: Tokenizer, *, max_length: int, pad_id: int, progress: bool = False
+    rows: Dataset,
+    view: str,
+    tokenizers: Sequence[Tokenizer],
+    *,
+    max_length: int,
+    pad_id: int,
+    views: int | None = None,
+    second_text: Callable[[str, int], str] | None = None,
+    progress: bool = False,
 ) -> TokenTable:
     """Tokenise all columns of the training rows once.
 
     Args:
         rows: training rows with the columns of ``view`` in order.
-        view: ``sentences``, ``pairs`` or ``triplets``.
-        tokenizer: fast tokenizer; a copy is used.
-        max_length: tokens per sentence, special tokens included; longer ones are cut.
+        view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
+        tokenizers: fast tokenizers, one for all views or one for each (two templates); copies are used.
+        max_length: tokens per sentence, special tokens and template included; longer sentences are cut.
         pad_id: id of the padding token.
+        views: how many views the loss needs; None: all.
+        second_text: changes the text of the second view, given its row number.
         progress: whether to draw a bar.
     """
+    made: dict[tuple[int, int, bool], TokenColumn] = {}
+    columns = []
+    for number, index in enumerate(VIEW_COLUMNS[view][:views]):
+        which = min(number, len(tokenizers) - 1)
+        change = second_text if number == 1 else None
+        key = (index, which, change is not None)
+        if key not in made:
+            name = rows.column_names[index]
+            made[key] = _tokenise_column(rows, name, tokenizers[which], max_length, change, progress)
+        columns.append(made[key])
+    labels = None
+    if view == "labelled":
+        places = {label: number for number, label in enumerate(LABELS)}
+        labels = np.fromiter((places[label] for label in rows["label"]), dtype=np.int64, count=len(rows))
+    return TokenTable(tuple(columns), pad_id, labels)
+
+
+def _tokenise_column(
+    rows: Dataset,
+    name: str,
+    tokenizer: Tokenizer,
+    max_length: int,
+    change: Callable[[str, int], str] | None,
+    progress: bool,
+) -> TokenColumn:
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
-    columns: list[TokenColumn] = []
-    for name in rows.column_names:
-        pieces, lengths = [], []
-        for start in tqdm(range(0, len(rows), _CHUNK), desc=f"tokenise {name}", disable=not progress, leave=False):
-            texts: Sequence[str] = rows[start : start + _CHUNK][name]
-            encodings = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
-            pieces.append(np.fromiter((i for ids in encodings for i in ids), dtype=np.int32))
-            lengths.append(np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings)))
-        offsets = np.concatenate([[0], *lengths]).cumsum()
-        columns.append(TokenColumn(np.concatenate(pieces), offsets))
-    return TokenTable(tuple(columns[i] for i in VIEW_COLUMNS[view]), pad_id)
+    pieces, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+    for start in tqdm(range(0, len(rows), _CHUNK), desc=f"tokenise {name}", disable=not progress, leave=False):
+        texts: Sequence[str] = rows[start : start + _CHUNK][name]
+        if change is not None:
+            texts = [change(text, row) for row, text in enumerate(texts, start=start)]
+        encodings = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+        pieces.append(np.fromiter((i for ids in encodings for i in ids), dtype=np.int32))
+        lengths.append(np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings)))
+    return TokenColumn(np.concatenate(pieces), np.concatenate([[0], *lengths]).cumsum())
 
 
 def batch_rows(count: int, *, batch_size: int, seed: int, epoch: int, step: int) -> np.ndarray:
@@ -99,7 +142,9 @@ def _epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def pad_in_groups(table: TokenTable, rows: np.ndarray, groups: int) -> list[PaddedRows]:
+def pad_in_groups(
+    table: TokenTable, rows: np.ndarray, groups: int, change: ChangeIds | None = None
+) -> list[PaddedRows]:
     """Lay all views of a batch end to end and cut them, sorted by length, into padded slices.
 
     Which rows share a batch (and so are each other's negatives) does not change; only padding does.
@@ -108,18 +153,25 @@ def pad_in_groups(table: TokenTable, rows: np.ndarray, groups: int) -> list[Padd
         table: the tokenised rows.
         rows: row numbers of the batch ``(B,)``.
         groups: slices to make; 1 pads everything to the longest row, as the papers' code does.
+        change: augmentation of a row's token ids.
     """
+    starts = np.concatenate([column.offsets[rows] for column in table.columns])
     lengths = np.concatenate([column.lengths(rows) for column in table.columns])
+    views = np.repeat(np.arange(len(table.columns)), len(rows))
+    ids = [
+        table.columns[view].ids[start : start + length]
+        for view, start, length in zip(views, starts, lengths, strict=True)
+    ]
+    if change is not None:
+        ids = [change(row, int(view)) for row, view in zip(ids, views, strict=True)]
+        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
     order = np.argsort(lengths, kind="stable")
     slices = []
     for places in np.array_split(order, min(groups, len(order))):
         longest = int(lengths[places].max())
         ids_BL = np.full((len(places), longest), table.pad_id, dtype=np.int64)
         for line, place in enumerate(places):
-            view, row = divmod(int(place), len(rows))
-            column = table.columns[view]
-            start = column.offsets[rows[row]]
-            ids_BL[line, : lengths[place]] = column.ids[start : start + lengths[place]]
+            ids_BL[line, : lengths[place]] = ids[place]
         mask_BL = (np.arange(longest)[None, :] < lengths[places, None]).astype(np.int64)
-        slices.append(PaddedRows(places, ids_BL, mask_BL))
+        slices.append(PaddedRows(places, ids_BL, mask_BL, views[places], starts[places]))
     return slices

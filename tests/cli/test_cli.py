@@ -17,7 +17,6 @@ from cse.cli.main import cli
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.settings import Settings, load_settings
-from cse.settings.presets import preset_names
 from cse.settings.tree import DataSettings
 from tests.cli.workspace import contents, full_disk
 
@@ -152,13 +151,6 @@ def test_debug_shows_the_trace(cse, project, before):
 
 
 # ---- presets ------------------------------------------------------------------------------------------------------
-
-
-def test_preset_list_names_every_preset(cse):
-    lines = cse("preset", "list").out.splitlines()
-    assert [line.split()[0] for line in lines] == preset_names()
-    assert len(lines) > 3
-    assert all(len(line.split()) > 3 for line in lines), "a preset without a description"
 
 
 def test_preset_show_and_use(cse, empty):

@@ -10,7 +10,7 @@ import torch
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import DeepPrompt
+from cse.model.prompts import Prompt
 from cse.runtime.onnx_encoder import OnnxEncoder
 
 SENTENCES = [
@@ -48,7 +48,7 @@ class Exported:
 
 def make_encoder(backbone, kind, **options) -> SentenceEncoder:
     torch.manual_seed(3)
-    prompt = None if kind is None else DeepPrompt(kind, backbone, length=5, dropout=0.1, init_std=0.7)
+    prompt = None if kind is None else Prompt(kind, backbone, length=5, dropout=0.1, init_std=0.7)
     return SentenceEncoder(backbone, prompt, **options)
 
 

@@ -15,7 +15,7 @@ from cse.errors import CseError, OfflineError
 from cse.model import backbone as backbone_module
 from cse.model.backbone import MINILM, MINILM_SHA256, Backbone, find_backbone, load_backbone
 from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import DeepPrompt
+from cse.model.prompts import Prompt
 from cse.settings.load import check_settings
 from cse.stages.build import encoder_from
 from tests.conftest import make_backbone_folder
@@ -207,8 +207,8 @@ def test_longest_sentence_just_fits_the_position_table(backbone, family):
     assert encoder.encode(["cat " * 100]).shape == (1, 32)
 
 
-def prompt_of(backbone: Backbone, length: int) -> DeepPrompt:
-    return DeepPrompt("key_value", backbone, length=length, dropout=0.0, init_std=0.02)
+def prompt_of(backbone: Backbone, length: int) -> Prompt:
+    return Prompt("key_value", backbone, length=length, dropout=0.0, init_std=0.02)
 
 
 @pytest.mark.parametrize("length", [38, 40, 41, 100])
@@ -226,20 +226,25 @@ def test_prompt_that_fills_the_position_table(backbone, length):
 def test_training_length_beyond_the_position_table(bert):
     settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 29}}, "test")
     with pytest.raises(CseError) as caught:
-        encoder_from(bert, settings.prompt, settings.pooler, settings.train)
+        encoder_from(bert, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
     assert str(caught.value) == (
         f"prompt.length: 12 leaves 28 of the 40 positions of {bert.files.name}, fewer than train.max_length 29; "
         "lower one of the two"
     )
     settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 28}}, "test")
-    assert encoder_from(bert, settings.prompt, settings.pooler, settings.train).max_length == 28
+    assert (
+        encoder_from(
+            bert, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
+        ).max_length
+        == 28
+    )
 
 
 def test_training_length_without_a_prompt_does_not_blame_the_prompt(bert):
     tree = {"prompt": {"kind": "none"}, "train": {"parameters": "full", "max_length": 41}}
     settings = check_settings(tree, "test")
     with pytest.raises(CseError, match=r"^train\.max_length: 41 .*40 positions") as caught:
-        encoder_from(bert, settings.prompt, settings.pooler, settings.train)
+        encoder_from(bert, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
     assert "prompt" not in str(caught.value)
 
 

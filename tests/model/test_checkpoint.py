@@ -14,7 +14,7 @@ from cse.errors import CseError
 from cse.model.backbone import MINILM, find_backbone, load_backbone
 from cse.model.checkpoint import CONFIG_FILE, WEIGHTS_FILE, is_checkpoint, load_checkpoint, save_checkpoint
 from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import DeepPrompt
+from cse.model.prompts import Prompt
 from tests.conftest import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
@@ -32,7 +32,7 @@ ROWS = {
 def make_encoder(backbone, kind="key_value", **options) -> SentenceEncoder:
     """An encoder whose every trained weight was moved, as training would."""
     torch.manual_seed(5)
-    prompt = None if kind is None else DeepPrompt(kind, backbone, length=4, dropout=0.1, init_std=0.5)
+    prompt = None if kind is None else Prompt(kind, backbone, length=4, dropout=0.1, init_std=0.5)
     encoder = SentenceEncoder(backbone, prompt, **options)
     with torch.no_grad():
         for weight in encoder.trainable().values():
@@ -110,9 +110,16 @@ def test_full_fine_tuning_stores_every_weight_of_the_backbone(bert, tmp_path):
 
 def test_config_says_what_it_was_made_for(bert, checkpoint):
     config = json.loads((checkpoint / CONFIG_FILE).read_text())
-    assert config["backbone"] == {"name": bert.files.name, "revision": "main", "sha256": bert.files.sha256}
-    assert config["prompt"] == {"kind": "key_value", "length": 4, "position_shift": True}
-    assert config["pooler"] == {"kind": "cls", "mlp": "always", "first_layer": "embeddings"}
+    assert config["backbone"] == {
+        "name": bert.files.name,
+        "revision": "main",
+        "sha256": bert.files.sha256,
+        "words": None,
+        "width": 32,
+    }
+    assert config["prompt"] == {"kind": "key_value", "length": 4, "shared": False, "position_shift": True}
+    assert config["pooler"] == {"kind": "cls", "mlp": "always", "projector": "tanh", "first_layer": "embeddings"}
+    assert (config["cls"], config["template"], config["post"]) == (False, None, None)
     assert (config["dimension"], config["max_length"], config["facts"]) == (32, 36, {})
 
 
@@ -126,7 +133,7 @@ def test_facts_travel_and_the_same_encoder_gives_the_same_bytes(bert, tmp_path):
 
 def test_minilm_checkpoint_is_far_smaller_than_its_backbone(tmp_path):
     backbone = load_backbone(find_backbone(MINILM))
-    prompt = DeepPrompt("key_value", backbone, length=12, dropout=0.1, init_std=0.02)
+    prompt = Prompt("key_value", backbone, length=12, dropout=0.1, init_std=0.02)
     encoder = SentenceEncoder(backbone, prompt)
     size = (save(encoder, tmp_path / "checkpoint") / WEIGHTS_FILE).stat().st_size
     floats = 12 * 2 * 6 * 384
@@ -160,10 +167,10 @@ def test_config_that_is_no_json(checkpoint, content):
     assert f"{checkpoint / CONFIG_FILE}: unreadable" in refused(checkpoint)
 
 
-@pytest.mark.parametrize("content", ["[]", "1", "{}", '{"format": 2}'])
+@pytest.mark.parametrize("content", ["[]", "1", "{}", '{"format": 3}'])
 def test_config_of_another_format(checkpoint, content):
     (checkpoint / CONFIG_FILE).write_text(content)
-    assert "not a checkpoint of format 1" in refused(checkpoint)
+    assert "not a checkpoint of format 2" in refused(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +179,7 @@ def test_config_of_another_format(checkpoint, content):
         ({"backbone": None}, "backbone"),
         ({"backbone": {"name": "x"}}, "backbone"),
         ({"prompt": {"kind": "key_value"}}, "prompt"),
-        ({"prompt": {"kind": "keyvalue", "length": 4, "position_shift": True}}, "keyvalue"),
+        ({"prompt": {"kind": "keyvalue", "length": 4, "shared": False, "position_shift": True}}, "keyvalue"),
         ({"prompt": {"kind": "key_value", "length": "4", "position_shift": True}}, "prompt"),
         ({"pooler": {}}, "pooler"),
         ({"pooler": {"kind": "max", "mlp": "always", "first_layer": "embeddings"}}, "max"),

@@ -8,15 +8,13 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import DeepPrompt
+from cse.model.prompts import Prompt
 from tests.model import reference
 
 
 def make_encoder(backbone, kind="key_value", length=5, dropout=0.0, **options) -> SentenceEncoder:
     torch.manual_seed(3)
-    return SentenceEncoder(
-        backbone, DeepPrompt(kind, backbone, length=length, dropout=dropout, init_std=0.7), **options
-    )
+    return SentenceEncoder(backbone, Prompt(kind, backbone, length=length, dropout=dropout, init_std=0.7), **options)
 
 
 def numpy_weights(backbone) -> dict[str, np.ndarray]:
@@ -172,7 +170,7 @@ def test_prompt_dropout_is_drawn_for_each_row(bert):
 
 
 def test_prompt_dropout_keeps_the_expected_share(bert):
-    prompt = DeepPrompt("key_value", bert, length=6, dropout=0.1, init_std=0.02).train()
+    prompt = Prompt("key_value", bert, length=6, dropout=0.1, init_std=0.02).train()
     prefix = prompt(bert, rows=200)
     dropped = torch.stack([(block == 0).float().mean() for layer in prefix for block in layer])
     assert len(prefix) == bert.layers
@@ -188,7 +186,7 @@ def test_counts_of_bert_base_are_those_of_the_paper():
         layers, heads, hidden_size = 12, 12, 768
 
     def count(kind: str, length: int) -> int:
-        return DeepPrompt(kind, Shape, length=length, dropout=0, init_std=0.02).table.numel()
+        return Prompt(kind, Shape, length=length, dropout=0, init_std=0.02).table.numel()
 
     counts = {length: count("key_value", length) for length in (10, 12, 14, 16)}
     assert counts == {10: 184_320, 12: 221_184, 14: 258_048, 16: 294_912}

@@ -22,7 +22,7 @@ BIN = ROOT / ".venv/bin" if (ROOT / ".venv/bin/dvc").exists() else Path(sys.exec
 RAW = tuple(f"data/raw/{name}/README.md" for name in ("train", "dev", "evaluation"))
 FILES = ("dvc.yaml", "params.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", *RAW)
 FOLDERS = ("cse", "flows", ".dvc/plots")
-STAGES = ("prepare", "train", "evaluate", "export")
+STAGES = ("prepare", "corrupt", "train", "evaluate", "export")
 TINY = {
     "data.source": "files",
     "backbone.name": "backbone",

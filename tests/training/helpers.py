@@ -7,8 +7,10 @@ import torch
 from datasets import Dataset
 
 from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import DeepPrompt
+from cse.model.prompts import Prompt
 from cse.objectives.combine import build_objective
+from cse.training.batch import Batch, encode_batch
+from cse.training.losses import Losses
 from cse.training.tokens import TokenTable, tokenise
 from tests.conftest import WORDS
 
@@ -29,15 +31,31 @@ def make_rows(count: int = 40, seed: int = 0) -> Dataset:
 
 
 def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: bool = True, rows: int = 40):
-    """Return encoder, objective and tokenised rows, the same each time."""
+    """Return encoder, losses and tokenised rows, the same each time."""
     torch.manual_seed(11)
-    prompt = DeepPrompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
+    prompt = Prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
     encoder = SentenceEncoder(backbone, prompt, pooler="mean", mlp=mlp, frozen=frozen)
-    return encoder, build_objective(hinge_weight=10.0), make_table(backbone, rows)
+    return encoder, Losses(build_objective(hinge_weight=10.0)), make_table(backbone, rows)
 
 
 def make_table(backbone, rows: int = 40, view: str = "triplets") -> TokenTable:
-    return tokenise(make_rows(rows), view, backbone.tokenizer, max_length=12, pad_id=backbone.pad_id)
+    return tokenise(make_rows(rows), view, [backbone.tokenizer], max_length=12, pad_id=backbone.pad_id)
+
+
+def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
+    """Encode rows as the loop does at its first step."""
+    return encode_batch(
+        encoder,
+        table,
+        np.asarray(rows),
+        row_groups=plan.row_groups,
+        augmentation=plan.augmentation,
+        rng=np.random.default_rng(0),
+        step=0,
+        epoch=0,
+        device=torch.device("cpu"),
+        bf16=plan.bf16,
+    )
 
 
 class Recorder:

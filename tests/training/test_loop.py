@@ -15,36 +15,34 @@ import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
-from cse.training.loop import Plan, embed_views, train
+from cse.training.loop import Plan, train
 from cse.training.state import RunFolder, fingerprint
 from cse.training.tokens import batch_rows, pad_in_groups
 from tests.conftest import make_backbone_folder
-from tests.training.helpers import Recorder, make_problem, make_table
+from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
 
 PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, row_groups=3, eval_every=3, save_every=2, seed=5)
-CPU = torch.device("cpu")
 
 
 def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
-    encoder, objective, table = make_problem(backbone, **problem)
+    encoder, losses, table = make_problem(backbone, **problem)
     recorder = Recorder()
-    state = train(encoder, objective, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
+    state = train(encoder, losses, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
     return encoder, state, recorder
 
 
 def test_loss_falls_and_the_backbone_stays_bit_for_bit(backbone, tmp_path):
     before = {name: weight.clone() for name, weight in backbone.model.state_dict().items()}
-    encoder, objective, table = make_problem(backbone, dropout=0.0)
+    encoder, losses, table = make_problem(backbone, dropout=0.0)
 
     def loss_of_all_rows() -> float:
         encoder.eval()
         with torch.no_grad():
-            views, _ = embed_views(encoder, table, np.arange(len(table)), PLAN, CPU)
-            return objective(views)["loss"].item()
+            return losses(embed_rows(encoder, table, np.arange(len(table)), PLAN))["loss"].item()
 
     start, recorder = loss_of_all_rows(), Recorder()
     plan = replace(PLAN, learning_rate=0.1, epochs=40)
-    state = train(encoder, objective, table, plan, dev=None, folder=RunFolder(tmp_path), observer=recorder)
+    state = train(encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path), observer=recorder)
     assert state.step == 200
     assert len(recorder.records) == 40
     assert loss_of_all_rows() < 0.9 * start
@@ -73,15 +71,15 @@ def test_merged_forward_equals_one_forward_per_view(bert):
     encoder.eval()
     rows = np.array([3, 17, 0, 9, 31])
     with torch.no_grad():
-        merged, tokens = embed_views(encoder, table, rows, replace(PLAN, row_groups=4), CPU)
-        for view, found in enumerate(merged):
+        batch = embed_rows(encoder, table, rows, replace(PLAN, row_groups=4))
+        for view, found in enumerate(batch.views):
             column = table.columns[view]
             for line, row in enumerate(rows):
                 ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))[None]
                 alone = encoder(ids, torch.ones_like(ids))[0]
                 torch.testing.assert_close(found[line], alone, atol=1e-6, rtol=0)
-    assert len(merged) == 3
-    assert tokens == sum(column.lengths(rows).sum() for column in table.columns)
+    assert len(batch.views) == 3
+    assert batch.real_tokens == sum(column.lengths(rows).sum() for column in table.columns)
 
 
 def test_slices_by_length_save_padding(bert):
@@ -104,8 +102,8 @@ def test_the_two_copies_of_a_sentence_differ_by_dropout_alone(bert):
     assert len(table.columns) == 2
     rows = np.arange(8)
     with torch.no_grad():
-        (first, second), _ = embed_views(encoder.train(), table, rows, PLAN, CPU)
-        (calm, same), _ = embed_views(encoder.eval(), table, rows, PLAN, CPU)
+        first, second = embed_rows(encoder.train(), table, rows, PLAN).views
+        calm, same = embed_rows(encoder.eval(), table, rows, PLAN).views
     assert (first - second).abs().max() > 1e-2, "dropout was off"
     torch.testing.assert_close(calm, same, atol=1e-6, rtol=0)
 
@@ -122,14 +120,14 @@ def test_the_best_weights_are_kept_not_the_last(bert, tmp_path):
     scores = iter([10.0, 30.0, 20.0, 5.0])
     seen = []
 
-    encoder, objective, table = make_problem(bert)
+    encoder, losses, table = make_problem(bert)
 
     def dev() -> float:
         seen.append(encoder.prompt.table.detach().clone())
         return next(scores)
 
     recorder = Recorder()
-    state = train(encoder, objective, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
+    state = train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
     assert [(step, best) for step, _, best in recorder.scores] == [(3, True), (6, True), (9, False), (10, False)]
     assert (state.best_step, state.best_score) == (6, 30.0)
     assert torch.equal(encoder.prompt.table, seen[1])
@@ -144,11 +142,11 @@ def test_early_stop(bert, tmp_path):
 
 
 def test_a_loss_that_is_no_number_is_one_line(bert, tmp_path):
-    encoder, objective, table = make_problem(bert)
+    encoder, losses, table = make_problem(bert)
     with torch.no_grad():
         encoder.prompt.table.fill_(float("nan"))
     with pytest.raises(CseError, match=r"train.learning_rate: the loss is nan at step 5"):
-        train(encoder, objective, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -159,10 +157,10 @@ def test_a_stopped_run_goes_on_to_the_same_weights(bert, tmp_path, frozen):
         return lambda: float(sum(weight.detach().abs().sum() for weight in encoder.trainable().values()))
 
     plan = replace(PLAN, learning_rate=0.01)
-    whole, objective, table = make_problem(bert, frozen=frozen)
+    whole, losses, table = make_problem(bert, frozen=frozen)
     start = {name: weight.detach().clone() for name, weight in whole.trainable().items()}
     expected = train(
-        whole, objective, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "whole"), observer=Recorder()
+        whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "whole"), observer=Recorder()
     )
     result = {name: weight.detach().clone() for name, weight in whole.trainable().items()}
 
@@ -178,12 +176,12 @@ def test_a_stopped_run_goes_on_to_the_same_weights(bert, tmp_path, frozen):
 
     restart()
     with pytest.raises(Interrupted) as stop:
-        train(whole, objective, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=Stop())
+        train(whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=Stop())
     assert stop.value.number == signal.SIGTERM
     restart()
     recorder = Recorder()
     state = train(
-        whole, objective, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=recorder
+        whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=recorder
     )
     assert recorder.starts == [(5, 10)]
     assert state.evaluations == expected.evaluations
@@ -204,9 +202,9 @@ class Slow(Recorder):
         print("step", record.step, flush=True)
 
 backbone = load_backbone(find_backbone(sys.argv[1]))
-encoder, objective, table = make_problem(backbone, mlp="train_only", rows=400)
+encoder, losses, table = make_problem(backbone, mlp="train_only", rows=400)
 plan = Plan(learning_rate=0.05, batch_size=8, epochs=4, row_groups=2, eval_every=7, save_every=3, seed=5)
-state = train(encoder, objective, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
+state = train(encoder, losses, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
               folder=RunFolder(Path(sys.argv[2])), observer=Slow())
 torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.argv[3])
 """
@@ -267,13 +265,13 @@ def test_the_fingerprint_sees_settings_and_bytes(tmp_path):
 
 def test_bf16_follows_fp32(bert, tmp_path):
     """The same first update in both precisions points the same way."""
-    encoder, objective, table = make_problem(bert, dropout=0.0)
+    encoder, losses, table = make_problem(bert, dropout=0.0)
     gradients = []
     for bf16 in (False, True):
         encoder.eval().zero_grad()
-        views, _ = embed_views(encoder, table, np.arange(16), replace(PLAN, bf16=bf16), CPU)
-        assert all(view.dtype == torch.float32 for view in views)
-        objective(views)["loss"].backward()
+        batch = embed_rows(encoder, table, np.arange(16), replace(PLAN, bf16=bf16))
+        assert batch.projected_XD.dtype == torch.float32
+        losses(batch)["loss"].backward()
         gradients.append(encoder.prompt.table.grad.flatten().clone())
     assert not torch.equal(*gradients), "bf16 was off"
     assert torch.cosine_similarity(*gradients, dim=0) > 0.98

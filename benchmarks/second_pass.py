@@ -1,0 +1,157 @@
+"""What the second pass of D2CSE and of DCPCSE's MLM term costs: step time as a ratio to PromCSE's, in one run.
+
+    python -m benchmarks.second_pass
+
+The backbone has random weights (speed does not depend on them) in the shape of BERT-base, with its MLM head; text is
+generated. Systems take turns step by step, so a machine that does something else now and then slows all alike; medians
+are shown. ``on the fly`` runs a generator half as deep; ``prepared`` reads rows that were corrupted before, and the
+last column says how many generators were in memory while it trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from cse.data.sample import sample_rows
+from cse.model.backbone import MINILM, Backbone, find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.generator import MaskedLmGenerator, load_generator
+from cse.model.mlm_head import load_mlm_head
+from cse.model.prompts import Prompt
+from cse.objectives.combine import build_objective
+from cse.stages.build import vocabulary_of
+from cse.training.batch import NO_AUGMENTATION, encode_batch
+from cse.training.corruption import Corruption, corrupt_all, on_the_fly, prepared
+from cse.training.losses import Losses, Term
+from cse.training.precision import choose_bf16, choose_device
+from cse.training.terms.masked_lm import MaskedLm
+from cse.training.terms.replaced_tokens import ReplacedTokens
+from cse.training.tokens import TokenTable, tokenise
+
+MAX_LENGTH, PROMPTS = 32, 16
+SHAPES = {
+    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+}
+HOW = Corruption(mask_share=0.3)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="bert-base")
+    parser.add_argument("--batch-size", type=int, default=32, help="sentences a step, two copies each")
+    parser.add_argument("--steps", type=int, default=5, help="measured steps of each system")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save_backbone(folder / "backbone", SHAPES[args.shape])
+        half = SHAPES[args.shape] | {"num_hidden_layers": SHAPES[args.shape]["num_hidden_layers"] // 2}
+        save_backbone(folder / "generator", half)
+        table = rows_of(args.batch_size, args.steps + 1, load(folder))
+        write_corruption(folder, table)
+        systems: dict[str, tuple[Callable[[int], float], int]] = {}
+        for system in ("PromCSE", "DCPCSE + MLM", "D2CSE, prepared", "D2CSE, on the fly"):
+            before = generators()
+            step = make_step(system, folder, table, args.batch_size)
+            systems[system] = (step, generators() - before)
+        times: dict[str, list[float]] = {system: [] for system in systems}
+        for number in range(args.steps + 1):
+            for system, (step, _) in systems.items():
+                times[system].append(step(number))
+    base = statistics.median(times["PromCSE"][1:])
+    print("| system | seconds a step | ratio to PromCSE | generators in memory |\n|---|---|---|---|")
+    for system, seconds in times.items():
+        median = statistics.median(seconds[1:])  # the first step warms up
+        print(f"| {system} | {median:.2f} | {median / base:.2f} | {systems[system][1]} |")
+
+
+def save_backbone(folder: Path, shape: dict[str, int]) -> None:
+    """Save a random BERT with its MLM head and the default backbone's tokenizer."""
+    torch.manual_seed(0)
+    BertForMaskedLM(BertConfig(**shape)).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes((find_backbone(MINILM).folder / "tokenizer.json").read_bytes())
+
+
+def load(folder: Path) -> Backbone:
+    """Load the saved backbone."""
+    return load_backbone(find_backbone(str(folder / "backbone")))
+
+
+def rows_of(batch_size: int, steps: int, backbone: Backbone) -> TokenTable:
+    """Tokenise as many generated sentences as the steps need."""
+    from datasets import Dataset
+
+    texts = [text for (text,) in sample_rows("sentences", batch_size * steps, 1)]
+    rows = Dataset.from_dict({"sent0": texts})
+    return tokenise(rows, "sentences", [backbone.tokenizer], max_length=MAX_LENGTH, pad_id=backbone.pad_id)
+
+
+def write_corruption(folder: Path, table: TokenTable) -> None:
+    """Corrupt the rows beforehand."""
+    backbone = load(folder)
+    generator = load_generator(str(folder / "generator"), "main", backbone, dropout=False)
+    corrupt_all(table, folder, how=HOW, vocabulary=vocabulary_of(backbone), generator=generator, epochs=1)
+
+
+def make_step(system: str, folder: Path, table: TokenTable, batch_size: int) -> Callable[[int], float]:
+    """Return a function that trains one step of a system and returns its seconds."""
+    backbone = load(folder)
+    prompt = Prompt("key_value", backbone, length=PROMPTS, dropout=0.1, init_std=0.02)
+    projector = "batch_norm" if system.startswith("D2CSE") else "tanh"
+    device = choose_device("auto")
+    encoder = SentenceEncoder(backbone, prompt, mlp="train_only", projector=projector).to(device).train()
+    terms: list[Term] = []
+    if system == "DCPCSE + MLM":
+        head, decay = load_mlm_head(backbone, wanted_by=system), {"decay_rate": 0.95, "decay_steps": 100}
+        terms = [MaskedLm(encoder, head, vocabulary_of(backbone), weight=0.1, mask_share=0.15, seed=1, **decay)]
+    elif system == "D2CSE, prepared":
+        terms = [ReplacedTokens(encoder, prepared(folder, table, epochs=1), weight=0.005)]
+    elif system == "D2CSE, on the fly":
+        generator = load_generator(str(folder / "generator"), "main", backbone, dropout=True, device=device)
+        terms = [ReplacedTokens(encoder, on_the_fly(HOW, vocabulary_of(backbone), generator), weight=0.005)]
+    losses = Losses(build_objective(), terms).to(device).train()
+    weights = [*encoder.trainable().values(), *losses.trainable().values()]
+    optimizer = torch.optim.AdamW(weights, lr=1e-3, weight_decay=0.0)
+    bf16 = choose_bf16("auto", device)
+
+    def step(number: int) -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        clock = time.perf_counter()
+        rows = np.arange(number * batch_size, (number + 1) * batch_size)
+        batch = encode_batch(
+            encoder, table, rows, row_groups=1, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(number),
+            step=number, epoch=0, device=device, bf16=bf16,
+        )  # fmt: skip
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            loss = losses(batch)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - clock
+
+    return step
+
+
+def generators() -> int:
+    """Count the generators that are alive."""
+    gc.collect()
+    return sum(isinstance(thing, MaskedLmGenerator) for thing in gc.get_objects())
+
+
+if __name__ == "__main__":
+    main()

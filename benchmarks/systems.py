@@ -1,0 +1,142 @@
+"""Systems side by side on one small budget: train each preset on the same rows, score it on the seven STS tasks.
+
+    python -m benchmarks.systems --nli ../shared/data/nli/nli_for_simcse.csv --senteval ../shared/data/senteval
+
+Every run goes through the commands that a user gives (``cse preset use``, ``cse train``, ``cse evaluate``). Finished
+runs are kept in the output folder and not repeated; the table is written anew at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+SYSTEMS = (
+    "promcse-kv-minilm",
+    "promcse-hidden-minilm",
+    "promcse-shared-minilm",
+    "promcse-input-minilm",
+    "scpcse-minilm",
+    "d2cse-a-minilm",
+    "d2cse-b-minilm",
+    "d2cse-c-minilm",
+    "d2cse-d-minilm",
+    "simcse-small-minilm",
+    "simcse-eh-minilm",
+    "promcse-eh-small-minilm",
+    "whitening-minilm",
+    "flow-minilm",
+)
+BACKBONE = "sentence-transformers/all-MiniLM-L6-v2"
+COMMAND = Path(sys.executable).with_name("cse")
+
+
+def main() -> None:
+    """Run what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nli", type=Path, required=True, help="triplets, a CSV of three columns")
+    parser.add_argument("--senteval", type=Path, required=True, help="SentEval's downstream folder")
+    parser.add_argument("--rows", type=int, default=7680, help="training triplets (60 steps of 128)")
+    parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="presets")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once, one thread each")
+    parser.add_argument("--out", type=Path, default=Path(".cse/systems"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    prepared = args.out / f"prepared-{args.rows}"
+    if not (prepared / "train.arrow").exists():
+        (args.out / "dev").mkdir(exist_ok=True)  # empty: STS-B dev
+        data = {"source": "files", "train_path": args.nli, "evaluation_path": args.senteval, "max_rows": args.rows}
+        data["dev_path"] = args.out / "dev"
+        params = args.out / "params.yaml"
+        _call("preset", "use", args.systems[0], "-p", params)
+        _call("prepare", "-p", params, "--out", prepared, *(f"-sdata.{key}={value}" for key, value in data.items()))
+    jobs = [("backbone", 0), *((name, seed) for seed in args.seeds for name in args.systems)]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        runs = pool.map(lambda job: run(*job, prepared=prepared, out=args.out), jobs)
+        for _ in tqdm(runs, total=len(jobs), unit="run"):
+            pass
+    table = as_table(args.out)
+    (args.out / "table.md").write_text(table, encoding="utf-8")
+    print(table, end="")
+
+
+def run(name: str, seed: int, *, prepared: Path, out: Path) -> None:
+    """Train and score one preset, unless its result is there; a failure is printed and leaves no result."""
+    result = out / f"{name}-{seed}.json"
+    if result.exists():
+        return
+    folder = out / f"{name}-{seed}"
+    folder.mkdir(exist_ok=True)
+    clock = time.monotonic()
+    model: Path | str = folder / "checkpoint"
+    try:
+        if name == "backbone":
+            model = BACKBONE
+        else:
+            params = folder / "params.yaml"
+            _call("preset", "use", name, "-p", params)
+            _call("train", "-p", params, f"-strain.seed={seed}", "--data", prepared, "--out", model)
+        trained = time.monotonic() - clock
+        _call("evaluate", model, "--data", prepared, "--json", folder / "scores.json")
+    except RuntimeError as error:
+        print(f"{name} (seed {seed}): {error}", file=sys.stderr)
+        return
+    (scores,) = json.loads((folder / "scores.json").read_text(encoding="utf-8")).values()
+    facts = {} if name == "backbone" else json.loads((folder / "checkpoint.json").read_text(encoding="utf-8"))
+    record = {"system": name, "seed": seed, "seconds": round(trained), "facts": facts, "scores": scores}
+    result.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def as_table(out: Path) -> str:
+    """Return all results of a folder as Markdown: mean over seeds of every task, and deviation of the average."""
+    records: dict[str, list[dict]] = {}
+    for path in sorted(out.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "system" in record:
+            records.setdefault(record["system"], []).append(record)
+    rows = []
+    for name, runs in records.items():
+        scores = [_scores(run) for run in runs]
+        means = {task: statistics.mean(score[task] for score in scores) for task in scores[0]}
+        deviation = f" ± {statistics.stdev(s['Avg.'] for s in scores):.2f}" if len(scores) > 1 else ""
+        dev = statistics.mean(run["facts"].get("dev_spearman", float("nan")) for run in runs)
+        rows.append((means["Avg."], name, means, deviation, len(runs), dev))
+    rows.sort(reverse=True, key=lambda row: row[0])
+    tasks = list(rows[0][2])
+    lines = [_line(["system", *tasks, "seeds", "dev"]), _line(["---"] * (len(tasks) + 3))]
+    for _, name, means, deviation, count, dev in rows:
+        cells = [f"{means[task]:.2f}" for task in tasks]
+        lines.append(_line([name, *cells[:-1], cells[-1] + deviation, str(count), f"{dev:.2f}"]))
+    return "\n".join(lines) + "\n"
+
+
+def _scores(record: dict) -> dict[str, float]:
+    tasks = {name: task["all"] for name, task in record["scores"]["sts"].items()}
+    return tasks | {"Avg.": record["scores"]["Avg."]["all"]}
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _call(*arguments: object) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [str(COMMAND), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:3])}: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+
+
+if __name__ == "__main__":
+    main()

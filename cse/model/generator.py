@@ -1,0 +1,120 @@
+"""Generators: what proposes tokens for corrupted rows (DiffCSE, D2CSE)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from cse.errors import CseError
+from cse.model.backbone import Backbone, find_backbone, read_tokenizer
+from cse.model.mlm_head import WITH_HEAD, has_head, load_masked_lm
+
+UNIGRAM = "unigram"
+
+
+class Generator(Protocol):
+    """Proposes a token at every position.
+
+    Attributes:
+        name: how it is named in results.
+        reads_context: whether a proposal depends on the sentence; if not, only masked positions are replaced.
+    """
+
+    name: str
+    reads_context: bool
+
+    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
+        """Return token ids ``(B, L)``: the likeliest, or by the uniform numbers ``draw_BL`` from the distribution."""
+
+
+class MaskedLmGenerator:
+    """A frozen masked language model with the backbone's vocabulary.
+
+    Args:
+        model: the language model with its head.
+        name: hub id or folder.
+        dropout: whether its dropout is on, as in DiffCSE's code.
+    """
+
+    reads_context = True
+
+    def __init__(self, model: Any, name: str, *, dropout: bool) -> None:
+        self.model = model.requires_grad_(False).train(dropout)
+        self.name = name
+
+    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
+        """Return the likeliest token at every position, or one drawn by inverting the distribution function."""
+        device = self.model.device
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            logits_BLV = self.model(
+                input_ids=torch.from_numpy(masked_BL).to(device), attention_mask=torch.from_numpy(mask_BL).to(device)
+            ).logits
+            if draw_BL is None:
+                return logits_BLV.argmax(dim=-1).cpu().numpy()
+            upto_BLV = logits_BLV.double().softmax(dim=-1).cumsum(dim=-1)
+            draw = torch.from_numpy(draw_BL).to(device).unsqueeze(-1)
+            found = torch.searchsorted(upto_BLV, draw, right=True).squeeze(-1)
+            return found.clamp(max=logits_BLV.shape[-1] - 1).cpu().numpy()
+
+
+class UnigramGenerator:
+    """Tokens by their frequency in the training text: no model needed, and no argmax either.
+
+    Args:
+        columns: token ids of the training text.
+        size: number of ids.
+        special: ids that are never proposed.
+    """
+
+    name = UNIGRAM
+    reads_context = False
+
+    def __init__(self, columns: Iterable[np.ndarray], size: int, special: tuple[int, ...]) -> None:
+        counts = np.zeros(size)
+        for ids in columns:
+            counts += np.bincount(ids, minlength=size)[:size]
+        counts[list(special)] = 0
+        if not counts.any():
+            raise CseError("objective.replaced_tokens.generator: 'unigram' found no tokens in the training text")
+        self.upto = np.cumsum(counts / counts.sum())
+        self.upto /= self.upto[-1]
+
+    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
+        """Return tokens drawn by frequency; ``draw_BL`` is needed.
+
+        Raises:
+            ValueError: no uniform numbers.
+        """
+        if draw_BL is None:
+            raise ValueError("a unigram generator draws its tokens; give draw_BL")
+        return np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1)
+
+
+def load_generator(
+    name: str, revision: str, backbone: Backbone, *, dropout: bool, device: torch.device | None = None
+) -> MaskedLmGenerator:
+    """Load a masked language model that proposes tokens for a backbone, onto a device (None: the CPU).
+
+    Raises:
+        CseError: no such model, no MLM head in it, or another vocabulary than the backbone's.
+    """
+    key = "objective.replaced_tokens.generator"
+    try:
+        files = find_backbone(name, revision)
+        tokenizer = read_tokenizer(files)
+    except CseError as error:
+        raise type(error)(
+            f"{str(error).replace('backbone.name', key)}; where no generator can be had, set {key}: {UNIGRAM}"
+        ) from None
+    if tokenizer.get_vocab() != backbone.tokenizer.get_vocab():
+        raise CseError(
+            f"{key}: {name} has another vocabulary ({tokenizer.get_vocab_size()} tokens) than the backbone "
+            f"{backbone.files.name} ({backbone.tokenizer.get_vocab_size()}); take a generator of the same family"
+        )
+    model, loading = load_masked_lm(files)
+    if not has_head(loading):
+        raise CseError(f"{key}: {name} has no MLM head; models that have one: distilbert/..., {WITH_HEAD}")
+    return MaskedLmGenerator(model.to(device or torch.device("cpu")), name, dropout=dropout)

@@ -1,0 +1,40 @@
+"""Post-processing of sentence vectors: modules fitted on vectors of an encoder and placed behind it.
+
+========== ============================================ ======================================
+kind       what it does                                 source
+========== ============================================ ======================================
+whitening  linear: zero mean, identity covariance       Su et al. 2021, "BERT-whitening"
+flow       invertible network towards ``N(0, I)``       Li et al. 2020, "BERT-flow"
+========== ============================================ ======================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from cse.errors import CseError, nearest
+from cse.model.post.flow import Flow
+from cse.model.post.flow_training import fit_flow
+from cse.model.post.whitening import Whitening, fit_whitening
+
+POST_KINDS = ("whitening", "flow")
+
+__all__ = ["POST_KINDS", "Flow", "Whitening", "build_post", "fit_flow", "fit_whitening"]
+
+
+def build_post(config: Mapping[str, Any]) -> nn.Module:
+    """Build the module that a ``config()`` describes, unfilled: ``load_state_dict`` makes it the fitted one.
+
+    Raises:
+        CseError: an unknown kind, or a flow whose width cannot be halved often enough.
+    """
+    kind = config.get("kind")
+    if kind == "whitening":
+        return Whitening(config["width"], config["dimension"]).eval()
+    if kind == "flow":
+        flow = Flow(config["width"], levels=config["levels"], depth=config["depth"], hidden=config["hidden"])
+        return flow.requires_grad_(False).eval()
+    raise CseError(f"post.kind: {kind!r} is none of {', '.join(POST_KINDS)}{nearest(str(kind), POST_KINDS)}")

@@ -1,0 +1,158 @@
+"""BERT-flow (Li et al. 2020): Glow (Kingma and Dhariwal 2018) on sentence vectors.
+
+A level is ``depth`` steps of actnorm, reversal of the channels and additive coupling; then the second half of the
+channels leaves as latents and the first half goes on to the next level. The last level keeps both halves. All latents
+are N(0, 1), so ``log p(x) = log N(z; 0, I) + log |det dz/dx|`` (equation 3 of BERT-flow); additive couplings and
+reversals have determinant 1, which leaves the scales of the actnorms, the same for every x.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from cse.errors import CseError
+
+_LOG_SCALE_FACTOR = 3.0  # of Glow: log-scales are stored divided by it, and so learn three times as fast
+_WEIGHT_STD = 0.05
+_SMALLEST_STD = 1e-6  # added to a deviation, as published
+
+
+class _Affine(nn.Module):
+    """``(x + shift) * exp(3 * log_scale)``, channel by channel; the identity at first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(width))
+        self.log_scale = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        return (x_BD + self.shift) * torch.exp(_LOG_SCALE_FACTOR * self.log_scale)
+
+    def inverse(self, y_BD: torch.Tensor) -> torch.Tensor:
+        return y_BD * torch.exp(-_LOG_SCALE_FACTOR * self.log_scale) - self.shift
+
+
+class _ActNorm(_Affine):
+    """The same, started from data."""
+
+    @torch.no_grad()
+    def initialise(self, x_BD: torch.Tensor) -> None:
+        """Give these rows mean 0 and variance 1 in every channel."""
+        std_D, mean_D = torch.std_mean(x_BD, dim=0, correction=0)
+        self.shift.copy_(-mean_D)
+        self.log_scale.copy_(-torch.log(std_D + _SMALLEST_STD) / _LOG_SCALE_FACTOR)
+
+
+class _Step(nn.Module):
+    """Actnorm, reversed channels, and a shift of the second half of the channels computed from the first."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        half = width // 2
+        self.norm = _ActNorm(width)
+        self.coupling = nn.Sequential(
+            *(_linear(half, hidden), _ActNorm(hidden), nn.ReLU()),
+            *(_linear(hidden, hidden), _ActNorm(hidden), nn.ReLU()),
+            *(_linear(hidden, half), _Affine(half)),
+        )
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        first, second = self.norm(x_BD).flip(-1).chunk(2, dim=-1)
+        return torch.cat([first, second + self.coupling(first)], dim=-1)
+
+    def inverse(self, y_BD: torch.Tensor) -> torch.Tensor:
+        first, second = y_BD.chunk(2, dim=-1)
+        return self.norm.inverse(torch.cat([first, second - self.coupling(first)], dim=-1).flip(-1))
+
+
+class Flow(nn.Module):
+    """An invertible map of sentence vectors to latents; until it is initialised or filled, a mere reordering.
+
+    Args:
+        width: D, divisible by ``2 ** levels``.
+        levels: how many groups of steps; between two of them half of the channels leave.
+        depth: steps in a level.
+        hidden: width of the two hidden layers of a coupling.
+
+    Raises:
+        CseError: a width that cannot be halved so often.
+    """
+
+    def __init__(self, width: int, *, levels: int = 3, depth: int = 3, hidden: int = 32) -> None:
+        super().__init__()
+        if width % 2**levels:
+            raise CseError(
+                f"post.kind: a flow of {levels} levels halves the vectors {levels} times, and the encoder's width "
+                f"{width} is not divisible by {2**levels}; use fewer levels or post.kind: whitening"
+            )
+        self.width = self.dimension = width
+        self.depth = depth
+        self.hidden = hidden
+        self.levels = nn.ModuleList(
+            nn.Sequential(*(_Step(width >> level, hidden) for _ in range(depth))) for level in range(levels)
+        )
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        """Map ``(B, D)`` to latents ``(B, D)``; not normalised.
+
+        Order of the latents: the D/2 that leave after the first level, the D/4 that leave after the second, and so on;
+        at the end what comes out of the last level.
+        """
+        latents = []
+        for number, level in enumerate(self.levels, start=1):
+            x_BD = level(x_BD)
+            if number < len(self.levels):
+                x_BD, leaving = x_BD.chunk(2, dim=-1)
+                latents.append(leaving)
+        return torch.cat([*latents, x_BD], dim=-1)
+
+    def inverse(self, z_BD: torch.Tensor) -> torch.Tensor:
+        """Map latents ``(B, D)`` back to vectors ``(B, D)``."""
+        sizes = [self.width >> level for level in range(1, len(self.levels))]
+        *latents, x_BD = z_BD.split([*sizes, self.width - sum(sizes)], dim=-1)
+        for level in reversed(range(len(self.levels))):
+            if level < len(latents):
+                x_BD = torch.cat([x_BD, latents[level]], dim=-1)
+            for step in reversed(self._steps()[level * self.depth : (level + 1) * self.depth]):
+                x_BD = step.inverse(x_BD)
+        return x_BD
+
+    def log_likelihood(self, x_BD: torch.Tensor) -> torch.Tensor:
+        """Return ``log p(x)`` of each row of ``(B, D)`` in nats, ``(B,)``."""
+        squares_B = self(x_BD).square().sum(dim=-1)
+        log_determinant = _LOG_SCALE_FACTOR * torch.cat([step.norm.log_scale for step in self._steps()]).sum()
+        return log_determinant - (squares_B + self.width * math.log(2 * math.pi)) / 2
+
+    @torch.no_grad()
+    def initialise(self, x_BD: torch.Tensor, generator: torch.Generator) -> None:
+        """Draw the hidden weights (normal, 0.05) and start every actnorm from the rows ``(B, D)`` that reach it.
+
+        The last layer of a coupling stays 0, so the latents of these rows have mean 0 and variance 1.
+        """
+        for step in self._steps():
+            for layer in (step.coupling[0], step.coupling[3]):
+                nn.init.normal_(layer.get_parameter("weight"), std=_WEIGHT_STD, generator=generator)
+        norms = [module for module in self.modules() if isinstance(module, _ActNorm)]
+        hooks = [norm.register_forward_pre_hook(lambda norm, inputs: norm.initialise(*inputs)) for norm in norms]
+        self(x_BD)
+        for hook in hooks:
+            hook.remove()
+
+    def config(self) -> dict[str, Any]:
+        """Return what ``build_post`` needs, fit for JSON."""
+        sizes = {"levels": len(self.levels), "depth": self.depth, "hidden": self.hidden}
+        return {"kind": "flow", "width": self.width, "dimension": self.dimension, **sizes}
+
+    def _steps(self) -> list[_Step]:
+        return [module for module in self.modules() if isinstance(module, _Step)]
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """Return a layer of zeros without bias: the affine map behind it has one."""
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer

@@ -1,0 +1,210 @@
+"""Static word vectors (GloVe) as a backbone: the average of a sentence's word vectors.
+
+The text file is read once as a stream, and only the words that are needed are kept. What comes out has the interface
+of ``Backbone``, so encoding, whitening, checkpoints and export know nothing of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from torch import nn
+from tqdm import tqdm
+
+from cse.errors import CseError
+from cse.model.attention import Prefix
+from cse.model.backbone import BackboneFiles, sha256_of
+
+PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors
+LONGEST = 100_000  # tokens of a sentence; there are no positions that could end
+_COUNT_LINE = re.compile(rb"\d+ \d+\s*")
+_FILE_NAMES = (".txt", ".vec")
+
+
+class StaticWords(nn.Module):
+    """Word vectors with a tokenizer that splits at blanks and punctuation.
+
+    Args:
+        words: words without repetition, in the order of the vectors.
+        vectors: ``(n, D)`` float32.
+        files: where they came from.
+
+    Attributes:
+        model: the vectors, ``(n + 2, D)``, not trained; padding and unknown words are zero.
+    """
+
+    pooling = "mean"
+    layers = heads = head_size = 0
+    hidden_dropout = 0.0
+    pad_id, unknown_id = 0, 1
+    max_positions = LONGEST
+
+    def __init__(self, words: list[str], vectors: np.ndarray, files: BackboneFiles) -> None:
+        super().__init__()
+        table = np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors.astype(np.float32)])
+        self._fill(_tokenizer(words), torch.from_numpy(table), files)
+
+    @classmethod
+    def empty(cls, folder: Path, count: int, dimension: int, files: BackboneFiles) -> StaticWords:
+        """Build one from the tokenizer that ``save`` wrote, with zero vectors to be filled.
+
+        Raises:
+            CseError: no tokenizer there, or one of another size.
+        """
+        path = folder / "tokenizer.json"
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises plain Exception
+            raise CseError(f"{path}: unreadable ({error}); train or fetch the checkpoint again") from None
+        if tokenizer.get_vocab_size() != count:
+            raise CseError(f"{path}: knows {tokenizer.get_vocab_size()} words, expected {count}; fetch it again")
+        words = cls.__new__(cls)
+        nn.Module.__init__(words)
+        words._fill(tokenizer, torch.zeros(count, dimension), files)
+        return words
+
+    def _fill(self, tokenizer: Tokenizer, table: torch.Tensor, files: BackboneFiles) -> None:
+        self.tokenizer = tokenizer
+        self.model = nn.Embedding.from_pretrained(table, freeze=True)
+        self.files = files
+        self.vocabulary, self.hidden_size = table.shape
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer into a folder; the vectors travel with the checkpoint's weights."""
+        text = self.tokenizer.to_str(pretty=True)
+        (folder / "tokenizer.json").write_text(text, encoding="utf-8", newline="\n")
+
+    def words(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Return word vectors ``(B, L, D)``."""
+        return self.model(ids_BL)
+
+    def embed(self, words_BLD: torch.Tensor, positions_BL: torch.Tensor) -> torch.Tensor:
+        """Return the word vectors as they are."""
+        return words_BLD
+
+    def run(
+        self, embedded_BLD: torch.Tensor, mask_BL: torch.Tensor, prefix: Prefix | None, *, every: bool = True
+    ) -> list[torch.Tensor]:
+        """Return the word vectors as the only state: there are no layers."""
+        return [embedded_BLD]
+
+    def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """Return which tokens count in the mean: known words."""
+        return mask_BL * (ids_BL != self.unknown_id)
+
+    def positions(self, mask_BL: torch.Tensor, shift: int) -> torch.Tensor:
+        """Return zeros: a mean knows no positions."""
+        return torch.zeros_like(mask_BL)
+
+    def usable_length(self, shift: int) -> int:
+        """Return how many tokens a sentence may have."""
+        return LONGEST
+
+
+def is_word_file(path: Path) -> bool:
+    """Say whether a path is a file that can only mean word vectors, by its ending."""
+    return path.suffix in _FILE_NAMES and path.is_file()
+
+
+def find_words(name: str) -> BackboneFiles:
+    """Return a file of word vectors with its hash."""
+    return BackboneFiles(name, "", Path(name), sha256_of(Path(name)))
+
+
+def load_words(
+    files: BackboneFiles, wanted: Collection[str] | None, *, dimension: int | None = None, progress: bool = False
+) -> StaticWords:
+    """Load word vectors; arguments and errors as in ``read_words``."""
+    words, vectors = read_words(files.folder, wanted, dimension=dimension, progress=progress)
+    return StaticWords(words, vectors, files)
+
+
+def words_of(texts: Iterable[str]) -> set[str]:
+    """Return the words that a corpus needs, each as written and in lower case, split as the tokenizer splits."""
+    splitter = pre_tokenizers.BertPreTokenizer()
+    found: set[str] = set()
+    for text in texts:
+        found.update(word for word, _ in splitter.pre_tokenize_str(text))
+    return found | {word.lower() for word in found}
+
+
+def read_words(
+    path: Path, wanted: Collection[str] | None, *, dimension: int | None = None, progress: bool = False
+) -> tuple[list[str], np.ndarray]:
+    """Read word vectors from a text file, one ``word v1 ... vD`` a line, once from end to end.
+
+    A word may hold blanks (GloVe 840B has a few): the last ``D`` fields are the vector. A first line of two whole
+    numbers (word2vec's count and width) is left out; of a word that occurs twice the first counts.
+
+    Args:
+        path: the file.
+        wanted: words to keep; None keeps all.
+        dimension: width that the vectors must have; None: that of the first line.
+        progress: whether to draw a bar on stderr.
+
+    Returns:
+        words, and vectors ``(n, D)`` float32 in their order.
+
+    Raises:
+        CseError: a ragged row, something that is no number, another width, or no wanted word at all; names the line.
+    """
+    keys = None if wanted is None else {word.encode() for word in wanted}
+    words: dict[str, np.ndarray] = {}
+    width = dimension
+    with (
+        path.open("rb") as stream,
+        tqdm(total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, disable=not progress) as bar,
+    ):
+        for number, line in enumerate(stream, start=1):
+            bar.update(len(line))
+            if not line.strip() or (number == 1 and _COUNT_LINE.fullmatch(line)):
+                continue
+            blanks = line.rstrip().count(b" ")
+            if width is None:
+                width = blanks
+            if blanks < width:
+                raise CseError(_ragged(path, number, blanks, width, dimension))
+            word, *fields = line.rstrip().rsplit(b" ", width)
+            if blanks > width and _are_numbers(word.split(b" ")[1:]):
+                raise CseError(_ragged(path, number, blanks, width, dimension))
+            if keys is not None and word not in keys:
+                continue
+            text = word.decode("utf-8", "replace")
+            try:
+                words.setdefault(text, np.array(fields, dtype=np.float32))
+            except ValueError:
+                raise CseError(f"{path}:{number}: not {width} numbers behind the word; fetch the file again") from None
+    if not words:
+        which = "no word of the data" if keys else "no word vectors"
+        raise CseError(f"backbone.name: {path} holds {which}; is it a GloVe text file of the data's language?")
+    return list(words), np.stack(list(words.values()))
+
+
+def _ragged(path: Path, number: int, found: int, width: int, dimension: int | None) -> str:
+    if dimension is not None:
+        return (
+            f"{path}:{number}: {found} numbers, backbone.word_dimension says {dimension}; correct it or take the file "
+            "of that width"
+        )
+    return f"{path}:{number}: ragged row, found {found} numbers, the first line has {width}; fetch the file again"
+
+
+def _are_numbers(fields: list[bytes]) -> bool:
+    try:
+        return bool(fields) and all(float(field) == float(field) for field in fields)
+    except ValueError:
+        return False
+
+
+def _tokenizer(words: list[str]) -> Tokenizer:
+    vocabulary = {word: number for number, word in enumerate([PADDING, UNKNOWN, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    if not any(word != word.lower() for word in words):
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer

@@ -1,0 +1,37 @@
+r"""Masked language modelling beside the contrastive loss (DCPCSE section 3, Jiang et al. 2022).
+
+With ``C`` the chosen tokens of all sentences of a batch::
+
+    L = -1/|C| sum_{c in C} log softmax(logits_c)[label_c]
+    weight(step) = weight * rate ** (step / every)
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from cse.objectives.precision import in_float32
+
+
+@in_float32
+def masked_lm(logits_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy, a scalar in nats; 0 with zero gradient where nothing was chosen.
+
+    Args:
+        logits_ND: scores of the chosen positions alone, ``(N, vocabulary)``.
+        labels_N: ids of the tokens that stood there, int64.
+    """
+    return F.cross_entropy(logits_ND, labels_N, reduction="sum") / max(len(labels_N), 1)
+
+
+def decayed_weight(step: int, *, weight: float, rate: float, every: float) -> float:
+    """Return the weight of the term after ``step`` updates; the exponent is a real number, so it sinks at every step.
+
+    Args:
+        step: updates done.
+        weight: weight at step 0.
+        rate: the weight is multiplied by this ...
+        every: ... every so many updates.
+    """
+    return weight * rate ** (step / every)

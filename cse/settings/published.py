@@ -1,0 +1,125 @@
+"""Published scores: every figure in the tables of PromCSE, DCPCSE and D2CSE, and the presets that reproduce them.
+
+``published.json`` beside this file holds one record for each figure: ``paper, table, setting, model, backbone, metric,
+dataset, value, source_marker`` and, where needed, ``note``. Values are as printed: correlations and accuracies times
+100, hyperparameters in their own units.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+from cse.settings.presets import RowSelector, load_preset, preset_names, quoted_rows
+
+HYPERPARAMETER = "hyperparameter"
+TRANSFER = "accuracy"
+_OVER_SEVEN = "Avg."
+# the heading of D2CSE's table 4 says STS-B, the values are the averages over the seven tasks
+_AVERAGES = (_OVER_SEVEN, "Avg. STS (7 tasks)", 'column headed "Avg. STS-B" (values are the 7-task averages)')
+_ROUNDING = 0.005 + 1e-9  # printed averages have two decimals
+
+
+@dataclass(frozen=True)
+class Score:
+    """One printed figure.
+
+    Attributes:
+        metric: what was measured, such as ``spearman_x100``, or ``hyperparameter``.
+        dataset: on what, or the name of the hyperparameter.
+        value: as printed.
+        source: the mark in the table and whose measurement it stands for.
+        note: what to know about the figure; may be empty.
+    """
+
+    metric: str
+    dataset: str
+    value: float | bool
+    source: str
+    note: str
+
+    @property
+    def is_average(self) -> bool:
+        """Whether this is the printed average over a row's tasks."""
+        return self.dataset in _AVERAGES
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """One row of a table with its figures, in the order of the table."""
+
+    selector: RowSelector
+    scores: tuple[Score, ...]
+
+    @property
+    def average(self) -> Score | None:
+        """The printed average over the tasks, or None where the table has none."""
+        return next((score for score in self.scores if score.is_average), None)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the printed scores that the printed average stands for, or None where they are not printed."""
+        if self.average is None:
+            return None
+        parts = [s.value for s in self.scores if s.metric == self.average.metric and not s.is_average]
+        return sum(parts) / len(parts) if self.average.dataset == _OVER_SEVEN else None
+
+    @property
+    def misprinted(self) -> bool:
+        """Whether the printed average is not the mean of the printed scores, rounding allowed for."""
+        if self.average is None or self.mean is None:
+            return False
+        return abs(self.mean - self.average.value) > _ROUNDING
+
+
+def records() -> list[dict[str, Any]]:
+    """Return every figure as it stands in ``published.json``."""
+    found: list[dict[str, Any]] = json.loads(files("cse.settings").joinpath("published.json").read_text("utf-8"))
+    return found
+
+
+def rows() -> tuple[PaperRow, ...]:
+    """Return every row of every table, hyperparameter tables included, in the order of papers and tables."""
+    return tuple(_rows().values())
+
+
+def rows_of(preset: str) -> tuple[PaperRow, ...]:
+    """Return the rows that a preset reproduces, the best known first.
+
+    Raises:
+        CseError: there is no such preset.
+    """
+    return tuple(_rows()[selector] for selector in load_preset(preset).rows)
+
+
+def coverage() -> list[tuple[PaperRow, tuple[str, ...], str]]:
+    """Return for every row the presets that reproduce it, and why none does where the row is only quoted."""
+    quoted = quoted_rows()
+    presets: dict[RowSelector, list[str]] = {}
+    for name in preset_names():
+        for selector in load_preset(name).rows:
+            presets.setdefault(selector, []).append(name)
+    return [(row, tuple(presets.get(selector, ())), quoted.get(selector, "")) for selector, row in _rows().items()]
+
+
+@cache
+def _rows() -> Mapping[RowSelector, PaperRow]:
+    scores: dict[RowSelector, list[Score]] = {}
+    for record in records():
+        table = int(record["table"].removeprefix("Table "))
+        selector = RowSelector(record["paper"], table, record["setting"], record["model"], record["backbone"])
+        scores.setdefault(selector, []).append(
+            Score(
+                metric=record["metric"],
+                dataset=record["dataset"],
+                value=record["value"],
+                source=record["source_marker"],
+                note=record.get("note", ""),
+            )
+        )
+    return MappingProxyType({selector: PaperRow(selector, tuple(found)) for selector, found in scores.items()})

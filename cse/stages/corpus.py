@@ -1,0 +1,77 @@
+"""What training takes from the prepared corpus beside its rows: words to look up, sentences to fit on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+
+from cse.data.store import VIEW_COLUMNS, PreparedData
+from cse.errors import CseError
+from cse.model.backbone import Backbone, find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.post import fit_flow, fit_whitening
+from cse.model.static_words import StaticWords, find_words, is_word_file, load_words, words_of
+from cse.settings.tree import BackboneSettings, PoolerSettings, PostSettings
+
+FIT_BATCH = 64  # sentences
+
+
+def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:
+    """Open the language model, or of a file of word vectors those words that the prepared data hold.
+
+    Raises:
+        CseError: what ``find_backbone``, ``load_backbone`` and ``load_words`` raise.
+    """
+    if is_word_file(Path(backbone.name)):
+        words = words_of(_texts(data, everything=True))
+        bar = sys.stderr.isatty()
+        return load_words(find_words(backbone.name), words, dimension=backbone.word_dimension, progress=bar)
+    files = find_backbone(backbone.name, backbone.revision)
+    return load_backbone(files, pooler.kind, backbone.family)
+
+
+def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
+    """Fit whitening or flow on the training sentences and put it behind the encoder.
+
+    Raises:
+        CseError: the encoder has one already, or too few sentences.
+    """
+    if encoder.post is not None:
+        raise CseError(f"post.kind: the encoder has a {encoder.post.config()['kind']} already; take one without")
+    found = list(dict.fromkeys(_texts(data, everything=False)))
+    sentences = [found[i] for i in np.linspace(0, len(found) - 1, min(post.sentences, len(found)), dtype=int)]
+    click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)
+    bar = sys.stderr.isatty()
+    vectors = encoder.encode(
+        sentences,
+        FIT_BATCH,
+        normalize=False,
+        show_progress_bar=bar,
+        max_length=min(post.max_length, encoder.max_length),
+    )
+    if post.kind == "whitening":
+        encoder.post = fit_whitening(vectors, post.dimension)
+        return
+    encoder.post = fit_flow(
+        vectors,
+        learning_rate=post.learning_rate,
+        batch_size=post.batch_size,
+        epochs=post.epochs,
+        seed=post.seed,
+        progress=bar,
+    )
+
+
+def _texts(data: PreparedData, *, everything: bool) -> Iterator[str]:
+    """Yield the sentences of the training rows; with ``everything`` those of dev and evaluation too."""
+    for name in VIEW_COLUMNS[data.view]:
+        if name != "label":
+            yield from data.train[name]
+    if everything:
+        for task in [*data.tasks, *([] if data.dev is None else [data.dev])]:
+            yield from task.sentence1
+            yield from task.sentence2

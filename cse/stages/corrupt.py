@@ -1,0 +1,85 @@
+"""Stage ``corrupt``: rows corrupted once before training, one corruption for each epoch (D2CSE).
+
+Does nothing but say so unless ``objective.replaced_tokens.corruption`` is ``prepared``: training then needs no
+generator in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from cse.files import publish_folder
+from cse.settings import Settings
+from cse.settings.tree import BackboneSettings, ReplacedTokensSettings, TrainSettings
+from cse.stages.common import CORRUPTED, PREPARED, run_stage
+
+GROUPS = ("backbone", "objective", "train")
+
+
+def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: Path = CORRUPTED) -> None:
+    """Corrupt every row for every epoch where the settings ask for it; else publish a folder that says it is empty.
+
+    Raises:
+        CseError: no such backbone or generator, or one of another vocabulary.
+    """
+    replaced = settings.objective.replaced_tokens
+    wanted = replaced.weight > 0 and replaced.corruption == "prepared"
+    facts: dict[str, object] = {"corruption": "prepared" if wanted else "none"}
+    with publish_folder(corrupted) as folder:
+        if wanted:
+            facts |= _corrupt(prepared, folder, settings.backbone, replaced, settings.train)
+        (folder / "corruption.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    if wanted:
+        click.echo(
+            f"{corrupted}: {facts['rows']:,} rows corrupted by {facts['generator']} for {facts['epochs']} epochs"
+        )
+    else:
+        click.echo("nothing to corrupt beforehand (objective.replaced_tokens.corruption is on_the_fly or its weight 0)")
+
+
+def _corrupt(
+    prepared: Path,
+    folder: Path,
+    backbone_settings: BackboneSettings,
+    replaced: ReplacedTokensSettings,
+    train: TrainSettings,
+) -> dict[str, object]:
+    # imported here: a pipeline without replaced-token detection should not wait for torch
+    from cse.data.store import PreparedData
+    from cse.model.backbone import find_backbone, load_backbone
+    from cse.stages.build import corruption_from, generator_from, vocabulary_of
+    from cse.training.corruption import corrupt_all
+    from cse.training.precision import choose_device
+    from cse.training.tokens import tokenise
+
+    data = PreparedData(prepared)
+    files = find_backbone(backbone_settings.name, backbone_settings.revision)
+    backbone = load_backbone(files, family=backbone_settings.family)
+    bar = sys.stderr.isatty()
+    table = tokenise(
+        data.train,
+        data.view,
+        [backbone.tokenizer],
+        max_length=train.max_length,
+        pad_id=backbone.pad_id,
+        progress=bar,
+    )
+    generator = generator_from(replaced, backbone, table, choose_device(train.device))
+    corrupt_all(
+        table,
+        folder,
+        how=corruption_from(replaced, train.seed),
+        vocabulary=vocabulary_of(backbone),
+        generator=generator,
+        epochs=train.epochs,
+        progress=bar,
+    )
+    return {"generator": generator.name, "rows": len(table), "epochs": train.epochs}
+
+
+if __name__ == "__main__":
+    run_stage(corrupt_stage)

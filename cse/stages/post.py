@@ -1,0 +1,38 @@
+"""Put whitening or flow behind any encoder, trained or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cse.data.store import PreparedData
+from cse.evaluation.sts import dev_score
+from cse.files import publish_folder
+from cse.model.checkpoint import save_checkpoint
+from cse.model.encoder import SentenceEncoder
+from cse.settings.tree import PostSettings
+from cse.stages.corpus import FIT_BATCH, fit_post
+
+
+def put_behind(model: str, post: PostSettings, *, prepared: Path, out: Path) -> None:
+    """Fit post-processing on prepared sentences and write a checkpoint of the encoder with it.
+
+    Args:
+        model: checkpoint folder, or a bare backbone by folder, hub id or file of word vectors.
+        post: what to fit.
+        prepared: prepared data.
+        out: the new checkpoint's folder.
+
+    Raises:
+        CseError: the model has post-processing already, or there are too few sentences.
+    """
+    data = PreparedData(prepared)
+    encoder = SentenceEncoder.load(model)
+    before = None if data.dev is None else dev_score(encoder, data.dev, FIT_BATCH)
+    fit_post(encoder, post, data)
+    facts = {} if data.dev is None else {"dev_spearman": round(dev_score(encoder, data.dev, FIT_BATCH), 4)}
+    with publish_folder(out) as target:
+        save_checkpoint(encoder, target, facts)
+    change = f", dev Spearman {before:.2f} -> {facts['dev_spearman']:.2f}" if before is not None else ""
+    click.echo(f"{out}: {model} with {post.kind}{change}")

@@ -1,0 +1,250 @@
+"""Corrupted copies of rows for masked language modelling and replaced-token detection.
+
+Every random choice is a hash of (seed, epoch, view, place of the token in its column): a corruption is the same
+whether it is made for a batch while training or for all rows beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from cse.errors import CseError
+from cse.model.generator import Generator
+from cse.training.tokens import TokenColumn, TokenTable
+
+_CHUNK = 256  # rows that the generator reads at once when everything is corrupted beforehand
+_SELECT, _TREAT, _RANDOM, _CHOOSE = range(4)  # streams of random numbers
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What masking needs to know of a vocabulary.
+
+    Attributes:
+        size: number of ids.
+        mask: id of the mask token.
+        special: ids that are never masked.
+    """
+
+    size: int
+    mask: int
+    special: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """How tokens are replaced (DiffCSE's code; methods of D2CSE).
+
+    Attributes:
+        mask_share: share of tokens that are masked for the generator.
+        choice: ``argmax`` or ``sample``.
+        positions: ``all`` or ``masked``: where the generator's token is taken.
+        protect_special: whether special tokens besides the first stay.
+        seed: of all random choices.
+    """
+
+    mask_share: float
+    choice: str = "argmax"
+    positions: str = "all"
+    protect_special: bool = False
+    seed: int = 42
+
+
+def uniform(seed: int, epoch: int, view_B: np.ndarray, index_BL: np.ndarray, stream: int) -> np.ndarray:
+    """Return one number in [0, 1) for each token, ``(B, L)`` float64, from a hash (splitmix64) of its place."""
+    word = int(np.random.SeedSequence([seed, epoch, stream]).generate_state(1, np.uint64)[0])
+    with np.errstate(over="ignore"):
+        x = index_BL.astype(np.uint64) * np.uint64(8) + view_B.astype(np.uint64)[:, None] + np.uint64(word)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = (x + np.uint64(0x9E3779B97F4A7C15)) if shift == 30 else x
+            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        x ^= x >> np.uint64(31)
+    return (x >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def mask_tokens(
+    ids_BL: np.ndarray,
+    mask_BL: np.ndarray,
+    index_BL: np.ndarray,
+    view_B: np.ndarray,
+    vocabulary: Vocabulary,
+    *,
+    share: float,
+    seed: int,
+    epoch: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose a share of the real, non-special tokens: 80 % become the mask, 10 % random, 10 % stay.
+
+    Args:
+        ids_BL: token ids.
+        mask_BL: 1 for real tokens.
+        index_BL: place of each token in its column's flat ids.
+        view_B: view of each row.
+        vocabulary: ids of the mask and of special tokens.
+        share: probability of choosing a token.
+        seed: of the random numbers.
+        epoch: of the random numbers.
+
+    Returns:
+        ids for the language model, and which tokens were chosen (boolean), both ``(B, L)``.
+    """
+    choices = [uniform(seed, epoch, view_B, index_BL, stream) for stream in (_SELECT, _TREAT, _RANDOM)]
+    chosen_BL = (mask_BL == 1) & ~np.isin(ids_BL, vocabulary.special) & (choices[0] < share)
+    random_BL = (choices[2] * vocabulary.size).astype(np.int64)
+    treated_BL = np.where(choices[1] < 0.8, vocabulary.mask, np.where(choices[1] < 0.9, random_BL, ids_BL))
+    return np.where(chosen_BL, treated_BL, ids_BL), chosen_BL
+
+
+def corrupt(
+    ids_BL: np.ndarray,
+    mask_BL: np.ndarray,
+    index_BL: np.ndarray,
+    view_B: np.ndarray,
+    *,
+    how: Corruption,
+    vocabulary: Vocabulary,
+    generator: Generator,
+    epoch: int,
+) -> np.ndarray:
+    """Let a generator rewrite rows; the first token and padding stay.
+
+    Args:
+        ids_BL: token ids, int64.
+        mask_BL: 1 for real tokens.
+        index_BL: place of each token in its column's flat ids.
+        view_B: view of each row.
+        how: what is replaced and how.
+        vocabulary: ids of the mask and of special tokens.
+        generator: proposes tokens.
+        epoch: passes over the rows done before.
+
+    Returns:
+        ids ``(B, L)``, int64.
+    """
+    masked_BL, chosen_BL = mask_tokens(
+        ids_BL, mask_BL, index_BL, view_B, vocabulary, share=how.mask_share, seed=how.seed, epoch=epoch
+    )
+    draw_BL = uniform(how.seed, epoch, view_B, index_BL, _CHOOSE)
+    draws = how.choice == "sample" or not generator.reads_context
+    proposed_BL = generator.propose(masked_BL, mask_BL, draw_BL if draws else None)
+    everywhere = how.positions == "all" and generator.reads_context
+    taken_BL = (mask_BL == 1) if everywhere else chosen_BL
+    if how.protect_special:
+        taken_BL = taken_BL & ~np.isin(ids_BL, vocabulary.special)
+    taken_BL[:, 0] = False
+    return np.where(taken_BL, proposed_BL, ids_BL)
+
+
+# what a term asks for: token ids, mask, starts, views of a slice and the epoch -> corrupted ids
+Source = Callable[[torch.Tensor, torch.Tensor, np.ndarray, torch.Tensor, int], torch.Tensor]
+
+
+def on_the_fly(how: Corruption, vocabulary: Vocabulary, generator: Generator) -> Source:
+    """Return a source that corrupts each slice while training."""
+
+    def source(
+        ids_BL: torch.Tensor, mask_BL: torch.Tensor, starts: np.ndarray, view_B: torch.Tensor, epoch: int
+    ) -> torch.Tensor:
+        index_BL = starts[:, None] + np.arange(ids_BL.shape[1])
+        corrupted_BL = corrupt(
+            ids_BL.cpu().numpy(),
+            mask_BL.cpu().numpy(),
+            index_BL,
+            view_B.cpu().numpy(),
+            how=how,
+            vocabulary=vocabulary,
+            generator=generator,
+            epoch=epoch,
+        )
+        return torch.from_numpy(corrupted_BL).to(ids_BL.device)
+
+    return source
+
+
+def corrupt_all(
+    table: TokenTable,
+    folder: Path,
+    *,
+    how: Corruption,
+    vocabulary: Vocabulary,
+    generator: Generator,
+    epochs: int,
+    progress: bool = False,
+) -> None:
+    """Corrupt every view of every row once for each epoch, into ``epoch-E-view-V.npy`` (int32, flat as the column)."""
+    with tqdm(
+        total=epochs * len(table.columns) * len(table), desc="corrupt", unit=" rows", disable=not progress
+    ) as bar:
+        for epoch in range(epochs):
+            for view, column in enumerate(table.columns):
+                flat = np.lib.format.open_memmap(
+                    _file(folder, epoch, view), mode="w+", dtype=np.int32, shape=column.ids.shape
+                )
+                for rows, starts, ids_BL, mask_BL in _by_length(column, table.pad_id):
+                    index_BL = starts[:, None] + np.arange(ids_BL.shape[1])
+                    corrupted_BL = corrupt(
+                        ids_BL,
+                        mask_BL,
+                        index_BL,
+                        np.full(len(rows), view),
+                        how=how,
+                        vocabulary=vocabulary,
+                        generator=generator,
+                        epoch=epoch,
+                    )
+                    flat[index_BL[mask_BL == 1]] = corrupted_BL[mask_BL == 1]
+                    bar.update(len(rows))
+                flat.flush()
+
+
+def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
+    """Return a source that reads what ``corrupt_all`` wrote; the files are mapped, not loaded.
+
+    Raises:
+        CseError: a file is missing or belongs to other rows.
+    """
+    flat: dict[tuple[int, int], np.ndarray] = {}
+    for epoch in range(epochs):
+        for view, column in enumerate(table.columns):
+            path = _file(folder, epoch, view)
+            try:
+                flat[epoch, view] = np.load(path, mmap_mode="r")
+            except (OSError, ValueError):
+                raise CseError(f"{path}: missing or cut off; run `cse prepare` (or `dvc repro`) again") from None
+            if flat[epoch, view].shape != column.ids.shape:
+                raise CseError(f"{path}: was made for other rows; run `cse prepare` (or `dvc repro`) again")
+
+    def source(
+        ids_BL: torch.Tensor, mask_BL: torch.Tensor, starts: np.ndarray, view_B: torch.Tensor, epoch: int
+    ) -> torch.Tensor:
+        result = ids_BL.cpu().numpy().copy()
+        lengths = mask_BL.sum(dim=1).tolist()
+        for line, (start, length, view) in enumerate(zip(starts, lengths, view_B.tolist(), strict=True)):
+            result[line, :length] = flat[epoch, view][start : start + length]
+        return torch.from_numpy(result).to(ids_BL.device)
+
+    return source
+
+
+def _file(folder: Path, epoch: int, view: int) -> Path:
+    return folder / f"epoch-{epoch}-view-{view}.npy"
+
+
+def _by_length(column: TokenColumn, pad_id: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield row numbers, starts, ids and mask of rows of similar length."""
+    lengths = np.diff(column.offsets)
+    order = np.argsort(lengths, kind="stable")
+    for first in range(0, len(order), _CHUNK):
+        rows = order[first : first + _CHUNK]
+        columns = np.arange(lengths[rows].max())
+        mask_BL = columns < lengths[rows, None]
+        ids_BL = np.full(mask_BL.shape, pad_id, np.int64)
+        starts = column.offsets[rows]
+        ids_BL[mask_BL] = column.ids[(starts[:, None] + columns)[mask_BL]]
+        yield rows, starts, ids_BL, mask_BL.astype(np.int64)

@@ -1,0 +1,80 @@
+"""Masked language modelling beside the contrastive loss, with the same prompts (DCPCSE; Jiang et al. 2022)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from cse.model.encoder import SentenceEncoder
+from cse.model.mlm_head import MlmHead
+from cse.objectives.masked_lm import decayed_weight, masked_lm
+from cse.training.batch import Batch, Slice
+from cse.training.corruption import Vocabulary, mask_tokens
+from cse.training.losses import Term
+
+
+class MaskedLm(Term):
+    """Predict masked tokens of every sentence of the batch in a second pass behind the same prompt draw.
+
+    Args:
+        encoder: the encoder that is trained.
+        head: the backbone's pretrained head.
+        vocabulary: ids of the mask and of special tokens.
+        weight: weight at the start.
+        mask_share: share of tokens to predict.
+        decay_rate, decay_steps: the weight is multiplied by the rate every so many steps.
+        seed: of the masking.
+    """
+
+    name = "masked_lm"
+
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        head: MlmHead,
+        vocabulary: Vocabulary,
+        *,
+        weight: float,
+        mask_share: float,
+        decay_rate: float,
+        decay_steps: int,
+        seed: int,
+    ) -> None:
+        super().__init__(weight)
+        self.encoder = (encoder,)  # in a tuple, so that its weights are not counted as the term's
+        self.head = head
+        self.vocabulary = vocabulary
+        self.mask_share = mask_share
+        self.decay = {"rate": decay_rate, "every": decay_steps}
+        self.seed = seed
+
+    def weight(self, step: int) -> float:
+        """Return the decayed weight."""
+        return decayed_weight(step, weight=self.coefficient, **self.decay)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Return the mean cross-entropy over all chosen tokens of the batch."""
+        (encoder,) = self.encoder
+        hidden, labels = [], []
+        for piece in batch.slices:
+            masked_BL, chosen_BL = self._mask(piece, batch.epoch)
+            last_BLD = encoder.states(masked_BL, piece.mask_BL, piece.constants.prefix)[-1]
+            hidden.append(last_BLD[chosen_BL])
+            labels.append(piece.ids_BL[chosen_BL])
+        table_VD = encoder.backbone.model.embeddings.word_embeddings.weight
+        return masked_lm(self.head(torch.cat(hidden), table_VD), torch.cat(labels))
+
+    def _mask(self, piece: Slice, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ids_BL = piece.ids_BL.cpu().numpy()
+        masked_BL, chosen_BL = mask_tokens(
+            ids_BL,
+            piece.mask_BL.cpu().numpy(),
+            piece.starts[:, None] + np.arange(ids_BL.shape[1]),
+            piece.view_B.cpu().numpy(),
+            self.vocabulary,
+            share=self.mask_share,
+            seed=self.seed,
+            epoch=epoch,
+        )
+        device = piece.ids_BL.device
+        return torch.from_numpy(masked_BL).to(device), torch.from_numpy(chosen_BL).to(device)

@@ -1,0 +1,107 @@
+"""Conditional replaced-token detection (DiffCSE, Chuang et al. 2022; D2CSE equations 2 and 3)."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from cse.model.backbone import Backbone
+from cse.model.encoder import SentenceEncoder
+from cse.objectives.replaced_tokens import replaced_tokens_sums
+from cse.training.batch import Batch, Slice
+from cse.training.corruption import Source
+from cse.training.losses import Term
+
+
+class ReplacedTokens(Term):
+    """Which tokens of a corrupted sentence were replaced, given its embedding?
+
+    Args:
+        encoder: the encoder that is trained.
+        source: gives corrupted rows.
+        weight: lambda.
+        discriminator: ``shared`` (frozen backbone behind the same prompts), ``frozen`` (without prompts) or ``copy`` (a
+            trained copy of the backbone without prompts).
+        condition: whether the embedding takes the place of ``[CLS]``, after embedding LayerNorm and dropout.
+        normalize: as in ``replaced_tokens_sums``.
+        separate_draw: whether the pass draws prompt dropout anew.
+        learning_rate: of the copy; None: the run's.
+    """
+
+    name = "replaced_tokens"
+
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        source: Source,
+        *,
+        weight: float,
+        discriminator: str = "shared",
+        condition: bool = True,
+        normalize: str = "positions",
+        separate_draw: bool = False,
+        learning_rate: float | None = None,
+    ) -> None:
+        super().__init__(weight, learning_rate)
+        self.encoder = (encoder,)  # in a tuple, so that its weights are not counted as the term's
+        self.source = source
+        self.discriminator = discriminator
+        self.condition = condition
+        self.normalize = normalize
+        self.separate_draw = separate_draw
+        self.copy: Backbone | None = None
+        if discriminator == "copy":
+            body = encoder.backbone
+            self.copy = Backbone(copy.deepcopy(body.model), body.tokenizer, body.files, body.pooling)
+            self.copy.requires_grad_(True)
+        self.head = nn.Linear(encoder.backbone.hidden_size, 2)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Return the two-class cross-entropy over the batch's tokens."""
+        total = torch.zeros((), device=batch.projected_XD.device)
+        count = torch.zeros_like(total)
+        for piece in batch.slices:
+            corrupted_BL = self.source(piece.ids_BL, piece.mask_BL, piece.starts, piece.view_B, batch.epoch)
+            replaced_BL = (corrupted_BL != piece.ids_BL) & (piece.mask_BL == 1)
+            sentence_BD = batch.projected_XD[piece.places] if self.condition else None
+            logits_BL2 = self.head(self._read(piece, corrupted_BL, sentence_BD))
+            part, number = replaced_tokens_sums(logits_BL2, replaced_BL, piece.mask_BL, normalize=self.normalize)
+            total, count = total + part, count + number
+        return total / count.clamp(min=1)
+
+    def _read(self, piece: Slice, corrupted_BL: torch.Tensor, sentence_BD: torch.Tensor | None) -> torch.Tensor:
+        """Return the discriminator's outputs ``(B, L, D)``."""
+        (encoder,) = self.encoder
+        if self.discriminator == "shared":
+            prefix = encoder.prefix(len(corrupted_BL)) if self.separate_draw else piece.constants.prefix
+            return encoder.states(corrupted_BL, piece.mask_BL, prefix, _first(sentence_BD))[-1]
+        body = encoder.backbone if self.copy is None else self.copy
+        embedded_BLD = body.embed(body.words(corrupted_BL), body.positions(piece.mask_BL, 0))
+        alter = _first(sentence_BD)
+        if alter is not None:
+            embedded_BLD = alter.embedded(embedded_BLD)
+        return body.run(embedded_BLD, piece.mask_BL, None, every=False)[-1]
+
+
+class _First:
+    """Sets a sentence's embedding in the place of its first token."""
+
+    def __init__(self, sentence_BD: torch.Tensor) -> None:
+        self.sentence_BD = sentence_BD
+
+    def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """Positions stay."""
+        return positions_BL
+
+    def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
+        """Return the input with the embedding in front."""
+        first_B1D = self.sentence_BD.unsqueeze(1).to(embedded_BLD.dtype)
+        return torch.cat([first_B1D, embedded_BLD[:, 1:]], dim=1)
+
+
+def _first(sentence_BD: torch.Tensor | None) -> _First | None:
+    return None if sentence_BD is None else _First(sentence_BD)

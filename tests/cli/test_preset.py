@@ -1,0 +1,89 @@
+"""``cse preset list`` and ``show``: which preset stands for which row, and what it is published with."""
+
+import re
+
+import pytest
+
+from cse.settings.load import walk_keys
+from cse.settings.presets import load_preset, preset_names
+from cse.settings.published import rows
+
+
+def test_list_names_every_preset_with_row_average_and_description(cse):
+    done = cse("preset", "list")
+    assert (done.code, done.err) == (0, "")
+    heading, *lines = done.out.splitlines()
+    assert heading.split() == ["preset", "table", "and", "row", "Avg.", "description"]
+    table, notes = lines[: len(preset_names())], lines[len(preset_names()) :]
+    assert [line.split()[0] for line in table] == preset_names()
+    for line, name in zip(table, preset_names(), strict=True):
+        assert line.endswith(load_preset(name).description), "a description that is cut"
+    assert max(map(len, done.out.splitlines())) <= 120
+    shown = {line.split()[0]: line for line in table}
+    assert re.search(r" DCPCSE 1: SCPCSE +73\.28  ", shown["scpcse-unsup-bert-base"])
+    assert re.search(r" PromCSE 1: PromCSE +81\.81\*  ", shown["promcse-sup-bert-base"])
+    assert re.search(r" PromCSE 7: BERT \(CLS\) +84\.66t  ", shown["bert-cls"])
+    assert re.search(r" - +-  ", shown["promcse-kv-minilm"])
+    assert [line[0] for line in notes] == ["*", "t"]
+
+
+def test_list_filters_by_name_and_shows_only_footnotes_it_needs(cse):
+    lines = cse("preset", "list", "--system", "D2CSE-sup").out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [name for name in preset_names() if "d2cse-sup" in name]
+    assert len(lines) == 1 + 9
+
+
+def test_list_rows_accounts_for_every_row_of_the_papers(cse):
+    done = cse("preset", "list", "--rows")
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert sum(bool(re.match(r" {2}\S", line)) for line in lines) == len(rows())
+    assert len([line for line in lines if not line.startswith(" ")]) == 19  # tables
+    assert "  unsupervised, Skip-thought, Skip-thought: quoted only: a recurrent network" in done.out
+    assert set(re.findall(r"[a-z0-9.-]+", done.out)) > {name for name in preset_names() if load_preset(name).rows}
+
+
+def test_list_rows_of_one_system(cse):
+    done = cse("preset", "list", "--rows", "--system", "scpcse")
+    assert done.out.splitlines() == ["DCPCSE table 1", "  unsupervised, SCPCSE, BERT-base: scpcse-unsup-bert-base"]
+    assert cse("preset", "list", "--rows", "--system", "flow-minilm").out == "no row of the three papers\n"
+
+
+def test_list_refuses_a_system_that_is_not_there(cse):
+    expected = "--system: no preset has 'elmo' in its name; `cse preset list` names all"
+    assert cse("preset", "list", "--system", "elmo").refused() == expected
+
+
+def test_show_gives_scores_expectation_and_settings(cse):
+    shown = cse("preset", "show", "promcse-sup-bert-base").out
+    lines = shown.splitlines()
+    assert lines[0] == "promcse-sup-bert-base: PromCSE on NLI triplets"
+    assert "source: PromCSE table 6, README" in lines
+    assert "expect: 81.2 to 81.9, mean over seeds" in shown
+    assert "note: DCPCSE gives a learning rate of 5e-3" in shown
+    at = lines.index("published: PromCSE table 1, supervised, PromCSE, BERT-base")
+    scores = "STS12 75.58  STS13 84.33  STS14 79.67  STS15 85.79  STS16 81.24  STS-B 84.25  SICK-R 80.79  Avg. 81.81"
+    assert lines[at + 1].strip() == scores
+    assert lines[at + 2] == "  the average is as printed; the mean of the printed scores is 81.66"
+    assert "  batch_size 256  learning_rate 0.01  prompt_length 12" in lines
+    assert lines.index("settings:") < lines.index("  prompt.length: 12") < lines.index("  train.seed: 42")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_show_fits_the_screen_and_names_every_setting_in_the_order_of_the_tree(cse, name):
+    done = cse("preset", "show", name)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 120
+    keys = [line.split(":")[0].strip() for line in lines[lines.index("settings:") + 1 :]]
+    assert keys == [key for key, _ in walk_keys() if key in load_preset(name).settings]
+    assert len([line for line in lines if line.startswith("published: ")]) == max(len(load_preset(name).rows), 1)
+
+
+def test_show_writes_each_kind_of_figure(cse):
+    shown = cse("preset", "show", "d2cse-unsup-bert-base").out
+    assert "  recall@1 91.24  recall@3 96.91  recall@5 98.97  Avg. 79.02\n" in shown
+    assert "  rank of correct answer 2\n" in shown
+    assert "cls_prompt false" in shown
+    assert "  CxC-STS mean 73.6  CxC-STS std 1.0\n" in cse("preset", "show", "promcse-sup-bert-base").out
+    assert "published: no row of the three papers\n" in cse("preset", "show", "bert-last").out

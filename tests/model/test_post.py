@@ -1,0 +1,298 @@
+"""Whitening and flow: numerics against references, what they do to vectors, saving, export, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import onnxruntime
+import pytest
+import scipy.linalg
+import scipy.stats
+import torch
+
+from cse.errors import CseError
+from cse.model.post import POST_KINDS, Flow, Whitening, build_post, fit_flow, fit_whitening
+
+WIDTH = 16
+
+
+def anisotropic(rows: int, width: int = WIDTH, seed: int = 0) -> np.ndarray:
+    """Correlated gaussian vectors in a narrow cone, as a language model gives them: far mean, unequal directions."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((width, width)) * np.geomspace(2.0, 0.1, width)
+    return (rng.standard_normal((rows, width)) @ mixing.T + rng.uniform(1, 3, width)).astype(np.float32)
+
+
+def apply(module, vectors: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return module(torch.from_numpy(vectors)).numpy()
+
+
+def parity_with_normal(vectors: np.ndarray) -> float:
+    """Distance of mean and covariance from those of N(0, I)."""
+    return float(np.abs(vectors.mean(0)).mean() + np.abs(np.cov(vectors.T) - np.eye(vectors.shape[1])).mean())
+
+
+class TestWhitening:
+    def test_equals_the_published_formula_in_float64(self):
+        vectors = anisotropic(5000)  # more than one block of the fit
+        u, s, _ = np.linalg.svd(np.cov(vectors.T.astype(np.float64)))
+        expected = (vectors - vectors.mean(0, dtype=np.float64)) @ u @ np.diag(s**-0.5)
+        found = apply(fit_whitening(vectors), vectors)
+        # the sign of a direction is free
+        np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-4)
+        np.testing.assert_allclose(found @ found[:50].T, expected @ expected[:50].T, atol=2e-3)
+
+    def test_equals_whitened_principal_components(self):
+        """Second reference, without a covariance: the left singular vectors of the centred data."""
+        vectors = anisotropic(300)
+        left, _, _ = scipy.linalg.svd(vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64), False)
+        found = apply(fit_whitening(vectors), vectors)
+        np.testing.assert_allclose(np.abs(found), np.abs(left) * math.sqrt(299), atol=1e-4)
+
+    def test_mean_is_zero_and_covariance_the_identity(self):
+        vectors = anisotropic(2000)
+        assert parity_with_normal(vectors) > 1
+        found = apply(fit_whitening(vectors), vectors).astype(np.float64)
+        np.testing.assert_allclose(found.mean(0), 0, atol=1e-4)
+        np.testing.assert_allclose(np.cov(found.T), np.eye(WIDTH), atol=1e-4)
+
+    def test_dimension_keeps_the_leading_directions(self):
+        vectors = anisotropic(500)
+        full, part = fit_whitening(vectors), fit_whitening(vectors, 5)
+        assert part.matrix.shape == (WIDTH, 5)
+        assert torch.equal(part.matrix, full.matrix[:, :5])
+        # a column's length is one over the standard deviation of its direction
+        lengths = full.matrix.norm(dim=0)
+        assert (lengths[1:] > lengths[:-1]).all()
+
+    def test_a_far_mean_does_not_cancel(self):
+        vectors = anisotropic(500) + np.float32(1000)
+        exact = np.linalg.svd(np.cov(vectors.T.astype(np.float64)))[1] ** -0.5
+        np.testing.assert_allclose(fit_whitening(vectors).matrix.norm(dim=0).numpy(), exact, rtol=1e-5)
+
+    def test_a_direction_without_variance_is_left_out(self):
+        """Vectors behind a LayerNorm sum to a constant: the published formula would divide by rounding errors."""
+        raw = torch.from_numpy(anisotropic(500))
+        vectors = torch.nn.functional.layer_norm(raw, (WIDTH,)).numpy()
+        whitening = fit_whitening(vectors)
+        assert whitening.matrix.abs().sum(0).count_nonzero() == WIDTH - 1
+        assert (whitening.matrix[:, -1] == 0).all()
+        found = apply(whitening, vectors)[:, :-1]
+        np.testing.assert_allclose(np.cov(found.T), np.eye(WIDTH - 1), atol=1e-4)
+
+    def test_few_sentences_allow_few_dimensions(self):
+        vectors = np.repeat(anisotropic(10), 30, axis=0)
+        with pytest.raises(CseError, match=r"needs more than 16 distinct sentences, found 10; .* to 9 or less"):
+            fit_whitening(vectors)
+        with pytest.raises(CseError, match=r"post\.dimension to 9 or less"):
+            fit_whitening(vectors, 10)
+        found = apply(fit_whitening(vectors, 9), vectors)
+        np.testing.assert_allclose(np.cov(found.T), np.eye(9), atol=1e-4)
+
+    @pytest.mark.parametrize("rows", [0, 1])
+    def test_no_sentences(self, rows):
+        with pytest.raises(CseError, match=f"found {rows}; prepare more rows$"):
+            fit_whitening(anisotropic(5)[:rows])
+
+    @pytest.mark.parametrize("dimension", [0, WIDTH + 1])
+    def test_dimension_out_of_range(self, dimension):
+        with pytest.raises(CseError, match=f"post.dimension: {dimension} is not between 1 and 16"):
+            fit_whitening(anisotropic(50), dimension)
+
+
+def trained(width: int, **options) -> Flow:
+    """A flow whose every weight has moved away from its start."""
+    return fit_flow(anisotropic(640, width), learning_rate=1e-2, epochs=2, **options)
+
+
+class TestFlow:
+    def test_equals_the_algorithm_written_out(self):
+        """Glow on a vector, by hand in float64 from the stored weights; 8 channels, 2 levels of 2 steps."""
+        flow = trained(8, levels=2, depth=2, hidden=4)
+        weights = {name: value.numpy().astype(np.float64) for name, value in flow.state_dict().items()}
+        vectors = anisotropic(5, 8)
+
+        def scaled(x, name):
+            return (x + weights[f"{name}.shift"]) * np.exp(3 * weights[f"{name}.log_scale"])
+
+        x, latents = vectors.astype(np.float64), []
+        for level in range(2):
+            for step in range(2):
+                name = f"levels.{level}.{step}"
+                x = scaled(x, f"{name}.norm")[:, ::-1]
+                half = x.shape[1] // 2
+                shift = x[:, :half]
+                for layer in (0, 3, 6):
+                    shift = scaled(shift @ weights[f"{name}.coupling.{layer}.weight"].T, f"{name}.coupling.{layer + 1}")
+                    shift = np.maximum(shift, 0) if layer < 6 else shift
+                assert np.abs(shift).max() > 1e-3
+                x = np.concatenate([x[:, :half], x[:, half:] + shift], axis=1)
+            if level == 0:
+                latents.append(x[:, 4:])
+                x = x[:, :4]
+        np.testing.assert_allclose(apply(flow, vectors), np.concatenate([*latents, x], axis=1), atol=1e-5)
+
+    @pytest.mark.parametrize("levels", [1, 3])
+    def test_inverse_undoes_forward(self, levels):
+        flow = trained(WIDTH, levels=levels)
+        vectors = torch.from_numpy(anisotropic(50))
+        latents = flow(vectors)
+        assert latents.shape == vectors.shape
+        assert (latents - vectors).abs().max() > 1
+        torch.testing.assert_close(flow.inverse(latents), vectors, atol=1e-4, rtol=0)
+
+    def test_log_likelihood_is_the_density_of_the_latents_times_the_jacobian(self):
+        flow = trained(8).double()
+        vectors = torch.from_numpy(anisotropic(4, 8)).double()
+        found = flow.log_likelihood(vectors)
+        assert found.shape == (4,)
+        for row, value in zip(vectors, found, strict=True):
+            jacobian = torch.autograd.functional.jacobian(lambda x: flow(x[None])[0], row)
+            density = scipy.stats.norm.logpdf(flow(row[None])[0].numpy()).sum()
+            assert value.item() == pytest.approx(density + np.linalg.slogdet(jacobian.numpy())[1], abs=1e-10)
+
+    def test_starts_with_standardised_latents_of_the_first_batch(self):
+        vectors = anisotropic(64)
+        start = fit_flow(vectors, learning_rate=0.0, batch_size=64)
+        latents = apply(start, vectors)
+        np.testing.assert_allclose(latents.mean(0), 0, atol=1e-5)
+        np.testing.assert_allclose(latents.std(0), 1, atol=1e-4)
+
+    def test_training_raises_the_likelihood_of_correlated_data(self):
+        """It must beat independent channels, and cannot beat the distribution that the data come from."""
+        data, unseen = np.split(anisotropic(4000, 8), 2)
+        exact = scipy.stats.multivariate_normal(unseen.mean(0), np.cov(unseen.T)).logpdf(unseen).mean()
+        start, end = (
+            fit_flow(data, learning_rate=rate, epochs=5).log_likelihood(torch.from_numpy(unseen)).mean().item()
+            for rate in (0.0, 3e-3)
+        )
+        assert start + 3 < end < exact + 0.05
+
+    def test_latents_are_closer_to_the_standard_normal(self):
+        vectors = anisotropic(2000)
+        flow, start = fit_flow(vectors, epochs=3, learning_rate=3e-3), fit_flow(vectors, learning_rate=0.0)
+        distances = [parity_with_normal(v) for v in (apply(flow, vectors), apply(start, vectors), vectors)]
+        assert distances[0] < 0.7 * distances[1] < 0.7 * distances[2]
+
+    def test_same_seed_same_weights_whatever_the_global_generator(self):
+        vectors = anisotropic(100)
+        torch.manual_seed(1)
+        first = fit_flow(vectors).state_dict()
+        torch.manual_seed(2)
+        again, other = fit_flow(vectors).state_dict(), fit_flow(vectors, seed=7).state_dict()
+        assert all(torch.equal(first[name], again[name]) for name in first)
+        assert not any(torch.equal(first[name], other[name]) for name in first)
+
+    def test_weight_decay_is_decoupled(self):
+        """Hidden weights have no gradient in the first step, as the last layer is 0: they shrink by lr * decay."""
+        vectors = anisotropic(32)
+        start = fit_flow(vectors, learning_rate=0.0).state_dict()
+        end = fit_flow(vectors, learning_rate=0.1, weight_decay=0.5).state_dict()
+        name = "levels.0.0.coupling.0.weight"
+        assert start[name].std().item() == pytest.approx(0.05, rel=0.2)
+        torch.testing.assert_close(end[name], start[name] * 0.95)
+
+    def test_gradient_is_clipped(self):
+        """Clipped far below Adam's epsilon, a gradient moves nothing."""
+        vectors = anisotropic(64)
+        start = fit_flow(vectors, learning_rate=0.0).state_dict()
+        clipped = fit_flow(vectors, clip_norm=1e-12, weight_decay=0.0).state_dict()
+        free = fit_flow(vectors, weight_decay=0.0).state_dict()
+        name = "levels.0.0.norm.shift"
+        torch.testing.assert_close(clipped[name], start[name], atol=1e-7, rtol=0)
+        assert (free[name] - start[name]).abs().max() > 1e-4
+
+    def test_every_sentence_is_used_and_the_bar_shows_it(self, capsys):
+        fit_flow(anisotropic(70), epochs=2, progress=True)
+        shown = capsys.readouterr().err
+        assert "140/140" in shown
+        assert "sentence/s" in shown
+        assert "bits/dim" in shown
+        fit_flow(anisotropic(70))
+        assert capsys.readouterr().err == ""
+
+    def test_a_channel_that_never_varies_neither_breaks_training_nor_is_blown_up(self):
+        """MiniLM has three; the published start would multiply their rounding errors by 1e6 in every step."""
+        vectors = anisotropic(640)
+        vectors[:, 3] = 0.5
+        vectors[::2, 3] += 1e-7
+        before = vectors.copy()
+        latents = apply(fit_flow(vectors, epochs=3), vectors)
+        assert np.array_equal(vectors, before)
+        deviations = np.sort(latents.std(0))
+        assert deviations[0] < 0.4 < deviations[1]
+        assert deviations[-1] < 2
+
+    def test_errors(self):
+        with pytest.raises(CseError, match="width 12 is not divisible by 8"):
+            fit_flow(anisotropic(50, 12))
+        with pytest.raises(CseError, match="lower its learning rate"):
+            fit_flow(anisotropic(200), learning_rate=1e4)
+        with pytest.raises(CseError, match=r"the 40 sentence\(s\) in it have the same vector"):
+            fit_flow(np.repeat(anisotropic(1), 40, axis=0), batch_size=64)
+        with pytest.raises(CseError, match="prepare more distinct rows"):
+            fit_flow(anisotropic(5)[:0])
+
+
+FITS = {"whitening": lambda vectors: fit_whitening(vectors, 12), "flow": fit_flow}
+
+
+@pytest.fixture(params=POST_KINDS)
+def fitted(request) -> Whitening | Flow:
+    return FITS[request.param](anisotropic(640))
+
+
+def test_nothing_is_trainable_and_the_config_names_the_sizes(fitted):
+    assert not any(weight.requires_grad for weight in fitted.parameters())
+    assert not fitted.training
+    config = fitted.config()
+    assert config["width"] == fitted.width == WIDTH
+    assert config["dimension"] == fitted.dimension == apply(fitted, anisotropic(3)).shape[1]
+
+
+def test_saved_and_loaded_it_is_the_same_to_the_bit(fitted, tmp_path):
+    torch.save(fitted.state_dict(), tmp_path / "post.pt")
+    loaded = build_post(json.loads(json.dumps(fitted.config())))
+    vectors = anisotropic(20, seed=1)
+    assert not np.array_equal(apply(loaded, vectors), apply(fitted, vectors))
+    loaded.load_state_dict(torch.load(tmp_path / "post.pt"))
+    assert np.array_equal(apply(loaded, vectors), apply(fitted, vectors))
+    assert loaded.config() == fitted.config()
+    assert not loaded.training
+    assert not any(weight.requires_grad for weight in loaded.parameters())
+
+
+def test_onnx_equals_torch_for_any_batch(fitted, tmp_path):
+    torch.onnx.export(
+        fitted,
+        (torch.randn(3, WIDTH),),
+        tmp_path / "post.onnx",
+        dynamo=True,
+        opset_version=23,
+        dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+        external_data=False,
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "post.onnx", providers=["CPUExecutionProvider"])
+    for rows in (1, 2, 33):
+        vectors = anisotropic(rows, seed=rows)
+        (found,) = session.run(None, {session.get_inputs()[0].name: vectors})
+        np.testing.assert_allclose(found, apply(fitted, vectors), atol=1e-5)
+
+
+def test_a_vector_that_is_not_finite_is_named():
+    for fit in FITS.values():
+        vectors = anisotropic(5000)
+        vectors[4500, 3] = np.nan
+        with pytest.raises(CseError, match="vector of sentence 4500 "):
+            fit(vectors)
+
+
+def test_unknown_kind():
+    with pytest.raises(
+        CseError, match=r"post\.kind: 'whitenning' is none of whitening, flow; did you mean 'whitening'"
+    ):
+        build_post({"kind": "whitenning"})

@@ -1,0 +1,174 @@
+"""Every row of every table of the three papers has a preset or a reason; hyperparameters agree with the figures."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cse.errors import CseError
+from cse.settings import check_settings
+from cse.settings.load import set_key
+from cse.settings.presets import load_preset, preset_names, quoted_rows
+from cse.settings.published import HYPERPARAMETER, coverage, records, rows, rows_of
+
+TARGETS = Path(__file__).parents[3] / "shared/design/paper_targets.json"
+
+# figures in each table, as counted in the papers
+FIGURES = {
+    "PromCSE": {1: 264, 2: 22, 3: 8, 4: 10, 5: 14, 6: 12, 7: 112},
+    "DCPCSE": {1: 184, 2: 4, 3: 20, 4: 20},
+    "D2CSE": {1: 128, 2: 24, 3: 3, 4: 24, 5: 27, 6: 16, 7: 35, 8: 80},
+}
+
+# printed average, mean of the printed scores
+MISPRINTED = {
+    ("PromCSE", 1, "supervised", "PromCSE", "BERT-base"): (81.81, 81.664),
+    ("PromCSE", 1, "supervised", "SimCSE + EH", "RoBERTa-base"): (82.86, 82.934),
+    ("PromCSE", 1, "unsupervised", "Mirror-BERT", "BERT-base"): (74.40, 74.386),
+    ("PromCSE", 1, "unsupervised", "PromptBERT", "BERT-base"): (78.54, 78.523),
+    ("D2CSE", 1, "unsupervised", "PromptBERT", "BERT-base"): (78.54, 78.523),
+    ("PromCSE", 1, "supervised", "SBERT", "BERT-base"): (74.89, 74.860),
+    ("DCPCSE", 1, "supervised", "SBERT", "BERT-base"): (74.89, 74.860),
+    ("PromCSE", 7, "unsupervised", "BERT (first-last avg.)", "BERT-base"): (84.94, 84.954),
+    ("DCPCSE", 1, "supervised", "DCPCSE", "BERT-base"): (81.65, 81.664),
+    ("DCPCSE", 1, "supervised", "SimCSE", "BERT-large"): (82.21, 82.289),
+    ("D2CSE", 8, "supervised", "DCPCSE", "BERT-base"): (81.65, 81.664),
+}
+
+KEYS = {
+    "batch_size": "train.batch_size",
+    "learning_rate": "train.learning_rate",
+    "epochs": "train.epochs",
+    "prompt_length": "prompt.length",
+    "masking_ratio": "objective.replaced_tokens.mask_share",
+    "lambda": "objective.replaced_tokens.weight",
+    "cls_prompt": "prompt.cls",
+    "multi_task_mlm": "objective.masked_lm.weight",
+}
+
+
+def identity(row):
+    s = row.selector
+    return s.paper, s.table, s.setting, s.model, s.backbone
+
+
+def value_of(preset, key):
+    tree = {}
+    for name, value in load_preset(preset).settings.items():
+        set_key(tree, name, value)
+    value = check_settings(tree, where=preset)
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not TARGETS.is_file(), reason="shared data is not here")
+def test_figures_are_those_that_were_read_from_the_papers():
+    assert records() == json.loads(TARGETS.read_text(encoding="utf-8"))
+
+
+def test_every_table_is_complete():
+    counted = Counter((record["paper"], record["table"]) for record in records())
+    expected = {(paper, f"Table {n}"): count for paper, tables in FIGURES.items() for n, count in tables.items()}
+    assert counted == expected
+    assert sum(len(row.scores) for row in rows()) == sum(expected.values()) == 1007
+    assert len(rows()) == 189
+
+
+def test_no_figure_stands_twice():
+    keys = [(*identity(row), score.metric, score.dataset) for row in rows() for score in row.scores]
+    assert len(set(keys)) == len(keys)
+
+
+def test_every_row_of_the_papers_has_a_preset_or_a_reason():
+    covered = coverage()
+    assert len(covered) == len(rows())
+    for row, presets, reason in covered:
+        assert bool(presets) != bool(reason), f"{identity(row)}: {presets or 'no preset'}, {reason or 'no reason'}"
+    assert sum(1 for _, presets, _ in covered if presets) == 182
+
+
+def test_every_selector_finds_its_row():
+    known = {row.selector for row in rows()}
+    named = [selector for name in preset_names() for selector in load_preset(name).rows] + list(quoted_rows())
+    assert len(named) >= len(rows())
+    assert [selector for selector in named if selector not in known] == []
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_names_each_row_once_and_on_its_own_backbone(name):
+    found = rows_of(name)
+    assert len({row.selector for row in found}) == len(found)
+    sizes = {"BERT-base": "bert-base", "BERT-large": "bert-large", "GloVe": "glove"}
+    for row in found:
+        size = sizes.get(row.selector.backbone, row.selector.backbone.lower())
+        backbone = load_preset(name).settings["backbone.name"].lower()
+        assert size in backbone
+        assert ("roberta" in size) == ("roberta" in backbone)
+
+
+def test_supervision_of_rows_and_presets_agrees():
+    above_sbert = {"sbert-whitening", "sbert-flow", "ct-sbert-unsup-bert-base", "consert-sup-bert-base"}
+    for name in preset_names():
+        supervised = {row.selector.setting.startswith("supervised") for row in rows_of(name)}
+        if name not in above_sbert and supervised:
+            trained = value_of(name, "train.parameters") != "none"
+            assert supervised == {trained and value_of(name, "data.view") in ("triplets", "labelled")}, name
+
+
+def hyperparameters():
+    return [
+        pytest.param(name, score.dataset, score.value, id=f"{name} {score.dataset}")
+        for row, presets, _ in coverage()
+        for name in presets
+        for score in row.scores
+        if score.metric == HYPERPARAMETER
+    ]
+
+
+def test_all_hyperparameters_are_compared():
+    compared = {(param.values[0], param.values[1]) for param in hyperparameters()}
+    # PromCSE table 6: 4 presets of 3; DCPCSE tables 3 and 4: 8 presets of 5; D2CSE table 7: 5 of 7
+    assert len(compared) >= 4 * 3 + 8 * 5 + 5 * 7
+
+
+@pytest.mark.parametrize(("name", "hyperparameter", "value"), hyperparameters())
+def test_hyperparameters_are_the_printed_ones(name, hyperparameter, value):
+    ours = value_of(name, KEYS[hyperparameter])
+    if hyperparameter == "multi_task_mlm":
+        ours = ours > 0
+    assert ours == value
+
+
+def test_margins_are_those_of_their_columns():
+    names = [name for name in preset_names() if "-margin-" in name] + ["simcse-eh-bert-base"]
+    found = {}
+    for name in names:
+        for row in rows_of(name):
+            if (row.selector.paper, row.selector.table) == ("PromCSE", 4):
+                found[float(row.selector.setting.split("m=")[1])] = value_of(name, "objective.energy_hinge.margin")
+    assert len(found) == 9
+    assert all(printed == ours for printed, ours in found.items())
+
+
+def test_printed_averages_that_are_no_means():
+    wrong = {identity(row): (row.average.value, round(row.mean, 3)) for row in rows() if row.misprinted}
+    assert wrong == MISPRINTED
+    assert sum(row.mean is not None for row in rows()) == 96
+
+
+def test_averages_over_other_tables_have_no_mean():
+    margin = next(row for row in rows_of("simcse-eh-bert-base-margin-0.1"))
+    assert (margin.average.value, margin.mean, margin.misprinted) == (81.75, None, False)
+    parameters = rows_of("dcpcse-unsup-roberta-large")
+    assert [row.average for row in parameters] == [None]
+
+
+def test_rows_of_a_preset_come_in_its_order():
+    first = rows_of("d2cse-sup-bert-base")[0]
+    assert identity(first) == ("D2CSE", 8, "supervised", "D2CSE", "BERT-base")
+    assert [score.value for score in first.scores][-1] == first.average.value == 81.52
+    with pytest.raises(CseError, match="did you mean 'd2cse-sup-bert-base'"):
+        rows_of("d2cse-sup-bertbase")
