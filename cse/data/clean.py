@@ -14,11 +14,20 @@ import numpy as np
 from cse.data.readers import Row
 from cse.errors import CseError
 
-REASONS = ("blank", "missing_sentence", "missing_hard_negative", "too_long", "evaluation_overlap", "duplicate")
+REASONS = (
+    "blank",
+    "missing_sentence",
+    "missing_hard_negative",
+    "no_label",
+    "too_long",
+    "evaluation_overlap",
+    "duplicate",
+)
 _REMEDY = {
     "blank": "put sentences into the file",
     "missing_sentence": "fill the empty fields or name other columns in data.columns",
     "missing_hard_negative": "fill the third column or set data.view: pairs",
+    "no_label": "fill the label column or name another one in data.columns",
     "too_long": "raise data.max_words or split the sentences",
     "evaluation_overlap": "train on other sentences or set data.drop_evaluation_overlap: false",
     "duplicate": "set data.drop_duplicates: false",
@@ -101,7 +110,9 @@ def clean_rows(
     held_out: set[bytes] | None = None,
     max_rows: int | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the rows worth training on, trimmed; counts go into ``report`` as the rows pass.
+    """Yield the rows worth training on, trimmed, their label last where they have one.
+
+    Counts go into ``report`` as the rows pass.
 
     Args:
         rows: as read.
@@ -122,9 +133,11 @@ def clean_rows(
             break
         report.read += 1
         texts = tuple(_trimmed(text) for text in row.texts)
-        reason = _fault(texts, max_words) or ("evaluation_overlap" if _is_held_out(texts, held_out) else None)
+        reason = _fault(texts, row.label, max_words) or (
+            "evaluation_overlap" if _is_held_out(texts, held_out) else None
+        )
         if reason is None and drop_duplicates:
-            digest = _digest("\0".join(texts))
+            digest = _digest("\0".join((*texts, row.label) if row.label else texts))
             if digest in seen:
                 reason = "duplicate"
             seen.add(digest)
@@ -134,7 +147,7 @@ def clean_rows(
         sentences.extend(int.from_bytes(_digest(text)[:8], "little") for text in texts)
         report.nul_replaced += any(text is not None and "\0" in text for text in row.texts)
         report.kept += 1
-        yield texts
+        yield (*texts, row.label) if row.label else texts
     report.distinct_sentences = len(np.unique(np.frombuffer(sentences, dtype=np.uint64))) if sentences else 0
     if report.kept == 0:
         raise _nothing_left(report)
@@ -146,11 +159,13 @@ def _trimmed(text: str | None) -> str:
     return (text.replace("\0", " ") if "\0" in text else text).strip()
 
 
-def _fault(texts: tuple[str, ...], max_words: int) -> str | None:
+def _fault(texts: tuple[str, ...], label: str | None, max_words: int) -> str | None:
     if not all(texts):
         if not any(texts):
             return "blank"
         return "missing_hard_negative" if len(texts) == 3 and texts[0] and texts[1] else "missing_sentence"
+    if label is None:
+        return "no_label"
     for text in texts:
         # n words need at least 2n - 1 characters
         if len(text) > 2 * max_words and len(text.split()) > max_words:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cse.data.readers import Row, choose_columns, find_data_file, read_rows
+from cse.data.labels import read_label
+from cse.data.readers import LABELLED, Row, choose_columns, find_data_file, read_rows
 from cse.errors import CseError, OfflineError
 
 _SECONDS = 5.0
@@ -69,16 +70,20 @@ def _split_rows(hub_id: str, view: str, revision: str, split: str, columns: Sequ
         raise _explain(error, f"{hub_id} (split {split})", revision) from None
     where = Path(hub_id)
     names = choose_columns(where, dataset.column_names, view, columns)
-    return _dataset_rows(where, dataset.select_columns(list(names)), names)
+    return _dataset_rows(where, dataset.select_columns(list(names)), names, view)
 
 
-def _dataset_rows(where: Path, dataset: Any, names: Sequence[str]) -> Iterator[Row]:
+def _dataset_rows(where: Path, dataset: Any, names: Sequence[str], view: str) -> Iterator[Row]:
     for number, record in enumerate(dataset, start=1):
-        texts = tuple(record[name] for name in names)
-        for name, text in zip(names, texts, strict=True):
+        label: str | None = ""
+        if view == LABELLED:
+            label = read_label(record[names[-1]], f"{where}:{number}")
+        sentences = names[:-1] if view == LABELLED else names
+        texts = tuple(record[name] for name in sentences)
+        for name, text in zip(sentences, texts, strict=True):
             if text is not None and not isinstance(text, str):
                 raise CseError(f"{where}:{number}: column {name!r} holds {type(text).__name__}, expected sentences")
-        yield Row(number, texts)
+        yield Row(number, texts, label)
 
 
 @contextmanager

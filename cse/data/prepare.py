@@ -13,7 +13,7 @@ from tqdm import tqdm
 from cse.data.clean import Report, clean_rows, overlap_keys
 from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
 from cse.data.hub import hub_rows
-from cse.data.readers import Row, check_exists, contents, data_files, find_data_file, read_rows
+from cse.data.readers import LABELLED, Row, check_exists, contents, data_files, find_data_file, read_rows
 from cse.data.sample import sample_pairs, sample_rows
 from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
@@ -71,7 +71,11 @@ def _train_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
     """Return the name of the source, without its folder, and its rows."""
     if settings.source == "sample":
         generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
-        return "sample", (Row(number, texts) for number, texts in enumerate(generated, start=1))
+        labelled = settings.view == LABELLED
+        return "sample", (
+            Row(number, texts[:-1], texts[-1]) if labelled else Row(number, texts)
+            for number, texts in enumerate(generated, start=1)
+        )
     if settings.source == "hub":
         rows = hub_rows(
             settings.hub_id,

@@ -1,6 +1,7 @@
 """From a file of the user to rows of a view: which file, which columns, which sentences.
 
-A row of view ``sentences`` has one sentence, of ``pairs`` two, of ``triplets`` three (anchor, positive, hard negative).
+A row of view ``sentences`` has one sentence, of ``pairs`` two, of ``triplets`` three (anchor, positive, hard negative),
+of ``labelled`` two and their label.
 A file may hold more columns than the view needs. ``sentences`` reads one column only: the first of the usual names
 that the file has, so that a triplets file gives its anchors.
 """
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cse.data.labels import read_label
 from cse.data.tables import open_table, refuse_empty
 from cse.data.text_files import text_lines
 from cse.errors import CseError, nearest
@@ -24,15 +26,27 @@ USUAL_COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("anchor", "positive", "negative"),
         ("premise", "entailment", "contradiction"),
     ),
+    "labelled": (
+        ("sentence1", "sentence2", "gold_label"),
+        ("sentence1", "sentence2", "label"),
+        ("premise", "hypothesis", "label"),
+        ("premise", "hypothesis", "gold_label"),
+        ("sent0", "sent1", "label"),
+    ),
 }
+LABELLED = "labelled"
 _SHOWN = 8
 
 
 class Row(NamedTuple):
-    """One row as it stands in the file; ``None`` is a sentence that is not there."""
+    """One row as it stands in the file; ``None`` is a sentence or a label that is not there.
+
+    ``label`` is empty in views without labels.
+    """
 
     line: int
     texts: tuple[str | None, ...]
+    label: str | None = ""
 
 
 def data_files(folder: Path) -> list[Path]:
@@ -82,7 +96,7 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
 
     Args:
         path: a file, see ``find_data_file``.
-        view: ``sentences``, ``pairs`` or ``triplets``.
+        view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
         columns: names of the columns in the order of the view; ``None``: by their usual names.
         encoding: of text files.
 
@@ -98,7 +112,8 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
             return _lines(path, encoding)
         return _tab_separated(path, view, encoding)
     table = open_table(path, encoding)
-    return _rows(path, table.pick(choose_columns(path, table.columns, view, columns)), len(USUAL_COLUMNS[view][0]))
+    names = choose_columns(path, table.columns, view, columns)
+    return _rows(path, table.pick(names), len(names), labelled=view == LABELLED)
 
 
 def choose_columns(path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -139,28 +154,36 @@ def _lines(path: Path, encoding: str) -> Iterator[Row]:
 
 
 def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
-    """Read pairs or triplets from the first columns of a txt file; a first line of usual names is a header."""
+    """Read rows from the first columns of a txt file; a first line of usual names is a header."""
     width = len(USUAL_COLUMNS[view][0])
     for number, line in enumerate(text_lines(path, encoding), start=1):
         texts = tuple(line.split("\t"))[:width]
         if not line.strip():
-            yield Row(number, (None,) * width)
+            yield _row(path, number, (None,) * width, labelled=False)
         elif len(texts) < width:
             raise CseError(
                 f"{path}:{number}: a line of a txt file is one sentence, data.view: {view} needs {width}, separated "
                 "by tabs; use a csv file or set data.view: sentences"
             )
         elif number > 1 or texts not in USUAL_COLUMNS[view]:
-            yield Row(number, texts)
+            yield _row(path, number, texts, labelled=view == LABELLED)
 
 
-def _rows(path: Path, numbered: Iterator[tuple[int, Sequence[Any]]], width: int) -> Iterator[Row]:
+def _rows(path: Path, numbered: Iterator[tuple[int, Sequence[Any]]], width: int, *, labelled: bool) -> Iterator[Row]:
     some = False
     for line, values in numbered:
         some = True
-        yield Row(line, tuple(_text(path, line, value) for value in values) if values else (None,) * width)
+        yield _row(path, line, values or (None,) * width, labelled=labelled and bool(values))
     if not some:
         raise CseError(f"{path}: no rows below the header; put rows into it or point the setting elsewhere")
+
+
+def _row(path: Path, line: int, values: Sequence[Any], *, labelled: bool) -> Row:
+    """Make a row of a record; the last value of a labelled one is its label."""
+    if not labelled:
+        return Row(line, tuple(_text(path, line, value) for value in values))
+    *texts, label = values
+    return Row(line, tuple(_text(path, line, value) for value in texts), read_label(label, f"{path}:{line}"))
 
 
 def _text(path: Path, line: int, value: Any) -> str | None:

@@ -13,6 +13,7 @@ from random import Random
 
 import numpy as np
 
+from cse.data.labels import LABELS
 from cse.data.sample_grammar import Frame, other, pick, word
 from cse.data.sample_words import NUMBERS, TIMES, TRAITS, Topic, topics
 from cse.data.scored import ScoredPairs
@@ -36,17 +37,35 @@ TOPICS = topics()
 def sample_rows(view: str, rows: int, seed: int) -> Iterator[tuple[str, ...]]:
     """Yield ``rows`` training rows: a sentence, or with an entailed one, or with a contradicting one too.
 
+    A ``labelled`` row has a sentence, one that it entails, leaves open or contradicts, and which of the three.
+
     Args:
-        view: ``sentences``, ``pairs`` or ``triplets``.
+        view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
         rows: how many; first sentences differ from each other.
         seed: rows of other seeds are other rows.
     """
+    if view == "labelled":
+        yield from _labelled_rows(rows, seed)
+        return
     width = {"sentences": 1, "pairs": 2, "triplets": 3}[view]
     rng = Random(f"cse sample rows {seed}")
     for frame, sentence in _distinct(rng, rows):
         entailed = _shortened(rng, frame) if rng.random() < 0.4 else frame
         row = (sentence, _worded(rng, entailed, sentence), _worded(rng, _contradicted(rng, frame), sentence))
         yield row[:width]
+
+
+def _labelled_rows(rows: int, seed: int) -> Iterator[tuple[str, ...]]:
+    rng = Random(f"cse sample labelled rows {seed}")
+    for frame, sentence in _distinct(rng, rows):
+        label = pick(rng, LABELS)
+        if label == "entailment":
+            second = _shortened(rng, frame)
+        elif label == "neutral":
+            second = _changed(rng, frame, "same_agent")
+        else:
+            second = _contradicted(rng, frame)
+        yield sentence, _worded(rng, second, sentence), label
 
 
 def sample_pairs(name: str, rows: int, seed: int) -> ScoredPairs:

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 TRAIN_FILE, DEV_FILE, TASKS_FILE, REPORT_FILE = "train.arrow", "dev.arrow", "evaluation.arrow", "report.json"
-VIEW_COLUMNS = {"sentences": ("sent0",), "pairs": ("sent0", "sent1"), "triplets": ("sent0", "sent1", "hard_neg")}
+VIEW_COLUMNS = {
+    "sentences": ("sent0",),
+    "pairs": ("sent0", "sent1"),
+    "triplets": ("sent0", "sent1", "hard_neg"),
+    "labelled": ("sent0", "sent1", "label"),
+}
 BATCH_ROWS = 4096
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _PAIRS_SCHEMA = pa.schema(
@@ -122,12 +127,12 @@ class PreparedData:
 
     @cached_property
     def train(self) -> Dataset:
-        """Training rows, mapped into memory: columns ``sent0``, ``sent1``, ``hard_neg`` as far as the view goes."""
+        """Training rows, mapped into memory: columns as in ``VIEW_COLUMNS``."""
         return open_rows(self.folder / TRAIN_FILE)
 
     @cached_property
     def view(self) -> str:
-        """``sentences``, ``pairs`` or ``triplets``."""
+        """``sentences``, ``pairs``, ``triplets`` or ``labelled``."""
         return view_of(self.train)
 
     @cached_property

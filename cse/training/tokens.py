@@ -11,11 +11,12 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
+from cse.data.labels import LABELS
+
 _CHUNK = 10_000
 
 # which column each view reads: a sentence is its own positive, told apart by dropout alone
 VIEW_COLUMNS = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2), "labelled": (0, 1)}
-LABELS = ("entailment", "neutral", "contradiction")
 
 # token ids of one row and its view -> token ids as this step sees them
 ChangeIds = Callable[[np.ndarray, int], np.ndarray]

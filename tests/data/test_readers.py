@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cse.data.readers import find_data_file, read_rows
+from cse.data.readers import Row, find_data_file, read_rows
 from cse.errors import CseError
 
 TRIPLET = ("a man runs", "someone moves", "nobody runs")
@@ -104,9 +104,9 @@ def test_other_encodings(tmp_path):
 
 def test_blank_lines_and_missing_sentences_are_passed_on_with_their_line(tmp_path):
     rows = list(read_rows(write(tmp_path / "a.csv", "sent0,sent1,hard_neg\n\na,b,\n"), "triplets"))
-    assert rows == [(2, (None, None, None)), (3, ("a", "b", ""))]
+    assert rows == [Row(2, (None, None, None)), Row(3, ("a", "b", ""))]
     rows = list(read_rows(write(tmp_path / "a.jsonl", '{"sent0": "a", "sent1": "b"}\n\n{"sent0": "c"}'), "pairs"))
-    assert rows == [(1, ("a", "b")), (2, (None, None)), (3, ("c", None))]
+    assert rows == [Row(1, ("a", "b")), Row(2, (None, None)), Row(3, ("c", None))]
 
 
 def test_non_utf8_bytes_name_file_line_and_byte(tmp_path):
