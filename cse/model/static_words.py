@@ -162,7 +162,10 @@ def read_words(
     ):
         for number, line in enumerate(stream, start=1):
             bar.update(len(line))
-            if not line.strip() or (number == 1 and _COUNT_LINE.fullmatch(line)):
+            if not line.strip():
+                continue
+            if number == 1 and _COUNT_LINE.fullmatch(line):
+                width = width or int(line.split()[1])
                 continue
             blanks = line.rstrip().count(b" ")
             if width is None:

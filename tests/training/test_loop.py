@@ -180,9 +180,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(bert, tmp_path, frozen):
     assert stop.value.number == signal.SIGTERM
     restart()
     recorder = Recorder()
-    state = train(
-        whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=recorder
-    )
+    state = train(whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=recorder)
     assert recorder.starts == [(5, 10)]
     assert state.evaluations == expected.evaluations
     assert all(torch.equal(result[name], weight) for name, weight in whole.trainable().items())

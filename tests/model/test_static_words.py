@@ -1,0 +1,114 @@
+"""Word vectors from a text file: read right, refused with one line where they are not, averaged like any backbone."""
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError
+from cse.export.bundle import write_bundle
+from cse.model.checkpoint import save_checkpoint
+from cse.model.encoder import SentenceEncoder
+from cse.model.static_words import find_words, is_word_file, load_words, read_words, words_of
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.stages.open_model import open_model
+
+VECTORS = {"the": [1, 0, 2], "cat": [0.5, -1, 3], "sleeps": [2, 2, 2], ",": [0, 0, 1], "\u00e9t\u00e9": [1, 1, 1]}
+
+
+def write(path, rows, newline="\n"):
+    path.write_bytes(newline.join(rows).encode() + newline.encode())
+    return path
+
+
+def row(word, vector):
+    return f"{word} {' '.join(map(str, vector))}"
+
+
+@pytest.fixture
+def words(tmp_path):
+    return write(tmp_path / "glove.txt", [row(*item) for item in VECTORS.items()])
+
+
+@pytest.fixture
+def encoder(words):
+    return SentenceEncoder.load(words)
+
+
+def average(sentence):
+    """By hand: lower case, known words only."""
+    known = [VECTORS[word] for word in sentence.lower().replace(",", " , ").split() if word in VECTORS]
+    return np.mean(known, axis=0) if known else np.zeros(3)
+
+
+SENTENCES = ["The cat sleeps", "the, the cat", "a dog in \u00e9t\u00e9", "nothing known here", "", "cat " * 60]
+
+
+def test_a_sentence_is_the_average_of_its_known_words(encoder):
+    found = encoder.encode(SENTENCES, normalize=False, batch_size=2)
+    np.testing.assert_allclose(found, [average(text) for text in SENTENCES], atol=1e-6)
+
+
+def test_only_wanted_words_are_kept(words):
+    found, vectors = read_words(words, {"cat", "the", "dog"})
+    assert found == ["the", "cat"]
+    np.testing.assert_array_equal(vectors, [VECTORS["the"], VECTORS["cat"]])
+    assert vectors.dtype == np.float32
+    assert words_of(["The cat, asleep"]) == {"The", "the", "cat", ",", "asleep"}
+
+
+def test_upper_case_words_keep_their_case(tmp_path):
+    path = write(tmp_path / "cased.txt", ["Cat 1 0", "cat 0 1"])
+    np.testing.assert_array_equal(SentenceEncoder.load(path).encode(["Cat", "cat"]), [[1, 0], [0, 1]])
+
+
+def test_words_with_blanks_a_count_line_and_repeated_words(tmp_path):
+    path = write(tmp_path / "odd.vec", ["4 2", "at name@domain.com 1 2", ". . 3 4", "cat 5 6", "cat 7 8"], "\r\n")
+    found, vectors = read_words(path, None)
+    assert found == ["at name@domain.com", ". .", "cat"]
+    np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [5, 6]])
+
+
+@pytest.mark.parametrize(
+    ("rows", "dimension", "expected"),
+    [
+        (["the 1 2 3", "cat 1 2"], None, r"glove\.txt:2: ragged row, found 2 numbers, the first line has 3"),
+        (["the 1 2 3", "dog 1 2 3 4"], None, r"glove\.txt:2: ragged row, found 4 numbers"),
+        (["the 1 2 3", "cat 1 x 3"], None, r"glove\.txt:2: not 3 numbers"),
+        (["the 1 2 3"], 5, r"glove\.txt:1: 3 numbers, backbone\.word_dimension says 5"),
+        (["dog 1 2 3"], None, "no word of the data"),
+    ],
+)
+def test_broken_files_are_refused_with_file_and_line(tmp_path, rows, dimension, expected):
+    path = write(tmp_path / "glove.txt", rows)
+    with pytest.raises(CseError, match=expected) as caught:
+        read_words(path, {"the", "cat"}, dimension=dimension)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_a_word_file(words, tmp_path):
+    assert is_word_file(words)
+    assert not is_word_file(tmp_path)
+    assert not is_word_file(tmp_path / "missing.txt")
+    with pytest.raises(CseError, match=r"takes no prompt and only pooler\.kind mean"):
+        SentenceEncoder(load_words(find_words(str(words)), None), pooler="cls")
+
+
+def test_checkpoint_and_bundle_do_without_the_file(encoder, words, tmp_path):
+    expected = encoder.encode(SENTENCES)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    save_checkpoint(encoder, folder)
+    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
+        pass
+    words.unlink()
+    loaded = open_model(str(folder))
+    np.testing.assert_array_equal(loaded.encode(SENTENCES), expected)
+    served = OnnxEncoder(tmp_path / "bundle", provider="cpu", threads=1)
+    np.testing.assert_allclose(served.encode(SENTENCES), expected, atol=1e-6)
+
+
+def test_nothing_is_trained(encoder):
+    assert encoder.trainable() == {}
+    assert encoder.counts().backbone == (len(VECTORS) + 2) * 3
+    with torch.no_grad():
+        assert encoder.backbone.model.weight[:2].abs().sum() == 0

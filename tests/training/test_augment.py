@@ -1,0 +1,93 @@
+"""Augmentations change what they say and nothing else."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from cse.training.augment import cut_features, mask_span, repeat_words, shuffled_positions
+
+SPECIAL = np.array([1, 2])
+
+
+def test_repeated_words_stand_behind_themselves_and_special_tokens_never_repeat():
+    rng = np.random.default_rng(0)
+    ids = np.array([1, 10, 11, 12, 13, 14, 15, 2])
+    for _ in range(200):
+        longer = repeat_words(ids, largest_share=0.5, rng=rng, special=SPECIAL)
+        counts = Counter(longer.tolist())
+        assert counts[1] == counts[2] == 1
+        assert set(counts.values()) <= {1, 2}
+        without_repeats = [a for a, b in zip(longer, [*longer[1:], -1], strict=True) if a != b]
+        assert without_repeats == ids.tolist()
+
+
+def test_number_of_repetitions_is_uniform_up_to_the_share():
+    rng = np.random.default_rng(1)
+    ids = np.array([1, *range(10, 20), 2])
+    added = [len(repeat_words(ids, largest_share=0.4, rng=rng, special=SPECIAL)) - len(ids) for _ in range(2000)]
+    counts = np.bincount(added)
+    assert len(counts) == 5, "0 to 4 of 10 words"
+    assert chisquare(counts).pvalue > 0.001
+
+
+@pytest.mark.parametrize(("words", "most"), [(0, 0), (1, 1), (2, 2), (6, 2)])
+def test_short_rows_repeat_at_most_two_words_and_never_more_than_they_have(words, most):
+    rng = np.random.default_rng(2)
+    ids = np.array([1, *range(10, 10 + words), 2])
+    added = {len(repeat_words(ids, largest_share=0.3, rng=rng, special=SPECIAL)) - len(ids) for _ in range(100)}
+    assert added == set(range(most + 1))
+
+
+def test_a_span_of_five_characters_becomes_the_mask():
+    rng = np.random.default_rng(3)
+    text = "a black cat sleeps"
+    for _ in range(100):
+        masked = mask_span(text, characters=5, mask_token="[MASK]", rng=rng)
+        before, after = masked.split("[MASK]")
+        assert text.startswith(before.rstrip())
+        assert text.endswith(after.lstrip())
+        kept = len(before.strip()) + len(after.strip())
+        assert len(text) - 5 - 2 <= kept <= len(text) - 5, "blanks beside the span may go"
+        assert "[MASK]" in masked.split(), "set off from the words around it"
+    assert mask_span("cat", characters=5, mask_token="[MASK]", rng=rng) == "cat"
+
+
+def test_shuffled_positions_keep_first_last_and_padding():
+    torch.manual_seed(0)
+    mask_BL = torch.tensor([[1] * 8, [1] * 5 + [0] * 3, [1, 1] + [0] * 6])
+    positions_BL = torch.arange(8).expand(3, -1) + 4
+    seen = set()
+    for _ in range(50):
+        shuffled = shuffled_positions(positions_BL, mask_BL)
+        assert torch.equal(shuffled.sort(dim=1).values, positions_BL)
+        for row, length in enumerate((8, 5, 2)):
+            assert shuffled[row, 0] == 4
+            assert torch.equal(shuffled[row, length - 1 :], positions_BL[row, length - 1 :])
+        seen.add(tuple(shuffled[1].tolist()))
+    assert len(seen) == 6, "three inner tokens have six orders"
+
+
+def test_cut_features_are_the_same_at_all_tokens_of_a_row():
+    torch.manual_seed(0)
+    embedded = torch.randn(4, 5, 20, dtype=torch.float64, requires_grad=True)
+    cut = cut_features(embedded, 0.2)
+    zero = cut == 0
+    assert torch.equal(zero, zero[:, :1].expand_as(zero))
+    assert zero[:, 0].sum(dim=1).tolist() == [4] * 4
+    assert not torch.equal(zero[0, 0], zero[1, 0])
+    assert torch.equal(cut[~zero], embedded[~zero]), "no rescaling"
+    cut.sum().backward()
+    assert torch.equal(embedded.grad, (~zero).double())
+
+
+def test_a_seed_fixes_what_is_drawn():
+    def draw():
+        torch.manual_seed(5)
+        positions = shuffled_positions(torch.arange(9).expand(2, -1), torch.ones(2, 9, dtype=torch.long))
+        return positions, cut_features(torch.ones(2, 3, 10), 0.5)
+
+    for first, second in zip(draw(), draw(), strict=True):
+        assert torch.equal(first, second)
