@@ -376,7 +376,6 @@ class SentenceEncoder(nn.Module):
         batch_size: int = 64,
         normalize: bool = True,
         show_progress_bar: bool = False,
-        max_length: int | None = None,
     ) -> np.ndarray:
         """Encode sentences in float32, dropout off, truncated only at the position table's end.
 
@@ -385,7 +384,6 @@ class SentenceEncoder(nn.Module):
             batch_size: sentences per forward pass.
             normalize: whether to scale each embedding to unit length.
             show_progress_bar: whether to draw a bar on stderr.
-            max_length: cut earlier, at so many tokens.
 
         Returns:
             float32 ``(n, D)``, or ``(D,)`` for one sentence.
@@ -393,6 +391,17 @@ class SentenceEncoder(nn.Module):
         Raises:
             CseError: an item that is no string, or an embedding that is not a number (names the sentence).
         """
+        return self.encode_cut(sentences, self.max_length, batch_size, normalize, show_progress_bar)
+
+    def encode_cut(
+        self,
+        sentences: str | Sequence[str],
+        max_length: int,
+        batch_size: int = 64,
+        normalize: bool = True,
+        show_progress_bar: bool = False,
+    ) -> np.ndarray:
+        """Encode as ``encode`` does, but cut sentences at ``max_length`` tokens, special tokens included."""
         device = next(self.parameters()).device
         was_training = self.training
         self.eval()
@@ -412,7 +421,7 @@ class SentenceEncoder(nn.Module):
                 tokenizer=self._tokenizer,
                 embed=embed_rows,
                 dimension=self.dimension,
-                max_length=max_length or self.max_length,
+                max_length=max_length,
                 pad_id=self.backbone.pad_id,
                 batch_size=batch_size,
                 normalize=normalize,

@@ -148,7 +148,8 @@ class TemplateSettings(Group):
         "none", description="Subtract what the template gives without the sentence, at the sentence's length."
     )
     end_with_period: bool = Field(
-        False, description="At inference append a period where a sentence ends in none of . ? \" '"
+        False,
+        description="At inference append a period to a sentence that ends in neither period, question mark nor quote.",
     )
 
     @model_validator(mode="after")

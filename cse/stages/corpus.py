@@ -46,13 +46,8 @@ def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -
     sentences = [found[i] for i in np.linspace(0, len(found) - 1, min(post.sentences, len(found)), dtype=int)]
     click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)
     bar = sys.stderr.isatty()
-    vectors = encoder.encode(
-        sentences,
-        FIT_BATCH,
-        normalize=False,
-        show_progress_bar=bar,
-        max_length=min(post.max_length, encoder.max_length),
-    )
+    longest = min(post.max_length, encoder.max_length)
+    vectors = encoder.encode_cut(sentences, longest, FIT_BATCH, normalize=False, show_progress_bar=bar)
     if post.kind == "whitening":
         encoder.post = fit_whitening(vectors, post.dimension)
         return

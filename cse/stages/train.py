@@ -97,10 +97,10 @@ def train_stage(
     encoder.to("cpu")
     results |= _counts(encoder)
     with publish_folder(plots) as target:
-        for name in ("train.csv", "dev.csv"):
-            source = folder.path / "plots" / name
+        for file, header in _PLOTS.items():
+            source = folder.path / "plots" / file
             # a run without training has nothing to draw, but the plots of dvc.yaml look for both files
-            (target / name).write_bytes(source.read_bytes() if source.is_file() else _NO_ROWS[name])
+            (target / file).write_bytes(source.read_bytes() if source.is_file() else header)
     with publish_file(metrics) as target:
         target.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     with publish_folder(checkpoint) as target:
@@ -111,7 +111,7 @@ def train_stage(
     click.echo(f"trained {state.step} steps{score}{at}: {checkpoint}")
 
 
-_NO_ROWS = {"train.csv": b"step,loss\n", "dev.csv": b"step,spearman\n"}
+_PLOTS = {"train.csv": b"step,loss\n", "dev.csv": b"step,spearman\n"}
 
 
 def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
