@@ -3,7 +3,7 @@
     python -m benchmarks.systems --nli ../shared/data/nli/nli_for_simcse.csv --senteval ../shared/data/senteval
 
 Every run goes through the commands that a user gives (``cse preset use``, ``cse train``, ``cse evaluate``). Finished
-runs are kept in the output folder and not repeated; the table is written anew at the end.
+runs are kept in the output folder and not repeated; ``table.md`` and ``systems.svg`` are written anew at the end.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def main() -> None:
             pass
     table = as_table(args.out)
     (args.out / "table.md").write_text(table, encoding="utf-8")
+    draw(args.out)
     print(table, end="")
 
 
@@ -100,13 +101,8 @@ def run(name: str, seed: int, *, prepared: Path, out: Path) -> None:
 
 def as_table(out: Path) -> str:
     """Return all results of a folder as Markdown: mean over seeds of every task, and deviation of the average."""
-    records: dict[str, list[dict]] = {}
-    for path in sorted(out.glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if "system" in record:
-            records.setdefault(record["system"], []).append(record)
     rows = []
-    for name, runs in records.items():
+    for name, runs in read_records(out).items():
         scores = [_scores(run) for run in runs]
         means = {task: statistics.mean(score[task] for score in scores) for task in scores[0]}
         deviation = f" ± {statistics.stdev(s['Avg.'] for s in scores):.2f}" if len(scores) > 1 else ""
@@ -119,6 +115,40 @@ def as_table(out: Path) -> str:
         cells = [f"{means[task]:.2f}" for task in tasks]
         lines.append(_line([name, *cells[:-1], cells[-1] + deviation, str(count), f"{dev:.2f}"]))
     return "\n".join(lines) + "\n"
+
+
+def draw(out: Path) -> None:
+    """Draw the averages against the frozen backbone: a bar for the mean over seeds, one dot a seed."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "cse"  # the same scores give the same file
+    scores = {name: [_scores(run)["Avg."] for run in runs] for name, runs in read_records(out).items()}
+    (frozen,) = scores.pop("backbone")
+    names = sorted(scores, key=lambda name: statistics.mean(scores[name]))
+    figure, axes = plt.subplots(figsize=(8, 0.34 * len(names) + 1), layout="constrained")
+    places = range(len(names))
+    means = [statistics.mean(scores[name]) for name in names]
+    axes.barh(places, [mean - frozen for mean in means], left=frozen, color="#0072B2", alpha=0.75)
+    for place, name in zip(places, names, strict=True):
+        axes.plot(scores[name], [place] * len(scores[name]), "o", color="#E69F00", markersize=4)
+        axes.text(max(*scores[name], frozen) + 0.08, place, f"{means[place]:.2f}", va="center", fontsize=8)
+    axes.axvline(frozen, color="#555555", linewidth=1)
+    axes.text(frozen, len(names) - 0.35, f"frozen backbone {frozen:.2f}", ha="center", va="bottom", fontsize=8)
+    axes.set_yticks(list(places), [name.removesuffix("-minilm") for name in names])
+    axes.set_xlim(min([*means, frozen]) - 1, max(means) + 0.8)
+    axes.set_xlabel("Spearman * 100, average of the seven STS tasks")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(out / "systems.svg", metadata={"Date": None})
+
+
+def read_records(out: Path) -> dict[str, list[dict]]:
+    """Return the results in a folder by system, one for each seed."""
+    records: dict[str, list[dict]] = {}
+    for path in sorted(out.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "system" in record:
+            records.setdefault(record["system"], []).append(record)
+    return records
 
 
 def _scores(record: dict) -> dict[str, float]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +30,7 @@ from cse.settings.tree import (
     TemplateSettings,
     TrainSettings,
 )
+from cse.stages.common import CORRUPTION_FILE
 from cse.training.augment import mask_span
 from cse.training.batch import Augmentation
 from cse.training.corruption import Corruption, Source, Vocabulary, on_the_fly, prepared
@@ -224,6 +228,7 @@ def _replaced_tokens_from(
     device: torch.device,
 ) -> ReplacedTokens:
     if settings.corruption == "prepared":
+        _check_corruption(corrupted / CORRUPTION_FILE, corruption_facts(settings, train.seed))
         source: Source = prepared(corrupted, table, epochs=train.epochs)
     else:
         source = on_the_fly(
@@ -252,6 +257,26 @@ def corruption_from(settings: ReplacedTokensSettings, seed: int) -> Corruption:
         protect_special=settings.protect_special,
         seed=seed,
     )
+
+
+def corruption_facts(settings: ReplacedTokensSettings, seed: int) -> dict[str, Any]:
+    """Return what decides how rows are corrupted, as JSON values."""
+    generator = {"generator": settings.generator, "generator_revision": settings.generator_revision}
+    return generator | asdict(corruption_from(settings, seed))
+
+
+def _check_corruption(path: Path, wanted: dict[str, Any]) -> None:
+    """Refuse rows that were corrupted in another way: ``cse train -s`` may change what ``prepare`` went by."""
+    again = "run `cse prepare` (or `dvc repro`) again"
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise CseError(f"{path}: missing or cut off; {again}") from None
+    if made["corruption"] == "none":
+        raise CseError(f"{path.parent}: holds no corrupted rows; {again} with the settings of this training")
+    for name, value in wanted.items():
+        if made[name] != value:
+            raise CseError(f"{path.parent}: was made with {name} {made[name]!r}, wanted is {value!r}; {again}")
 
 
 def generator_from(

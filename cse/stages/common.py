@@ -21,6 +21,8 @@ PLOTS = Path("data/plots")
 BUNDLE = Path("data/bundle")
 SCRATCH = Path(".cse")
 
+CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were made
+
 DEBUG_VARIABLE = "CSE_DEBUG"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from torch import nn
 
 from cse.data.store import VIEW_COLUMNS, PreparedData
 from cse.errors import CseError
@@ -49,16 +50,17 @@ def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -
     longest = min(post.max_length, encoder.max_length)
     vectors = encoder.encode_cut(sentences, longest, FIT_BATCH, normalize=False, show_progress_bar=bar)
     if post.kind == "whitening":
-        encoder.post = fit_whitening(vectors, post.dimension)
-        return
-    encoder.post = fit_flow(
-        vectors,
-        learning_rate=post.learning_rate,
-        batch_size=post.batch_size,
-        epochs=post.epochs,
-        seed=post.seed,
-        progress=bar,
-    )
+        fitted: nn.Module = fit_whitening(vectors, post.dimension)
+    else:
+        fitted = fit_flow(
+            vectors,
+            learning_rate=post.learning_rate,
+            batch_size=post.batch_size,
+            epochs=post.epochs,
+            seed=post.seed,
+            progress=bar,
+        )
+    encoder.post = fitted.to(next(encoder.parameters()).device)
 
 
 def _texts(data: PreparedData, *, everything: bool) -> Iterator[str]:

@@ -15,7 +15,7 @@ import click
 from cse.files import publish_folder
 from cse.settings import Settings
 from cse.settings.tree import BackboneSettings, ReplacedTokensSettings, TrainSettings
-from cse.stages.common import CORRUPTED, PREPARED, run_stage
+from cse.stages.common import CORRUPTED, CORRUPTION_FILE, PREPARED, run_stage
 
 GROUPS = ("backbone", "objective", "train")
 
@@ -32,7 +32,7 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
     with publish_folder(corrupted) as folder:
         if wanted:
             facts |= _corrupt(prepared, folder, settings.backbone, replaced, settings.train)
-        (folder / "corruption.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (folder / CORRUPTION_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if wanted:
         click.echo(
             f"{corrupted}: {facts['rows']:,} rows corrupted by {facts['generator']} for {facts['epochs']} epochs"
@@ -51,7 +51,7 @@ def _corrupt(
     # imported here: a pipeline without replaced-token detection should not wait for torch
     from cse.data.store import PreparedData
     from cse.model.backbone import find_backbone, load_backbone
-    from cse.stages.build import corruption_from, generator_from, vocabulary_of
+    from cse.stages.build import corruption_facts, corruption_from, generator_from, vocabulary_of
     from cse.training.corruption import corrupt_all
     from cse.training.precision import choose_device
     from cse.training.tokens import tokenise
@@ -78,7 +78,7 @@ def _corrupt(
         epochs=train.epochs,
         progress=bar,
     )
-    return {"generator": generator.name, "rows": len(table), "epochs": train.epochs}
+    return corruption_facts(replaced, train.seed) | {"rows": len(table), "epochs": train.epochs}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ whether it is made for a batch while training or for all rows beforehand.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ from cse.model.generator import Generator
 from cse.training.tokens import TokenColumn, TokenTable
 
 _CHUNK = 256  # rows that the generator reads at once when everything is corrupted beforehand
+_DIGESTS = "rows.json"
+_AGAIN = "run `cse prepare` (or `dvc repro`) again"
 _SELECT, _TREAT, _RANDOM, _CHOOSE = range(4)  # streams of random numbers
 
 
@@ -96,6 +100,7 @@ def mask_tokens(
     """
     choices = [uniform(seed, epoch, view_B, index_BL, stream) for stream in (_SELECT, _TREAT, _RANDOM)]
     chosen_BL = (mask_BL == 1) & ~np.isin(ids_BL, vocabulary.special) & (choices[0] < share)
+    chosen_BL &= ids_BL < vocabulary.size  # trained pieces of a template stand beyond the vocabulary
     random_BL = (choices[2] * vocabulary.size).astype(np.int64)
     treated_BL = np.where(choices[1] < 0.8, vocabulary.mask, np.where(choices[1] < 0.9, random_BL, ids_BL))
     return np.where(chosen_BL, treated_BL, ids_BL), chosen_BL
@@ -177,15 +182,18 @@ def corrupt_all(
     epochs: int,
     progress: bool = False,
 ) -> None:
-    """Corrupt every view of every row once for each epoch, into ``epoch-E-view-V.npy`` (int32, flat as the column)."""
+    """Corrupt every view of every row once for each epoch, into ``epoch-E-view-V.npy`` (int32, flat as the column).
+
+    ``rows.json`` holds a hash of the tokens that each file was made from.
+    """
+    digests = {}
     with tqdm(
         total=epochs * len(table.columns) * len(table), desc="corrupt", unit=" rows", disable=not progress
     ) as bar:
         for epoch in range(epochs):
             for view, column in enumerate(table.columns):
-                flat = np.lib.format.open_memmap(
-                    _file(folder, epoch, view), mode="w+", dtype=np.int32, shape=column.ids.shape
-                )
+                path = _file(folder, epoch, view)
+                flat = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=column.ids.shape)
                 for rows, starts, ids_BL, mask_BL in _by_length(column, table.pad_id):
                     index_BL = starts[:, None] + np.arange(ids_BL.shape[1])
                     corrupted_BL = corrupt(
@@ -201,6 +209,8 @@ def corrupt_all(
                     flat[index_BL[mask_BL == 1]] = corrupted_BL[mask_BL == 1]
                     bar.update(len(rows))
                 flat.flush()
+                digests[path.name] = _digest(column)
+    (folder / _DIGESTS).write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
 
 
 def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
@@ -210,15 +220,19 @@ def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
         CseError: a file is missing or belongs to other rows.
     """
     flat: dict[tuple[int, int], np.ndarray] = {}
+    try:
+        digests = json.loads((folder / _DIGESTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise CseError(f"{folder / _DIGESTS}: missing or cut off; {_AGAIN}") from None
     for epoch in range(epochs):
         for view, column in enumerate(table.columns):
             path = _file(folder, epoch, view)
             try:
                 flat[epoch, view] = np.load(path, mmap_mode="r")
-            except (OSError, ValueError):
-                raise CseError(f"{path}: missing or cut off; run `cse prepare` (or `dvc repro`) again") from None
-            if flat[epoch, view].shape != column.ids.shape:
-                raise CseError(f"{path}: was made for other rows; run `cse prepare` (or `dvc repro`) again")
+            except (OSError, ValueError, EOFError):
+                raise CseError(f"{path}: missing or cut off; {_AGAIN}") from None
+            if flat[epoch, view].shape != column.ids.shape or digests.get(path.name) != _digest(column):
+                raise CseError(f"{path}: was made for other rows; {_AGAIN}")
 
     def source(
         ids_BL: torch.Tensor, mask_BL: torch.Tensor, starts: np.ndarray, view_B: torch.Tensor, epoch: int
@@ -234,6 +248,10 @@ def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
 
 def _file(folder: Path, epoch: int, view: int) -> Path:
     return folder / f"epoch-{epoch}-view-{view}.npy"
+
+
+def _digest(column: TokenColumn) -> str:
+    return hashlib.sha256(column.offsets.tobytes() + column.ids.tobytes()).hexdigest()
 
 
 def _by_length(column: TokenColumn, pad_id: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:

@@ -17,19 +17,21 @@ class Term(nn.Module):
     Attributes:
         name: of the term in logs.
         coefficient: its weight in the loss.
-        learning_rate: of its own weights; None: the run's.
     """
 
     name: str
 
-    def __init__(self, coefficient: float, learning_rate: float | None = None) -> None:
+    def __init__(self, coefficient: float) -> None:
         super().__init__()
         self.coefficient = coefficient
-        self.learning_rate = learning_rate
 
     def weight(self, step: int) -> float:
         """Return the weight of the term after ``step`` updates."""
         return self.coefficient
+
+    def rates(self) -> dict[str, float]:
+        """Return the learning rate of each own weight that does not take the run's, by name."""
+        return {}
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the unweighted term, a scalar."""
@@ -84,10 +86,9 @@ class Losses(nn.Module):
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each weight that has one of its own, by name."""
         return {
-            f"loss.terms.{name}.{part}": term.learning_rate  # type: ignore[misc]
+            f"loss.terms.{name}.{part}": rate
             for name, term in self.terms.items()
-            if term.learning_rate is not None
-            for part, _ in term.named_parameters()
+            for part, rate in term.rates().items()  # type: ignore[operator]
         }
 
     def memory(self) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -15,8 +16,14 @@ import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import Prompt
+from cse.objectives.combine import build_objective
 from cse.training.loop import Plan, train
+from cse.training.losses import Losses
 from cse.training.state import RunFolder, fingerprint
+from cse.training.terms.copies import MomentumQueue
+from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import batch_rows, pad_in_groups
 from tests.conftest import make_backbone_folder
 from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
@@ -208,8 +215,8 @@ torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.a
 """
 
 
-def start_run(backbone: Path, folder: Path, out: Path) -> subprocess.Popen:
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(backbone), str(folder), str(out)]
+def start_run(backbone: Path, folder: Path, out: Path, script: str = SCRIPT) -> subprocess.Popen:
+    command = [sys.executable, "-c", textwrap.dedent(script), str(backbone), str(folder), str(out)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
 
 
@@ -273,3 +280,149 @@ def test_bf16_follows_fp32(bert, tmp_path):
         gradients.append(encoder.prompt.table.grad.flatten().clone())
     assert not torch.equal(*gradients), "bf16 was off"
     assert torch.cosine_similarity(*gradients, dim=0) > 0.98
+
+
+def test_constant_and_staircase_schedules():
+    constant = Plan(learning_rate=1.0, batch_size=2, schedule="constant", warmup_share=0.25)
+    assert [constant.factor(step, 8) for step in range(8)] == [0.5, 1, 1, 1, 1, 1, 1, 1]
+    stairs = Plan(learning_rate=1.0, batch_size=2, schedule="staircase")
+    steps = [0, 499, 500, 999, 1000, 1500, 2000, 9000]
+    assert [stairs.factor(step, 10_000) for step in steps] == pytest.approx([1, 1, 0.8, 0.8, 0.6, 0.4, 0.2, 0.2])
+    late = replace(stairs, warmup_share=0.01)
+    assert [late.factor(step, 10_000) for step in (99, 599, 600)] == pytest.approx([1, 1, 0.8])
+
+
+def swap_some(ids_BL, mask_BL, starts, view_B, epoch):
+    """A source of corrupted rows: some tokens become others, by their place."""
+    index = torch.from_numpy(starts)[:, None] + torch.arange(ids_BL.shape[1]) + epoch
+    swap = (index % 3 == 0) & (mask_BL == 1) & (torch.arange(ids_BL.shape[1]) > 0)
+    return torch.where(swap, 5 + (ids_BL + 7) % 30, ids_BL)
+
+
+def make_composition(backbone, rows: int = 40):
+    """Queue, replaced tokens against a trained copy, and a batch-norm projector: all that a resumed run must hold."""
+    table = make_table(backbone, rows, "sentences")
+    torch.manual_seed(11)
+    prompt = Prompt("key_value", backbone, length=4, dropout=0.1, init_std=0.02)
+    encoder = SentenceEncoder(backbone, prompt, pooler="cls", mlp="train_only", projector="batch_norm")
+    term = ReplacedTokens(encoder, swap_some, weight=0.5, discriminator="copy", learning_rate=1e-3)
+    queue = MomentumQueue(encoder, size=20, momentum=0.9)
+    return encoder, Losses(build_objective(), [term], queue), table
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
+def test_every_group_of_weights_follows_the_schedule_from_its_own_peak(bert, tmp_path, optimizer):
+    encoder, losses, table = make_composition(bert)
+    plan = replace(PLAN, optimizer=optimizer, betas=(0.8, 0.9), weight_decay=0.01)
+    state = train(encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+    first, second = state.optimizer["param_groups"]
+    assert (first["peak"], second["peak"]) == (0.05, 1e-3)
+    own = [name for name in state.weights if ".copy." not in name]
+    assert (len(first["params"]), len(second["params"])) == (len(own), len(state.weights) - len(own))
+    for group in (first, second):
+        assert group["lr"] == group["peak"] * plan.factor(9, 10)
+        assert group["weight_decay"] == 0.01
+        assert group.get("betas") == ((0.8, 0.9) if optimizer == "adamw" else None)
+
+
+def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
+    encoder, losses, table = make_composition(bert)
+    scores, seen = iter([9.0, 5.0, 4.0, 3.0]), []
+
+    def dev() -> float:
+        weights = encoder.trainable() | losses.trainable()
+        seen.append({name: weight.detach().clone() for name, weight in weights.items()})
+        return next(scores)
+
+    state = train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=Recorder())
+    assert set(state.best_weights) == set(encoder.trainable())
+    assert all(torch.equal(seen[0][name], weight) for name, weight in encoder.trainable().items())
+    last = losses.trainable()
+    assert all(torch.equal(seen[-1][name], weight) for name, weight in last.items())
+    assert any(not torch.equal(seen[0][name], weight) for name, weight in last.items())
+    assert set(state.weights) == set(seen[0])
+
+
+@pytest.mark.parametrize("view", ["sentences", "triplets"])
+def test_batch_norm_sees_all_rows_of_all_views_whatever_the_slices(bert, view):
+    encoder = SentenceEncoder(bert, pooler="mean", mlp="train_only", projector="batch_norm")
+    table, rows = make_table(bert, view=view), np.arange(10)
+    with torch.no_grad():
+        whole = embed_rows(encoder, table, rows, replace(PLAN, row_groups=1))
+        sliced = embed_rows(encoder, table, rows, replace(PLAN, row_groups=4))
+        apart = torch.cat([encoder.project(piece.tokens.pooled_BD) for piece in sliced.slices])
+    assert (len(whole.slices), len(sliced.slices)) == (1, 4)
+    torch.testing.assert_close(whole.projected_XD, sliced.projected_XD, atol=2e-4, rtol=1e-4)
+    assert whole.projected_XD.mean(dim=0).abs().max() < 1e-5
+    assert whole.projected_XD.std(dim=0, correction=0).sub(1).abs().max() < 1e-2
+    assert (apart - torch.cat([sliced.projected_XD[piece.places] for piece in sliced.slices])).abs().max() > 0.1
+
+
+COMPOSITION = """
+import sys, time, torch
+from pathlib import Path
+torch.set_num_threads(1)
+from cse.model.backbone import find_backbone, load_backbone
+from cse.training.loop import Plan, train
+from cse.training.state import RunFolder
+from tests.training.helpers import Recorder
+from tests.training.test_loop import make_composition
+
+class Slow(Recorder):
+    def step(self, record):
+        print("step", record.step, flush=True)
+        time.sleep(0.1)
+
+encoder, losses, table = make_composition(load_backbone(find_backbone(sys.argv[1])), rows=160)
+plan = Plan(learning_rate=0.05, batch_size=8, epochs=2, row_groups=2, eval_every=7, save_every=3, seed=5)
+state = train(encoder, losses, table, plan, dev=lambda: -float(encoder.prompt.table.detach().abs().sum()),
+              folder=RunFolder(Path(sys.argv[2])), observer=Slow())
+torch.save({"encoder": encoder.state_dict(), "losses": losses.state_dict(), "state": vars(state)}, sys.argv[3])
+"""
+
+
+def test_a_stopped_run_takes_up_its_queue_its_copy_and_its_head(bert, tmp_path):
+    class Stop(Recorder):
+        def step(self, record):
+            super().step(record)
+            if record.step == 5:
+                signal.raise_signal(signal.SIGTERM)
+
+    results = {}
+    for name, observers in (("whole", [Recorder()]), ("cut", [Stop(), Recorder()])):
+        for number, observer in enumerate(observers, start=1):
+            encoder, losses, table = make_composition(bert)
+            with contextlib.suppress(Interrupted) if number < len(observers) else contextlib.nullcontext():
+                train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path / name), observer=observer)
+        assert observers[-1].starts == [(5 if name == "cut" else 0, 10)]
+        results[name] = encoder.state_dict() | {f"loss.{part}": value for part, value in losses.state_dict().items()}
+    assert int(results["cut"]["loss.queue.filled"]) == 20
+    for name, weight in results["whole"].items():
+        assert torch.equal(weight, results["cut"][name]), name
+
+
+@pytest.mark.slow
+def test_a_killed_run_takes_up_its_queue_its_copy_and_its_head(tmp_path):
+    """SIGKILL in the second epoch, then to the end: every bit, of the momentum copy and the queue too."""
+    backbone = make_backbone_folder(tmp_path / "backbone", "bert")
+    whole = start_run(backbone, tmp_path / "whole", tmp_path / "whole.pt", COMPOSITION)
+    cut = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt", COMPOSITION)
+    for line in cut.stdout:
+        if line.startswith("step") and int(line.split()[1]) >= 25:
+            cut.kill()
+            break
+    assert cut.wait(timeout=60) == -signal.SIGKILL
+    last = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt", COMPOSITION)
+    output, _ = last.communicate(timeout=120)
+    whole.communicate(timeout=120)
+    assert (whole.returncode, last.returncode) == (0, 0)
+    assert int(output.splitlines()[0].split()[1]) >= 25, "the last run started from the beginning"
+
+    expected, found = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
+    assert expected["state"]["evaluations"] == found["state"]["evaluations"]
+    assert int(found["losses"]["queue.filled"]) == 20
+    assert "queue.follows_prompt__table" in found["losses"]
+    for part in ("encoder", "losses"):
+        assert len(expected[part]) > 20
+        for name, weight in expected[part].items():
+            assert torch.equal(weight, found[part][name]), name

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from cse.model.encoder import SentenceEncoder
+from cse.model.encoder import Constants, SentenceEncoder
 from cse.model.pooling import pool
 from cse.objectives.contrastive_tension import contrastive_tension
 from cse.objectives.self_guided import self_guided, squared_distance
@@ -35,8 +35,8 @@ class ContrastiveTension(Term):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean binary cross-entropy; a last group that is not whole is left out."""
-        (first_BD,) = batch.views
-        second_BD = batch.in_order([self.second(piece.ids_BL, piece.mask_BL).float() for piece in batch.slices])
+        (first_BD, *_) = batch.views  # beside a term that compares copies there are more
+        second_BD = _embed_anchors(self.second, batch)
         whole = len(first_BD) // self.group * self.group
         if whole == 0:
             return (first_BD.sum() + second_BD.sum()) * 0.0
@@ -131,15 +131,30 @@ class MomentumQueue(NegativeQueue):
             weights[name].copy_(kept)
         was_training = encoder.training
         follower.eval()
-        parts = []
-        for piece in batch.slices:
-            tokens = follower.pooled(piece.ids_BL, piece.mask_BL, follower.constants(len(piece.ids_BL)))
-            parts.append(follower.project(tokens.pooled_BD, tokens.noise_BD).float())
+        new = _embed_anchors(follower, batch)
         encoder.train(was_training)  # the follower of a frozen backbone shares it
-        new = batch.in_order(parts)[: len(batch.rows)]
         size = len(self.vectors)  # type: ignore[arg-type]
         self.vectors.copy_(torch.cat([new, self.vectors])[:size])  # type: ignore[operator, list-item]
         self.filled.fill_(min(int(self.filled) + len(new), size))  # type: ignore[operator, arg-type]
+
+
+def _embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
+    """Return what an encoder makes of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
+    longest = max(piece.ids_BL.shape[1] for piece in batch.slices)
+    noise_TND = encoder.noise(longest + 1) if encoder.denoise != "none" else None
+    places, slices = [], []
+    for piece in batch.slices:
+        anchor_B = piece.view_B == 0
+        if anchor_B.any():
+            constants = Constants(encoder.prefix(int(anchor_B.sum())), noise_TND)
+            slices.append(encoder.pooled(piece.ids_BL[anchor_B], piece.mask_BL[anchor_B], constants))
+            places.append(piece.places[anchor_B])
+    order = torch.cat(places).argsort()
+    pooled_BD = torch.cat([tokens.pooled_BD for tokens in slices])[order]
+    noise_BD = None
+    if noise_TND is not None:
+        noise_BD = torch.cat([tokens.noise_BD for tokens in slices])[order]  # type: ignore[misc]
+    return encoder.project(pooled_BD, noise_BD).float()  # all rows together: a projector may normalise over them
 
 
 def _flat(name: str) -> str:

@@ -44,13 +44,14 @@ class ReplacedTokens(Term):
         separate_draw: bool = False,
         learning_rate: float | None = None,
     ) -> None:
-        super().__init__(weight, learning_rate)
+        super().__init__(weight)
         self.encoder = (encoder,)  # in a tuple, so that its weights are not counted as the term's
         self.source = source
         self.discriminator = discriminator
         self.condition = condition
         self.normalize = normalize
         self.separate_draw = separate_draw
+        self.learning_rate = learning_rate
         self.copy: Backbone | None = None
         if discriminator == "copy":
             body = encoder.backbone
@@ -59,6 +60,12 @@ class ReplacedTokens(Term):
         self.head = nn.Linear(encoder.backbone.hidden_size, 2)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
+
+    def rates(self) -> dict[str, float]:
+        """Return the copy's learning rate for the copy's weights; the head takes the run's."""
+        if self.copy is None or self.learning_rate is None:
+            return {}
+        return {f"copy.{name}": self.learning_rate for name, _ in self.copy.named_parameters()}
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the two-class cross-entropy over the batch's tokens."""

@@ -1,0 +1,177 @@
+"""Augmentation reaches the copy that it is meant for and no other, and each copy has its own template."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cse.model.encoder import SentenceEncoder
+from cse.model.template import make_template
+from cse.settings.tree import AugmentSettings
+from cse.stages.build import second_text_from
+from cse.training.batch import Augmentation, encode_batch
+from cse.training.loop import Plan
+from cse.training.tokens import tokenise
+from tests.training.helpers import embed_rows, make_rows, make_table
+
+ROWS = np.arange(12)
+PLAN = Plan(learning_rate=0.1, batch_size=12, row_groups=3)
+
+
+def rows_of(batch, view):
+    """Token ids of a view's rows, in the order of the batch, without padding."""
+    found = {}
+    for piece in batch.slices:
+        for place, number, ids, mask in zip(piece.places, piece.view_B, piece.ids_BL, piece.mask_BL, strict=True):
+            if number == view:
+                found[int(place)] = ids[mask == 1].tolist()
+    return [found[place] for place in sorted(found)]
+
+
+def written(table, view):
+    column = table.columns[view]
+    return [column.ids[column.offsets[row] : column.offsets[row + 1]].tolist() for row in ROWS]
+
+
+def augmented(**options):
+    return replace(PLAN, augmentation=Augmentation(**options))
+
+
+def test_words_are_repeated_in_the_second_copy_alone(bert):
+    encoder, table = SentenceEncoder(bert), make_table(bert)
+    special = (*bert.special_ids.values(), bert.pad_id)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, augmented(repeat_share=0.5, special=special))
+    assert rows_of(batch, 0) == written(table, 0)
+    assert rows_of(batch, 2) == written(table, 2)
+    longer = 0
+    for found, before in zip(rows_of(batch, 1), written(table, 1), strict=True):
+        longer += len(found) > len(before)
+        rest = iter(found)
+        assert all(token in rest for token in before), "words were lost or moved"
+        assert set(found) == set(before)
+    assert longer > 3
+    assert batch.real_tokens == sum(len(row) for view in range(3) for row in rows_of(batch, view))
+
+
+def test_repetitions_are_drawn_anew_at_every_step_and_again_after_a_restart(bert):
+    encoder, table = SentenceEncoder(bert), make_table(bert, view="sentences")
+    plan = augmented(repeat_share=0.5, special=(2, 3))
+
+    def second(step):
+        batch = encode_batch(
+            encoder, table, ROWS, row_groups=2, augmentation=plan.augmentation, rng=np.random.default_rng([7, step]),
+            step=step, epoch=0, device=torch.device("cpu"), bf16=False,
+        )  # fmt: skip
+        return rows_of(batch, 1)
+
+    assert second(3) == second(3)
+    assert second(3) != second(4)
+
+
+@pytest.fixture
+def watched(bert, monkeypatch):
+    """A backbone that tells positions and embedded tokens of each pass."""
+    seen = {"positions": [], "embedded": []}
+    embed, run = bert.embed, bert.run
+    monkeypatch.setattr(bert, "embed", lambda words, at: (seen["positions"].append(at), embed(words, at))[1])
+    monkeypatch.setattr(bert, "run", lambda x, *rest, **more: (seen["embedded"].append(x), run(x, *rest, **more))[1])
+    return bert, seen
+
+
+def test_positions_are_shuffled_in_the_first_copy_alone(watched):
+    bert, seen = watched
+    encoder, table = SentenceEncoder(bert), make_table(bert)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, augmented(shuffle=True))
+    shuffled = 0
+    for piece, positions in zip(batch.slices, seen["positions"], strict=True):
+        for view, row, mask in zip(piece.view_B, positions, piece.mask_BL, strict=True):
+            plain = torch.arange(len(row))
+            assert torch.equal(row.sort().values, plain)
+            if view == 0:
+                shuffled += not torch.equal(row, plain)
+            else:
+                assert torch.equal(row, plain)
+            assert torch.equal(row[int(mask.sum()) - 1 :], plain[int(mask.sum()) - 1 :])
+    assert shuffled > 6
+
+
+def test_features_are_cut_in_the_second_copy_alone(watched):
+    bert, seen = watched
+    encoder, table = SentenceEncoder(bert), make_table(bert)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, augmented(cut_share=0.2))
+    cut = set()
+    for piece, embedded in zip(batch.slices, seen["embedded"], strict=True):
+        zeros = (embedded == 0).all(dim=1)
+        assert ((embedded == 0).any(dim=1) == zeros).all()
+        for view, row in zip(piece.view_B, zeros, strict=True):
+            assert row.sum() == (6 if view == 1 else 0)  # a fifth of 32
+            cut.add(tuple(row.nonzero()[:, 0].tolist()))
+    assert len(cut) > 10, "every row has its own features"
+
+
+def test_augmentation_leaves_the_other_copies_as_they_were(bert):
+    encoder, table = SentenceEncoder(bert, pooler="mean"), make_table(bert)
+    with torch.no_grad():
+        plain = embed_rows(encoder, table, ROWS, PLAN).views
+        for options, changed in (({"shuffle": True}, 0), ({"cut_share": 0.3}, 1)):
+            for view, found in enumerate(embed_rows(encoder, table, ROWS, augmented(**options)).views):
+                differs = (found - plain[view]).abs().max() > 1e-3
+                assert differs == (view == changed), (options, view)
+
+
+def test_a_span_is_masked_in_the_text_of_the_second_copy_alone(backbone):
+    rows = make_rows(30)
+    change = second_text_from(AugmentSettings(mask_span=5), backbone, seed=3)
+
+    def made(second_text, data=rows):
+        return tokenise(
+            data, "sentences", [backbone.tokenizer], max_length=20, pad_id=backbone.pad_id, second_text=second_text
+        )
+
+    plain, table, again = made(None), made(change), made(change)
+    assert plain.columns[0] is plain.columns[1]
+    assert np.array_equal(table.columns[0].ids, plain.columns[0].ids)
+    assert np.array_equal(table.columns[1].ids, again.columns[1].ids)
+    mask = backbone.special_ids["mask"]
+    assert mask not in table.columns[0].ids
+    for row, text in enumerate(rows["sent0"]):
+        column = table.columns[1]
+        ids = column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
+        assert ids.count(mask) == (len(text) > 5), text
+    assert second_text_from(AugmentSettings(), backbone, seed=3) is None
+
+
+# ---- templates ----------------------------------------------------------------------------------------------------
+
+FIRST, SECOND = "the cat {sentence} reads {mask} slowly", "a {sentence} not {mask} on the old sofa"
+
+
+@pytest.mark.parametrize("denoise", ["none", "train_only"])
+def test_each_copy_has_its_own_template(backbone, denoise):
+    """Two templates of different length and tail in one batch give what an encoder of each template gives alone."""
+    templates = [make_template(text, backbone) for text in (FIRST, SECOND)]
+    alone = [SentenceEncoder(backbone, pooler="mask", templates=[one], denoise=denoise) for one in templates]
+    encoder = SentenceEncoder(backbone, pooler="mask", templates=templates, denoise=denoise)
+    data = make_rows(30)
+
+    def table_of(model, count):
+        tokenizers = [model.tokenizer_of_view(view, training=True) for view in range(count)]
+        return tokenise(data, "sentences", tokenizers, max_length=24, pad_id=backbone.pad_id)
+
+    table = table_of(encoder, 2)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, PLAN)
+        expected = [embed_rows(model, table_of(model, 1), ROWS, PLAN).views[0] for model in alone]
+    for view, (template, other) in enumerate(zip(templates, expected, strict=True)):
+        for row, found in zip(data["sent0"], rows_of(batch, view), strict=False):
+            words = template.text.format(sentence=row, mask=backbone.tokenizer.id_to_token(template.specials["mask"]))
+            assert found == backbone.tokenizer.encode(words).ids
+        torch.testing.assert_close(batch.views[view], other, atol=1e-5, rtol=1e-5)
+    assert (batch.views[0] - batch.views[1]).abs().max() > 0.1

@@ -1,0 +1,335 @@
+"""Masking and corruption: the right shares, the same for a token wherever it stands, prepared or on the fly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest, chisquare, kstest
+from transformers import AutoModelForMaskedLM
+
+from cse.errors import CseError
+from cse.model.backbone import find_backbone, load_backbone
+from cse.model.generator import UnigramGenerator, load_generator
+from cse.objectives.combine import build_objective
+from cse.training.corruption import Corruption, Vocabulary, corrupt_all, mask_tokens, on_the_fly, prepared, uniform
+from cse.training.loop import Plan, train
+from cse.training.losses import Losses
+from cse.training.state import RunFolder
+from cse.training.terms.replaced_tokens import ReplacedTokens
+from cse.training.tokens import pad_in_groups
+from tests.conftest import make_backbone_folder
+from tests.training.helpers import Recorder, make_problem, make_table
+
+VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
+TOKENS = 40_000
+HOW = Corruption(mask_share=0.3, seed=9)
+
+
+def numbers(count=TOKENS, *, seed=1, epoch=0, view=0, stream=0, first=0):
+    return uniform(seed, epoch, np.array([view]), np.arange(first, first + count)[None], stream)[0]
+
+
+# ---- random numbers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [0, 10**9])
+def test_the_hash_is_uniform(first):
+    found = numbers(first=first)
+    assert found.min() >= 0
+    assert found.max() < 1
+    assert kstest(found, "uniform").pvalue > 1e-3
+    assert chisquare(np.bincount((found * 64).astype(int), minlength=64)).pvalue > 1e-3
+
+
+def test_neighbours_views_epochs_streams_and_seeds_are_independent():
+    others = {
+        "itself": numbers(),
+        "next token": numbers(first=1),
+        "eighth next token": numbers(first=8),
+        "view": numbers(view=1),
+        "third view": numbers(view=2),
+        "epoch": numbers(epoch=1),
+        "stream": numbers(stream=1),
+        "seed": numbers(seed=2),
+    }
+    for (one, first), (two, second) in combinations(others.items(), 2):
+        assert abs(np.corrcoef(first, second)[0, 1]) < 4.5 / np.sqrt(TOKENS), (one, two)
+        cells = (first * 8).astype(int) * 8 + (second * 8).astype(int)
+        assert chisquare(np.bincount(cells, minlength=64)).pvalue > 1e-4, (one, two)
+
+
+# ---- masking ------------------------------------------------------------------------------------------------------
+
+
+def random_row(count=TOKENS):
+    """One long row of all ids, special ones too, with padding at its end."""
+    ids = np.random.default_rng(0).integers(0, 46, (1, count))
+    mask = np.ones_like(ids)
+    mask[0, -100:] = 0
+    return ids, mask
+
+
+def masked(ids, mask, *, share=0.15, epoch=0, view=0, seed=1):
+    index = np.arange(ids.shape[1])[None]
+    return mask_tokens(ids, mask, index, np.array([view]), VOCABULARY, share=share, seed=seed, epoch=epoch)
+
+
+def test_a_share_of_the_tokens_is_chosen_and_treated_80_10_10():
+    ids, mask = random_row()
+    changed, chosen = masked(ids, mask)
+    open_to_choice = (mask == 1) & ~np.isin(ids, VOCABULARY.special)
+    assert binomtest(int(chosen.sum()), int(open_to_choice.sum()), 0.15).pvalue > 1e-3
+    assert np.array_equal(changed[~chosen], ids[~chosen])
+    before, after = ids[chosen], changed[chosen]
+    found = [(after == 45).sum(), ((after != 45) & (after != before)).sum(), (after == before).sum()]
+    # a random token is the mask, or the token that stood there, once in 46 times
+    shares = np.array([0.8 + 0.1 / 46, 0.1 * 44 / 46, 0.1 + 0.1 / 46])
+    assert chisquare(found, shares * chosen.sum()).pvalue > 1e-3
+    drawn = after[(after != 45) & (after != before)]
+    assert chisquare(np.delete(np.bincount(drawn, minlength=46), [*VOCABULARY.special])).pvalue > 1e-3
+
+
+def test_special_tokens_padding_and_pieces_of_a_template_are_never_chosen():
+    ids, mask = random_row()
+    ids[0, ::7] = 64 + ids[0, ::7]  # ids of trained pieces stand behind the vocabulary
+    changed, chosen = masked(ids, mask, share=0.99)
+    assert chosen.sum() > TOKENS / 2
+    never = np.isin(ids, VOCABULARY.special) | (mask == 0) | (ids >= 64)
+    assert not chosen[never].any()
+    assert np.array_equal(changed[never], ids[never])
+
+
+def test_every_view_epoch_and_seed_masks_anew():
+    ids, mask = random_row()
+    one = masked(ids, mask)[1]
+    assert np.array_equal(one, masked(ids, mask)[1])
+    for other in ({"view": 1}, {"epoch": 1}, {"seed": 2}):
+        two = masked(ids, mask, **other)[1]
+        both, expected = (one & two).sum(), 0.15 * one.sum()
+        assert abs(both - expected) < 5 * np.sqrt(expected), other
+
+
+def test_a_token_is_treated_alike_in_every_batch_and_padding(bert):
+    """Whole columns in one slice, or scattered over batches and length groups: the same ids come out."""
+    table = make_table(bert)
+
+    def treated(batches, groups):
+        found = {}
+        for rows in batches:
+            for part in pad_in_groups(table, rows, groups):
+                index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
+                ids, _ = mask_tokens(
+                    part.ids_BL, part.mask_BL, index, part.views, VOCABULARY, share=0.5, seed=3, epoch=2
+                )
+                for line, column in zip(*part.mask_BL.nonzero(), strict=True):
+                    found[part.views[line], index[line, column]] = ids[line, column]
+        return found
+
+    order = np.random.default_rng(1).permutation(len(table))
+    together = treated([np.arange(len(table))], 1)
+    assert len(together) == sum(len(column.ids) for column in table.columns)
+    assert together == treated(np.array_split(order, 6), 3)
+
+
+# ---- corruption by a masked language model ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("generators")
+    return {
+        family: make_backbone_folder(root / family, family, seed=4, head=True, num_hidden_layers=1)
+        for family in ("bert", "roberta")
+    }
+
+
+@pytest.fixture
+def parts(folders, family):
+    """A backbone with its vocabulary, a generator, and all rows of a table as one slice with much padding."""
+    backbone = load_backbone(find_backbone(str(folders[family])))
+    special = (*backbone.special_ids.values(), backbone.pad_id)
+    vocabulary = Vocabulary(46, backbone.special_ids["mask"], special)
+    generator = load_generator(str(folders[family]), "main", backbone, dropout=False)
+    (part,) = pad_in_groups(make_table(backbone, 20), np.arange(20), 1)
+    return backbone, vocabulary, generator, part
+
+
+def tensors(part):
+    return (
+        torch.from_numpy(part.ids_BL),
+        torch.from_numpy(part.mask_BL),
+        part.starts,
+        torch.from_numpy(part.views),
+    )
+
+
+def masked_logits(folder, part, vocabulary, how, epoch):
+    """What transformers makes of the same masked rows, and which tokens were masked."""
+    index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
+    ids, chosen = mask_tokens(
+        part.ids_BL, part.mask_BL, index, part.views, vocabulary, share=how.mask_share, seed=how.seed, epoch=epoch
+    )
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(part.mask_BL)).logits
+    return logits.double().numpy(), chosen
+
+
+def test_the_likeliest_token_is_taken_everywhere_but_in_front_and_in_padding(parts, folders, family):
+    _, vocabulary, generator, part = parts
+    found = on_the_fly(HOW, vocabulary, generator)(*tensors(part), 1).numpy()
+    logits, _ = masked_logits(folders[family], part, vocabulary, HOW, 1)
+    expected = np.where(part.mask_BL == 1, logits.argmax(-1), part.ids_BL)
+    expected[:, 0] = part.ids_BL[:, 0]
+    assert np.array_equal(found, expected)
+    last = part.mask_BL.sum(1) - 1
+    assert (found[np.arange(len(found)), last] != part.ids_BL[np.arange(len(found)), last]).any(), "[SEP] was kept"
+    assert (part.mask_BL == 0).any()
+
+
+def test_masked_positions_only(parts, folders, family):
+    _, vocabulary, generator, part = parts
+    found = on_the_fly(replace(HOW, positions="masked"), vocabulary, generator)(*tensors(part), 0).numpy()
+    logits, chosen = masked_logits(folders[family], part, vocabulary, HOW, 0)
+    assert np.array_equal(found[chosen], logits.argmax(-1)[chosen])
+    assert np.array_equal(found[~chosen], part.ids_BL[~chosen])
+    assert chosen.any()
+
+
+def test_special_tokens_are_protected_where_that_is_asked_for(parts):
+    _, vocabulary, generator, part = parts
+    special = np.isin(part.ids_BL, vocabulary.special)
+    for protect in (False, True):
+        found = on_the_fly(replace(HOW, protect_special=protect), vocabulary, generator)(*tensors(part), 0).numpy()
+        assert np.array_equal(found[special], part.ids_BL[special]) == protect
+
+
+def test_a_sampled_token_inverts_the_distribution_function(parts, folders, family):
+    _, vocabulary, generator, part = parts
+    how = replace(HOW, choice="sample")
+    found = on_the_fly(how, vocabulary, generator)(*tensors(part), 0).numpy()
+    logits, _ = masked_logits(folders[family], part, vocabulary, how, 0)
+    share = np.exp(logits - logits.max(-1, keepdims=True))
+    upto = (share / share.sum(-1, keepdims=True)).cumsum(-1)
+    index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
+    draw = uniform(how.seed, 0, part.views, index, 3)
+    expected = (upto <= draw[..., None]).sum(-1)
+    taken = part.mask_BL == 1
+    taken[:, 0] = False
+    assert (found[taken] == expected[taken]).mean() > 0.999  # a draw may fall within rounding of a step
+    assert len(np.unique(found[taken])) > len(np.unique(logits.argmax(-1)[taken]))
+
+
+def test_a_generator_with_dropout_draws_anew_and_one_without_does_not(parts, folders, family):
+    backbone, vocabulary, calm, part = parts
+    lively = load_generator(str(folders[family]), "main", backbone, dropout=True)
+    for generator, same in ((calm, True), (lively, False)):
+        assert not any(weight.requires_grad for weight in generator.model.parameters())
+        first, second = (on_the_fly(HOW, vocabulary, generator)(*tensors(part), 0) for _ in range(2))
+        assert torch.equal(first, second) == same
+
+
+def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
+    column = np.repeat(np.arange(46), np.arange(46))
+    generator = UnigramGenerator([column], 46, VOCABULARY.special)
+    ids, mask = random_row()
+    part = (torch.from_numpy(ids), torch.from_numpy(mask), np.array([0]), torch.tensor([1]))
+    found = on_the_fly(HOW, VOCABULARY, generator)(*part, 0).numpy()
+    _, chosen = masked(ids, mask, share=0.3, view=1, seed=HOW.seed)
+    assert np.array_equal(found[~chosen], ids[~chosen])
+    counts = np.bincount(found[chosen], minlength=46)
+    expected = np.arange(46.0)
+    expected[[*VOCABULARY.special]] = 0
+    some = expected > 0
+    assert counts[~some].sum() == 0
+    assert chisquare(counts[some], expected[some] / expected.sum() * chosen.sum()).pvalue > 1e-3
+
+
+# ---- prepared before training -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [HOW, replace(HOW, choice="sample", protect_special=True), "unigram"])
+def test_prepared_rows_equal_rows_made_on_the_fly(parts, tmp_path, how):
+    backbone, vocabulary, generator, _ = parts
+    table = make_table(backbone)
+    if how == "unigram":
+        how, generator = HOW, UnigramGenerator([c.ids for c in table.columns], 46, vocabulary.special)
+    corrupt_all(table, tmp_path, how=how, vocabulary=vocabulary, generator=generator, epochs=2)
+    made, live = prepared(tmp_path, table, epochs=2), on_the_fly(how, vocabulary, generator)
+    seen = []
+    for epoch in range(2):
+        for rows in np.array_split(np.random.default_rng(epoch).permutation(len(table)), 3):
+            for part in pad_in_groups(table, rows, 4):
+                expected = live(*tensors(part), epoch)
+                assert torch.equal(made(*tensors(part), epoch), expected)
+                assert expected.dtype == torch.int64
+                seen.append((expected != tensors(part)[0]).float().mean().item())
+    assert min(seen) > 0, "nothing was replaced"
+    first, second = (np.load(tmp_path / f"epoch-{epoch}-view-0.npy") for epoch in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_training_on_prepared_rows_ends_with_the_same_bits(parts, tmp_path):
+    backbone, vocabulary, generator, _ = parts
+    plan = Plan(learning_rate=0.05, batch_size=16, epochs=2, row_groups=3, seed=5)
+    results = []
+    for way in ("live", "prepared"):
+        encoder, _, table = make_problem(backbone)
+        if way == "prepared":
+            corrupt_all(table, tmp_path, how=HOW, vocabulary=vocabulary, generator=generator, epochs=2)
+            source = prepared(tmp_path, table, epochs=2)
+        else:
+            source = on_the_fly(HOW, vocabulary, generator)
+        losses = Losses(build_objective(), [ReplacedTokens(encoder, source, weight=0.5)])
+        state = train(
+            encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path / f"run-{way}"), observer=Recorder()
+        )
+        results.append(state.weights)
+    assert set(results[0]) == {"prompt.table"} | {f"loss.terms.replaced_tokens.head.{x}" for x in ("weight", "bias")}
+    assert all(torch.equal(weight, results[1][name]) for name, weight in results[0].items())
+
+
+@pytest.fixture
+def made(bert, tmp_path):
+    table = make_table(bert)
+    generator = UnigramGenerator([c.ids for c in table.columns], 46, VOCABULARY.special)
+    corrupt_all(table, tmp_path, how=HOW, vocabulary=VOCABULARY, generator=generator, epochs=1)
+    return table, tmp_path
+
+
+@pytest.mark.parametrize("left", [0, 60, 200])
+def test_a_file_that_is_cut_off_is_one_line(made, left):
+    table, folder = made
+    file = folder / "epoch-0-view-1.npy"
+    file.write_bytes(file.read_bytes()[:left])
+    with pytest.raises(CseError, match=r"epoch-0-view-1.npy: missing or cut off; run `cse prepare`") as error:
+        prepared(folder, table, epochs=1)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["epoch-0-view-2.npy", "rows.json"])
+def test_a_file_that_is_missing_is_one_line(made, name):
+    table, folder = made
+    (folder / name).unlink()
+    with pytest.raises(CseError, match=rf"{name}: missing or cut off; run `cse prepare`"):
+        prepared(folder, table, epochs=1)
+
+
+def test_fewer_epochs_than_training_needs_are_one_line(made):
+    table, folder = made
+    with pytest.raises(CseError, match=r"epoch-1-view-0.npy: missing or cut off; run `cse prepare`"):
+        prepared(folder, table, epochs=2)
+
+
+def test_files_of_other_rows_are_refused_even_if_they_are_as_long(bert, made):
+    table, folder = made
+    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse prepare`"):
+        prepared(folder, make_table(bert, 30), epochs=1)
+    column = table.columns[0]
+    other = replace(table, columns=(replace(column, ids=np.roll(column.ids, 1)), *table.columns[1:]))
+    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse prepare`"):
+        prepared(folder, other, epochs=1)

@@ -1,0 +1,639 @@
+"""Terms with passes or weights of their own, against numpy, transformers, finite differences and loops by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.special import log_softmax, logsumexp
+from transformers import AutoModelForMaskedLM
+
+from cse.model.backbone import find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.mlm_head import load_mlm_head
+from cse.model.prompts import Prompt
+from cse.objectives.combine import build_objective
+from cse.training.corruption import Vocabulary, mask_tokens
+from cse.training.loop import Plan, train
+from cse.training.losses import Losses
+from cse.training.state import RunFolder
+from cse.training.terms.copies import ContrastiveTension, MomentumQueue, SelfGuided
+from cse.training.terms.heads import MutualInformation, NliSoftmax
+from cse.training.terms.masked_lm import MaskedLm
+from cse.training.terms.replaced_tokens import ReplacedTokens
+from tests.conftest import make_backbone_folder
+from tests.model import reference
+from tests.training.helpers import Recorder, embed_rows, make_table
+
+PLAN = Plan(learning_rate=0.02, batch_size=8, row_groups=3, seed=5)
+ROWS = np.array([3, 17, 0, 9, 31])
+LAYERS, HEADS, WIDTH, LENGTH = 3, 4, 32, 4
+NOTHING = build_objective(nt_xent_weight=0.0)
+
+
+def make_encoder(backbone, *, prompt=True, dropout=0.0, pooler="cls", frozen=True, **options) -> SentenceEncoder:
+    torch.manual_seed(3)
+    made = Prompt("key_value", backbone, length=LENGTH, dropout=dropout, init_std=0.5) if prompt else None
+    return SentenceEncoder(backbone, made, pooler=pooler, frozen=frozen, **options)
+
+
+def in_float64(encoder, batch):
+    """The batch as it is before the loop rounds what the loss compares to float32."""
+    pooled = batch.in_order([piece.tokens.pooled_BD for piece in batch.slices])
+    return replace(batch, projected_XD=encoder.project(pooled))
+
+
+def copies(weights) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in weights.items()}
+
+
+def fit(encoder, losses, table, folder, **changes):
+    return train(
+        encoder, losses, table, replace(PLAN, **changes), dev=None, folder=RunFolder(folder), observer=Recorder()
+    )
+
+
+# ---- numpy reference ----------------------------------------------------------------------------------------------
+
+
+def weights_of(backbone) -> dict[str, np.ndarray]:
+    return {name: value.double().numpy() for name, value in backbone.model.state_dict().items()}
+
+
+def run_layers(x, mask, w, prefix, eps):
+    """States after each layer, from any input of the first layer."""
+    states = [x]
+    for layer in range(LAYERS):
+        name = f"encoder.layer.{layer}."
+        block = None if prefix is None else prefix[layer]
+        attended = reference.attend(x, mask, w, name, HEADS, block)
+        x = reference.norm(x + attended, w, name + "attention.output.LayerNorm", eps)
+        inner = reference.gelu(reference.linear(x, w, name + "intermediate.dense"))
+        x = reference.norm(x + reference.linear(inner, w, name + "output.dense"), w, name + "output.LayerNorm", eps)
+        states.append(x)
+    return states
+
+
+def reference_states(backbone, ids, mask, prefix=None, shift=0, first=None):
+    """States of all layers; ``first`` takes the place of the first token behind the embedding LayerNorm."""
+    w, eps = weights_of(backbone), backbone.model.config.layer_norm_eps
+    (x,) = reference.hidden_states(
+        w, ids, mask, layers=0, heads=HEADS, prefix=None, shift=shift, family=backbone.family,
+        pad_id=backbone.pad_id, eps=eps,
+    )  # fmt: skip
+    if first is not None:
+        x = np.concatenate([first[:, None], x[:, 1:]], axis=1)
+    return run_layers(x, mask, w, prefix, eps)
+
+
+def prefix_of(encoder):
+    return reference.key_value_prefix(encoder.prompt.table.detach().double().numpy(), LAYERS, WIDTH)
+
+
+def batch_norm_projector(x, weights):
+    def norm(x):
+        return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+
+    w = {name: value.detach().double().numpy() for name, value in weights.items()}
+    wide = norm(x @ w["wide.weight"].T) * w["wide_norm.weight"] + w["wide_norm.bias"]
+    return norm(np.maximum(wide, 0) @ w["narrow.weight"].T)
+
+
+# ---- replaced-token detection (D2CSE, DiffCSE) --------------------------------------------------------------------
+
+
+def swap_some(ids_BL, mask_BL, starts, view_B, epoch):
+    """A source that replaces about a third of the tokens by their place and view; the first token stays."""
+    index = torch.from_numpy(starts)[:, None] + torch.arange(ids_BL.shape[1]) + view_B[:, None] + epoch
+    swap = (index % 3 == 0) & (mask_BL == 1)
+    swap[:, 0] = False
+    return torch.where(swap, 5 + (ids_BL + 7) % 30, ids_BL)
+
+
+def swap_none(ids_BL, mask_BL, starts, view_B, epoch):
+    return ids_BL
+
+
+def detector(encoder, source=swap_some, **options) -> ReplacedTokens:
+    torch.manual_seed(4)
+    term = ReplacedTokens(encoder, source, weight=0.5, **options)
+    with torch.no_grad():
+        term.head.weight.mul_(20)
+        term.head.bias.copy_(torch.tensor([0.3, -0.2]))
+    return term
+
+
+def expected_detection(encoder, term, batch, h, *, prefix, shift, normalize, body=None):
+    """The whole term in numpy: pass with ``h`` in front (None: the ordinary first token), head, cross-entropy."""
+    total = count = 0.0
+    head = {name: value.detach().double().numpy() for name, value in term.head.state_dict().items()}
+    for piece in batch.slices:
+        ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
+        corrupted = swap_some(piece.ids_BL, piece.mask_BL, piece.starts, piece.view_B, batch.epoch).numpy()
+        first = None if h is None else h[piece.places.numpy()]
+        last = reference_states(body or encoder.backbone, corrupted, mask, prefix, shift, first)[-1]
+        logits = last @ head["weight"].T + head["bias"]
+        labels = ((corrupted != ids) & (mask == 1)).astype(int)
+        assert 0 < labels.sum() < mask.sum()
+        losses = -np.take_along_axis(log_softmax(logits, axis=-1), labels[..., None], axis=-1)[..., 0]
+        if normalize != "positions":
+            losses = losses * mask
+        total += losses.sum()
+        count += {"positions": mask.size, "tokens": mask.sum(), "sum": len(mask)}[normalize]
+    return total / count
+
+
+def expected_embeddings(encoder, batch):
+    """What the loss compares, ``(V * B, D)``, from numpy alone."""
+    h = np.zeros((len(batch.projected_XD), WIDTH))
+    for piece in batch.slices:
+        ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
+        h[piece.places.numpy()] = reference_states(encoder.backbone, ids, mask, prefix_of(encoder), LENGTH)[-1][:, 0]
+    if encoder.projector == "batch_norm":
+        return batch_norm_projector(h, encoder.mlp.state_dict())
+    dense = {name: value.double().numpy() for name, value in encoder.mlp.state_dict().items()}
+    return np.tanh(reference.linear(h, dense, "dense"))
+
+
+@pytest.mark.parametrize("normalize", ["positions", "tokens", "sum"])
+@pytest.mark.parametrize("projector", ["tanh", "batch_norm"])
+def test_detection_equals_numpy(backbone, projector, normalize):
+    """D2CSE: the same prompts in both passes, the projected embedding in the place of ``[CLS]``."""
+    encoder = make_encoder(backbone, mlp="train_only", projector=projector).eval()
+    term = detector(encoder, normalize=normalize)
+    tolerance = 1e-4
+    if projector == "tanh":  # batch norm runs in float32
+        encoder.double(), term.double()
+        tolerance = 1e-9
+    with torch.no_grad():
+        batch = in_float64(encoder, embed_rows(encoder, make_table(backbone), ROWS, PLAN))
+        found = term(batch).item()
+    h = expected_embeddings(encoder, batch)
+    np.testing.assert_allclose(batch.projected_XD.numpy(), h, atol=tolerance)
+    expected = expected_detection(encoder, term, batch, h, prefix=prefix_of(encoder), shift=LENGTH, normalize=normalize)
+    assert found == pytest.approx(expected, rel=tolerance)
+    assert any((piece.mask_BL == 0).any() for piece in batch.slices)
+    assert len(batch.slices) == 3
+
+
+@pytest.mark.parametrize("discriminator", ["frozen", "copy"])
+def test_detection_without_prompts_equals_numpy(backbone, discriminator):
+    encoder = make_encoder(backbone).double().eval()
+    term = detector(encoder, discriminator=discriminator).double()
+    if term.copy is not None:
+        with torch.no_grad():  # a copy that has moved on
+            for weight in term.copy.parameters():
+                weight.mul_(1.1)
+    with torch.no_grad():
+        batch = in_float64(encoder, embed_rows(encoder, make_table(backbone), ROWS, PLAN))
+        found = term(batch).item()
+    expected = expected_detection(
+        encoder, term, batch, batch.projected_XD.numpy(), prefix=None, shift=0, normalize="positions", body=term.copy
+    )
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_gradient_reaches_the_prompts_through_the_embedding_too(backbone):
+    """Finite differences of the whole term; what is left without the embedding's gradient is not enough."""
+    encoder = make_encoder(backbone).double().eval()
+    term = detector(encoder).double()
+    table = make_table(backbone)
+    prompt = encoder.prompt.table
+
+    def value(detached=False):
+        batch = in_float64(encoder, embed_rows(encoder, table, ROWS, PLAN))
+        return term(replace(batch, projected_XD=batch.projected_XD.detach()) if detached else batch)
+
+    (gradient,) = torch.autograd.grad(value(), prompt)
+    (second_pass,) = torch.autograd.grad(value(detached=True), prompt)
+    entries = [(0, 0), (1, 40), (2, 77), (3, 191), tuple(divmod(int(gradient.abs().argmax()), prompt.shape[1]))]
+    for entry in entries:
+        values = []
+        for step in (1e-5, -1e-5):
+            with torch.no_grad():
+                prompt[entry] += step
+                values.append(value().item())
+                prompt[entry] -= step
+        assert gradient[entry].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-4, abs=1e-8)
+    assert (gradient - second_pass).norm() > 0.05 * gradient.norm()
+    assert second_pass.norm() > 0
+
+
+@pytest.mark.parametrize("discriminator", ["shared", "frozen", "copy"])
+@pytest.mark.parametrize("condition", [True, False])
+def test_what_detection_trains(bert, discriminator, condition):
+    encoder = make_encoder(bert).train()
+    term = detector(encoder, discriminator=discriminator, condition=condition, learning_rate=7e-6)
+    losses = Losses(NOTHING, [term])
+    batch = embed_rows(encoder, make_table(bert), ROWS, PLAN)
+    batch.projected_XD.retain_grad()
+    losses(batch)["loss"].backward()
+    assert (batch.projected_XD.grad is not None) == condition
+    assert (encoder.prompt.table.grad is not None) == (condition or discriminator == "shared")
+    assert term.head.weight.grad.abs().sum() > 0
+    assert all(weight.grad is None for weight in encoder.backbone.parameters())
+    head = {"loss.terms.replaced_tokens.head.weight", "loss.terms.replaced_tokens.head.bias"}
+    copied = {name: weight for name, weight in losses.trainable().items() if name not in head}
+    assert set(losses.trainable()) - set(copied) == head
+    if discriminator == "copy":
+        assert len(copied) == len(list(bert.parameters()))
+        blocks = [weight for name, weight in copied.items() if ".encoder." in name]
+        assert len(blocks) > 40
+        assert all(weight.grad is not None for weight in blocks)
+        assert losses.rates() == dict.fromkeys(copied, 7e-6)
+    else:
+        assert not copied
+        assert losses.rates() == {}
+
+
+def test_detection_without_condition_reads_the_ordinary_first_token(bert):
+    encoder = make_encoder(bert).double().eval()
+    term = detector(encoder, condition=False).double()
+    with torch.no_grad():
+        batch = in_float64(encoder, embed_rows(encoder, make_table(bert), ROWS, PLAN))
+        found = term(batch).item()
+        other = term(replace(batch, projected_XD=torch.randn_like(batch.projected_XD))).item()
+    expected = expected_detection(
+        encoder, term, batch, None, prefix=prefix_of(encoder), shift=LENGTH, normalize="positions"
+    )
+    assert found == other == pytest.approx(expected, rel=1e-9)
+
+
+def test_both_passes_share_a_draw_of_prompt_dropout_unless_asked_otherwise(bert):
+    """Without corruption, condition and other dropout, a second pass behind the same prompts repeats the first."""
+    bert.switch_dropout_off()
+    encoder = make_encoder(bert, dropout=0.5).train()
+    batch = embed_rows(encoder, make_table(bert), ROWS, PLAN)
+    for separate in (False, True):
+        term = detector(encoder, swap_none, condition=False, separate_draw=separate, normalize="tokens")
+        logits = [term.head(piece.tokens.states[-1])[piece.mask_BL == 1] for piece in batch.slices]
+        expected = -torch.cat(logits).log_softmax(-1)[:, 0].mean()
+        assert bool(torch.isclose(term(batch), expected, rtol=1e-6)) != separate
+
+
+def test_training_moves_the_copy_and_not_the_backbone(bert, tmp_path):
+    encoder, table = make_encoder(bert), make_table(bert)
+    term = detector(encoder, discriminator="copy", learning_rate=1e-3)
+    losses = Losses(build_objective(), [term])
+    before, copied = copies(bert.state_dict()), copies(term.copy.state_dict())
+    state = fit(encoder, losses, table, tmp_path)
+    assert sorted(group["peak"] for group in state.optimizer["param_groups"]) == [1e-3, 0.02]
+    assert all(torch.equal(before[name], weight) for name, weight in bert.state_dict().items())
+    moved = [name for name, weight in term.copy.state_dict().items() if not torch.equal(copied[name], weight)]
+    assert len(moved) > 40
+
+
+# ---- masked language modelling ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folders_with_head(tmp_path_factory):
+    root = tmp_path_factory.mktemp("heads")
+    return {family: make_backbone_folder(root / family, family, head=True) for family in ("bert", "roberta")}
+
+
+@pytest.fixture
+def with_head(folders_with_head, family):
+    return load_backbone(find_backbone(str(folders_with_head[family])))
+
+
+def masked_lm_term(encoder, *, share=0.4, weight=0.1) -> MaskedLm:
+    body = encoder.backbone
+    vocabulary = Vocabulary(46, body.special_ids["mask"], (*body.special_ids.values(), body.pad_id))
+    return MaskedLm(
+        encoder, load_mlm_head(body, wanted_by="objective.masked_lm.weight"), vocabulary,
+        weight=weight, mask_share=share, decay_rate=0.95, decay_steps=100, seed=8,
+    )  # fmt: skip
+
+
+def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
+    encoder = make_encoder(with_head, prompt=False).eval()
+    term = masked_lm_term(encoder)
+    plan = replace(PLAN, row_groups=1)
+    with torch.no_grad():
+        batch = replace(embed_rows(encoder, make_table(with_head), ROWS, plan), epoch=2)
+        found = term(batch).item()
+    (piece,) = batch.slices
+    ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
+    index = piece.starts[:, None] + np.arange(ids.shape[1])
+    masked, chosen = mask_tokens(ids, mask, index, piece.view_B.numpy(), term.vocabulary, share=0.4, seed=8, epoch=2)
+    assert chosen.sum() > 10
+    model = AutoModelForMaskedLM.from_pretrained(folders_with_head[family]).eval()
+    with torch.no_grad():
+        expected = model(
+            input_ids=torch.from_numpy(masked),
+            attention_mask=piece.mask_BL,
+            labels=torch.where(torch.from_numpy(chosen), piece.ids_BL, -100),
+        ).loss.item()
+    assert found == pytest.approx(expected, rel=1e-5)
+    with torch.no_grad():  # in slices by length: the same tokens are masked, the mean is over all of them
+        sliced = replace(embed_rows(encoder, make_table(with_head), ROWS, PLAN), epoch=2)
+        assert term(sliced).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_weight_of_masked_lm_sinks_by_a_real_exponent(with_head):
+    term = masked_lm_term(make_encoder(with_head))
+    assert [term.weight(step) for step in (0, 37, 100, 250)] == pytest.approx(
+        [0.1, 0.1 * 0.95**0.37, 0.095, 0.1 * 0.95**2.5], rel=1e-12
+    )
+    losses = Losses(build_objective(), [term])
+    encoder = term.encoder[0].eval()
+    with torch.no_grad():
+        batch = replace(embed_rows(encoder, make_table(with_head), ROWS, PLAN), step=37)
+        values = losses(batch)
+    expected = values["nt_xent"] + 0.1 * 0.95**0.37 * values["masked_lm"]
+    assert values["loss"].item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_masked_lm_reads_behind_the_same_prompt_draw(with_head, monkeypatch):
+    encoder = make_encoder(with_head, dropout=0.5).train()
+    batch = embed_rows(encoder, make_table(with_head), ROWS, PLAN)
+    seen, states = [], encoder.states
+
+    def spy(ids, mask, prefix, *rest):
+        seen.append(prefix)
+        return states(ids, mask, prefix, *rest)
+
+    monkeypatch.setattr(encoder, "states", spy)
+    masked_lm_term(encoder)(batch)
+    assert len(seen) == 3
+    assert all(prefix is piece.constants.prefix for prefix, piece in zip(seen, batch.slices, strict=True))
+    assert seen[0][0][0].shape[0] == len(batch.slices[0].places), "drawn for each row"
+
+
+def test_the_head_is_frozen_or_a_copy_is_trained(with_head, tmp_path):
+    table = make_table(with_head)
+    for trained in (False, True):
+        encoder = make_encoder(with_head)
+        term = masked_lm_term(encoder, weight=1.0)
+        if trained:
+            term.head.untie(with_head.model.embeddings.word_embeddings.weight)
+        losses = Losses(build_objective(), [term])
+        before, head = copies(with_head.state_dict()), copies(term.head.state_dict())
+        prompts = encoder.prompt.table.detach().clone()
+        fit(encoder, losses, table, tmp_path / str(trained))
+        assert not torch.equal(prompts, encoder.prompt.table)
+        assert all(torch.equal(before[name], weight) for name, weight in with_head.state_dict().items())
+        moved = {name for name, weight in term.head.state_dict().items() if not torch.equal(head[name], weight)}
+        names = {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias", "decoder"}
+        assert moved == (names if trained else set())
+        assert len(losses.trainable()) == len(moved)
+
+
+def test_masked_lm_of_a_batch_without_chosen_tokens_is_zero(with_head):
+    encoder = make_encoder(with_head).train()
+    value = masked_lm_term(encoder, share=0.0)(embed_rows(encoder, make_table(with_head), ROWS, PLAN))
+    value.backward()
+    assert value.item() == 0
+    assert not encoder.prompt.table.grad.any()
+
+
+# ---- Contrastive Tension ------------------------------------------------------------------------------------------
+
+
+def one_view(backbone, rows=40):
+    table = make_table(backbone, rows, "sentences")
+    return replace(table, columns=table.columns[:1])
+
+
+def test_contrastive_tension_equals_dot_products_by_hand(bert):
+    encoder = make_encoder(bert, prompt=False, pooler="mean", frozen=False).eval()
+    term = ContrastiveTension(encoder, weight=1.0, group=4)
+    with torch.no_grad():
+        for weight in term.second.parameters():
+            weight.add_(0.01 * torch.randn_like(weight))
+        batch = embed_rows(encoder, one_view(bert), np.arange(10), PLAN)
+        found = term(batch).item()
+        table, losses = one_view(bert).columns[0], []
+        for anchor in (0, 4):
+            for row in range(anchor, anchor + 4):
+                ids = [
+                    torch.from_numpy(table.ids[table.offsets[i] : table.offsets[i + 1]].astype(np.int64))[None]
+                    for i in (anchor, row)
+                ]
+                first, second = (
+                    model(x, torch.ones_like(x))[0] for model, x in zip((encoder, term.second.eval()), ids, strict=True)
+                )
+                losses.append(-F.logsigmoid((1 if row == anchor else -1) * (first @ second)).item())
+    assert found == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
+    encoder = make_encoder(bert, prompt=False, pooler="mean", frozen=False)
+    term = ContrastiveTension(encoder, weight=1.0, group=4)
+    first, second = copies(encoder.state_dict()), copies(term.second.state_dict())
+    assert all(torch.equal(first[name], weight) for name, weight in second.items())
+    fit(encoder, Losses(NOTHING, [term]), one_view(bert), tmp_path, learning_rate=1e-3, optimizer="rmsprop")
+    for before, model in ((first, encoder), (second, term.second)):
+        moved = [name for name, weight in model.state_dict().items() if not torch.equal(before[name], weight)]
+        assert len(moved) > 40
+    after = zip(encoder.trainable().values(), term.second.trainable().values(), strict=True)
+    assert not any(torch.equal(*pair) for pair in after if pair[0].numel() > 1000)
+    assert not any("second" in name for name in encoder.stored_weights())
+
+
+@pytest.mark.parametrize("rows", [3, 8])
+def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, rows):
+    encoder = make_encoder(bert, prompt=False, pooler="mean", frozen=False, mlp="train_only", projector="batch_norm")
+    term = ContrastiveTension(encoder, weight=1.0, group=4)
+    for model in (encoder, term.second):
+        model.eval()
+    with torch.no_grad():
+        values = [
+            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replace(PLAN, row_groups=groups)))
+            for view, groups in (("sentences", 1), ("sentences", 4), ("triplets", 2))
+        ]
+    assert values[0].item() == pytest.approx(values[1].item(), rel=1e-4)
+    assert all(torch.isfinite(value) for value in values)
+
+
+# ---- SG-OPT -------------------------------------------------------------------------------------------------------
+
+
+def test_self_guided_equals_numpy(backbone):
+    encoder = make_encoder(backbone, prompt=False, frozen=False).eval()
+    term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.0)
+    with torch.no_grad():
+        for weight in encoder.parameters():
+            weight.mul_(1.05)  # the clone stays behind
+        batch = embed_rows(encoder, one_view(backbone), ROWS, PLAN)
+        found = term(batch).item()
+
+    def unit(x):
+        w = {name: value.double().numpy() for name, value in term.project.state_dict().items()}
+        for layer in ("0", "2"):
+            x = reference.gelu(reference.linear(x, w, layer))
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    anchors, layers = np.zeros((5, WIDTH)), np.zeros((5, LAYERS + 1, WIDTH))
+    for piece in batch.slices:
+        ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
+        places = piece.places.numpy()
+        anchors[places] = reference_states(backbone, ids, mask)[-1][:, 0]
+        for number, state in enumerate(reference_states(term.clone, ids, mask)):
+            layers[places, number] = (state * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+    scores = np.einsum("id,jkd->ijk", unit(anchors), unit(layers)) / 0.1
+    losses = []
+    for i in range(5):
+        others = np.delete(scores[i], i, axis=0).ravel()
+        losses += [logsumexp([own, *others]) - own for own in scores[i, i]]
+    assert found == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
+    encoder = make_encoder(bert, prompt=False, frozen=False).eval()
+    torch.manual_seed(0)
+    term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=100.0)
+
+    def pull():
+        with torch.no_grad():
+            batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
+            values = []
+            for regularizer in (0.0, 100.0):
+                term.regularizer = regularizer
+                values.append(term(batch).item())
+        return values[1] - values[0]
+
+    assert pull() == 0
+    squares = 0.0
+    with torch.no_grad():
+        for weight in encoder.trainable().values():
+            change = 0.01 * torch.randn_like(weight)
+            weight.add_(change)
+            squares += change.double().square().sum().item()
+    assert pull() == pytest.approx(100 * squares, rel=1e-4)
+
+
+def test_the_clone_stays_and_the_projection_learns(bert, tmp_path):
+    encoder = make_encoder(bert, prompt=False, frozen=False)
+    term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1)
+    losses = Losses(NOTHING, [term])
+    before, start = copies(term.state_dict()), copies(encoder.state_dict())
+    fit(encoder, losses, one_view(bert), tmp_path, learning_rate=1e-3)
+    moved = {name for name, weight in term.state_dict().items() if not torch.equal(before[name], weight)}
+    assert moved == {f"project.{part}" for part in ("0.weight", "0.bias", "2.weight", "2.bias")}
+    assert sum(not torch.equal(start[name], weight) for name, weight in encoder.state_dict().items()) > 40
+    assert not any(module.training for module in term.clone.modules()), "the clone's dropout was on"
+
+
+# ---- momentum queue (ESimCSE) -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
+    encoder = make_encoder(bert, prompt=frozen, pooler="mean", frozen=frozen).train()
+    torch.manual_seed(3)
+    bystander = make_encoder(bert if frozen else load_backbone(bert.files), prompt=frozen, pooler="mean", frozen=frozen)
+    bystander.load_state_dict(encoder.state_dict())
+    queue, table = MomentumQueue(encoder, size=12, momentum=0.9), make_table(bert)
+    follower, kept, body = copies(encoder.trainable()), [], copies(bert.state_dict())
+    assert queue.negatives() is None
+    for step in range(4):
+        with torch.no_grad():
+            for weight in encoder.trainable().values():
+                weight.add_(0.05 * torch.randn_like(weight))
+        rows = np.arange(5) + 5 * step
+        batch = embed_rows(encoder, table, rows, PLAN)
+        queue.after_update(batch)
+        assert encoder.training and encoder.backbone.training and encoder.backbone.model.encoder.layer[0].training
+        for name, weight in encoder.trainable().items():
+            follower[name] = 0.9 * follower[name] + 0.1 * weight.detach()
+            bystander.get_parameter(name).data.copy_(follower[name])
+        with torch.no_grad():
+            new = embed_rows(bystander.eval(), table, rows, replace(PLAN, row_groups=1)).views[0]
+        bystander.train()
+        kept = [*new, *kept][:12]
+        found = queue.negatives()
+        assert found.shape == (min(5 * step + 5, 12), WIDTH)
+        torch.testing.assert_close(found, torch.stack(kept), atol=2e-5, rtol=0)
+        encoder.train()
+    assert not queue.negatives().requires_grad
+    if frozen:
+        assert queue.follower[0].backbone is encoder.backbone
+        assert all(torch.equal(body[name], weight) for name, weight in bert.state_dict().items())
+    else:
+        assert queue.follower[0].backbone is not encoder.backbone
+
+
+def test_queued_negatives_enter_the_denominator_and_carry_no_gradient(bert, tmp_path):
+    encoder, table = make_encoder(bert, pooler="mean"), make_table(bert, 40, "sentences")
+    losses = Losses(build_objective(temperature=0.1), queue=MomentumQueue(encoder, size=6, momentum=0.5))
+    batch = embed_rows(encoder.eval(), table, ROWS, PLAN)
+    with torch.no_grad():
+        losses.after_update(batch)
+    value = losses(batch)["nt_xent"]
+    first, second = (view.detach().double().numpy() for view in batch.views)
+    queue = losses.queue.negatives().double().numpy()
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    scores = unit(first) @ unit(np.concatenate([second, queue])).T / 0.1
+    assert value.item() == pytest.approx(-np.diag(log_softmax(scores, axis=1)).mean(), rel=1e-5)
+    value.backward()
+    assert encoder.prompt.table.grad.abs().sum() > 0
+    assert all(not buffer.requires_grad for buffer in losses.memory().values())
+    assert set(losses.memory()) >= {"queue.vectors", "queue.filled"}
+    assert losses.trainable() == {}
+
+
+def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
+    """All anchors are normalised together, whatever the slices."""
+    encoder = make_encoder(bert, mlp="train_only", projector="batch_norm").eval()
+    table, found = make_table(bert, 40, "sentences"), []
+    for groups in (1, 4):
+        queue = MomentumQueue(encoder, size=9, momentum=0.5)
+        queue.after_update(embed_rows(encoder, table, np.arange(9), replace(PLAN, row_groups=groups)))
+        found.append(queue.negatives())
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+    assert found[0].mean(dim=0).abs().max() < 1e-5, "not normalised over the anchors"
+
+
+# ---- terms with a read-out of their own ---------------------------------------------------------------------------
+
+
+def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
+    encoder = make_encoder(bert, pooler="cnn").eval()
+    with torch.no_grad():
+        batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
+        found = MutualInformation(1.0)(batch).item()
+        column, own, other, sentences, tokens = one_view(bert).columns[0], [], [], [], []
+        for row in ROWS:
+            ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))[None]
+            made = encoder.pooled(ids, torch.ones_like(ids), encoder.constants())
+            sentences.append(made.pooled_BD[0])
+            tokens.append(made.local_BLD[0])
+    for i, local in enumerate(tokens):
+        for j, sentence in enumerate(sentences):
+            scores = (local @ sentence).double()
+            (own if i == j else other).extend((F.softplus(-scores) if i == j else F.softplus(scores)).tolist())
+    assert found == pytest.approx(np.mean(own) + np.mean(other), rel=1e-5)
+    torch.testing.assert_close(batch.projected_XD, torch.stack(sentences), atol=1e-5, rtol=1e-5)
+
+
+def test_labels_follow_their_rows_through_the_classifier(bert):
+    encoder = make_encoder(bert, pooler="mean").eval()
+    torch.manual_seed(6)
+    term = NliSoftmax(encoder, weight=1.0)
+    labels = np.random.default_rng(3).integers(0, 3, 40)
+    table = replace(make_table(bert, 40, "pairs"), labels=labels)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, PLAN)
+        found = term(batch).item()
+        losses = []
+        for row in ROWS:
+            views = []
+            for column in table.columns:
+                ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))
+                views.append(encoder(ids[None], torch.ones_like(ids[None]))[0].double().numpy())
+            u, v = views
+            w, b = (value.detach().double().numpy() for value in term.classify.parameters())
+            losses.append(-log_softmax(w @ np.concatenate([u, v, abs(u - v)]) + b)[labels[row]])
+    assert batch.labels_B.tolist() == labels[ROWS].tolist()
+    assert found == pytest.approx(np.mean(losses), rel=1e-5)
+    assert set(Losses(NOTHING, [term]).trainable()) == {
+        f"loss.terms.nli_softmax.classify.{part}" for part in ("weight", "bias")
+    }
