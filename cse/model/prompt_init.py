@@ -34,11 +34,11 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
     if prompt.kind == INPUT:
         prompt.table.copy_(words_1PD[0])
         return
-    was_training = backbone.training
-    backbone.eval()
+    was_training = backbone.model.training
+    backbone.model.eval()
     mask_1P = torch.ones_like(ids_1P)
     states = backbone.run(backbone.embed(words_1PD, backbone.positions(mask_1P, 0)), mask_1P, None)[:-1]
-    backbone.train(was_training)
+    backbone.model.train(was_training)
     if prompt.kind == "hidden_state":
         table = torch.cat(states)  # (layers, P, D)
         prompt.table.copy_(table.mean(dim=0, keepdim=True) if prompt.shared else table)

@@ -7,17 +7,28 @@ import math
 import numpy as np
 
 
-def hidden_states(weights, ids_BL, mask_BL, *, layers, heads, prefix, shift, family, pad_id, eps):
-    """Outputs of the embeddings and of every layer, each (B, L, D); ``prefix`` has one (key, value) (P, D) a layer."""
+def hidden_states(
+    weights, ids_BL, mask_BL, *, layers, heads, prefix, shift, family, pad_id, eps, words=None, front=None, pushed=0
+):
+    """Outputs of the embeddings and of every layer, each (B, L, D); ``prefix`` has one (key, value) (P, D) a layer.
+
+    ``words`` (B, L, D) stands in for the word vectors of the ids, ``front`` (P, D) goes through all layers before the
+    tokens (normalised, without position or type), ``pushed`` (B, L) is added to the positions.
+    """
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     rows, length = ids_BL.shape
     if family == "bert":
         positions = np.broadcast_to(np.arange(length) + shift, (rows, length))
     else:
         positions = np.where(mask_BL == 1, mask_BL.cumsum(axis=1) + shift + pad_id, pad_id)
-    x = w["embeddings.word_embeddings.weight"][ids_BL]
+    positions = positions + pushed
+    x = w["embeddings.word_embeddings.weight"][ids_BL] if words is None else words
     x = x + w["embeddings.position_embeddings.weight"][positions] + w["embeddings.token_type_embeddings.weight"][0]
     x = norm(x, w, "embeddings.LayerNorm", eps)
+    if front is not None:
+        before = np.broadcast_to(norm(front, w, "embeddings.LayerNorm", eps), (rows, *front.shape))
+        x = np.concatenate([before, x], axis=1)
+        mask_BL = np.concatenate([np.ones((rows, len(front)), dtype=mask_BL.dtype), mask_BL], axis=1)
     states = [x]
     for layer in range(layers):
         name = f"encoder.layer.{layer}."

@@ -1,0 +1,171 @@
+"""Shared prompts, input prompts, the [CLS] prompt, and where a prompt starts from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError
+from cse.model.backbone import find_backbone, load_backbone
+from cse.model.checkpoint import load_checkpoint, save_checkpoint
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompt_init import start_from_checkpoint, start_from_text
+from cse.model.prompts import PROMPT_KINDS, Prompt
+from tests.model import reference
+from tests.model.test_prompts import numpy_weights
+
+
+def make_prompt(backbone, kind, length=5, **options) -> Prompt:
+    torch.manual_seed(4)
+    return Prompt(kind, backbone, length=length, dropout=0.0, init_std=0.7, **options)
+
+
+def outputs(backbone, ids_BL, mask_BL, family, shift, **more):
+    return reference.hidden_states(
+        numpy_weights(backbone), ids_BL.numpy(), mask_BL.numpy(), layers=backbone.layers, heads=backbone.heads,
+        prefix=None, shift=shift, family=family, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
+        **more,
+    )[-1]  # fmt: skip
+
+
+# ---- shared by all layers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
+def test_a_shared_prompt_is_the_separate_one_with_its_table_repeated(backbone, batch, kind):
+    shared = make_prompt(backbone, kind, shared=True)
+    separate = make_prompt(backbone, kind)
+    repeats = (1, backbone.layers) if kind == "key_value" else (backbone.layers, 1, 1)
+    with torch.no_grad():
+        separate.table.copy_(shared.table.repeat(*repeats))
+        found, expected = (SentenceEncoder(backbone, prompt, pooler="mean")(*batch) for prompt in (shared, separate))
+    torch.testing.assert_close(found, expected)
+    assert shared.table.numel() * backbone.layers == separate.table.numel()
+
+
+@pytest.mark.parametrize(("kind", "shared"), [("key_value", True), ("hidden_state", True), ("input", False)])
+def test_gradients_equal_finite_differences(bert, kind, shared):
+    encoder = SentenceEncoder(bert, make_prompt(bert, kind, shared=shared), pooler="mean").double()
+    ids_BL, mask_BL = torch.tensor([[2, 9, 11, 3], [2, 7, 3, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+
+    def loss() -> torch.Tensor:
+        return encoder(ids_BL, mask_BL).sin().sum()
+
+    loss().backward()
+    table = encoder.prompt.table
+    for place in ([0] * table.dim(), [-1] * table.dim(), [0] * (table.dim() - 1) + [-1]):
+        index = tuple(place)
+        with torch.no_grad():
+            table[index] += 1e-6
+            up = loss()
+            table[index] -= 2e-6
+            down = loss()
+            table[index] += 1e-6
+        assert table.grad[index].item() == pytest.approx((up - down).item() / 2e-6, rel=1e-4, abs=1e-8)
+
+
+# ---- before the first layer ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pooler", ["cls", "mean"])
+@pytest.mark.parametrize("shift", [True, False])
+def test_an_input_prompt_passes_through_all_layers(backbone, family, batch, pooler, shift):
+    encoder = SentenceEncoder(backbone, make_prompt(backbone, "input"), pooler=pooler, position_shift=shift)
+    ids_BL, mask_BL = batch
+    front = encoder.prompt.table.detach().double().numpy()
+    last = outputs(backbone, ids_BL, mask_BL, family, 5 if shift else 0, front=front)[:, 5:]
+    mask = mask_BL.numpy()[..., None]
+    expected = last[:, 0] if pooler == "cls" else (last * mask).sum(axis=1) / mask.sum(axis=1)
+    with torch.no_grad():
+        np.testing.assert_allclose(encoder(ids_BL, mask_BL).numpy(), expected, atol=2e-5)
+    assert encoder.prefix() is None
+
+
+# ---- [CLS] prompt -------------------------------------------------------------------------------------------------
+
+
+def test_the_cls_prompt_starts_as_the_backbones_own_and_replaces_that_word_alone(backbone, family, batch):
+    ids_BL, mask_BL = batch
+    ids_BL = ids_BL.clone()
+    ids_BL[:, 0] = backbone.special_ids["cls"]
+    encoder = SentenceEncoder(backbone, cls=True, pooler="mean")
+    with torch.no_grad():
+        bare = SentenceEncoder(backbone, pooler="mean")(ids_BL, mask_BL)
+        assert torch.equal(encoder(ids_BL, mask_BL), bare)
+        encoder.cls.add_(torch.linspace(-1, 1, 32))
+        found = encoder(ids_BL, mask_BL).numpy()
+    words = numpy_weights(backbone)["embeddings.word_embeddings.weight"].astype(np.float64)[ids_BL.numpy()]
+    words[:, 0] = encoder.cls.detach().numpy()
+    last = outputs(backbone, ids_BL, mask_BL, family, 0, words=words)
+    mask = mask_BL.numpy()[..., None]
+    np.testing.assert_allclose(found, (last * mask).sum(axis=1) / mask.sum(axis=1), atol=2e-5)
+    assert list(encoder.trainable()) == ["cls"]
+
+
+# ---- where a prompt starts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", PROMPT_KINDS)
+@pytest.mark.parametrize("network", ["mlp", "lstm"])
+def test_a_reparametrised_prompt_is_stored_as_a_plain_one(bert, tmp_path, network, kind, shared):
+    if kind == "input" and shared:
+        pytest.skip("an input prompt belongs to one layer")
+    options = {"shared": shared, "reparametrize": network, "reparametrize_width": 16}
+    encoder = SentenceEncoder(bert, make_prompt(bert, kind, **options))
+    assert all(name.startswith("prompt.network.") for name in encoder.trainable())
+    assert list(encoder.stored_weights()) == ["prompt.table"]
+    assert encoder.prompt.values().shape == make_prompt(bert, kind, shared=shared).table.shape
+    save_checkpoint(encoder, tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.prompt.network is None
+    sentences = ["the cat sleeps", "a dog"]
+    np.testing.assert_allclose(loaded.encode(sentences), encoder.encode(sentences), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
+def test_a_prompt_from_a_text_gives_the_keys_and_values_of_the_text(backbone, kind):
+    prompt = make_prompt(backbone, kind, length=4)
+    start_from_text(prompt, backbone, "the cat sleeps")
+    ids = backbone.tokenizer.encode("the cat sleeps the", add_special_tokens=False).ids
+    ids_BL = torch.tensor([ids])
+    with torch.no_grad():
+        states = backbone.model(input_ids=ids_BL, output_hidden_states=True).hidden_states
+        for (key_HPK, value_HPK), state, block in zip(prompt(backbone, 1), states, backbone.blocks, strict=False):
+            layer = block.attention.self
+            for found, expected in ((key_HPK, layer.key(state[0])), (value_HPK, layer.value(state[0]))):
+                torch.testing.assert_close(found.transpose(0, 1).flatten(1), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_input_prompt_from_a_long_text_takes_its_first_words(bert):
+    prompt = make_prompt(bert, "input", length=2)
+    start_from_text(prompt, bert, "the cat sleeps near the river")
+    ids = bert.tokenizer.encode("the cat", add_special_tokens=False).ids
+    assert torch.equal(prompt.table, bert.words(torch.tensor(ids)))
+    with pytest.raises(CseError, match="the text has no tokens"):
+        start_from_text(prompt, bert, "   ")
+
+
+def test_a_prompt_from_a_checkpoint(bert, tmp_path):
+    trained = SentenceEncoder(bert, make_prompt(bert, "key_value"))
+    save_checkpoint(trained, tmp_path)
+    fresh = Prompt("key_value", bert, length=5, dropout=0.0, init_std=0.1)
+    start_from_checkpoint(fresh, tmp_path)
+    assert torch.equal(fresh.table, trained.prompt.table)
+    for problem, prompt in {
+        "has shape": make_prompt(bert, "key_value", length=6),
+        "starts at random": make_prompt(bert, "key_value", reparametrize="mlp"),
+    }.items():
+        with pytest.raises(CseError, match=problem) as caught:
+            start_from_checkpoint(prompt, tmp_path)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(CseError, match="cannot read a checkpoint"):
+        start_from_checkpoint(fresh, tmp_path / "nowhere")
+
+
+def test_another_family_is_refused(tiny_folders):
+    files = find_backbone(str(tiny_folders["roberta"]))
+    assert load_backbone(files, family="roberta").family == "roberta"
+    with pytest.raises(CseError, match=r"backbone\.family: these settings were made for the bert family, .* roberta"):
+        load_backbone(files, family="bert")

@@ -1,0 +1,99 @@
+"""A tiny backbone with its head, a generator, and prepared rows of each view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.data.scored import ScoredPairs
+from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.settings.load import check_settings, set_key
+from cse.settings.tree import Settings
+from tests.conftest import WORDS, make_backbone_folder
+
+LABELS = ("entailment", "neutral", "contradiction")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """Folders of a backbone with and without its MLM head, generators, and a file of word vectors."""
+    root = tmp_path_factory.mktemp("models")
+    rng = np.random.default_rng(0)
+    words = root / "glove.txt"
+    lines = [" ".join([word, *(f"{x:.4f}" for x in rng.normal(size=12))]) for word in WORDS]
+    words.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return {
+        "bert": make_backbone_folder(root / "bert", "bert", head=True),
+        "headless": make_backbone_folder(root / "headless", "bert"),
+        "roberta": make_backbone_folder(root / "roberta", "roberta", head=True),
+        "generator": make_backbone_folder(root / "generator", "bert", seed=1, head=True, num_hidden_layers=1),
+        "words": words,
+    }
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> dict[str, Path]:
+    """Prepared folders by view, with dev pairs and one task."""
+    rng = np.random.default_rng(1)
+
+    def text() -> str:
+        return " ".join(rng.choice(WORDS, int(rng.integers(2, 9))))
+
+    def pairs(name: str) -> ScoredPairs:
+        first, second = [text() for _ in range(20)], [text() for _ in range(20)]
+        return ScoredPairs(name, first, second, rng.uniform(0, 5, 20), ["all"] * 20)
+
+    rows = {
+        "sentences": [(text(),) for _ in range(60)],
+        "triplets": [(text(), text(), text()) for _ in range(24)],
+        "labelled": [(text(), text(), LABELS[i % 3]) for i in range(24)],
+    }
+    folders = {}
+    for view, lines in rows.items():
+        folders[view] = folder = tmp_path_factory.mktemp(view)
+        write_rows(folder / TRAIN_FILE, view, lines)
+        write_pairs(folder / DEV_FILE, [pairs("dev")])
+        write_pairs(folder / TASKS_FILE, [pairs("task")])
+    return folders
+
+
+@pytest.fixture
+def settings(models) -> Callable[..., Settings]:
+    """Settings of a quick unsupervised run with some values changed: ``settings({"train.seed": 1})``."""
+
+    def make(changes: dict | None = None) -> Settings:
+        tree: dict = {}
+        quick = {
+            "data.view": "sentences",
+            "backbone.name": str(models["bert"]),
+            "prompt.length": 4,
+            "objective.energy_hinge.weight": 0.0,
+            "train.batch_size": 8,
+            "train.max_length": 12,
+            "train.epochs": 2,
+            "train.eval_every": 5,
+            "train.precision": "fp32",
+            "train.device": "cpu",
+            "evaluation.device": "cpu",
+        }
+        for key, value in (quick | (changes or {})).items():
+            set_key(tree, key, value)
+        return check_settings(tree, where="test")
+
+    return make
+
+
+REPLACED = {
+    "objective.replaced_tokens.weight": 0.5,
+    "objective.replaced_tokens.generator_dropout": False,
+    "objective.replaced_tokens.corruption": "prepared",
+}
+
+
+@pytest.fixture
+def prepared_corruption(models) -> dict:
+    """Changes that train with replaced tokens prepared by the tiny generator."""
+    return REPLACED | {"objective.replaced_tokens.generator": str(models["generator"])}

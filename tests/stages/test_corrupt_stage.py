@@ -1,0 +1,64 @@
+"""Stage ``corrupt``: the same bytes for the same seed, and a folder that says so where there is nothing to do."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.stages.corrupt import corrupt_stage
+from tests.cli.workspace import contents
+
+
+def test_a_folder_that_says_that_nothing_is_wanted(settings, data, tmp_path, capsys):
+    for changes in ({}, {"objective.replaced_tokens.weight": 0.1}):
+        corrupt_stage(settings(changes), prepared=data["sentences"], corrupted=tmp_path / "out")
+        assert list(contents(tmp_path / "out")) == ["corruption.json"]
+        assert json.loads((tmp_path / "out/corruption.json").read_text()) == {"corruption": "none"}
+        assert "nothing to corrupt beforehand" in capsys.readouterr().out
+
+
+def test_the_same_seed_gives_the_same_bytes(settings, data, prepared_corruption, tmp_path):
+    for name, seed in (("one", 1), ("two", 1), ("other", 2)):
+        changed = settings(prepared_corruption | {"train.seed": seed})
+        corrupt_stage(changed, prepared=data["triplets"], corrupted=tmp_path / name)
+    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
+    arrays = {f"epoch-{epoch}-view-{view}.npy" for epoch in range(2) for view in range(3)}
+    assert set(one) == arrays | {"corruption.json", "rows.json"}
+    assert one == two
+    assert all(one[name] != other[name] for name in arrays)
+    facts = json.loads(one["corruption.json"])
+    assert (facts["corruption"], facts["rows"], facts["epochs"]) == ("prepared", 24, 2)
+    assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator"]
+    assert np.load(tmp_path / "one/epoch-0-view-0.npy").dtype == np.int32
+
+
+def test_an_old_corruption_is_replaced_whole(settings, data, prepared_corruption, tmp_path):
+    out = tmp_path / "out"
+    corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=out)
+    assert len(contents(out)) == 6
+    corrupt_stage(settings(), prepared=data["sentences"], corrupted=out)
+    assert len(contents(out)) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("roberta", r"has another vocabulary \(46 tokens\) than the backbone .*; take a generator of the same family"),
+        ("headless", r"has no MLM head"),
+    ],
+)
+def test_a_generator_that_cannot_serve_leaves_the_old_folder(
+    settings, data, models, prepared_corruption, tmp_path, model, message
+):
+    out = tmp_path / "out"
+    corrupt_stage(settings(), prepared=data["sentences"], corrupted=out)
+    before = contents(out)
+    changed = settings(prepared_corruption | {"objective.replaced_tokens.generator": str(models[model])})
+    with pytest.raises(CseError, match=rf"^objective.replaced_tokens.generator: .*{message}") as error:
+        corrupt_stage(changed, prepared=data["sentences"], corrupted=out)
+    assert "\n" not in str(error.value)
+    assert contents(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -1,0 +1,255 @@
+"""Stage ``train``: what it publishes, and mistakes of a user's that end in one line before any training step."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import cse.stages.train as stage
+from cse.errors import CseError
+from cse.evaluation.sts import dev_score
+from cse.model.encoder import SentenceEncoder
+from cse.model.generator import MaskedLmGenerator
+from cse.stages.corrupt import corrupt_stage
+from cse.stages.evaluate import evaluate_stage
+from cse.stages.train import train_stage
+from tests.cli.workspace import contents
+
+SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
+UNTRAINED = {"train.parameters": "none", "prompt.kind": "none"}
+
+
+@pytest.fixture
+def run(data, tmp_path):
+    """Train into a folder of the test's own and return its metrics."""
+
+    def call(settings, name="run", view="sentences"):
+        folder = tmp_path / name
+        train_stage(
+            settings,
+            prepared=data[view],
+            corrupted=tmp_path / "corrupted",
+            checkpoint=folder / "checkpoint",
+            metrics=folder / "train.json",
+            plots=folder / "plots",
+            scratch=tmp_path / "scratch",
+        )
+        return json.loads((folder / "train.json").read_text(encoding="utf-8"))
+
+    return call
+
+
+def table(path):
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def leftovers(tmp_path):
+    return [path for kind in ("tmp", "old") for path in tmp_path.rglob(f".*.{kind}-*")]
+
+
+# ---- what is published --------------------------------------------------------------------------------------------
+
+
+def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path, capsys):
+    facts = run(settings())
+    assert facts["steps"] == 16
+    assert facts["best_step"] in (5, 10, 15, 16)
+    assert facts["parameters"]["trained"] == facts["parameters"]["prompts"] == 4 * 2 * 3 * 32
+    assert len(table(tmp_path / "run/plots/dev.csv")) == 4
+    assert {"step", "loss", "nt_xent"} <= set(table(tmp_path / "run/plots/train.csv")[0])
+    assert SentenceEncoder.load(tmp_path / "run/checkpoint").encode(SENTENCES).shape == (3, 32)
+    assert not list((tmp_path / "scratch/resume").iterdir())
+    assert not leftovers(tmp_path)
+    assert "trained 16 steps, dev Spearman" in capsys.readouterr().out
+
+
+def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, data, tmp_path):
+    facts = run(settings(UNTRAINED | {"pooler.kind": "mean_first_last"}))
+    assert "steps" not in facts
+    assert facts["parameters"]["trained"] == 0
+    loaded = SentenceEncoder.load(tmp_path / "run/checkpoint")
+    assert loaded.pooler == "mean_first_last"
+    bare = SentenceEncoder(SentenceEncoder.load(models["bert"]).backbone, pooler="mean_first_last")
+    assert np.array_equal(loaded.encode(SENTENCES), bare.encode(SENTENCES))
+    assert facts["dev_spearman"] == pytest.approx(dev_score(bare, stage.PreparedData(data["sentences"]).dev), abs=1e-4)
+    for name in ("train", "dev"):
+        assert table(tmp_path / f"run/plots/{name}.csv") == []
+        assert (tmp_path / f"run/plots/{name}.csv").read_text(encoding="utf-8").startswith("step,")
+
+
+@pytest.mark.parametrize("changes", [UNTRAINED, {}], ids=["untrained", "trained"])
+@pytest.mark.parametrize("post", [{"post.kind": "whitening", "post.dimension": 8}, {"post.kind": "flow"}])
+def test_post_processing_is_fitted_stored_and_evaluated(run, settings, data, tmp_path, changes, post):
+    chosen = settings(changes | post)
+    facts = run(chosen)
+    loaded = SentenceEncoder.load(tmp_path / "run/checkpoint")
+    vectors = loaded.encode(SENTENCES, normalize=False)
+    assert vectors.shape == (3, 8 if "post.dimension" in post else 32)
+    assert facts["dev_spearman"] == pytest.approx(
+        dev_score(loaded, stage.PreparedData(data["sentences"]).dev), abs=1e-3
+    )
+    if chosen.post.kind == "whitening":
+        sentences = list(dict.fromkeys(stage.PreparedData(data["sentences"]).train["sent0"]))
+        white = loaded.encode_cut(sentences, 64, normalize=False).astype(np.float64)
+        np.testing.assert_allclose(np.cov(white.T), np.eye(8), atol=1e-3)
+    evaluate_stage(
+        chosen,
+        prepared=data["sentences"],
+        checkpoint=tmp_path / "run/checkpoint",
+        metrics=tmp_path / "evaluation.json",
+        plot=tmp_path / "sts.csv",
+    )
+    assert "task" in json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))["trained"]
+
+
+def test_the_same_settings_give_the_same_bytes(run, settings, tmp_path):
+    changes = {"objective.masked_lm.weight": 0.1, "objective.nt_xent.queue": 10, "pooler.mlp": "train_only"}
+    for name in ("one", "two"):
+        run(settings(changes), name)
+    one, two = (contents(tmp_path / name / "checkpoint") for name in ("one", "two"))
+    assert one == two
+    assert list(load_file(tmp_path / "one/checkpoint/weights.safetensors")) == ["prompt.table"]
+
+
+# ---- corruption prepared before training --------------------------------------------------------------------------
+
+
+def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_memory(
+    run, settings, data, prepared_corruption, tmp_path, monkeypatch
+):
+    corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
+    alive = []
+
+    def count(*arguments):
+        gc.collect()
+        alive.append(sum(type(thing) is MaskedLmGenerator for thing in gc.get_objects()))
+        return dev_score(*arguments)
+
+    monkeypatch.setattr(stage, "dev_score", count)
+    for corruption, generators in (("prepared", 0), ("on_the_fly", 1)):
+        alive.clear()
+        run(settings(prepared_corruption | {"objective.replaced_tokens.corruption": corruption}), corruption)
+        assert alive == [generators] * 4
+    made, live = (contents(tmp_path / name / "checkpoint") for name in ("prepared", "on_the_fly"))
+    assert made == live
+    plain = run(settings(), "plain")
+    assert contents(tmp_path / "plain/checkpoint")["weights.safetensors"] != made["weights.safetensors"]
+    assert "generator" not in plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective.replaced_tokens.mask_share": 0.2}, "was made with mask_share 0.3, wanted is 0.2"),
+        ({"train.seed": 7}, "was made with seed 42, wanted is 7"),
+        ({"objective.replaced_tokens.generator": "unigram"}, "was made with generator '.*', wanted is 'unigram'"),
+        ({"train.epochs": 3}, "epoch-2-view-0.npy: missing or cut off"),
+        ({"train.max_length": 5}, "epoch-0-view-0.npy: was made for other rows"),
+    ],
+)
+def test_rows_that_were_corrupted_for_other_settings_are_refused(
+    run, settings, data, prepared_corruption, tmp_path, changes, message
+):
+    corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
+    refused(run, settings(prepared_corruption | changes), rf"{message}; run `cse prepare` \(or `dvc repro`\) again")
+
+
+def test_a_corruption_that_was_never_made_is_one_line(run, settings, data, prepared_corruption, tmp_path):
+    refused(run, settings(prepared_corruption), "corruption.json: missing or cut off; run `cse prepare`")
+    corrupt_stage(settings(), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
+    refused(run, settings(prepared_corruption), "corrupted: holds no corrupted rows; run `cse prepare`")
+
+
+# ---- mistakes -----------------------------------------------------------------------------------------------------
+
+
+def refused(run, settings, message, view="sentences"):
+    """The stage refuses in one line, before it takes a step."""
+
+    def no_step(*_, **__):
+        raise AssertionError("a training step was taken")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cse.training.loop.encode_batch", no_step)
+        with pytest.raises(CseError, match=message) as error:
+            run(settings, view=view)
+    assert "\n" not in str(error.value)
+
+
+def test_labelled_rows_with_a_contrastive_objective(run, settings):
+    refused(run, settings(), r"holds labelled rows, but objective.nt_xent compares positives", "labelled")
+
+
+def test_rows_without_labels_for_the_classifier(run, settings):
+    changes = {"data.view": "labelled", "objective.nt_xent.weight": 0.0, "objective.nli_softmax.weight": 1.0}
+    refused(run, settings(changes), r"holds sentences, but objective.nli_softmax needs labelled; run `cse prepare`")
+
+
+def test_masked_lm_on_a_backbone_without_a_head(run, settings, models):
+    changes = {"backbone.name": str(models["headless"]), "objective.masked_lm.weight": 0.1}
+    refused(run, settings(changes), r"^objective.masked_lm.weight: .*headless has no MLM head; backbones that have one")
+
+
+def test_a_generator_with_another_vocabulary(run, settings, models):
+    changes = {
+        "objective.replaced_tokens.weight": 0.1,
+        "objective.replaced_tokens.generator": str(models["roberta"]),
+    }
+    refused(run, settings(changes), r"^objective.replaced_tokens.generator: .*roberta has another vocabulary")
+
+
+def test_a_template_that_leaves_no_room_for_a_sentence(run, settings):
+    changes = {
+        "template.text": "a b c d e f {sentence} h i j {mask}",
+        "pooler.kind": "mask",
+        "prompt.kind": "none",
+        "train.parameters": "full",
+    }
+    refused(
+        run, settings(changes), r"^template.text: .* has 12 tokens, which leaves none of the 12 of train.max_length"
+    )
+
+
+def test_a_backbone_of_another_family_than_the_preset_is_for(run, settings):
+    refused(
+        run, settings({"backbone.family": "roberta"}), r"^backbone.family: these settings were made for the roberta"
+    )
+
+
+def test_word_vectors_are_not_trained(run, settings, models):
+    changes = {"backbone.name": str(models["words"]), "prompt.kind": "none", "train.parameters": "full"}
+    message = r"^train.parameters: .*glove.txt holds word vectors, which are not trained; set it to none"
+    refused(run, settings(changes), message)
+
+
+def test_sentences_longer_than_the_position_table(run, settings):
+    refused(run, settings({"train.max_length": 40}), r"^prompt.length: 4 leaves 36 of the 40 positions")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prompt.length": 0}, "prompt.length: 0 vectors are no prompt"),
+        ({"objective.replaced_tokens.weight": -0.1}, "objective.replaced_tokens.weight: input should be greater than"),
+        ({"objective.masked_lm.weight": -1.0}, "objective.masked_lm.weight: input should be greater than"),
+        ({"objective.energy_hinge.margin": 2.5}, "objective.energy_hinge.margin: input should be less than or equal"),
+        ({"objective.energy_hinge.margin": -0.1}, "objective.energy_hinge.margin: input should be greater than"),
+    ],
+)
+def test_values_out_of_range_are_refused_when_the_settings_are_read(settings, changes, message):
+    with pytest.raises(CseError, match=re.escape(message)) as error:
+        settings(changes)
+    assert "\n" not in str(error.value)
+
+
+def test_no_gpu_was_seen_but_named(run, settings):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    refused(run, settings({"train.device": "cuda"}), r"^device: cuda was named, but torch sees no GPU")
