@@ -284,7 +284,10 @@ class SentenceEncoder(nn.Module):
                 template_B = torch.zeros_like(length_B)
             pooled_BD = read_at(states[-1], length_B - 1 - self._per_template("tail", template_B))
             if constants.noise_TND is not None:
-                noise_BD = constants.noise_TND[template_B, length_B - self._per_template("ids", template_B)]
+                words_B = length_B - self._per_template("ids", template_B)
+                noise_BD = constants.noise_TND[template_B, words_B]
+                # an empty text is its own noise: exactly, or normalising would blow up the rounding error
+                pooled_BD = torch.where(words_B[:, None] == 0, noise_BD.to(pooled_BD.dtype), pooled_BD)
         else:
             counted_BL = self.backbone.known(ids_BL, mask_BL)
             pooled_BD = pool(self.pooler, states, counted_BL, 0 if self.first_layer == "embeddings" else 1)

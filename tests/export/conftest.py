@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from cse.model.backbone import find_backbone, load_backbone
-from tests.export.exports import ROWS, Exported, export, make_encoder
+from tests.export.exports import PARTS, ROWS, Exported, export, make_encoder
 
 
 def build(tiny_folders, row):
-    family, kind, options = ROWS[row]
+    family, kind, options = (ROWS | PARTS)[row]
     return make_encoder(load_backbone(find_backbone(str(tiny_folders[family]))), kind, **options)
 
 
@@ -28,6 +28,12 @@ def exports(tiny_folders, tmp_path_factory) -> Callable[[str], Exported]:
 @pytest.fixture(scope="session", params=ROWS)
 def exported(request, exports) -> Exported:
     """Each row's encoder beside its bundle; do not change either."""
+    return exports(request.param)
+
+
+@pytest.fixture(scope="session", params=PARTS)
+def exported_part(request, exports) -> Exported:
+    """Each part's encoder beside its bundle; do not change either."""
     return exports(request.param)
 
 

@@ -26,13 +26,13 @@ from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, sha256, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.export.exports import ROWS, SENTENCES, export
+from tests.export.exports import PARTS, ROWS, SENTENCES, export
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_rows_cover_every_value():
-    families, kinds, options = zip(*ROWS.values(), strict=True)
+    families, kinds, options = zip(*ROWS.values(), *PARTS.values(), strict=True)
     assert set(families) == {"bert", "roberta"}
     assert set(kinds) == {None, *PROMPT_KINDS}
     assert {row["pooler"] for row in options} == set(POOLERS)
@@ -100,7 +100,8 @@ def test_prompts_are_constants_and_not_inputs(exported):
     for block in wanted:
         same = [c for c in constants if c.size == block.size and np.array_equal(c.ravel(), block.ravel())]
         assert len(same) == 1, "a prompt is stored once, after its projections"
-    assert len(wanted) == (0 if exported.encoder.prompt is None else 6)
+    deep = exported.encoder.prompt is not None and exported.encoder.prompt.deep
+    assert len(wanted) == (6 if deep else 0)
 
 
 def test_batch_and_length_are_free(exported):

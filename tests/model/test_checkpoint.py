@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,26 +15,38 @@ from cse.errors import CseError
 from cse.model.backbone import MINILM, find_backbone, load_backbone
 from cse.model.checkpoint import CONFIG_FILE, WEIGHTS_FILE, is_checkpoint, load_checkpoint, save_checkpoint
 from cse.model.encoder import SentenceEncoder
+from cse.model.mlm_head import load_mlm_head
+from cse.model.post import fit_flow, fit_whitening
 from cse.model.prompts import Prompt
+from cse.model.template import make_template
 from tests.conftest import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
-ROWS = {
+TEMPLATE = "the man reads {sentence} near {mask} ."
+ROWS: dict[str, dict[str, Any]] = {
     "key_value": {"kind": "key_value", "pooler": "mean"},
     "no position shift": {"kind": "key_value", "position_shift": False},
     "hidden_state": {"kind": "hidden_state", "pooler": "mean_first_last", "first_layer": "block1"},
     "mlp always": {"kind": "key_value", "mlp": "always"},
     "mlp train_only": {"kind": "key_value", "mlp": "train_only"},
     "full": {"kind": None, "frozen": False},
+    "input": {"kind": "input", "pooler": "mean", "position_shift": False},
+    "shared": {"kind": "key_value", "shared": True},
+    "cls prompt cnn": {"kind": None, "cls": True, "pooler": "cnn"},
+    "template": {"kind": "hidden_state", "pooler": "mask", "template": {"text": TEMPLATE, "end_with_period": True}},
+    "trained template": {
+        "kind": None, "pooler": "mask", "denoise": "always", "template": {"text": TEMPLATE, "trained": True},
+    },
     "full with prompt": {"kind": "key_value", "frozen": False, "mlp": "always"},
-}
+}  # fmt: skip
 
 
-def make_encoder(backbone, kind="key_value", **options) -> SentenceEncoder:
+def make_encoder(backbone, kind="key_value", *, shared=False, template=None, **options) -> SentenceEncoder:
     """An encoder whose every trained weight was moved, as training would."""
     torch.manual_seed(5)
-    prompt = None if kind is None else Prompt(kind, backbone, length=4, dropout=0.1, init_std=0.5)
-    encoder = SentenceEncoder(backbone, prompt, **options)
+    prompt = None if kind is None else Prompt(kind, backbone, length=4, dropout=0.1, init_std=0.5, shared=shared)
+    templates = [] if template is None else [make_template(backbone=backbone, **template)]
+    encoder = SentenceEncoder(backbone, prompt, templates=templates, **options)
     with torch.no_grad():
         for weight in encoder.trainable().values():
             weight.add_(0.05 * torch.randn_like(weight))
@@ -99,6 +112,39 @@ def test_holds_prompts_and_head_and_no_backbone(bert, tmp_path, row, names):
     folder = save(make_encoder(bert, **ROWS[row]), tmp_path / "checkpoint")
     assert sorted(load_file(folder / WEIGHTS_FILE)) == names
     assert sorted(path.name for path in folder.iterdir()) == [CONFIG_FILE, WEIGHTS_FILE]
+
+
+def test_projectors_of_every_kind_come_back(tmp_path):
+    backbone = load_backbone(find_backbone(str(make_backbone_folder(tmp_path / "backbone", "bert", head=True))))
+    head = load_mlm_head(backbone, wanted_by="test")
+    for projector in ("tanh", "mlm_transform"):
+        encoder = make_encoder(backbone, "key_value", mlp="always", projector=projector)
+        loaded = load_checkpoint(save(encoder, tmp_path / projector))
+        np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
+    assert not torch.equal(encoder.mlp[0].weight, head.dense.weight), "the test moved it"
+
+
+@pytest.mark.parametrize("kind", ["whitening", "flow"])
+def test_post_processing_comes_back(bert, tmp_path, kind):
+    encoder = make_encoder(bert, pooler="mean")
+    vectors = np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32)
+    encoder.post = (fit_whitening(vectors, 8) if kind == "whitening" else fit_flow(vectors)).eval()
+    loaded = load_checkpoint(save(encoder, tmp_path / "checkpoint"))
+    assert loaded.dimension == encoder.dimension == (8 if kind == "whitening" else 32)
+    np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
+
+
+def test_a_checkpoint_of_format_1_is_read(bert, tmp_path):
+    """What this project wrote before it knew shared prompts, templates and post-processing."""
+    encoder = make_encoder(bert, pooler="mean", mlp="always")
+    folder = save(encoder, tmp_path / "checkpoint")
+    config = json.loads((folder / CONFIG_FILE).read_text()) | {"format": 1}
+    for group, key in (("backbone", "words"), ("backbone", "width"), ("prompt", "shared"), ("pooler", "projector")):
+        del config[group][key]
+    for key in ("cls", "template", "post"):
+        del config[key]
+    (folder / CONFIG_FILE).write_text(json.dumps(config))
+    np.testing.assert_array_equal(load_checkpoint(folder).encode(SENTENCES), encoder.encode(SENTENCES))
 
 
 def test_full_fine_tuning_stores_every_weight_of_the_backbone(bert, tmp_path):
