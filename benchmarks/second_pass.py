@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from transformers import BertConfig, BertForMaskedLM
+from transformers.utils.logging import disable_progress_bar
 
 from cse.data.sample import sample_rows
 from cse.model.backbone import MINILM, Backbone, find_backbone, load_backbone
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="sentences a step, two copies each")
     parser.add_argument("--steps", type=int, default=5, help="measured steps of each system")
     args = parser.parse_args()
+    disable_progress_bar()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_backbone(folder / "backbone", SHAPES[args.shape])

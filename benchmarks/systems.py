@@ -106,14 +106,16 @@ def as_table(out: Path) -> str:
         scores = [_scores(run) for run in runs]
         means = {task: statistics.mean(score[task] for score in scores) for task in scores[0]}
         deviation = f" ± {statistics.stdev(s['Avg.'] for s in scores):.2f}" if len(scores) > 1 else ""
-        dev = statistics.mean(run["facts"].get("dev_spearman", float("nan")) for run in runs)
-        rows.append((means["Avg."], name, means, deviation, len(runs), dev))
+        facts = runs[0]["facts"]
+        dev = f"{statistics.mean(run['facts']['dev_spearman'] for run in runs):.2f}" if facts else ""
+        label = f"{name} ({facts['generator']} generator)" if facts.get("generator") else name
+        rows.append((means["Avg."], label, means, deviation, len(runs), dev))
     rows.sort(reverse=True, key=lambda row: row[0])
     tasks = list(rows[0][2])
     lines = [_line(["system", *tasks, "seeds", "dev"]), _line(["---"] * (len(tasks) + 3))]
-    for _, name, means, deviation, count, dev in rows:
+    for _, label, means, deviation, count, dev in rows:
         cells = [f"{means[task]:.2f}" for task in tasks]
-        lines.append(_line([name, *cells[:-1], cells[-1] + deviation, str(count), f"{dev:.2f}"]))
+        lines.append(_line([label, *cells[:-1], cells[-1] + deviation, str(count), dev]))
     return "\n".join(lines) + "\n"
 
 

@@ -247,7 +247,7 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str 
             f"{config.vocab_size}; they do not belong together, fetch them again"
         )
     replace_dropout(model)
-    return Backbone(model, tokenizer, files, pooling or pooling_of(files.folder))
+    return Backbone(model, tokenizer, files, pooling or pooling_of(files.folder)).eval()
 
 
 def means_folder(name: str) -> bool:

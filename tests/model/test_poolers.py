@@ -1,0 +1,129 @@
+"""Poolers and projectors beside numpy in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import erf
+
+from cse.model.backbone import find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.mlm_head import load_mlm_head
+from cse.model.pooling import BatchNormProjector, TanhMlp, TokenCnn, pool, read_at
+from tests.conftest import make_backbone_folder
+
+
+@pytest.fixture
+def states():
+    """Embedding output and three layers ``(3, 7, 12)``, and a mask with padded rows."""
+    rng = np.random.default_rng(0)
+    mask_BL = (np.arange(7) < np.array([[7], [4], [2]])).astype(int)
+    return [rng.normal(size=(3, 7, 12)) for _ in range(4)], mask_BL
+
+
+@pytest.mark.parametrize(("kind", "first"), [("cls", 0), ("mean", 0), ("mean_top2", 0), ("mean_first_last", 0), ("mean_first_last", 1)])  # fmt: skip  # noqa: E501
+def test_poolers(states, kind, first):
+    layers, mask_BL = states
+    last = {
+        "cls": layers[-1], "mean": layers[-1], "mean_top2": (layers[-1] + layers[-2]) / 2,
+        "mean_first_last": (layers[first] + layers[-1]) / 2,
+    }[kind]  # fmt: skip
+    expected = last[:, 0]
+    if kind != "cls":
+        expected = np.array([row[: mask.sum()].mean(axis=0) for row, mask in zip(last, mask_BL, strict=True)])
+    found = pool(kind, [torch.from_numpy(layer) for layer in layers], torch.from_numpy(mask_BL), first)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_a_row_without_tokens_is_pooled_to_zeros():
+    found = pool("mean", [torch.ones(2, 3, 4)], torch.tensor([[1, 1, 0], [0, 0, 0]]))
+    assert found.tolist() == [[1.0] * 4, [0.0] * 4]
+
+
+def test_read_at(states):
+    last = torch.from_numpy(states[0][-1])
+    found = read_at(last, torch.tensor([6, 0, 1]))
+    assert torch.equal(found, torch.stack([last[0, 6], last[1, 0], last[2, 1]]))
+
+
+@pytest.mark.parametrize("width", [12, 32])
+def test_convolutions_over_tokens(width):
+    torch.manual_seed(0)
+    cnn = TokenCnn(width).double()
+    tokens_BLD = torch.randn(3, 7, width, dtype=torch.float64)
+    mask_BL = (torch.arange(7) < torch.tensor([[7], [4], [2]])).long()
+    found = cnn(tokens_BLD, mask_BL).detach().numpy()
+    assert found.shape == (3, 7, width)
+    tokens = tokens_BLD.numpy() * mask_BL.numpy()[..., None]
+    start = 0
+    for window, size in zip(cnn.windows, (1, 3, 5), strict=True):
+        weight, bias = window.weight.detach().numpy(), window.bias.detach().numpy()
+        for b in range(3):
+            for j in range(7):
+                value = bias.copy()
+                for k in range(size):
+                    if 0 <= j + k - size // 2 < 7:
+                        value += weight[:, :, k] @ tokens[b, j + k - size // 2]
+                expected = np.maximum(value, 0) * mask_BL[b, j].item()
+                np.testing.assert_allclose(found[b, j, start : start + len(bias)], expected, atol=1e-12)
+        start += len(bias)
+    assert start == width
+
+
+def test_padding_does_not_change_the_convolutions():
+    torch.manual_seed(0)
+    cnn = TokenCnn(12)
+    tokens = torch.randn(1, 4, 12)
+    longer = torch.cat([tokens, torch.randn(1, 3, 12)], dim=1)
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0]])
+    found = cnn(longer, mask)
+    torch.testing.assert_close(found[:, :4], cnn(tokens, mask[:, :4]))
+    assert not found[:, 4:].any()
+
+
+def test_tanh_projector(states):
+    torch.manual_seed(0)
+    layer = TanhMlp(12).double()
+    rows = states[0][0][:, 0]
+    weight, bias = layer.dense.weight.detach().numpy(), layer.dense.bias.detach().numpy()
+    np.testing.assert_allclose(layer(torch.from_numpy(rows)).detach(), np.tanh(rows @ weight.T + bias), atol=1e-12)
+    assert weight.std() == pytest.approx(0.02, rel=0.25)
+    assert not bias.any()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_projector_normalises_the_rows_that_it_is_given(training):
+    """DiffCSE: Linear, BatchNorm, ReLU, Linear, BatchNorm without an affine map; same in both modes."""
+    torch.manual_seed(0)
+    projector = BatchNormProjector(6).train(training)
+    with torch.no_grad():
+        projector.wide_norm.weight.uniform_(0.5, 2)
+        projector.wide_norm.bias.normal_()
+    rows = np.random.default_rng(0).normal(size=(9, 6))
+    first, second = (layer.weight.detach().double().numpy() for layer in (projector.wide, projector.narrow))
+    gamma, beta = (x.detach().double().numpy() for x in (projector.wide_norm.weight, projector.wide_norm.bias))
+
+    def normalise(x):
+        return (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)
+
+    expected = normalise(np.maximum(normalise(rows @ first.T) * gamma + beta, 0) @ second.T)
+    found = projector(torch.from_numpy(rows).float()).detach()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert first.shape == (12, 6)
+
+
+def test_mlm_transform_is_the_transform_of_the_pretrained_head(family, tmp_path, batch):
+    folder = make_backbone_folder(tmp_path / "backbone", family, head=True)
+    backbone = load_backbone(find_backbone(str(folder)))
+    encoder = SentenceEncoder(backbone, pooler="cls", mlp="always", projector="mlm_transform")
+    head = load_mlm_head(backbone, wanted_by="test").double()
+    with torch.no_grad():
+        pooled = SentenceEncoder(backbone, pooler="cls")(*batch).double().numpy()
+        found = encoder(*batch).numpy()
+    wide = pooled @ head.dense.weight.numpy().T + head.dense.bias.numpy()
+    wide = wide * (1 + erf(wide / np.sqrt(2))) / 2
+    centred = wide - wide.mean(axis=1, keepdims=True)
+    unit = centred / np.sqrt(wide.var(axis=1, keepdims=True) + head.norm.eps)
+    np.testing.assert_allclose(found, unit * head.norm.weight.numpy() + head.norm.bias.numpy(), atol=1e-4)
+    assert {name.split(".")[0] for name in encoder.trainable()} == {"mlp"}

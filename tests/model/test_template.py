@@ -1,0 +1,182 @@
+"""A template stands around every sentence, survives truncation, is read out at its mask and can be trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import Prompt
+from cse.model.template import make_template
+from tests.model import reference
+from tests.model.test_prompts import numpy_weights
+
+TEXT = "the man reads {sentence} near {mask} ."
+
+
+def ids_of(backbone, text: str) -> list[int]:
+    return backbone.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def make_encoder(backbone, text=TEXT, kind=None, denoise="none", shift=True, **options) -> SentenceEncoder:
+    torch.manual_seed(4)
+    prompt = None if kind is None else Prompt(kind, backbone, length=3, dropout=0.0, init_std=0.7)
+    templates = [make_template(text, backbone, **options)]
+    return SentenceEncoder(
+        backbone, prompt, pooler="mask", templates=templates, denoise=denoise, position_shift=shift
+    )  # fmt: skip
+
+
+# ---- tokens -------------------------------------------------------------------------------------------------------
+
+
+def test_the_words_of_the_template_stand_around_the_sentence(backbone):
+    template = make_template(TEXT, backbone)
+    cls, sep, mask = (backbone.special_ids[name] for name in ("cls", "sep", "mask"))
+    found = template.tokenizer(backbone.tokenizer).encode("two small birds").ids
+    sentence, near, end = ids_of(backbone, "two small birds"), ids_of(backbone, "near"), ids_of(backbone, ".")
+    assert found == [cls, *ids_of(backbone, "the man reads"), *sentence, *near, mask, *end, sep]
+    assert template.ids == (cls, *ids_of(backbone, "the man reads"), *near, mask, *end, sep)
+    assert (template.start, template.tail) == (4, 2)
+
+
+@pytest.mark.parametrize("text", ["{sentence}{mask}", "{sentence} means {mask}", "a {sentence} {mask} b"])
+def test_pieces_may_be_empty(backbone, text):
+    template = make_template(text, backbone)
+    before, middle, after = (
+        ids_of(backbone, part) for part in text.replace("{mask}", "{sentence}").split("{sentence}")
+    )
+    expected = [template.specials["cls"], *before, *ids_of(backbone, "dog"), *middle, template.specials["mask"], *after]
+    assert template.tokenizer(backbone.tokenizer).encode("dog").ids == [*expected, template.specials["sep"]]
+
+
+def test_truncation_cuts_the_sentence_and_never_the_template(backbone):
+    template = make_template(TEXT, backbone)
+    tokenizer = template.tokenizer(backbone.tokenizer)
+    tokenizer.enable_truncation(10)
+    long, whole = tokenizer.encode("cat " * 50).ids, list(template.ids)
+    assert long == whole[: template.start] + ids_of(backbone, "cat cat") + whole[template.start :]
+
+
+def test_a_text_of_mask_tokens_does_not_move_the_read_out(backbone):
+    encoder = make_encoder(backbone)
+    mask = backbone.tokenizer.id_to_token(backbone.special_ids["mask"])
+    text = f"{mask} dog {mask}"
+    ids = torch.tensor([encoder.tokenizer.encode(text).ids])
+    with torch.no_grad():
+        last_LD = backbone.model(input_ids=ids).last_hidden_state[0]
+    np.testing.assert_allclose(encoder.encode(text, normalize=False), last_LD[-1 - 2], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a dog", "a dog ."), ("a dog.", "a dog."), ("a dog?", "a dog?"), ('a "dog"', 'a "dog"'),
+        ("a dog  ", "a dog ."), ("", ""), ("   ", "   "),
+    ],
+)  # fmt: skip
+def test_a_period_is_put_behind_sentences_without_one_at_inference(bert, text, expected):
+    template = make_template(TEXT, bert, end_with_period=True)
+    found = [template.tokenizer(bert.tokenizer, training=training).encode(text).ids for training in (False, True)]
+    plain = make_template(TEXT, bert).tokenizer(bert.tokenizer)
+    assert found == [plain.encode(expected).ids, plain.encode(text).ids]
+
+
+@pytest.mark.parametrize("text", ["no slots", "{sentence}", "{mask}", "{mask} {sentence}", "{sentence} {mask} {mask}"])
+def test_a_template_needs_both_slots_in_order(bert, text):
+    with pytest.raises(CseError, match=r"template.text: needs \{sentence\} and behind it \{mask\}, each once; found"):
+        make_template(text, bert)
+
+
+# ---- read-out -----------------------------------------------------------------------------------------------------
+
+
+def last_states(backbone, family, ids_BL, mask_BL, shift=0, **more):
+    return reference.hidden_states(
+        numpy_weights(backbone), ids_BL, mask_BL, layers=backbone.layers, heads=backbone.heads, shift=shift,
+        family=family, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
+        **({"prefix": None} | more),
+    )[-1]  # fmt: skip
+
+
+def padded(backbone, rows):
+    ids_BL = np.full((len(rows), max(map(len, rows))), backbone.pad_id)
+    for row, ids in zip(ids_BL, rows, strict=True):
+        row[: len(ids)] = ids
+    return ids_BL, (np.arange(ids_BL.shape[1]) < np.array([[len(ids)] for ids in rows])).astype(int)
+
+
+def test_the_output_at_the_mask_is_the_embedding(backbone, family):
+    encoder = make_encoder(backbone)
+    sentences = ["two small birds", "dog", ""]
+    rows = [encoder.tokenizer.encode(text).ids for text in sentences]
+    last_BLD = last_states(backbone, family, *padded(backbone, rows))
+    where = [row.index(backbone.special_ids["mask"]) for row in rows]
+    expected = last_BLD[np.arange(3), where]
+    np.testing.assert_allclose(encoder.encode(sentences, normalize=False), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(("kind", "shift"), [(None, True), ("key_value", True), ("key_value", False)])
+def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_it_to(backbone, family, kind, shift):
+    """PromptBERT: what stands behind the sentence keeps the positions that it has behind the sentence."""
+    encoder = make_encoder(backbone, kind=kind, denoise="always", shift=shift)
+    plain = make_encoder(backbone, kind=kind, shift=shift)
+    sentences = ["two small birds", "dog", "the woman reads a book in the garden"]
+    template = encoder.templates[0]
+    ids = np.array(template.ids)
+    prefix = encoder.prefix()
+    if prefix is not None:  # heads side by side again: (P, D)
+        prefix = [[block.detach().double().transpose(0, 1).flatten(1).numpy() for block in layer] for layer in prefix]
+    noise = []
+    for text in sentences:
+        pushed = np.where(np.arange(len(ids)) < template.start, 0, len(ids_of(backbone, text)))
+        last_BLD = last_states(
+            backbone, family, ids[None], np.ones((1, len(ids)), int), encoder.shift, prefix=prefix, pushed=pushed[None]
+        )  # fmt: skip
+        noise.append(last_BLD[0, len(ids) - 1 - template.tail])
+    expected = plain.encode(sentences, normalize=False) - np.array(noise)
+    np.testing.assert_allclose(encoder.encode(sentences, normalize=False), expected, atol=3e-5)
+
+
+def test_denoising_for_the_loss_only_leaves_inference_alone(bert):
+    encoder = make_encoder(bert, denoise="train_only")
+    plain = make_encoder(bert)
+    np.testing.assert_array_equal(encoder.encode(["dog"]), plain.encode(["dog"]))
+    assert encoder.constants().noise_TND is None
+    assert encoder.train().constants(2, 9).noise_TND.shape == (1, 10, 32)
+
+
+def test_noise_reaches_as_far_as_the_longest_sentence(bert):
+    encoder = make_encoder(bert, denoise="always")
+    assert np.isfinite(encoder.encode(["cat " * 100, "cat " * 29, "cat"])).all()
+
+
+# ---- trained templates --------------------------------------------------------------------------------------------
+
+
+def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone, family):
+    encoder, fixed = make_encoder(backbone, trained=True), make_encoder(backbone)
+    sentences = ["two small birds", "the man sleeps"]  # both hold words of the template
+    np.testing.assert_array_equal(encoder.encode(sentences), fixed.encode(sentences))
+    assert list(encoder.trainable()) == ["template"]
+    assert encoder.template.shape == (5, 32)  # the man reads near .
+    with torch.no_grad():
+        encoder.template[1] += 1.0  # man
+    found = encoder.encode(sentences, normalize=False)
+    rows = [fixed.tokenizer.encode(text).ids for text in sentences]
+    ids_BL, mask_BL = padded(backbone, rows)
+    words_BLD = numpy_weights(backbone)["embeddings.word_embeddings.weight"].astype(np.float64)[ids_BL]
+    words_BLD[:, 2] += 1.0  # the template's "man" behind [CLS] and "the", not the sentence's
+    last_BLD = last_states(backbone, family, ids_BL, mask_BL, words=words_BLD)
+    where = [row.index(backbone.special_ids["mask"]) for row in rows]
+    np.testing.assert_allclose(found, last_BLD[np.arange(2), where], atol=2e-5)
+
+
+def test_gradients_reach_every_trained_piece_and_nothing_of_the_backbone(bert):
+    encoder = make_encoder(bert, trained=True, denoise="always").train()
+    ids_BL, mask_BL = map(torch.from_numpy, padded(bert, [encoder.tokenizer.encode(t).ids for t in ("dog", "a cat")]))
+    encoder(ids_BL, mask_BL.long()).square().sum().backward()
+    assert (encoder.template.grad.abs().sum(dim=1) > 0).all()
+    assert all(weight.grad is None for weight in encoder.backbone.parameters())
