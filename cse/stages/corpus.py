@@ -14,7 +14,7 @@ from cse.data.store import VIEW_COLUMNS, PreparedData
 from cse.errors import CseError
 from cse.model.backbone import Backbone, find_backbone, load_backbone
 from cse.model.encoder import SentenceEncoder
-from cse.model.post import fit_flow, fit_whitening
+from cse.model.post import Flow, fit_flow, fit_whitening, kept_dimension
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words, words_of
 from cse.settings.tree import BackboneSettings, PoolerSettings, PostSettings
 
@@ -35,14 +35,29 @@ def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: Prep
     return load_backbone(files, pooler.kind, backbone.family)
 
 
+def check_post(encoder: SentenceEncoder, post: PostSettings) -> None:
+    """Refuse post-processing that cannot stand behind an encoder, before anything is trained or encoded.
+
+    Raises:
+        CseError: the encoder has one already, or its width does not fit.
+    """
+    if post.kind == "none":
+        return
+    if encoder.post is not None:
+        raise CseError(f"post.kind: the encoder has a {encoder.post.config()['kind']} already; take one without")
+    if post.kind == "whitening":
+        kept_dimension(post.dimension, encoder.dimension)
+    else:
+        Flow(encoder.dimension)
+
+
 def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
     """Fit whitening or flow on the training sentences and put it behind the encoder.
 
     Raises:
-        CseError: the encoder has one already, or too few sentences.
+        CseError: what ``check_post`` raises, or too few sentences.
     """
-    if encoder.post is not None:
-        raise CseError(f"post.kind: the encoder has a {encoder.post.config()['kind']} already; take one without")
+    check_post(encoder, post)
     found = list(dict.fromkeys(_texts(data, everything=False)))
     sentences = [found[i] for i in np.linspace(0, len(found) - 1, min(post.sentences, len(found)), dtype=int)]
     click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)

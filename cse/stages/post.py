@@ -12,7 +12,7 @@ from cse.files import publish_folder
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
 from cse.settings.tree import PostSettings
-from cse.stages.corpus import FIT_BATCH, fit_post
+from cse.stages.corpus import FIT_BATCH, check_post, fit_post
 
 
 def put_behind(model: str, post: PostSettings, *, prepared: Path, out: Path) -> None:
@@ -29,6 +29,7 @@ def put_behind(model: str, post: PostSettings, *, prepared: Path, out: Path) -> 
     """
     data = PreparedData(prepared)
     encoder = SentenceEncoder.load(model)
+    check_post(encoder, post)
     before = None if data.dev is None else dev_score(encoder, data.dev, FIT_BATCH)
     fit_post(encoder, post, data)
     facts = {} if data.dev is None else {"dev_spearman": round(dev_score(encoder, data.dev, FIT_BATCH), 4)}

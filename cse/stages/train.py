@@ -20,7 +20,7 @@ from cse.settings import Settings
 from cse.settings.tree import AugmentSettings, ObjectiveSettings, TrainSettings
 from cse.stages.build import encoder_from, losses_from, plan_from, second_text_from, views_of
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage
-from cse.stages.corpus import fit_post, open_backbone
+from cse.stages.corpus import check_post, fit_post, open_backbone
 from cse.training.loop import train
 from cse.training.observers import CsvLog, Observers, ProgressBar, TensorBoard
 from cse.training.precision import choose_bf16, choose_device
@@ -53,6 +53,7 @@ def train_stage(
     encoder = encoder_from(
         backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
     )
+    check_post(encoder, settings.post)
     facts = {
         "settings": {name: getattr(settings, name).model_dump() for name in GROUPS},
         "backbone": backbone.files.sha256,

@@ -11,6 +11,7 @@ import sys
 import click
 import numpy as np
 import pytest
+import torch
 
 import cse as library
 from cse.cli.main import cli
@@ -215,6 +216,49 @@ def test_encode_what_is_no_text(cse, project):
     (project / "latin.txt").write_bytes("a cat\nein Kätzchen\n".encode("latin-1"))
     assert "latin.txt: not UTF-8" in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
     assert not (project / "x.npy").exists()
+
+
+# ---- post ---------------------------------------------------------------------------------------------------------
+
+
+def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, project):
+    before = contents(project / "data/checkpoint")
+    done = cse("post", "data/checkpoint", "--kind", "whitening", "-s", "post.dimension=8", "--out", "data/whitened")
+    assert done.code == 0
+    assert re.fullmatch(
+        r"data/whitened: data/checkpoint with whitening, dev Spearman -?\d+\.\d\d -> -?\d+\.\d\d\n", done.out
+    )
+    assert contents(project / "data/checkpoint") == before
+    whitened = library.SentenceEncoder.load("data/whitened")
+    plain = library.SentenceEncoder.load("data/checkpoint").encode(SENTENCES, normalize=False)
+    assert whitened.encode(SENTENCES).shape == (5, 8)
+    expected = whitened.post(torch.from_numpy(plain)).numpy()
+    np.testing.assert_allclose(whitened.encode(SENTENCES, normalize=False), expected, atol=1e-5)
+    again = cse("post", "data/whitened", "--kind", "flow", "--out", "data/both").refused()
+    assert again == "post.kind: the encoder has a whitening already; take one without"
+    assert not (project / "data/both").exists()
+
+
+def test_post_behind_a_bare_backbone_scores_and_encodes_like_any_checkpoint(cse, project, tiny_folders):
+    assert cse("post", tiny_folders["bert"], "--kind", "flow", "--out", "data/flow").code == 0
+    done = cse("evaluate", "data/flow", str(tiny_folders["bert"]), "--json", "scores.json")
+    assert done.code == 0
+    flow, bare = json.loads((project / "scores.json").read_text()).values()
+    assert flow["sts"]["near"]["all"] != bare["sts"]["near"]["all"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("data/none", "--kind", "flow"), "data/none"),
+        (("data/bundle", "--kind", "flow"), "this is an ONNX bundle"),
+        (("data/checkpoint", "--kind", "whitening", "-s", "post.dimension=33"), "post.dimension"),
+        (("data/checkpoint", "--kind", "whitening", "--data", "elsewhere"), "elsewhere"),
+    ],
+)
+def test_post_refuses_in_one_line(cse, project, args, message):
+    assert message in cse("post", *args, "--out", "data/post").refused()
+    assert not (project / "data/post").exists()
 
 
 # ---- evaluate -----------------------------------------------------------------------------------------------------

@@ -223,6 +223,12 @@ def test_a_backbone_of_another_family_than_the_preset_is_for(run, settings):
     )
 
 
+def test_post_processing_that_does_not_fit_is_refused_before_training(run, settings, tmp_path):
+    changes = {"post.kind": "whitening", "post.dimension": 33}
+    refused(run, settings(changes), r"^post.dimension: 33 is not between 1 and 32, the encoder's width")
+    assert not list((tmp_path / "scratch").rglob("state.pt"))
+
+
 def test_word_vectors_are_not_trained(run, settings, models):
     changes = {"backbone.name": str(models["words"]), "prompt.kind": "none", "train.parameters": "full"}
     message = r"^train.parameters: .*glove.txt holds word vectors, which are not trained; set it to none"

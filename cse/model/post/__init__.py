@@ -18,11 +18,11 @@ from torch import nn
 from cse.errors import CseError, nearest
 from cse.model.post.flow import Flow
 from cse.model.post.flow_training import fit_flow
-from cse.model.post.whitening import Whitening, fit_whitening
+from cse.model.post.whitening import Whitening, fit_whitening, kept_dimension
 
 POST_KINDS = ("whitening", "flow")
 
-__all__ = ["POST_KINDS", "Flow", "Whitening", "build_post", "fit_flow", "fit_whitening"]
+__all__ = ["POST_KINDS", "Flow", "Whitening", "build_post", "fit_flow", "fit_whitening", "kept_dimension"]
 
 
 def build_post(config: Mapping[str, Any]) -> nn.Module:

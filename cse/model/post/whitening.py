@@ -56,9 +56,7 @@ def fit_whitening(vectors: NDArray[np.float32], dimension: int | None = None) ->
         CseError: a dimension out of range, too few distinct sentences for it, or a vector that is not finite.
     """
     width = vectors.shape[1]
-    kept = width if dimension is None else dimension
-    if not 1 <= kept <= width:
-        raise CseError(f"post.dimension: {kept} is not between 1 and {width}, the encoder's width")
+    kept = kept_dimension(dimension, width)
     check_finite(vectors)
     mean_D, covariance_DD = _moments(vectors)
     directions_DD, variance_D, _ = np.linalg.svd(covariance_DD, hermitian=True)
@@ -75,6 +73,18 @@ def fit_whitening(vectors: NDArray[np.float32], dimension: int | None = None) ->
     whitening.mean.copy_(torch.from_numpy(mean_D))
     whitening.matrix.copy_(torch.from_numpy((directions_DD * scale_D)[:, :kept]))
     return whitening.eval()
+
+
+def kept_dimension(dimension: int | None, width: int) -> int:
+    """Return how many directions are kept of ``width``; None keeps all.
+
+    Raises:
+        CseError: out of range.
+    """
+    kept = width if dimension is None else dimension
+    if not 1 <= kept <= width:
+        raise CseError(f"post.dimension: {kept} is not between 1 and {width}, the encoder's width")
+    return kept
 
 
 def _moments(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
