@@ -41,6 +41,7 @@ class Workspace:
         self.folder = folder
         # what a user's shell has: byte code is written, the virtual environment comes first
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
+            "OMP_NUM_THREADS": "1",  # tiny models; two threads that wait for a busy core spin
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "DVC_NO_ANALYTICS": "1",
             "DVC_SITE_CACHE_DIR": str(folder.parent / "dvc-site"),
