@@ -135,7 +135,7 @@ def draw(out: Path) -> None:
         axes.plot(scores[name], [place] * len(scores[name]), "o", color="#E69F00", markersize=4)
         axes.text(max(*scores[name], frozen) + 0.08, place, f"{means[place]:.2f}", va="center", fontsize=8)
     axes.axvline(frozen, color="#555555", linewidth=1)
-    axes.text(frozen, len(names) - 0.35, f"frozen backbone {frozen:.2f}", ha="center", va="bottom", fontsize=8)
+    axes.text(frozen - 0.05, len(names) - 0.5, f"frozen backbone {frozen:.2f}", ha="right", va="bottom", fontsize=8)
     axes.set_yticks(list(places), [name.removesuffix("-minilm") for name in names])
     axes.set_xlim(min([*means, frozen]) - 1, max(means) + 0.8)
     axes.set_xlabel("Spearman * 100, average of the seven STS tasks")
