@@ -95,6 +95,14 @@ def test_stage_settings():
         assert groups_read(file) == set(declared), f"{name}: the groups read in {file} differ from its GROUPS"
 
 
+def test_a_first_run_leaves_the_users_tree_as_it_was():
+    """DVC writes every output that git does not ignore yet into data/.gitignore."""
+    stages = YAML(typ="safe").load(DVC_FILE)["stages"].values()
+    outs = [next(iter(out)) if isinstance(out, dict) else out for stage in stages for out in stage["outs"]]
+    ignored = (ROOT / "data/.gitignore").read_text(encoding="utf-8").split()
+    assert sorted(f"data{name}" for name in ignored) == sorted(outs)
+
+
 def test_a_missing_and_a_needless_dependency_are_found(graph, tmp_path):
     """The check itself, on a stage made up of this project's own modules."""
     dvc_file = tmp_path / "dvc.yaml"
