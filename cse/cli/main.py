@@ -117,7 +117,8 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
 
 @cli.command(
     epilog="\b\nExamples:\n  cse evaluate\n  cse evaluate data/checkpoint data/bundle --format latex\n"
-    "  cse evaluate sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data/downstream"
+    "  cse evaluate sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data/downstream\n"
+    "  cse evaluate data/checkpoint --suite full --data SentEval/data/downstream --cxc cxc_sts_test.csv"
 )
 @click.argument("models", nargs=-1)
 @_params
@@ -125,12 +126,31 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
 @click.option(
     "--data", type=click.Path(path_type=Path), help="SentEval's downstream folder, scored pairs, or prepared data."
 )
+@click.option(
+    "--suite",
+    type=click.Choice(["sts", "full"]),
+    default="sts",
+    show_default=True,
+    help="full: also CxC-STS, transfer tasks, retrieval, alignment and uniformity; needs --data.",
+)
+@click.option("--cxc", type=click.Path(path_type=Path), help="CSV of CxC-STS with its captions, for --suite full.")
+@click.option(
+    "--fast", is_flag=True, help="Transfer tasks with SentEval's fast settings: other figures, a third the time."
+)
 @click.option("--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the scores here too.")
 def evaluate(
-    models: Sequence[str], params: Path, overrides: Sequence[str], data: Path | None, style: str, json_path: Path | None
+    models: Sequence[str],
+    params: Path,
+    overrides: Sequence[str],
+    data: Path | None,
+    suite: str,
+    cxc: Path | None,
+    fast: bool,
+    style: str,
+    json_path: Path | None,
 ) -> None:
-    """Score models on semantic textual similarity (Spearman * 100).
+    """Score models on semantic textual similarity (Spearman * 100), or on all that the papers measure.
 
     A model is a checkpoint folder, a bundle folder, or a bare backbone by folder or hub id. Without MODELS this is
     the pipeline's stage: the trained checkpoint beside its backbone.
@@ -142,6 +162,11 @@ def evaluate(
     from cse.stages.open_model import evaluate_models
 
     settings = _settings(params if params.exists() or params != PARAMS_FILE else None, overrides)
+    if suite == "full":
+        _evaluate_fully(list(models or [str(CHECKPOINT)]), settings, data, cxc, fast, style, json_path)
+        return
+    if cxc is not None or fast:
+        raise CseError("--cxc and --fast belong to --suite full; add it")
     if not models and data is None and json_path is None and style == "text":
         evaluate_stage(settings)
         return
@@ -251,6 +276,37 @@ def _settings(params: Path | None, overrides: Sequence[str]) -> Settings:
     for key, value in values.items():
         set_key(tree, key, value)
     return check_settings(tree, where="--set")
+
+
+def _evaluate_fully(
+    models: list[str],
+    settings: Settings,
+    data: Path | None,
+    cxc: Path | None,
+    fast: bool,
+    style: str,
+    json_path: Path | None,
+) -> None:
+    from cse.data.suite import read_suite
+    from cse.evaluation.suite_table import format_suite
+    from cse.files import publish_file
+    from cse.stages.evaluate import write_json
+    from cse.stages.open_model import evaluate_models_fully
+
+    if data is None:
+        raise CseError("--suite full: give SentEval's downstream folder with --data")
+    results = evaluate_models_fully(
+        models,
+        read_suite(data, cxc),
+        device=settings.evaluation.device,
+        batch_size=settings.evaluation.batch_size,
+        progress=sys.stderr.isatty(),
+        fast=fast,
+    )
+    click.echo(format_suite(results, style), nl=False)
+    if json_path is not None:
+        with publish_file(json_path) as target:
+            write_json(target, results)
 
 
 def _tasks(path: Path, settings: Settings) -> list[Any]:

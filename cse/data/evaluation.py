@@ -60,11 +60,12 @@ def senteval_root(folder: Path) -> Path | None:
     return None
 
 
-def read_senteval(folder: Path) -> EvaluationData:
+def read_senteval(folder: Path, *, required: bool = True) -> EvaluationData:
     """Read the seven STS tasks and STS-B dev from SentEval's ``downstream`` folder, or a folder that contains it.
 
     Raises:
-        CseError: none of the files is there; a file has another number of pairs than published, or a broken line.
+        CseError: none of the files is there though they are required; a file has another number of pairs than
+            published, or a broken line.
     """
     root = senteval_root(folder) or folder
     tasks, missing = [], []
@@ -78,7 +79,7 @@ def read_senteval(folder: Path) -> EvaluationData:
         missing.append(f"STS-B dev ({gap})")
     else:
         dev = read_stsb(root, "dev")
-    if not tasks and dev is None:
+    if required and not tasks and dev is None:
         raise CseError(f"{folder}: no evaluation data of SentEval here; expected {LAYOUT}, or a file of scored pairs")
     return EvaluationData(tasks, dev, missing)
 

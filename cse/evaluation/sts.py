@@ -12,29 +12,20 @@ rounded to two decimals; it exists only where all seven tasks are there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
+from cse.evaluation.vectors import Encoder, Vectors
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 Aggregate = Literal["all", "mean", "wmean"]
 AGGREGATES: tuple[Aggregate, ...] = ("all", "mean", "wmean")
-
-
-class Encoder(Protocol):
-    """Anything that turns sentences into vectors: the training model, the ONNX runtime, a baseline."""
-
-    def encode(
-        self, sentences: list[str], /, *, batch_size: int = ..., normalize: bool = ..., show_progress_bar: bool = ...
-    ) -> np.ndarray:
-        """Return embeddings ``(n, d)`` in the order of the sentences; dropout off."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -121,9 +112,30 @@ def evaluate_sts(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise CseError(f"{twice}: two similarity tasks have this name; rename one")
-    cosines, sentences = _cosines(encoder, tasks, batch_size, progress)
-    scores = {task.name: _score(task, cosine) for task, cosine in zip(tasks, cosines, strict=True)}
-    return StsResults(scores, sentences)
+    vectors = Vectors(encoder, sentences_of(tasks), batch_size, progress)
+    return score_sts(vectors, tasks)
+
+
+def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> StsResults:
+    """Score embeddings that exist on similarity tasks.
+
+    Raises:
+        UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
+    """
+    scores = {task.name: _score(task, cosines_of(vectors, task)) for task in tasks}
+    return StsResults(scores, len(set(sentences_of(tasks))))
+
+
+def sentences_of(tasks: Sequence[ScoredPairs]) -> Iterator[str]:
+    """Yield every sentence of some tasks, repetitions included."""
+    for task in tasks:
+        yield from task.sentence1
+        yield from task.sentence2
+
+
+def cosines_of(vectors: Vectors, task: ScoredPairs) -> np.ndarray:
+    """Return the cosine of each pair, float64 ``(n,)``."""
+    return pair_cosines(vectors.of(task.sentence1), vectors.of(task.sentence2))
 
 
 def dev_score(encoder: Encoder, pairs: ScoredPairs, batch_size: int = 64) -> float:
@@ -133,29 +145,8 @@ def dev_score(encoder: Encoder, pairs: ScoredPairs, batch_size: int = 64) -> flo
         CseError: a sentence whose embedding is not finite.
         UndefinedScore: gold scores or cosines that are all equal, or fewer than two pairs.
     """
-    (cosines,), _ = _cosines(encoder, [pairs], batch_size, progress=False)
-    return 100 * spearman(cosines, pairs.score, pairs.name)
-
-
-def _cosines(
-    encoder: Encoder, tasks: Sequence[ScoredPairs], batch_size: int, progress: bool
-) -> tuple[list[np.ndarray], int]:
-    """Return the cosines of each task's pairs and the number of distinct sentences."""
-    rows: dict[str, int] = {}
-    for task in tasks:
-        for sentence in (*task.sentence1, *task.sentence2):
-            rows.setdefault(sentence, len(rows))
-    embeddings = encoder.encode(list(rows), batch_size=batch_size, normalize=False, show_progress_bar=progress)
-    finite = np.isfinite(embeddings).all(axis=1)
-    if not finite.all():
-        sentence = next(text for text, row in rows.items() if not finite[row])
-        raise CseError(
-            f"evaluation: {int((~finite).sum())} of {len(rows)} embeddings are not finite, the first of "
-            f"{_short(sentence)!r}; the model's weights have probably diverged, train with a lower learning rate"
-        )
-    first = [embeddings[[rows[sentence] for sentence in task.sentence1]] for task in tasks]
-    second = [embeddings[[rows[sentence] for sentence in task.sentence2]] for task in tasks]
-    return [pair_cosines(a, b) for a, b in zip(first, second, strict=True)], len(rows)
+    vectors = Vectors(encoder, sentences_of([pairs]), batch_size)
+    return 100 * spearman(cosines_of(vectors, pairs), pairs.score, pairs.name)
 
 
 def _score(task: ScoredPairs, cosines: np.ndarray) -> TaskScore:
@@ -182,7 +173,3 @@ def _score(task: ScoredPairs, cosines: np.ndarray) -> TaskScore:
 
 def _present(scores: Mapping[Any, float | None]) -> dict[str, Any]:
     return {name: value for name, value in scores.items() if value is not None}
-
-
-def _short(sentence: str) -> str:
-    return sentence if len(sentence) <= 60 else sentence[:57] + "..."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from cse.errors import CseError, nearest
@@ -38,7 +38,19 @@ def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
         for aggregate in AGGREGATES:
             scores = [getattr(results.tasks[task], aggregate) for task in tasks] + [results.average(aggregate)]
             rows.append([name if aggregate == "all" else aggregate, *(_number(score) for score in scores)])
-    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](rows)
+    below = {1 + index for index in range(len(rows) - 1) if index % len(AGGREGATES)}
+    return format_rows(rows, style, below)
+
+
+def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) -> str:
+    """Write any table; the first row is the head, the first column names a row.
+
+    Args:
+        rows: cells.
+        style: one of ``TABLE_FORMATS``.
+        below: numbers of rows that belong to the one above them.
+    """
+    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](rows, below)
 
 
 def _columns(models: Mapping[str, StsResults]) -> list[str]:
@@ -55,35 +67,29 @@ def _number(score: float | None) -> str:
     return "-" if score is None else f"{score:.2f}"
 
 
-def _is_model(index: int) -> bool:
-    """Say whether a body row holds a model's headline (its two other rows follow)."""
-    return index % len(AGGREGATES) == 0
-
-
-def _text(rows: list[list[str]]) -> str:
-    head, *body = rows
-    body = [row if _is_model(index) else [f"  {row[0]}", *row[1:]] for index, row in enumerate(body)]
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+def _text(rows: list[list[str]], below: Collection[int]) -> str:
+    rows = [[f"  {row[0]}", *row[1:]] if index in below else row for index, row in enumerate(rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) if index == 0 else cell.rjust(width) for index, (cell, width) in enumerate(cells))
-        for cells in (list(zip(row, widths, strict=True)) for row in [head, *body])
+        for cells in (list(zip(row, widths, strict=True)) for row in rows)
     ]
     return "\n".join(lines) + "\n"
 
 
-def _markdown(rows: list[list[str]]) -> str:
+def _markdown(rows: list[list[str]], below: Collection[int]) -> str:
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     rule = "|---|" + "---:|" * (len(rows[0]) - 1)
     lines = ["| " + " | ".join(row) + " |" for row in escaped]
     return "\n".join([lines[0], rule, *lines[1:]]) + "\n"
 
 
-def _latex(rows: list[list[str]]) -> str:
+def _latex(rows: list[list[str]], below: Collection[int]) -> str:
     escaped = [[_escape_latex(cell) for cell in row] for row in rows]
     head, *body = escaped
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]
-    for index, row in enumerate(body):
-        name = row[0] if _is_model(index) else rf"\quad {row[0]}"
+    for index, row in enumerate(body, start=1):
+        name = rf"\quad {row[0]}" if index in below else row[0]
         lines.append(" & ".join([name, *row[1:]]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 

@@ -13,6 +13,7 @@ import click
 
 from cse.data.store import PreparedData
 from cse.evaluation.sts import StsResults, evaluate_sts
+from cse.evaluation.suite import SuiteResults
 from cse.evaluation.table import format_table
 from cse.files import publish_file
 from cse.model.checkpoint import load_checkpoint, training_notes
@@ -57,8 +58,8 @@ def evaluate_stage(
         _write_plot(target, results)
 
 
-def write_json(path: Path, results: Mapping[str, StsResults]) -> None:
-    """Write all scores by model and task, with ``mean``, ``wmean`` and counts, four decimals."""
+def write_json(path: Path, results: Mapping[str, StsResults | SuiteResults]) -> None:
+    """Write all scores by model and task, with ``mean``, ``wmean``, counts and settings, four decimals."""
     _write_rounded(path, {name: result.to_dict() for name, result in results.items()})
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+from tqdm import tqdm
 
 from cse.data.scored import ScoredPairs
+from cse.data.suite import SuiteData
 from cse.errors import CseError, nearest
-from cse.evaluation.sts import Encoder, StsResults, evaluate_sts
+from cse.evaluation.linear import FAST, FULL
+from cse.evaluation.sts import StsResults, evaluate_sts
+from cse.evaluation.suite import SuiteResults, evaluate_suite
+from cse.evaluation.vectors import Encoder
 from cse.model.backbone import means_folder
 from cse.model.checkpoint import training_notes
 from cse.model.encoder import SentenceEncoder
@@ -47,3 +53,47 @@ def evaluate_models(
 ) -> dict[str, StsResults]:
     """Score models that a user named, one after the other; each is a checkpoint, a bundle or a backbone."""
     return {name: evaluate_sts(open_model(name, device=device), tasks, batch_size, progress) for name in names}
+
+
+def evaluate_models_fully(
+    names: list[str], data: SuiteData, *, device: str, batch_size: int, progress: bool, fast: bool
+) -> dict[str, SuiteResults]:
+    """Take every measure of models that a user named, one after the other."""
+    results = {}
+    for name in names:
+        encoder = open_model(name, device=device)
+        with _ClassifierBar(progress) as bar:
+            results[name] = evaluate_suite(
+                encoder,
+                data,
+                batch_size=batch_size,
+                progress=progress,
+                classifier=FAST if fast else FULL,
+                device=choose_device(device),
+                advance=bar.advance,
+            )
+    return results
+
+
+class _ClassifierBar:
+    """A progress bar for each transfer task."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown = shown
+        self.bar: Any = None
+        self.task = ""
+
+    def __enter__(self) -> _ClassifierBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def advance(self, task: str, ended: int, total: int) -> None:
+        """Note that some classifiers of a task have ended."""
+        if task != self.task:
+            self.__exit__()
+            self.bar = tqdm(total=total, desc=task, unit="fold", disable=not self.shown)
+            self.task = task
+        self.bar.update(ended)

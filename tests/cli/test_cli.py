@@ -20,6 +20,10 @@ from cse.data.store import PreparedData
 from cse.settings import Settings, load_settings
 from cse.settings.tree import DataSettings
 from tests.cli.workspace import contents, full_disk
+from tests.conftest import WORDS
+from tests.data.test_transfer_data import write as write_file
+from tests.evaluation.test_cxc import make_rows
+from tests.evaluation.test_cxc import write as write_captions
 
 SENTENCES = ["the cat sits on the mat", "dog", "two small birds eat red apple bread", "", "a woman reads"]
 
@@ -279,6 +283,31 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
     scores = json.loads((project / "scores/all.json").read_text())
     assert list(scores) == ["data/checkpoint", "data/bundle", bare]
     assert f"{scores['data/bundle']['sts']['near']['all']:.2f}" == rows[3][1]
+
+
+def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
+    """Two transfer tasks and CxC: what is there is measured, the rest is named."""
+    write_file(project, "se/CR/custrev.pos", [f"the cat {WORDS[i % 9]}" for i in range(2407)])
+    write_file(project, "se/CR/custrev.neg", [f"no dog {WORDS[9 + i % 9]}" for i in range(1368)])
+    words = {f"c{i}": f"{WORDS[i]} {WORDS[7 * i % 40]} {WORDS[i // 2]}" for i in range(36)}
+    write_captions(project / "cxc.csv", [[*row[:4], words[row[0]], words[row[1]]] for row in make_rows()])
+    done = cse(
+        "evaluate", "data/checkpoint", str(tiny_folders["bert"]), "--suite", "full", "--data", "se", "--cxc", "cxc.csv",
+        "--fast", "--json", "full.json",
+    )  # fmt: skip
+    assert done.code == 0
+    assert "CxC-STS (Spearman * 100; 1,000 samples of 6 images with replacement, seed 123)" in done.out
+    assert "not measured: STS12 (STS/STS12-en-test/" in done.out
+    assert "Avg." not in done.out
+    trained, bare = json.loads((project / "full.json").read_text()).values()
+    assert trained["transfer"]["transfer"]["CR"]["accuracy"] == 100.0
+    assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
+    refused = cse("evaluate", "data/checkpoint", "--cxc", "cxc.csv").refused()
+    assert refused == "--cxc and --fast belong to --suite full; add it"
+    refused = cse("evaluate", "data/checkpoint", "--suite", "full").refused()
+    assert refused == "--suite full: give SentEval's downstream folder with --data"
+    (project / "nothing").mkdir()
+    assert "no evaluation data" in cse("evaluate", "--suite", "full", "--data", "nothing").refused()
 
 
 def test_evaluate_alone_is_the_stage(cse, project):

@@ -1,0 +1,110 @@
+"""Retrieval of paraphrases: STS-B pairs with gold 5, each side looks for the other (D2CSE tables 3 and 4).
+
+The papers do not say what the candidates are. With ``dedup`` a string occurs once and never as its own candidate, which
+alone agrees with D2CSE's figures; without it every sentence slot but the query's own is a candidate, and a duplicate of
+the query always ranks first (DiffCSE's figures).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cse.data.scored import ScoredPairs
+from cse.errors import CseError
+from cse.evaluation.measures import unit_rows
+from cse.evaluation.vectors import Vectors
+
+CUTS = (1, 3, 5)
+SHOWN = 5  # nearest sentences kept for reading
+_BLOCK = 1024  # queries
+
+
+@dataclass(frozen=True)
+class Example:
+    """A query with its nearest sentences.
+
+    Attributes:
+        query: what was looked up.
+        partner: the sentence to be found.
+        rank: its rank, 1 is nearest.
+        nearest: candidates with their cosines, nearest first.
+    """
+
+    query: str
+    partner: str
+    rank: int
+    nearest: list[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class RetrievalScore:
+    """Recall in percent.
+
+    Attributes:
+        recall: by cut-off.
+        queries, candidates: how many.
+        gold, dedup: the setting.
+        examples: every query, in the order of the pairs.
+    """
+
+    recall: dict[int, float]
+    queries: int
+    candidates: int
+    gold: float
+    dedup: bool
+    examples: list[Example]
+
+    def describe(self) -> str:
+        """Return the setting in a line."""
+        kind = "distinct sentences" if self.dedup else "sentences, repetitions kept"
+        return (
+            f"{self.queries} queries from pairs with gold >= {self.gold:g}, both directions, {self.candidates:,} {kind}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return numbers and setting for JSON."""
+        recall = {f"recall@{cut}": value for cut, value in self.recall.items()}
+        return recall | {
+            "queries": self.queries, "candidates": self.candidates, "gold": self.gold, "dedup": self.dedup,
+        }  # fmt: skip
+
+
+def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, dedup: bool = True) -> RetrievalScore:
+    """Look up the partner of each sentence of the pairs whose gold score is at least ``gold``.
+
+    A partner's rank is 1 plus the number of candidates that are strictly nearer.
+
+    Raises:
+        CseError: no such pairs.
+    """
+    rows = np.flatnonzero(pairs.score >= gold)
+    if not len(rows):
+        raise CseError(f"{pairs.name}: no pair has a gold score of {gold:g} or more; give pairs that are paraphrases")
+    slots = [*pairs.sentence1, *pairs.sentence2]
+    pool = list(dict.fromkeys(slots)) if dedup else slots
+    count = len(pairs)
+    own = np.concatenate([rows, rows + count])  # slots of the queries
+    wanted = np.concatenate([rows + count, rows])
+    if dedup:
+        place = {text: i for i, text in enumerate(pool)}
+        own, wanted = (np.array([place[slots[i]] for i in ends]) for ends in (own, wanted))
+        different = own != wanted  # a sentence is not looked up in itself
+        own, wanted = own[different], wanted[different]
+    unit_ND = unit_rows(vectors.of(pool))
+    examples = []
+    for start in range(0, len(own), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        cosines_QN = unit_ND[own[block]] @ unit_ND.T
+        cosines_QN[np.arange(len(cosines_QN)), own[block]] = -np.inf
+        target_Q = cosines_QN[np.arange(len(cosines_QN)), wanted[block]]
+        rank_Q = 1 + (cosines_QN > target_Q[:, None]).sum(axis=1)
+        nearest_QK = np.argsort(-cosines_QN, axis=1, kind="stable")[:, :SHOWN]
+        for q, (query, partner) in enumerate(zip(own[block], wanted[block], strict=True)):
+            nearest = [(pool[i], float(cosines_QN[q, i])) for i in nearest_QK[q] if i != query]
+            examples.append(Example(pool[query], pool[partner], int(rank_Q[q]), nearest))
+    ranks = np.array([example.rank for example in examples])
+    recall = {cut: 100 * float((ranks <= cut).mean()) for cut in CUTS}
+    return RetrievalScore(recall, len(examples), len(pool) - 1, gold, dedup, examples)

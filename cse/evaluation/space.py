@@ -1,0 +1,138 @@
+"""The shape of the space: alignment and uniformity (Wang and Isola 2020), exact.
+
+``alignment = mean ||f(x) - f(x+)||^2`` over positive pairs, ``uniformity = log mean exp(-2 ||f(x) - f(y)||^2)`` over
+all pairs of different rows, vectors of unit length. Papers take different pairs and rows without saying so; the setting
+is part of the result. Default: as SimCSE's authors answered, positives with gold above 4, rows of all STS-B splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from cse.data.scored import ScoredPairs
+from cse.errors import CseError
+from cse.evaluation.measures import unit_rows
+from cse.evaluation.vectors import Vectors
+
+_BLOCK = 1024  # rows
+
+
+@dataclass(frozen=True)
+class SpaceScore:
+    """Alignment and uniformity with their setting.
+
+    Attributes:
+        alignment, uniformity: lower is better, both.
+        positives: number of positive pairs.
+        sentences: number of rows.
+        splits: where they come from.
+        threshold, strict: gold score of a positive pair, whether it must be above that.
+        dedup: whether a sentence counts once.
+    """
+
+    alignment: float
+    uniformity: float
+    positives: int
+    sentences: int
+    splits: tuple[str, ...]
+    threshold: float
+    strict: bool
+    dedup: bool
+
+    def describe(self) -> str:
+        """Return the setting in a line."""
+        sign = ">" if self.strict else ">="
+        kind = "distinct sentences" if self.dedup else "sentences"
+        return (
+            f"{' + '.join(self.splits)}, {self.positives:,} pairs with gold {sign} {self.threshold:g}, "
+            f"{self.sentences:,} {kind}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return numbers and setting for JSON."""
+        return {
+            "alignment": self.alignment, "uniformity": self.uniformity, "positives": self.positives,
+            "sentences": self.sentences, "splits": list(self.splits), "threshold": self.threshold,
+            "strict": self.strict, "dedup": self.dedup,
+        }  # fmt: skip
+
+
+def score_space(
+    vectors: Vectors,
+    splits: Sequence[ScoredPairs],
+    *,
+    threshold: float = 4.0,
+    strict: bool = True,
+    dedup: bool = False,
+) -> SpaceScore:
+    """Measure embeddings that exist on the pairs of some splits.
+
+    Raises:
+        CseError: no positive pairs, or a zero vector (it has no direction).
+    """
+    first, second = ([text for split in splits for text in side(split)] for side in (_first, _second))
+    gold = np.concatenate([split.score for split in splits])
+    positive = gold > threshold if strict else gold >= threshold
+    if not positive.any():
+        raise CseError(f"alignment: no pair has a gold score {'>' if strict else '>='} {threshold:g}; lower it")
+    texts = [*first, *second]
+    aligned = alignment(
+        vectors.of([first[i] for i in np.flatnonzero(positive)]),
+        vectors.of([second[i] for i in np.flatnonzero(positive)]),
+    )
+    rows = list(dict.fromkeys(texts)) if dedup else texts
+    names = tuple(split.name for split in splits)
+    return SpaceScore(
+        aligned, uniformity(vectors.of(rows)), int(positive.sum()), len(rows), names, threshold, strict, dedup
+    )
+
+
+def alignment(a: np.ndarray, b: np.ndarray) -> float:
+    """Mean squared distance of pairs of unit vectors; ``a`` and ``b`` are ``(n, d)`` of any length.
+
+    Raises:
+        CseError: a zero vector.
+    """
+    return float(((_unit(a) - _unit(b)) ** 2).sum(axis=1).mean())
+
+
+def uniformity(rows: np.ndarray, t: float = 2.0) -> float:
+    """Logarithm of the mean of ``exp(-t d^2)`` over the ``n (n - 1) / 2`` pairs of rows ``(n, d)``, in blocks.
+
+    Raises:
+        CseError: fewer than two rows, or a zero vector.
+    """
+    if len(rows) < 2:
+        raise CseError(f"uniformity: needs at least 2 sentences, found {len(rows)}")
+    unit_ND = _unit(rows)
+    parts = []
+    for start in range(0, len(unit_ND), _BLOCK):
+        block_BD = unit_ND[start : start + _BLOCK]
+        exponent_BN = 2 * t * (block_BD @ unit_ND[start:].T - 1)  # -t d^2 = 2 t (cosine - 1)
+        exponent_BN[np.tril_indices(len(block_BD), m=exponent_BN.shape[1])] = -np.inf  # each pair once, no row alone
+        parts.append(logsumexp(exponent_BN))
+    pairs = len(rows) * (len(rows) - 1) / 2
+    return float(logsumexp(parts) - np.log(pairs))
+
+
+def _first(split: ScoredPairs) -> list[str]:
+    return split.sentence1
+
+
+def _second(split: ScoredPairs) -> list[str]:
+    return split.sentence2
+
+
+def _unit(rows_ND: np.ndarray) -> np.ndarray:
+    zero = np.flatnonzero(~rows_ND.any(axis=1))
+    if len(zero):
+        raise CseError(
+            f"uniformity: sentence {zero[0] + 1} of {len(rows_ND)} has a zero vector, which has no direction; leave "
+            "sentences without known words out"
+        )
+    return unit_rows(rows_ND)

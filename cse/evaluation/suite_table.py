@@ -1,0 +1,78 @@
+"""The full evaluation as text, Markdown or LaTeX: a table for each measure, its setting above it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cse.data.transfer import TRANSFER_TASKS
+from cse.evaluation.retrieval import CUTS
+from cse.evaluation.suite import SuiteResults
+from cse.evaluation.table import format_rows, format_table
+
+
+def format_suite(models: Mapping[str, SuiteResults], style: str = "text") -> str:
+    """Write every measure that was taken; models were evaluated on the same data.
+
+    Args:
+        models: results by the name to print.
+        style: ``text``, ``markdown`` or ``latex``.
+    """
+    parts = []
+    scores = {name: results.sts for name, results in models.items() if results.sts is not None}
+    if scores:
+        parts.append(_titled("STS", "Spearman * 100", format_table(scores, style), style))
+    for title, rows, setting in (_cxc(models), _transfer(models), _retrieval(models), _space(models)):
+        if rows:
+            parts.append(_titled(title, setting, format_rows(rows, style), style))
+    comment = "% " if style == "latex" else ""
+    common = [gap for gap in next(iter(models.values())).missing if all(gap in one.missing for one in models.values())]
+    lines = [f"{comment}not measured: {gap}\n" for gap in common]
+    for name, results in models.items():
+        lines += [f"{comment}not measured of {name}: {gap}\n" for gap in results.missing if gap not in common]
+    if lines:
+        parts.append("".join(lines))
+    return "\n".join(parts)
+
+
+_Part = tuple[str, list[list[str]], str]
+
+
+def _cxc(models: Mapping[str, SuiteResults]) -> _Part:
+    scores = {name: results.cxc for name, results in models.items() if results.cxc is not None}
+    rows = [[name, f"{s.mean:.2f}", f"{s.std:.2f}", f"{s.all_pairs:.2f}"] for name, s in scores.items()]
+    setting = next((score.describe() for score in scores.values()), "")
+    return "CxC-STS", [["model", "mean", "std", "all pairs"], *rows] if rows else [], f"Spearman * 100; {setting}"
+
+
+def _transfer(models: Mapping[str, SuiteResults]) -> _Part:
+    scores = {name: results.transfer for name, results in models.items() if results.transfer is not None}
+    if not scores:
+        return "Transfer", [], ""
+    first = next(iter(scores.values()))
+    tasks = [name for name in TRANSFER_TASKS if name in first.tasks]
+    rows = [
+        [name, *(f"{score.tasks[task].accuracy:.2f}" for task in tasks), f"{score.average:.2f}"]
+        for name, score in scores.items()
+    ]
+    return "Transfer", [["model", *tasks, first.average_name], *rows], "accuracy in percent, linear classifier"
+
+
+def _retrieval(models: Mapping[str, SuiteResults]) -> _Part:
+    scores = {name: results.retrieval for name, results in models.items() if results.retrieval is not None}
+    rows = [[name, *(f"{score.recall[cut]:.2f}" for cut in CUTS)] for name, score in scores.items()]
+    setting = next((score.describe() for score in scores.values()), "")
+    head = ["model", *(f"recall@{cut}" for cut in CUTS)]
+    return "Retrieval", [head, *rows] if rows else [], f"percent; {setting}"
+
+
+def _space(models: Mapping[str, SuiteResults]) -> _Part:
+    scores = {name: results.space for name, results in models.items() if results.space is not None}
+    rows = [[name, f"{score.alignment:.4f}", f"{score.uniformity:.4f}"] for name, score in scores.items()]
+    setting = next((score.describe() for score in scores.values()), "")
+    head = ["model", "alignment", "uniformity"]
+    return "Alignment and uniformity", [head, *rows] if rows else [], f"unit length; {setting}"
+
+
+def _titled(title: str, setting: str, table: str, style: str) -> str:
+    line = {"text": f"{title} ({setting})", "markdown": f"**{title}** ({setting})\n", "latex": f"% {title} ({setting})"}
+    return f"{line[style]}\n{table}"

@@ -1,0 +1,216 @@
+"""Transfer tasks under SentEval's protocol: a linear classifier on frozen embeddings, accuracy in percent.
+
+Three protocols, by what a task has:
+
+* rows only (MR, CR, SUBJ, MPQA): nested cross-validation. Outer folds are scored; inner folds choose the L2 value, and
+  their test fold also says when to stop;
+* train and test (TREC, MRPC): cross-validation on the training rows chooses the L2 value;
+* train, dev and test (SST-2): dev chooses the L2 value and says when to stop.
+
+Rows of a pair task are ``[|u - v|, u * v]``. Accuracies are rounded to two decimals where SentEval rounds them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import f1_score
+from sklearn.model_selection import StratifiedKFold
+
+from cse.data.transfer import TRANSFER_TASKS, Labelled, TransferTask
+from cse.errors import CseError
+from cse.evaluation.linear import FULL, Classifier, Fitted, Problem, fit
+from cse.evaluation.vectors import Vectors
+
+
+@dataclass(frozen=True)
+class TransferScore:
+    """Result of one task.
+
+    Attributes:
+        accuracy: percent right on test rows, or the mean over outer folds.
+        dev_accuracy: what chose the L2 value, percent.
+        l2: chosen value, one for each classifier that was scored.
+        f1: F1 of class 1 in percent, for pair tasks.
+    """
+
+    accuracy: float
+    dev_accuracy: float
+    l2: tuple[float, ...]
+    f1: float | None = None
+
+
+@dataclass(frozen=True)
+class TransferResults:
+    """Scores by task, and their average."""
+
+    tasks: dict[str, TransferScore]
+
+    @property
+    def average_name(self) -> str:
+        """``Avg.`` where all seven tasks are there, else ``mean of n tasks``."""
+        if set(TRANSFER_TASKS) <= set(self.tasks):
+            return "Avg."
+        return f"mean of {len(self.tasks)} task{'s' if len(self.tasks) > 1 else ''}"
+
+    @property
+    def average(self) -> float:
+        """Mean accuracy of the tasks that ``average_name`` speaks of."""
+        names = TRANSFER_TASKS if self.average_name == "Avg." else tuple(self.tasks)
+        return float(np.mean([self.tasks[name].accuracy for name in names]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested numbers for JSON."""
+        tasks = {
+            name: {"accuracy": score.accuracy, "dev": score.dev_accuracy, "l2": list(score.l2)}
+            | ({} if score.f1 is None else {"f1": score.f1})
+            for name, score in self.tasks.items()
+        }
+        return {"transfer": tasks, self.average_name: round(self.average, 4)}
+
+
+def sentences_of_transfer(tasks: Sequence[TransferTask]) -> Iterator[str]:
+    """Yield every sentence of some tasks, repetitions included."""
+    for task in tasks:
+        for part in task.parts:
+            yield from part.texts
+            yield from part.second or []
+
+
+def score_transfer(
+    vectors: Vectors,
+    tasks: Sequence[TransferTask],
+    how: Classifier = FULL,
+    *,
+    device: torch.device | None = None,
+    advance: Callable[[str, int, int], object] | None = None,
+) -> TransferResults:
+    """Train and score classifiers on embeddings that exist.
+
+    Args:
+        vectors: embeddings of ``sentences_of_transfer(tasks)``.
+        tasks: the tasks.
+        how: ``FULL`` for published figures, ``FAST`` for a look.
+        device: where classifiers are trained; None: the CPU.
+        advance: called with task, classifiers that have just ended, and how many there are.
+
+    Raises:
+        CseError: no tasks, or a class with fewer rows than folds.
+    """
+    if not tasks:
+        raise CseError("evaluation: no transfer tasks; give SentEval's downstream folder")
+    scores = {}
+    for task in tasks:
+        parts = [_features(vectors, part) for part in task.parts]
+        score = _PROTOCOLS[len(parts)]
+        _check_folds(task, how)
+        total = {1: how.folds * how.folds + how.folds, 2: how.folds + 1, 3: 1}[len(parts)]
+
+        def step(ended: int, name: str = task.name, of: int = total) -> None:
+            if advance is not None:
+                advance(name, ended, of)
+
+        def train(rows: _Rows, problems: list[Problem], step: Callable[[int], object] = step) -> list[Fitted]:
+            return fit(rows.features, rows.label, problems, how, device=device, advance=step)
+
+        scores[task.name] = score([_Rows(x, p.label) for x, p in zip(parts, task.parts, strict=True)], how, train)
+    return TransferResults(scores)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    features: np.ndarray  # (N, D)
+    label: np.ndarray  # (N,)
+
+    def score(self, fitted: Fitted, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return accuracies in percent, two decimals, ``(R,)``, and the predicted classes ``(R, n)``."""
+        features, label = (self.features, self.label) if rows is None else (self.features[rows], self.label[rows])
+        predicted = fitted.predict(torch.as_tensor(features, dtype=torch.float32, device=fitted.weight.device))
+        found = predicted.cpu().numpy()
+        return (found == label).mean(axis=1).round(4) * 100, found
+
+
+_Train = Callable[[_Rows, list[Problem]], list[Fitted]]
+
+
+def _nested(parts: list[_Rows], how: Classifier, train: _Train) -> TransferScore:
+    (rows,) = parts
+    problems, outer = [], _folds(rows.label, how)
+    for learn, _ in outer:
+        problems += [
+            Problem(learn[inner], learn[stop], how.l2) for inner, stop in _folds(rows.label[learn], how)
+        ]  # fmt: skip
+    found = train(rows, problems)
+    chosen, dev = [], []
+    for number in range(len(outer)):
+        best, score = _choose(found[number * how.folds : (number + 1) * how.folds], how)
+        chosen.append(best)
+        dev.append(score)
+    refits = train(rows, [Problem(learn, None, (l2,)) for (learn, _), l2 in zip(outer, chosen, strict=True)])
+    scores = [rows.score(fitted, test)[0][0] for fitted, (_, test) in zip(refits, outer, strict=True)]
+    return TransferScore(_round(np.mean(scores)), _round(np.mean(dev)), tuple(chosen))
+
+
+def _cross_validated(parts: list[_Rows], how: Classifier, train: _Train) -> TransferScore:
+    rows, test = parts
+    found = train(rows, [Problem(learn, stop, how.l2) for learn, stop in _folds(rows.label, how)])
+    best, dev = _choose(found, how)
+    (fitted,) = train(rows, [Problem(np.arange(len(rows.label)), None, (best,))])
+    accuracy, predicted = test.score(fitted)
+    return TransferScore(_round(accuracy[0]), dev, (best,), _f1(test.label, predicted[0]))
+
+
+def _split(parts: list[_Rows], how: Classifier, train: _Train) -> TransferScore:
+    learn, dev, test = parts
+    together = _Rows(np.concatenate([learn.features, dev.features]), np.concatenate([learn.label, dev.label]))
+    problem = Problem(np.arange(len(learn.label)), np.arange(len(learn.label), len(together.label)), how.l2)
+    (fitted,) = train(together, [problem])
+    best, score = _choose([fitted], how)
+    accuracy, _ = test.score(fitted)
+    return TransferScore(_round(accuracy[how.l2.index(best)]), score, (best,))
+
+
+_PROTOCOLS = {1: _nested, 2: _cross_validated, 3: _split}
+
+
+def _choose(fitted: list[Fitted], how: Classifier) -> tuple[float, float]:
+    """Return the first best L2 value and its accuracy in percent, by the mean over folds rounded to two decimals."""
+    means = [_round(100 * np.mean([one.dev_accuracy[r] for one in fitted])) for r in range(len(how.l2))]
+    best = int(np.argmax(means))
+    return how.l2[best], means[best]
+
+
+def _folds(label: np.ndarray, how: Classifier) -> list[tuple[np.ndarray, np.ndarray]]:
+    folds = StratifiedKFold(n_splits=how.folds, shuffle=True, random_state=how.seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a class smaller than the folds was looked at before
+        return list(folds.split(np.zeros(len(label)), label))
+
+
+def _check_folds(task: TransferTask, how: Classifier) -> None:
+    if len(task.parts) == 3:
+        return
+    counts = np.bincount(task.train.label)
+    if counts.max() < how.folds:
+        raise CseError(f"{task.name}: no class has {how.folds} rows, one for each fold; add rows")
+
+
+def _features(vectors: Vectors, part: Labelled) -> np.ndarray:
+    first = vectors.of(part.texts)
+    if part.second is None:
+        return first
+    second = vectors.of(part.second)
+    return np.concatenate([np.abs(first - second), first * second], axis=1)
+
+
+def _f1(label: np.ndarray, predicted: np.ndarray) -> float | None:
+    return _round(100 * f1_score(label, predicted)) if label.max() == 1 else None
+
+
+def _round(value: Any) -> float:
+    return round(float(value), 2)

@@ -1,0 +1,62 @@
+"""Embeddings of an evaluation: every distinct sentence is encoded once, however many tasks it occurs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from cse.errors import CseError
+
+
+class Encoder(Protocol):
+    """Anything that turns sentences into vectors: the training model, the ONNX runtime, a baseline."""
+
+    def encode(
+        self, sentences: list[str], /, *, batch_size: int = ..., normalize: bool = ..., show_progress_bar: bool = ...
+    ) -> np.ndarray:
+        """Return embeddings ``(n, d)`` in the order of the sentences; dropout off."""
+        ...
+
+
+class Vectors:
+    """Embeddings by sentence.
+
+    Args:
+        encoder: see ``Encoder``.
+        sentences: what will be asked for, repetitions allowed.
+        batch_size: sentences per forward pass.
+        progress: whether the encoder shows its progress bar.
+
+    Raises:
+        CseError: a sentence whose embedding is not finite.
+    """
+
+    def __init__(
+        self, encoder: Encoder, sentences: Iterable[str], batch_size: int = 64, progress: bool = False
+    ) -> None:
+        self._rows: dict[str, int] = {}
+        for sentence in sentences:
+            self._rows.setdefault(sentence, len(self._rows))
+        self._embeddings = encoder.encode(
+            list(self._rows), batch_size=batch_size, normalize=False, show_progress_bar=progress
+        )
+        finite = np.isfinite(self._embeddings).all(axis=1)
+        if not finite.all():
+            sentence = next(text for text, row in self._rows.items() if not finite[row])
+            raise CseError(
+                f"evaluation: {int((~finite).sum())} of {len(self)} embeddings are not finite, the first of "
+                f"{_short(sentence)!r}; the model's weights have probably diverged, train with a lower learning rate"
+            )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def of(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the embeddings of sentences, ``(n, d)``, as the encoder gave them."""
+        return self._embeddings[[self._rows[sentence] for sentence in sentences]]
+
+
+def _short(sentence: str) -> str:
+    return sentence if len(sentence) <= 60 else sentence[:57] + "..."

@@ -1,0 +1,113 @@
+"""CxC-STS: reading caption pairs, and the bootstrap beside a loop with one draw at a time."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from cse.data.cxc import COLUMNS, read_cxc
+from cse.errors import CseError
+from cse.evaluation.cxc import Bootstrap, score_cxc
+from cse.evaluation.vectors import Vectors
+from tests.evaluation.test_sts import FakeEncoder
+
+SHARED = Path(__file__).parents[3] / "shared/data/cxc"
+
+
+def write(path, rows, columns=COLUMNS):
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return path
+
+
+def make_rows(images=12, captions=3):
+    """Captions of an image form a chain; further pairs lead to other images."""
+    rng = np.random.default_rng(0)
+
+    def row(a, b, method):
+        score = round(float(rng.uniform(0, 5)), 2)
+        return [f"c{a}", f"c{b}", score, method, f"caption, number {a}", f"caption {b}"]
+
+    rows = []
+    for image in range(images):
+        first = image * captions
+        rows += [row(first + i, first + i + 1, "c2c_cocaption") for i in range(captions - 1)]
+        rows += [row(first, (first + captions * k) % (images * captions), "c2c_isim") for k in (1, 3)]
+    return rows
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return read_cxc(write(tmp_path / "cxc.csv", make_rows()))
+
+
+def test_captions_of_an_image_are_found_by_their_pairs(pairs):
+    assert len(pairs) == 48
+    assert len(set(pairs.image)) == 12
+    for text, image in zip(pairs.sentence1, pairs.image, strict=True):
+        own = [other for other, i in zip(pairs.sentence1, pairs.image, strict=True) if i == image]
+        assert {int(other.split()[-1]) // 3 for other in own} == {int(text.split()[-1]) // 3}
+
+
+@pytest.mark.parametrize("how", [Bootstrap(), Bootstrap("caption", replace=False, seed=5), Bootstrap(share=1.0)])
+def test_bootstrap_is_a_loop_of_single_draws(pairs, how):
+    vectors = Vectors(FakeEncoder(), [*pairs.sentence1, *pairs.sentence2])
+    found = score_cxc(vectors, pairs, how)
+    a, b = (vectors.of(texts).astype(np.float64) for texts in (pairs.sentence1, pairs.sentence2))
+    cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    query = pairs.image if how.query == "image" else pairs.caption
+    lists = [np.flatnonzero(query == one) for one in np.unique(query)]
+    rng = np.random.RandomState(how.seed)
+    scores = []
+    for _ in range(how.repetitions):
+        drawn = rng.choice(len(lists), int(len(lists) * how.share), replace=how.replace)
+        rows = [lists[i][rng.randint(0, len(lists[i]))] for i in drawn]
+        scores.append(spearmanr(cosines[rows], pairs.score[rows]).statistic)
+    assert found.mean == pytest.approx(100 * np.mean(scores), abs=1e-9)
+    assert found.std == pytest.approx(100 * np.std(scores), abs=1e-9)
+    assert found.all_pairs == pytest.approx(100 * spearmanr(cosines, pairs.score).statistic, abs=1e-9)
+    assert f"{found.drawn} {how.query}s with" in found.describe()
+
+
+ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([ROW, ["c2", "c1", "2", "c2c_isim", "two", "one"]], r"cxc\.csv:3: the pair of line 2 again; keep one score"),
+        ([[*ROW[:2], "5.1", *ROW[3:]]], r"cxc\.csv:2: score '5\.1' is not between 0 and 5"),
+        ([[*ROW[:2], "nan", *ROW[3:]]], r"cxc\.csv:2: score 'nan' is not between 0 and 5"),
+        ([ROW[:5]], r"cxc\.csv:2: a column is missing or a caption is empty"),
+        ([[*ROW[:4], " ", "two"]], r"cxc\.csv:2: a column is missing or a caption is empty"),
+        ([], r"cxc\.csv: 0 pairs"),
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path, rows, message):
+    with pytest.raises(CseError, match=message) as caught:
+        read_cxc(write(tmp_path / "cxc.csv", rows))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_columns_another_count_and_no_file(tmp_path):
+    with pytest.raises(CseError, match="lacks the column sampling_method"):
+        read_cxc(write(tmp_path / "cxc.csv", [], [name for name in COLUMNS if name != "sampling_method"]))
+    write(tmp_path / "cxc_sts_test.csv", make_rows())
+    with pytest.raises(CseError, match="48 pairs, published are 44,045"):
+        read_cxc(tmp_path)
+    with pytest.raises(CseError, match="no such file; give the CSV of CxC-STS"):
+        read_cxc(tmp_path / "none.csv")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared evaluation data are not here")
+def test_real_file_has_the_published_images_and_captions():
+    pairs = read_cxc(SHARED)
+    assert len(pairs) == 44_045
+    assert len(set(pairs.image)) == 5000
+    assert len({*pairs.sentence1, *pairs.sentence2}) > 20_000

@@ -1,0 +1,120 @@
+"""Alignment, uniformity and retrieval beside plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cse.data.scored import ScoredPairs
+from cse.errors import CseError
+from cse.evaluation import retrieval, space
+from cse.evaluation.measures import unit_rows
+from cse.evaluation.retrieval import score_retrieval
+from cse.evaluation.space import alignment, score_space, uniformity
+from cse.evaluation.vectors import Vectors
+from tests.evaluation.test_sts import FakeEncoder, make_task
+
+
+def pairs(rows, name="STS-B") -> ScoredPairs:
+    first, second, score = zip(*rows, strict=True)
+    return ScoredPairs(name, list(first), list(second), np.array(score, dtype=float), ["one"] * len(score))
+
+
+def vectors_of(*tasks) -> Vectors:
+    return Vectors(FakeEncoder(), [text for task in tasks for text in (*task.sentence1, *task.sentence2)])
+
+
+# ---- the shape of the space ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [1, 3, 1000])
+def test_uniformity_is_the_loop_over_pairs(monkeypatch, block):
+    monkeypatch.setattr(space, "_BLOCK", block)
+    rows = np.random.default_rng(0).normal(size=(11, 5)).astype(np.float32)
+    unit = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    kernel = [np.exp(-2 * ((unit[i] - unit[j]) ** 2).sum()) for i in range(11) for j in range(i)]
+    assert uniformity(rows) == pytest.approx(np.log(np.mean(kernel)), abs=1e-12)
+
+
+def test_uniformity_of_one_point_and_of_opposite_ones():
+    assert uniformity(np.ones((5, 3))) == pytest.approx(0, abs=1e-12)
+    assert uniformity(np.array([[1.0, 0], [-1, 0]])) == pytest.approx(-8)
+
+
+def test_alignment_is_the_mean_squared_distance():
+    a, b = np.random.default_rng(0).normal(size=(2, 7, 4))
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b)]
+    assert alignment(a, b) == pytest.approx(np.mean([((x - y) ** 2).sum() for x, y in zip(*unit, strict=True)]))
+
+
+def test_setting_says_what_was_measured():
+    splits = [make_task("STS-B train", {"one": 60}), make_task("STS-B test", {"one": 40}, seed=1)]
+    vectors = vectors_of(*splits)
+    gold = np.concatenate([split.score for split in splits])
+    found = score_space(vectors, splits)
+    assert (found.positives, found.sentences) == ((gold > 4).sum(), 200)
+    assert found.describe() == f"STS-B train + STS-B test, {(gold > 4).sum()} pairs with gold > 4, 200 sentences"
+    loose = score_space(vectors, splits[:1], threshold=3.0, strict=False, dedup=True)
+    distinct = {*splits[0].sentence1, *splits[0].sentence2}
+    assert (loose.positives, loose.sentences) == ((splits[0].score >= 3).sum(), len(distinct))
+    assert "gold >= 3" in loose.describe()
+    assert "distinct" in loose.describe()
+    with pytest.raises(CseError, match="alignment: no pair has a gold score > 6; lower it"):
+        score_space(vectors, splits, threshold=6)
+
+
+def test_a_zero_vector_has_no_direction():
+    with pytest.raises(CseError, match="uniformity: sentence 2 of 3 has a zero vector"):
+        uniformity(np.array([[1.0, 0], [0, 0], [0, 1]]))
+    with pytest.raises(CseError, match="needs at least 2 sentences, found 1"):
+        uniformity(np.ones((1, 3)))
+
+
+# ---- retrieval ----------------------------------------------------------------------------------------------------
+
+ROWS = [
+    ("a", "b", 5), ("c", "d", 5), ("a", "e", 5), ("f", "f", 5), ("g", "h", 2.5), ("i", "a", 1), ("k", "l", 5),
+    ("b", "m", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("block", [2, 1000])
+@pytest.mark.parametrize("dedup", [True, False])
+def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
+    monkeypatch.setattr(retrieval, "_BLOCK", block)
+    task = pairs(ROWS)
+    vectors = vectors_of(task)
+    found = score_retrieval(vectors, task, dedup=dedup)
+    slots = task.sentence1 + task.sentence2
+    pool = list(dict.fromkeys(slots)) if dedup else slots
+    unit = unit_rows(vectors.of(pool))
+    ranks = []
+    for start, other in ((0, 8), (8, 0)):
+        for row in np.flatnonzero(task.score == 5):
+            query, partner = (
+                (pool.index(slots[start + row]), pool.index(slots[other + row]))
+                if dedup
+                else (start + row, other + row)
+            )
+            if query == partner:
+                continue
+            cosines = {i: unit[query] @ unit[i] for i in range(len(pool)) if i != query}
+            ranks.append(1 + sum(value > cosines[partner] for value in cosines.values()))
+    assert [example.rank for example in found.examples] == ranks
+    assert found.recall == {cut: pytest.approx(100 * np.mean([rank <= cut for rank in ranks])) for cut in (1, 3, 5)}
+    assert (found.queries, found.candidates) == (8, 11) if dedup else (10, 15)
+    for example in found.examples:
+        cosines = [cosine for _, cosine in example.nearest]
+        assert cosines == sorted(cosines, reverse=True)
+        assert len(cosines) == 5
+        if example.rank <= 5 and dedup:
+            assert example.nearest[example.rank - 1][0] == example.partner
+        if dedup:
+            assert example.query not in dict(example.nearest)
+
+
+def test_retrieval_says_its_setting():
+    found = score_retrieval(vectors_of(pairs(ROWS)), pairs(ROWS))
+    assert found.describe() == "8 queries from pairs with gold >= 5, both directions, 11 distinct sentences"
+    with pytest.raises(CseError, match=r"STS-B: no pair has a gold score of 5 or more"):
+        score_retrieval(vectors_of(pairs(ROWS[4:6])), pairs(ROWS[4:6]))

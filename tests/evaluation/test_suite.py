@@ -1,0 +1,111 @@
+"""The full evaluation: one pass of the encoder, whatever data are there, settings beside every number."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from cse.data.cxc import read_cxc
+from cse.data.suite import SuiteData, read_suite
+from cse.data.transfer import TransferTask
+from cse.errors import CseError
+from cse.evaluation.linear import FULL
+from cse.evaluation.sts import evaluate_sts
+from cse.evaluation.suite import evaluate_suite
+from cse.evaluation.suite_table import format_suite
+from tests.evaluation.test_cxc import make_rows, write
+from tests.evaluation.test_sts import FakeEncoder, make_task
+from tests.evaluation.test_transfer import part
+
+QUICK = dataclasses.replace(FULL, folds=3, max_epoch=2)
+
+
+@pytest.fixture
+def data(tmp_path) -> SuiteData:
+    stsb = {split: make_task(f"STS-B {split}", {"one": 50}, seed=i) for i, split in enumerate(("train", "dev", "test"))}
+    stsb["test"].score[:4] = 5
+    return SuiteData(
+        sts=[make_task("STS12", {"one": 40, "two": 30}), stsb["test"]],
+        stsb=stsb,
+        transfer=[TransferTask("CR", part(40, 2)), TransferTask("MR", part(40, 2))],
+        cxc=read_cxc(write(tmp_path / "cxc.csv", make_rows())),
+        missing=["TREC (TREC/train_5500.label)"],
+    )
+
+
+def test_a_sentence_of_several_tasks_is_encoded_once(data):
+    encoder = FakeEncoder()
+    evaluate_suite(encoder, data, classifier=QUICK)
+    ((sentences, *_),) = encoder.calls
+    assert len(sentences) == len(set(sentences))
+    tasks = [*data.sts, *data.stsb.values()]
+    texts = [text for task in tasks for text in (*task.sentence1, *task.sentence2)]
+    texts += [*data.transfer[0].train.texts, *data.transfer[1].train.texts, *data.cxc.sentence1, *data.cxc.sentence2]
+    assert set(sentences) == set(texts)
+
+
+def test_similarity_scores_are_those_of_the_tasks_alone(data):
+    assert (
+        evaluate_suite(FakeEncoder(), data, classifier=QUICK).sts.tasks == evaluate_sts(FakeEncoder(), data.sts).tasks
+    )
+
+
+def test_numbers_and_settings_in_json(data):
+    tree = json.loads(json.dumps(evaluate_suite(FakeEncoder(), data, classifier=QUICK).to_dict()))
+    assert tree["missing"] == data.missing
+    assert tree["cxc"]["query"] == "image"
+    assert tree["retrieval"]["dedup"] is True
+    assert tree["space"]["splits"] == ["STS-B train", "STS-B dev", "STS-B test"]
+    assert set(tree["transfer"]["transfer"]) == {"CR", "MR"}
+    assert "mean of 2 tasks" in tree["transfer"]
+    assert "Avg." not in json.dumps(tree)
+
+
+def test_what_is_not_there_is_not_measured(data):
+    partial = SuiteData(sts=[], stsb={}, transfer=data.transfer[:1], cxc=None, missing=["everything else"])
+    results = evaluate_suite(FakeEncoder(), partial, classifier=QUICK)
+    assert (results.sts, results.cxc, results.retrieval, results.space) == (None, None, None, None)
+    text = format_suite({"model": results})
+    assert text.endswith("not measured: everything else\n")
+    assert "STS (" not in text
+
+
+def test_a_broken_embedding_names_the_sentence(data):
+    broken = data.cxc.sentence1[0]
+    with pytest.raises(CseError, match=rf"1 of .* embeddings are not finite, the first of '{broken}'"):
+        evaluate_suite(FakeEncoder(broken={broken}), data, classifier=QUICK)
+
+
+@pytest.mark.parametrize("style", ["text", "markdown", "latex"])
+def test_every_table_has_its_setting_above_it(data, style):
+    results = evaluate_suite(FakeEncoder(), data, classifier=QUICK)
+    text = format_suite({"first model": results, "second": results}, style)
+    for setting in (results.cxc.describe(), results.retrieval.describe(), results.space.describe()):
+        assert setting in text
+    assert text.count("first model") == text.count("second") == 5
+    assert f"{results.cxc.mean:.2f}" in text
+    assert f"{results.transfer.average:.2f}" in text
+    if style == "latex":
+        assert all(line.startswith("% ") for line in text.splitlines() if "CxC" in line or "not measured" in line)
+
+
+def test_folder_without_anything(tmp_path):
+    with pytest.raises(CseError, match="no evaluation data of SentEval here"):
+        read_suite(tmp_path, None)
+    with pytest.raises(CseError, match="the full evaluation reads SentEval's downstream folder, and this is none"):
+        read_suite(tmp_path / "none", None)
+
+
+def test_a_measure_that_does_not_exist_costs_no_other(data):
+    class Silent(FakeEncoder):
+        def vector(self, sentence):
+            return np.zeros(6, np.float32) if sentence.endswith("number 7") else super().vector(sentence)
+
+    results = evaluate_suite(Silent(), data, classifier=QUICK)
+    assert results.space is None
+    assert "alignment and uniformity (uniformity: sentence" in results.missing[-1]
+    assert results.cxc is not None
+    assert "zero vector" in format_suite({"model": results})

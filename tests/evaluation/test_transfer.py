@@ -1,0 +1,148 @@
+"""SentEval's three protocols beside a plain loop over classifiers, and beside scikit-learn."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+from cse.data.transfer import Labelled, TransferTask, make_labelled, read_transfer
+from cse.errors import CseError
+from cse.evaluation.linear import FULL
+from cse.evaluation.transfer import score_transfer, sentences_of_transfer
+from cse.evaluation.vectors import Vectors
+from tests.evaluation.sequential import accuracy, choose, folds, train_one
+
+HOW = dataclasses.replace(FULL, batch_size=16, epoch_size=2, tenacity=2, folds=3, max_epoch=20)
+SHARED = Path(__file__).parents[3] / "shared/data/senteval"
+
+
+class Words:
+    """Embeds a text ``class-number`` near the mean of its class; another text at random."""
+
+    def encode(self, sentences, batch_size=64, normalize=True, show_progress_bar=False):
+        rng = np.random.default_rng(3)
+        means = rng.normal(size=(3, 8))
+        return np.stack([self.vector(text, means) for text in sentences]).astype(np.float32)
+
+    def vector(self, text, means):
+        rng = np.random.default_rng(list(text.encode()))
+        return rng.normal(size=8) * 1.5 + (means[int(text[0])] if text[:1].isdigit() else 0)
+
+
+def part(count, classes, start=0, pairs=False) -> Labelled:
+    rng = np.random.default_rng(start)
+    label = [int(i) for i in rng.integers(0, classes, count)]
+    texts = [f"{c} number {start + i}" + " word" * int(rng.integers(0, 4)) for i, c in enumerate(label)]
+    second = [f"{c if same else 2} other {start + i}" for i, (c, same) in enumerate(zip(label, label, strict=True))]
+    return make_labelled(texts, label, second if pairs else None)
+
+
+def score(task, how=HOW):
+    vectors = Vectors(Words(), sentences_of_transfer([task]))
+    return vectors, score_transfer(vectors, [task], how).tasks[task.name]
+
+
+def test_nested_cross_validation():
+    task = TransferTask("own", part(80, 2))
+    vectors, found = score(task)
+    x, y = vectors.of(task.train.texts), task.train.label
+    accuracies, dev, chosen = [], [], []
+    for learn, test in folds(y, HOW):
+        inner = [
+            [train_one(x, y, learn[a], learn[b], l2, HOW)[1] for l2 in HOW.l2] for a, b in folds(y[learn], HOW)
+        ]  # fmt: skip
+        l2, best = choose(inner, HOW)
+        layer, _ = train_one(x, y, learn, None, l2, HOW)
+        accuracies.append(round(100 * accuracy(layer, x[test], y[test]), 2))
+        dev.append(best)
+        chosen.append(l2)
+    assert found.l2 == tuple(chosen)
+    assert found.accuracy == pytest.approx(np.mean(accuracies), abs=0.006)
+    assert found.dev_accuracy == pytest.approx(np.mean(dev), abs=0.006)
+    assert found.f1 is None
+
+
+@pytest.mark.parametrize(("classes", "pairs"), [(3, False), (2, True)])
+def test_cross_validation_on_train(classes, pairs):
+    task = TransferTask("own", part(90, classes, pairs=pairs), test=part(40, classes, start=500, pairs=pairs))
+    vectors, found = score(task)
+
+    def features(rows):
+        u = vectors.of(rows.texts)
+        if not pairs:
+            return u
+        v = vectors.of(rows.second)
+        return np.concatenate([abs(u - v), u * v], axis=1)
+
+    x, y = features(task.train), task.train.label
+    l2, best = choose([[train_one(x, y, a, b, l2, HOW)[1] for l2 in HOW.l2] for a, b in folds(y, HOW)], HOW)
+    layer, _ = train_one(x, y, np.arange(len(y)), None, l2, HOW)
+    assert (found.l2, found.dev_accuracy) == ((l2,), best)
+    test = features(task.test)
+    assert found.accuracy == pytest.approx(100 * accuracy(layer, test, task.test.label), abs=0.006)
+    if pairs:
+        import torch
+
+        predicted = layer(torch.tensor(test)).argmax(dim=1).numpy()
+        assert found.f1 == pytest.approx(100 * f1_score(task.test.label, predicted), abs=0.006)
+
+
+def test_given_split():
+    task = TransferTask("own", part(90, 2), part(40, 2, start=300), part(50, 2, start=600))
+    vectors, found = score(task)
+    x = np.concatenate([vectors.of(task.train.texts), vectors.of(task.dev.texts)])
+    y = np.concatenate([task.train.label, task.dev.label])
+    runs = [train_one(x, y, np.arange(90), np.arange(90, 130), l2, HOW) for l2 in HOW.l2]
+    l2, best = choose([[best for _, best in runs]], HOW)
+    layer = runs[HOW.l2.index(l2)][0]
+    assert (found.l2, found.dev_accuracy) == ((l2,), best)
+    test = accuracy(layer, vectors.of(task.test.texts), task.test.label)
+    assert found.accuracy == pytest.approx(100 * test, abs=0.006)
+
+
+def test_average_has_its_name_only_with_all_seven():
+    tasks = [TransferTask(name, part(40, 2)) for name in ("MR", "CR")]
+    vectors = Vectors(Words(), sentences_of_transfer(tasks))
+    results = score_transfer(vectors, tasks, dataclasses.replace(HOW, max_epoch=2))
+    assert results.average_name == "mean of 2 tasks"
+    assert results.average == pytest.approx(np.mean([score.accuracy for score in results.tasks.values()]))
+    with pytest.raises(CseError, match="no transfer tasks"):
+        score_transfer(vectors, [], HOW)
+
+
+def test_rows_are_sorted_as_senteval_does_before_folding():
+    rows = make_labelled(["a b c", "d", "e f", "g"], [1, 1, 0, 0])
+    assert rows.texts == ["g", "d", "e f", "a b c"]
+    assert rows.label.tolist() == [0, 1, 0, 1]
+
+
+def test_too_few_rows_for_the_folds():
+    with pytest.raises(CseError, match=r"own: no class has 10 rows, one for each fold; add rows"):
+        score(TransferTask("own", part(8, 2)), FULL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared evaluation data are not here")
+def test_real_tasks_agree_with_scikit_learn():
+    """MiniLM on CR and TREC: within half a point of logistic regression tuned by scikit-learn."""
+    from cse.model.encoder import SentenceEncoder
+
+    tasks = [task for task in read_transfer(SHARED)[0] if task.name in ("CR", "TREC")]
+    encoder = SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2")
+    vectors = Vectors(encoder, sentences_of_transfer(tasks), 128)
+    found = score_transfer(vectors, tasks).tasks
+    cr, trec = tasks
+    x, y = vectors.of(cr.train.texts), cr.train.label
+    cross = StratifiedKFold(10, shuffle=True, random_state=1111)
+    strengths = (1.0, 3.0, 10.0, 30.0)
+    expected = max(cross_val_score(LogisticRegression(C=c, max_iter=2000), x, y, cv=cross).mean() for c in strengths)
+    assert found["CR"].accuracy == pytest.approx(100 * expected, abs=0.5)
+    model = LogisticRegression(C=30, max_iter=5000).fit(vectors.of(trec.train.texts), trec.train.label)
+    expected = model.score(vectors.of(trec.test.texts), trec.test.label)
+    assert found["TREC"].accuracy == pytest.approx(100 * expected, abs=2.0)  # 500 questions: 1.3 points a deviation
