@@ -7,13 +7,12 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
 from cse.data.store import PreparedData
 from cse.evaluation.sts import StsResults, evaluate_sts
-from cse.evaluation.suite import SuiteResults
 from cse.evaluation.table import format_table
 from cse.files import publish_file
 from cse.model.checkpoint import load_checkpoint, training_notes
@@ -25,6 +24,14 @@ from cse.training.precision import choose_device
 
 GROUPS = ("evaluation",)
 TRAINED, BACKBONE = "trained", "backbone"
+
+
+class Scores(Protocol):
+    """Results that can be written: of the similarity tasks, or of the full evaluation."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested numbers."""
+        ...
 
 
 def evaluate_stage(
@@ -58,7 +65,7 @@ def evaluate_stage(
         _write_plot(target, results)
 
 
-def write_json(path: Path, results: Mapping[str, StsResults | SuiteResults]) -> None:
+def write_json(path: Path, results: Mapping[str, Scores]) -> None:
     """Write all scores by model and task, with ``mean``, ``wmean``, counts and settings, four decimals."""
     _write_rounded(path, {name: result.to_dict() for name, result in results.items()})
 

@@ -62,6 +62,7 @@ def evaluate_models_fully(
     results = {}
     for name in names:
         encoder = open_model(name, device=device)
+        click.echo(f"measuring {name}", err=True)
         with _ClassifierBar(progress) as bar:
             results[name] = evaluate_suite(
                 encoder,
