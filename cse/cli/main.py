@@ -72,8 +72,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     settings = _settings(params, overrides)
     metrics = METRICS / "prepare.json" if out == PREPARED else out.with_suffix(".json")
     prepare_stage(settings, prepared=out, metrics=metrics)
-    replaced = settings.objective.replaced_tokens
-    if replaced.weight > 0 and replaced.corruption == "prepared":
+    if settings.objective.replaced_tokens.corrupts_beforehand:
         from cse.stages.corrupt import corrupt_stage
 
         corrupt_stage(settings, prepared=out, corrupted=_corrupted(out))
@@ -135,7 +134,7 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
 )
 @click.option("--cxc", type=click.Path(path_type=Path), help="CSV of CxC-STS with its captions, for --suite full.")
 @click.option(
-    "--fast", is_flag=True, help="Transfer tasks with SentEval's fast settings: other figures, a third the time."
+    "--fast", is_flag=True, help="Transfer tasks with SentEval's fast settings: figures not to be compared with papers."
 )
 @click.option("--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the scores here too.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from scipy.stats import spearmanr
 
@@ -10,6 +12,13 @@ from cse.errors import CseError
 
 class UndefinedScore(CseError):  # noqa: N818 - reads as what it is: a score that does not exist
     """A rank correlation that does not exist, because one side is constant or there are fewer than two pairs."""
+
+
+def average_name(found: Collection[str], published: Collection[str]) -> str:
+    """Return ``Avg.`` where every task of the published average is there, else ``mean of n tasks``."""
+    if set(published) <= set(found):
+        return "Avg."
+    return f"mean of {len(found)} task{'s' if len(found) > 1 else ''}"
 
 
 def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:

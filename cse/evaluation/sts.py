@@ -20,7 +20,7 @@ import numpy as np
 
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
-from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
+from cse.evaluation.measures import UndefinedScore, average_name, pair_cosines, spearman
 from cse.evaluation.vectors import Encoder, Vectors
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
@@ -57,9 +57,7 @@ class StsResults:
     @property
     def average_name(self) -> str:
         """``Avg.`` where all seven tasks are there, else ``mean of n tasks``."""
-        if set(SEVEN_TASKS) <= set(self.tasks):
-            return "Avg."
-        return f"mean of {len(self.tasks)} task{'s' if len(self.tasks) > 1 else ''}"
+        return average_name(self.tasks, SEVEN_TASKS)
 
     def average(self, aggregate: Aggregate = "all") -> float | None:
         """Mean of the two-decimal-rounded scores of the tasks that ``average_name`` speaks of.

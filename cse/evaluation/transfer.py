@@ -25,6 +25,7 @@ from sklearn.model_selection import StratifiedKFold
 from cse.data.transfer import TRANSFER_TASKS, Labelled, TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL, Classifier, Fitted, Problem, fit
+from cse.evaluation.measures import average_name
 from cse.evaluation.vectors import Vectors
 
 
@@ -54,9 +55,7 @@ class TransferResults:
     @property
     def average_name(self) -> str:
         """``Avg.`` where all seven tasks are there, else ``mean of n tasks``."""
-        if set(TRANSFER_TASKS) <= set(self.tasks):
-            return "Avg."
-        return f"mean of {len(self.tasks)} task{'s' if len(self.tasks) > 1 else ''}"
+        return average_name(self.tasks, TRANSFER_TASKS)
 
     @property
     def average(self) -> float:

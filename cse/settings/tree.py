@@ -286,6 +286,11 @@ class ReplacedTokensSettings(Group):
         "shared", description="Whether both passes see the same prompt dropout or each draws its own."
     )
 
+    @property
+    def corrupts_beforehand(self) -> bool:
+        """Whether rows are corrupted once before training."""
+        return self.weight > 0 and self.corruption == "prepared"
+
 
 class ContrastiveTensionSettings(Group):
     """Contrastive Tension: two copies, dot products, 1 positive and 7 negatives (Carlsson et al. 2021)."""
@@ -552,14 +557,11 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
             f"train.batch_size: {train.batch_size} is no multiple of objective.contrastive_tension.group {group}",
         ),
         (
-            detects
-            and replaced.corruption == "prepared"
-            and replaced.generator_dropout
-            and replaced.generator != "unigram",
+            replaced.corrupts_beforehand and replaced.generator_dropout and replaced.generator != "unigram",
             "objective.replaced_tokens.generator_dropout: a prepared corruption has none; set it to false",
         ),
         (
-            detects and replaced.corruption == "prepared" and settings.augment.repeat_words > 0,
+            replaced.corrupts_beforehand and settings.augment.repeat_words > 0,
             "augment.repeat_words: changes rows after they were corrupted; set it to 0 or "
             "objective.replaced_tokens.corruption: on_the_fly",
         ),

@@ -227,7 +227,7 @@ def _replaced_tokens_from(
     corrupted: Path,
     device: torch.device,
 ) -> ReplacedTokens:
-    if settings.corruption == "prepared":
+    if settings.corrupts_beforehand:
         _check_corruption(corrupted / CORRUPTION_FILE, corruption_facts(settings, train.seed))
         source: Source = prepared(corrupted, table, epochs=train.epochs)
     else:

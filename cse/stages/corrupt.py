@@ -27,7 +27,7 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
         CseError: no such backbone or generator, or one of another vocabulary.
     """
     replaced = settings.objective.replaced_tokens
-    wanted = replaced.weight > 0 and replaced.corruption == "prepared"
+    wanted = replaced.corrupts_beforehand
     facts: dict[str, object] = {"corruption": "prepared" if wanted else "none"}
     with publish_folder(corrupted) as folder:
         if wanted:

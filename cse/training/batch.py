@@ -117,6 +117,17 @@ class Batch:
         return torch.cat(list(parts))[torch.cat([piece.places for piece in self.slices]).argsort()]
 
 
+def project_in_order(encoder: SentenceEncoder, places: Sequence[torch.Tensor], parts: Sequence[Tokens]) -> torch.Tensor:
+    """Return what the loss compares, ``(X, D)`` in float32 in the order of ``places``.
+
+    All rows go through the projector together: it may normalise over them.
+    """
+    order = torch.cat(list(places)).argsort()
+    pooled_XD = torch.cat([tokens.pooled_BD for tokens in parts])[order]
+    noise = [tokens.noise_BD for tokens in parts if tokens.noise_BD is not None]
+    return encoder.project(pooled_XD, torch.cat(noise)[order] if noise else None).float()
+
+
 def encode_batch(
     encoder: SentenceEncoder,
     table: TokenTable,
@@ -161,11 +172,6 @@ def encode_batch(
             places = torch.from_numpy(padded.places).to(device)
             slices.append(Slice(places, view_B, padded.starts, ids_BL, mask_BL, constants, tokens))
             real += int(padded.mask_BL.sum())
-        back = torch.cat([piece.places for piece in slices]).argsort()
-        pooled_XD = torch.cat([piece.tokens.pooled_BD for piece in slices])[back]
-        noise_XD = None
-        if noise_TND is not None:
-            noise_XD = torch.cat([piece.tokens.noise_BD for piece in slices])[back]  # type: ignore[misc]
-        projected_XD = encoder.project(pooled_XD, noise_XD).float()
+        projected_XD = project_in_order(encoder, [piece.places for piece in slices], [piece.tokens for piece in slices])
     labels_B = None if table.labels is None else torch.from_numpy(table.labels[rows]).to(device)
     return Batch(rows, tuple(slices), projected_XD, labels_B, step, epoch, real)

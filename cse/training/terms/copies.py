@@ -11,7 +11,7 @@ from cse.model.encoder import Constants, SentenceEncoder
 from cse.model.pooling import pool
 from cse.objectives.contrastive_tension import contrastive_tension
 from cse.objectives.self_guided import self_guided, squared_distance
-from cse.training.batch import Batch
+from cse.training.batch import Batch, project_in_order
 from cse.training.losses import NegativeQueue, Term
 
 
@@ -149,12 +149,7 @@ def _embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
             constants = Constants(encoder.prefix(int(anchor_B.sum())), noise_TND)
             slices.append(encoder.pooled(piece.ids_BL[anchor_B], piece.mask_BL[anchor_B], constants))
             places.append(piece.places[anchor_B])
-    order = torch.cat(places).argsort()
-    pooled_BD = torch.cat([tokens.pooled_BD for tokens in slices])[order]
-    noise_BD = None
-    if noise_TND is not None:
-        noise_BD = torch.cat([tokens.noise_BD for tokens in slices])[order]  # type: ignore[misc]
-    return encoder.project(pooled_BD, noise_BD).float()  # all rows together: a projector may normalise over them
+    return project_in_order(encoder, places, slices)
 
 
 def _flat(name: str) -> str:
