@@ -47,6 +47,7 @@ def train_stage(
     """
     data = PreparedData(prepared)
     _check_view(data, settings.objective, settings.train)
+    source = _source(data)
     backbone = open_backbone(settings.backbone, settings.pooler, data)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
@@ -105,7 +106,7 @@ def train_stage(
     with publish_file(metrics) as target:
         target.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     with publish_folder(checkpoint) as target:
-        save_checkpoint(encoder, target, results)
+        save_checkpoint(encoder, target, results | {"settings": facts["settings"], "data": source})
     folder.remove()
     score = f", dev Spearman {results['dev_spearman']:.2f}" if "dev_spearman" in results else ""
     at = f" at step {results['best_step']}" if "best_step" in results and settings.post.kind == "none" else ""
@@ -163,6 +164,12 @@ def _counts(encoder: SentenceEncoder) -> dict[str, Any]:
     counts = encoder.counts()
     percent = round(100 * counts.prompts / max(counts.backbone, 1), 3)
     return {"parameters": vars(counts) | {"prompt_percent": percent}}
+
+
+def _source(data: PreparedData) -> dict[str, Any]:
+    """Return what a checkpoint says of the rows that it was trained on."""
+    train = data.report["train"]
+    return {"source": train["source"], "view": data.view, "rows": train["kept"]}
 
 
 def _announce(encoder: SentenceEncoder, data: PreparedData, device: torch.device, bf16: bool) -> None:

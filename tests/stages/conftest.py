@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from cse.data.scored import ScoredPairs
-from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
 from cse.settings.load import check_settings, set_key
 from cse.settings.tree import Settings
 from tests.conftest import WORDS, make_backbone_folder
@@ -57,6 +58,8 @@ def data(tmp_path_factory) -> dict[str, Path]:
         write_rows(folder / TRAIN_FILE, view, lines)
         write_pairs(folder / DEV_FILE, [pairs("dev")])
         write_pairs(folder / TASKS_FILE, [pairs("task")])
+        report = {"train": {"source": f"{view}.csv", "kept": len(lines)}, "view": view}
+        (folder / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")
     return folders
 
 
