@@ -10,6 +10,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaForMaskedLM, RobertaModel
 
+from cse.data.store import REPORT_FILE
 from cse.model.backbone import Backbone, find_backbone, load_backbone
 
 WORDS = [
@@ -98,3 +99,9 @@ def batch(backbone) -> tuple[torch.Tensor, torch.Tensor]:
     mask_BL = torch.tensor([[1] * n + [0] * (7 - n) for n in lengths])
     ids_BL = torch.randint(4, 40, (3, 7), generator=torch.Generator().manual_seed(1))
     return torch.where(mask_BL == 1, ids_BL, backbone.pad_id), mask_BL
+
+
+def write_report(folder: Path, view: str, rows: int) -> None:
+    """Write what ``prepare`` says of the training rows."""
+    report = {"train": {"source": f"{view}.csv", "kept": rows}, "view": view}
+    (folder / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")

@@ -47,7 +47,10 @@ def train_stage(
     """
     data = PreparedData(prepared)
     _check_view(data, settings.objective, settings.train)
-    source = _source(data)
+    made_with = {
+        "settings": {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS},
+        "data": _source(data),
+    }
     backbone = open_backbone(settings.backbone, settings.pooler, data)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
@@ -56,7 +59,7 @@ def train_stage(
     )
     check_post(encoder, settings.post)
     facts = {
-        "settings": {name: getattr(settings, name).model_dump() for name in GROUPS},
+        "settings": made_with["settings"],
         "backbone": backbone.files.sha256,
         "device": device.type,
         "bf16": bf16,
@@ -106,7 +109,7 @@ def train_stage(
     with publish_file(metrics) as target:
         target.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     with publish_folder(checkpoint) as target:
-        save_checkpoint(encoder, target, results | {"settings": facts["settings"], "data": source})
+        save_checkpoint(encoder, target, results | made_with)
     folder.remove()
     score = f", dev Spearman {results['dev_spearman']:.2f}" if "dev_spearman" in results else ""
     at = f" at step {results['best_step']}" if "best_step" in results and settings.post.kind == "none" else ""

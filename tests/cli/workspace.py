@@ -12,7 +12,7 @@ import numpy as np
 
 from cse.data.scored import ScoredPairs
 from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
-from tests.conftest import WORDS
+from tests.conftest import WORDS, write_report
 
 
 @dataclass
@@ -56,6 +56,7 @@ def write_prepared(folder: Path, rows: int = 24, pairs: int = 30) -> Path:
     write_rows(folder / TRAIN_FILE, "triplets", triplets)
     write_pairs(folder / DEV_FILE, [scored("dev")])
     write_pairs(folder / TASKS_FILE, [scored("near"), scored("far")])
+    write_report(folder, "triplets", rows)
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 
 from cse.data.scored import ScoredPairs
-from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
 from cse.settings.load import check_settings, set_key
 from cse.settings.tree import Settings
-from tests.conftest import WORDS, make_backbone_folder
+from tests.conftest import WORDS, make_backbone_folder, write_report
 
 LABELS = ("entailment", "neutral", "contradiction")
 
@@ -58,8 +57,7 @@ def data(tmp_path_factory) -> dict[str, Path]:
         write_rows(folder / TRAIN_FILE, view, lines)
         write_pairs(folder / DEV_FILE, [pairs("dev")])
         write_pairs(folder / TASKS_FILE, [pairs("task")])
-        report = {"train": {"source": f"{view}.csv", "kept": len(lines)}, "view": view}
-        (folder / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")
+        write_report(folder, view, len(lines))
     return folders
 
 

@@ -21,7 +21,7 @@ from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.stages.train import train_stage
-from tests.conftest import WORDS, make_backbone_folder
+from tests.conftest import WORDS, make_backbone_folder, write_report
 
 ROWS, STEPS, PARITY = 24, 3, 2e-5
 # numbers do not choose code; these do, though their values are numbers
@@ -102,6 +102,7 @@ def data(tmp_path_factory) -> dict[str, Path]:
         write_rows(folder / TRAIN_FILE, view, lines)
         write_pairs(folder / DEV_FILE, [pairs("dev", 12)])
         write_pairs(folder / TASKS_FILE, [pairs("task", 20)])
+        write_report(folder, view, len(lines))
     return folders
 
 
