@@ -6,12 +6,15 @@ process left of either is put right by the next writer of the same output.
 
 from __future__ import annotations
 
+import csv
 import itertools
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _numbers = itertools.count()
 _active: set[str] = set()
@@ -53,6 +56,20 @@ def publish_file(path: Path) -> Iterator[Path]:
         yield new
         _to_disk(new)
         new.replace(path)
+
+
+def write_rounded_json(path: Path, tree: Any) -> None:
+    """Write JSON with numbers to four decimals."""
+    rounded = json.loads(json.dumps(tree), parse_float=lambda digits: round(float(digits), 4))
+    path.write_text(json.dumps(rounded, indent=2) + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table with a line for the names of its columns."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(head)
+        writer.writerows(rows)
 
 
 @contextmanager

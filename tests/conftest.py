@@ -11,6 +11,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaForMaskedLM, RobertaModel
 
 from cse.data.store import REPORT_FILE
+from cse.data.suite import only_pairs
+from cse.data.suite_store import write_suite
 from cse.model.backbone import Backbone, find_backbone, load_backbone
 
 WORDS = [
@@ -102,6 +104,11 @@ def batch(backbone) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def write_report(folder: Path, view: str, rows: int) -> None:
-    """Write what ``prepare`` says of the training rows."""
-    report = {"train": {"source": f"{view}.csv", "kept": rows}, "view": view}
+    """Write what ``prepare`` adds to rows, dev pairs and tasks: what it counted, and an empty full evaluation."""
+    report = {
+        "train": {"source": f"{view}.csv", "kept": rows},
+        "view": view,
+        "evaluation": {"suite_missing": only_pairs([]).missing},
+    }
+    write_suite(folder, only_pairs([]))
     (folder / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from cse.cli.evaluate import evaluate
+from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.errors import CseError
-from cse.settings import PARAMS_FILE, Settings, load_settings
-from cse.settings.load import check_settings, set_key
 from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PREPARED, run_safely
 
 _EPILOG = """\b
@@ -50,17 +50,10 @@ def cli(debug: bool) -> None:
 
 cli.add_command(preset)
 
-_params = click.option(
-    "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="Settings file."
-)
-_set = click.option(
-    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting; may be repeated."
-)
-
 
 @cli.command(epilog="\b\nExample:\n  cse prepare -s data.source=files -s data.train_path=my.csv -s data.view=pairs")
-@_params
-@_set
+@params_option
+@set_option
 @click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Folder to write.")
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     """Turn a source of text into Arrow data sets, and count what was dropped.
@@ -69,7 +62,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     """
     from cse.stages.prepare import prepare_stage
 
-    settings = _settings(params, overrides)
+    settings = settings_from(params, overrides)
     metrics = METRICS / "prepare.json" if out == PREPARED else out.with_suffix(".json")
     prepare_stage(settings, prepared=out, metrics=metrics)
     if settings.objective.replaced_tokens.corrupts_beforehand:
@@ -79,8 +72,8 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
-@_params
-@_set
+@params_option
+@set_option
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 @click.option("--out", type=click.Path(path_type=Path), default=CHECKPOINT, show_default=True, help="Folder to write.")
 def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
@@ -91,13 +84,13 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
     from cse.stages.train import train_stage
 
     named = {} if out == CHECKPOINT else {"metrics": out.with_suffix(".json"), "plots": out.with_suffix(".plots")}
-    train_stage(_settings(params, overrides), prepared=data, corrupted=_corrupted(data), checkpoint=out, **named)
+    train_stage(settings_from(params, overrides), prepared=data, corrupted=_corrupted(data), checkpoint=out, **named)
 
 
 @cli.command(epilog="\b\nExample:\n  cse post data/checkpoint --kind whitening --out data/whitened")
 @click.argument("model")
-@_params
-@_set
+@params_option
+@set_option
 @click.option("--kind", type=click.Choice(["whitening", "flow"]), required=True, help="What to put behind the model.")
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the new checkpoint.")
@@ -108,85 +101,17 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
     """
     from cse.stages.post import put_behind
 
-    settings = _settings(
-        params if params.exists() or params != PARAMS_FILE else None, [*overrides, f"post.kind={kind}"]
-    )
+    settings = settings_from(params, [*overrides, f"post.kind={kind}"], optional=True)
     put_behind(model, settings.post, prepared=data, out=out)
 
 
-@cli.command(
-    epilog="\b\nExamples:\n  cse evaluate\n  cse evaluate data/checkpoint data/bundle --format latex\n"
-    "  cse evaluate sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data/downstream\n"
-    "  cse evaluate data/checkpoint --suite full --data SentEval/data/downstream --cxc cxc_sts_test.csv"
-)
-@click.argument("models", nargs=-1)
-@_params
-@_set
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="SentEval's downstream folder, scored pairs, or prepared data."
-)
-@click.option(
-    "--suite",
-    type=click.Choice(["sts", "full"]),
-    default="sts",
-    show_default=True,
-    help="full: also CxC-STS, transfer tasks, retrieval, alignment and uniformity; needs --data.",
-)
-@click.option("--cxc", type=click.Path(path_type=Path), help="CSV of CxC-STS with its captions, for --suite full.")
-@click.option(
-    "--fast", is_flag=True, help="Transfer tasks with SentEval's fast settings: figures not to be compared with papers."
-)
-@click.option("--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the scores here too.")
-def evaluate(
-    models: Sequence[str],
-    params: Path,
-    overrides: Sequence[str],
-    data: Path | None,
-    suite: str,
-    cxc: Path | None,
-    fast: bool,
-    style: str,
-    json_path: Path | None,
-) -> None:
-    """Score models on semantic textual similarity (Spearman * 100), or on all that the papers measure.
-
-    A model is a checkpoint folder, a bundle folder, or a bare backbone by folder or hub id. Without MODELS this is
-    the pipeline's stage: the trained checkpoint beside its backbone.
-    """
-    from cse.data.store import PreparedData
-    from cse.evaluation.table import format_table
-    from cse.files import publish_file
-    from cse.stages.evaluate import evaluate_stage, write_json
-    from cse.stages.open_model import evaluate_models
-
-    settings = _settings(params if params.exists() or params != PARAMS_FILE else None, overrides)
-    if suite == "full":
-        _evaluate_fully(list(models or [str(CHECKPOINT)]), settings, data, cxc, fast, style, json_path)
-        return
-    if cxc is not None or fast:
-        raise CseError("--cxc and --fast belong to --suite full; add it")
-    if not models and data is None and json_path is None and style == "text":
-        evaluate_stage(settings)
-        return
-    tasks = PreparedData(PREPARED).tasks if data is None else _tasks(data, settings)
-    results = evaluate_models(
-        list(models or [str(CHECKPOINT)]),
-        tasks,
-        device=settings.evaluation.device,
-        batch_size=settings.evaluation.batch_size,
-        progress=sys.stderr.isatty(),
-    )
-    click.echo(format_table(results, style), nl=False)
-    if json_path is not None:
-        with publish_file(json_path) as target:
-            write_json(target, results)
+cli.add_command(evaluate)
 
 
 @cli.command(epilog="\b\nExample:\n  cse export data/checkpoint --out /srv/models/tickets")
 @click.argument("model", default=str(CHECKPOINT))
-@_params
-@_set
+@params_option
+@set_option
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 @click.option("--out", type=click.Path(path_type=Path), default=BUNDLE, show_default=True, help="Folder to write.")
 def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
@@ -194,7 +119,7 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
     from cse.stages.export import export_stage
 
     named = {} if Path(model) == CHECKPOINT else {"metrics": ()}
-    export_stage(_settings(params, overrides), model=model, prepared=data, bundle=out, **named)
+    export_stage(settings_from(params, overrides), model=model, prepared=data, bundle=out, **named)
 
 
 @cli.command(epilog="\b\nExample:\n  cse encode data/bundle sentences.txt --out vectors.npy")
@@ -253,75 +178,3 @@ def _help_hint(error: click.ClickException) -> str:
 def _corrupted(prepared: Path) -> Path:
     """Return where rows of prepared data that were corrupted beforehand lie."""
     return CORRUPTED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-corrupted")
-
-
-def _settings(params: Path | None, overrides: Sequence[str]) -> Settings:
-    """Read the settings file, or take the defaults where there is none, and apply the overrides."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    values = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise CseError(f"--set {override}: write it as KEY=VALUE, for instance train.epochs=2")
-        try:
-            values[key.strip()] = YAML(typ="safe", pure=True).load(value)
-        except YAMLError:
-            raise CseError(f"--set {override}: {value!r} is not a YAML value; quote it if it is text") from None
-    if params is not None:
-        return load_settings(params, values)
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        set_key(tree, key, value)
-    return check_settings(tree, where="--set")
-
-
-def _evaluate_fully(
-    models: list[str],
-    settings: Settings,
-    data: Path | None,
-    cxc: Path | None,
-    fast: bool,
-    style: str,
-    json_path: Path | None,
-) -> None:
-    from cse.data.suite import read_suite
-    from cse.evaluation.suite_table import format_suite
-    from cse.files import publish_file
-    from cse.stages.evaluate import write_json
-    from cse.stages.open_model import evaluate_models_fully
-
-    if data is None:
-        raise CseError("--suite full: give SentEval's downstream folder with --data")
-    results = evaluate_models_fully(
-        models,
-        read_suite(data, cxc),
-        device=settings.evaluation.device,
-        batch_size=settings.evaluation.batch_size,
-        progress=sys.stderr.isatty(),
-        fast=fast,
-    )
-    click.echo(format_suite(results, style), nl=False)
-    if json_path is not None:
-        with publish_file(json_path) as target:
-            write_json(target, results)
-
-
-def _tasks(path: Path, settings: Settings) -> list[Any]:
-    """Return the evaluation tasks of prepared data, of a SentEval folder, or of a file of scored pairs."""
-    from cse.data.evaluation import read_senteval
-    from cse.data.scored_file import read_scored_file
-    from cse.data.store import TASKS_FILE, PreparedData
-
-    if (path / TASKS_FILE).is_file():
-        return PreparedData(path).tasks
-    if path.is_file():
-        lowest, highest = settings.data.score_range
-        return [read_scored_file(path, settings.data.encoding, (lowest, highest))]
-    if not path.exists():
-        raise CseError(f"--data {path}: no such file or folder")
-    found = read_senteval(path)
-    if found.missing:
-        click.echo(f"not in {path}: {', '.join(found.missing)}", err=True)
-    return found.tasks

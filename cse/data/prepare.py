@@ -18,14 +18,17 @@ from cse.data.sample import sample_pairs, sample_rows
 from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
 from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.suite import SuiteData, complete, only_pairs
+from cse.data.suite_store import write_suite
 from cse.files import publish_folder
 from cse.settings.tree import DataSettings
 
 SAMPLE_DEV, SAMPLE_TEST = 500, 1000
+SENTEVAL = "SentEval"
 
 
 def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[str, Any]:
-    """Write ``train.arrow``, ``dev.arrow``, ``evaluation.arrow`` and ``report.json`` to the folder ``out``.
+    """Write training rows, dev pairs, the evaluation's data and ``report.json`` to the folder ``out``.
 
     The folder appears complete or not at all; an earlier one stays as it was until then. The same input and settings
     give the same bytes.
@@ -46,6 +49,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         evaluation, origin = _sample_evaluation(settings.seed)
     else:
         evaluation, origin = _file_evaluation(settings)
+    suite = _suite(settings, evaluation, origin)
     held_out = _held_out(evaluation) if settings.drop_evaluation_overlap else None
     source, rows = _train_rows(settings)
     cleaning = Report(source)
@@ -61,7 +65,8 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         write_rows(folder / TRAIN_FILE, settings.view, _with_progress(kept, progress))
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)
-        report = _report(settings, cleaning, evaluation, origin)
+        write_suite(folder, suite)
+        report = _report(settings, cleaning, evaluation, origin, suite)
         text = json.dumps(report, indent=2, sort_keys=True) + "\n"
         (folder / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
     return report
@@ -111,11 +116,22 @@ def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:
     path = Path(settings.evaluation_path)
     check_exists(path, "data.evaluation_path")
     if path.is_dir() and (senteval_root(path) or (contents(path) and not data_files(path))):
-        return read_senteval(path), "SentEval"
+        return read_senteval(path), SENTEVAL
     own = _own_pairs(settings, settings.evaluation_path, "data.evaluation_path")
     if own is None:
         return EvaluationData([], None, []), None
     return EvaluationData([own[0]], None, []), own[1]
+
+
+def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str, str | None]) -> SuiteData:
+    """Read what the full evaluation needs beside the similarity tasks, as far as it is there."""
+    own = settings.source == "sample" or origin["evaluation"] != SENTEVAL
+    suite = only_pairs(evaluation.tasks) if own else complete(Path(settings.evaluation_path), evaluation)
+    captions = Path(settings.cxc_path)
+    if settings.source == "sample":
+        return suite
+    check_exists(captions, "data.cxc_path")
+    return suite.with_captions(captions) if captions.is_file() or contents(captions) else suite
 
 
 def _own_pairs(settings: DataSettings, where: str, setting: str) -> tuple[ScoredPairs, str] | None:
@@ -140,7 +156,11 @@ def _with_progress(rows: Iterator[tuple[str, ...]], progress: bool) -> Iterator[
 
 
 def _report(
-    settings: DataSettings, cleaning: Report, evaluation: EvaluationData, origin: dict[str, str | None]
+    settings: DataSettings,
+    cleaning: Report,
+    evaluation: EvaluationData,
+    origin: dict[str, str | None],
+    suite: SuiteData,
 ) -> dict[str, Any]:
     notes = []
     if evaluation.dev is None:
@@ -159,6 +179,9 @@ def _report(
             "pairs": sum(map(len, evaluation.tasks)),
             "tasks": {task.name: len(task) for task in evaluation.tasks},
             "missing": evaluation.missing,
+            "transfer": {task.name: sum(map(len, task.parts)) for task in suite.transfer},
+            "captions": 0 if suite.cxc is None else len(suite.cxc),
+            "suite_missing": suite.missing,
         },
         "notes": notes,
     }

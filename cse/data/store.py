@@ -45,13 +45,7 @@ _PAIRS_SCHEMA = pa.schema(
 def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]]) -> int:
     """Write training rows as they come and return how many there were."""
     schema = pa.schema([(name, pa.string()) for name in VIEW_COLUMNS[view]])
-    count = 0
-    with _writer(path, schema) as writer:
-        for batch in _batches(rows):
-            columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-            count += len(batch)
-    return count
+    return write_table(path, schema, rows)
 
 
 def open_rows(path: Path) -> Dataset:
@@ -78,20 +72,15 @@ def view_of(dataset: Dataset) -> str:
 
 def write_pairs(path: Path, tasks: Iterable[ScoredPairs]) -> int:
     """Write scored pairs, one task after the other, and return how many there were."""
-    count = 0
-    with _writer(path, _PAIRS_SCHEMA) as writer:
-        for task in tasks:
-            columns = [
-                [task.name] * len(task),
-                task.subset,
-                task.sentence1,
-                task.sentence2,
-                np.asarray(task.score, dtype=np.float64),
-            ]
-            arrays = [pa.array(values, kind.type) for values, kind in zip(columns, _PAIRS_SCHEMA, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=_PAIRS_SCHEMA))
-            count += len(task)
-    return count
+    return write_table(
+        path,
+        _PAIRS_SCHEMA,
+        (
+            (task.name, subset, *texts, float(score))
+            for task in tasks
+            for subset, *texts, score in zip(task.subset, task.sentence1, task.sentence2, task.score, strict=True)
+        ),
+    )
 
 
 def open_pairs(path: Path) -> list[ScoredPairs]:
@@ -100,17 +89,39 @@ def open_pairs(path: Path) -> list[ScoredPairs]:
     Raises:
         CseError: no such file, a file that is cut off, other columns.
     """
-    _check_whole(path)
-    with pa.memory_map(str(path)) as source:
-        table = pa.ipc.open_stream(source).read_all()
-    if table.schema.names != _PAIRS_SCHEMA.names:
-        raise CseError(f"{path}: not a table of scored pairs (columns {', '.join(table.column_names)}); {_AGAIN}")
-    rows = zip(*(table.column(name).to_pylist() for name in _PAIRS_SCHEMA.names), strict=True)
     tasks = []
-    for name, group in groupby(rows, key=lambda row: row[0]):
+    for name, group in groupby(read_table(path, _PAIRS_SCHEMA), key=lambda row: row[0]):
         _, subset, first, second, score = (list(column) for column in zip(*group, strict=True))
         tasks.append(ScoredPairs(name, first, second, np.array(score, dtype=np.float64), subset))
     return tasks
+
+
+def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> int:
+    """Write rows as they come, in the order of the schema's columns, and return how many there were."""
+    count = 0
+    with _writer(path, schema) as writer:
+        for batch in _batches(rows):
+            columns = zip(zip(*batch, strict=True), schema, strict=True)
+            writer.write_batch(
+                pa.record_batch([pa.array(values, kind.type) for values, kind in columns], schema=schema)
+            )
+            count += len(batch)
+    return count
+
+
+def read_table(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of a file that ``write_table`` wrote.
+
+    Raises:
+        CseError: no such file, a file that is cut off, other columns.
+    """
+    _check_whole(path)
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+    if table.schema.names != schema.names:
+        found, wanted = ", ".join(table.column_names), ", ".join(schema.names)
+        raise CseError(f"{path}: has the columns {found}, expected {wanted}; {_AGAIN}")
+    return zip(*(table.column(name).to_pylist() for name in schema.names), strict=True)
 
 
 class PreparedData:

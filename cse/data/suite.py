@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
 from cse.data.cxc import CXC_FILE, CaptionPairs, read_cxc
-from cse.data.evaluation import LAYOUT, read_senteval, read_stsb
+from cse.data.evaluation import LAYOUT, EvaluationData, read_senteval, read_stsb
 from cse.data.scored import ScoredPairs
-from cse.data.transfer import TransferTask, read_transfer
+from cse.data.transfer import TRANSFER_TASKS, TransferTask, read_transfer
 from cse.errors import CseError
 
 STSB_SPLITS = ("train", "dev", "test")
+_CXC_NAME = "CxC-STS"
+NO_CAPTIONS = f"{_CXC_NAME} ({CXC_FILE}; give it with --cxc or data.cxc_path)"
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class SuiteData:
     """What is there.
 
     Attributes:
-        sts: similarity tasks.
+        sts: similarity tasks, or the user's own.
         stsb: splits of STS-B, for retrieval (test) and the shape of the space (all).
         transfer: classification tasks.
         cxc: caption pairs, or None.
@@ -31,6 +34,11 @@ class SuiteData:
     transfer: list[TransferTask]
     cxc: CaptionPairs | None
     missing: list[str]
+
+    def with_captions(self, path: Path) -> SuiteData:
+        """Return the same with CxC-STS from a CSV; see ``read_cxc``."""
+        gaps = [gap for gap in self.missing if not gap.startswith(_CXC_NAME)]
+        return dataclasses.replace(self, cxc=read_cxc(path), missing=gaps)
 
 
 def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
@@ -45,18 +53,31 @@ def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
     """
     if not senteval.is_dir():
         raise CseError(f"{senteval}: the full evaluation reads SentEval's downstream folder, and this is none")
-    found = read_senteval(senteval, required=False)
+    suite = complete(senteval, read_senteval(senteval, required=False))
+    if not suite.sts and not suite.stsb and not suite.transfer:
+        raise CseError(f"{senteval}: no evaluation data of SentEval here; expected {LAYOUT}, MR, CR, SUBJ and others")
+    return suite if cxc is None else suite.with_captions(cxc)
+
+
+def complete(senteval: Path, found: EvaluationData) -> SuiteData:
+    """Read what a SentEval folder holds beside the similarity tasks ``found`` in it.
+
+    Raises:
+        CseError: a file that is not as published.
+    """
     missing = [name for name in found.missing if not name.startswith("STS-B dev")]
     stsb = {}
     for split in STSB_SPLITS:
         try:
             stsb[split] = read_stsb(senteval, split)
         except FileNotFoundError as error:
-            missing.append(f"STS-B {split} ({Path(error.filename).name})")
+            if split != "test":  # a similarity task too, and named as that
+                missing.append(f"STS-B {split} ({Path(error.filename).name})")
     transfer, absent = read_transfer(senteval)
-    if not found.tasks and not stsb and not transfer:
-        raise CseError(f"{senteval}: no evaluation data of SentEval here; expected {LAYOUT}, MR, CR, SUBJ and others")
-    captions = None if cxc is None else read_cxc(cxc)
-    if cxc is None:
-        missing.append(f"CxC-STS ({CXC_FILE}; give it with --cxc)")
-    return SuiteData(found.tasks, stsb, transfer, captions, missing + absent)
+    return SuiteData(found.tasks, stsb, transfer, None, [*missing, *absent, NO_CAPTIONS])
+
+
+def only_pairs(tasks: list[ScoredPairs]) -> SuiteData:
+    """Return the data of a user who has scored pairs and nothing of SentEval."""
+    absent = [f"{name} (no SentEval folder)" for name in ("STS-B splits", *TRANSFER_TASKS)]
+    return SuiteData(tasks, {}, [], None, [*absent, NO_CAPTIONS])

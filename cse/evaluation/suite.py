@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from cse.data.suite import SuiteData
-from cse.errors import CseError
+from cse.data.transfer import TRANSFER_TASKS
+from cse.errors import CseError, nearest
 from cse.evaluation.cxc import DEFAULT, Bootstrap, CxcScore, score_cxc
+from cse.evaluation.details import PairDetails, drawn_task, pair_details
 from cse.evaluation.linear import FULL, Classifier
+from cse.evaluation.near_identical import score_near_identical, sentences_of_example
 from cse.evaluation.retrieval import RetrievalScore, score_retrieval
 from cse.evaluation.space import SpaceScore, score_space
 from cse.evaluation.sts import StsResults, score_sts, sentences_of
 from cse.evaluation.transfer import TransferResults, score_transfer, sentences_of_transfer
 from cse.evaluation.vectors import Encoder, Vectors
 
+MEASURES = ("sts", "cxc", "transfer", "retrieval", "space")
+
 
 @dataclass(frozen=True)
 class SuiteResults:
-    """Scores of one encoder; None where the data were missing."""
+    """Scores of one encoder; None where the data were missing or the measure was not asked for.
+
+    Attributes:
+        sts, cxc, transfer, retrieval: a measure each.
+        near_identical: cosines of D2CSE's example by candidate; taken with retrieval.
+        space: alignment and uniformity of all splits of STS-B.
+        space_test: the same of STS-B test alone, as D2CSE's table 5.
+        details: what pictures are made of, where they were asked for.
+        missing: what could not be measured, and why.
+    """
 
     sts: StsResults | None
     cxc: CxcScore | None
     transfer: TransferResults | None
     retrieval: RetrievalScore | None
     space: SpaceScore | None
+    near_identical: dict[str, float] | None = None
+    space_test: SpaceScore | None = None
+    details: PairDetails | None = None
     missing: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -35,10 +53,12 @@ class SuiteResults:
         tree: dict[str, Any] = {} if self.sts is None else self.sts.to_dict()
         if self.transfer is not None:
             tree["transfer"] = self.transfer.to_dict()
-        for name in ("cxc", "retrieval", "space"):
+        for name in ("cxc", "retrieval", "space", "space_test"):
             score = getattr(self, name)
             if score is not None:
                 tree[name] = score.to_dict()
+        if self.near_identical is not None:
+            tree["near_identical"] = self.near_identical
         return tree | ({"missing": self.missing} if self.missing else {})
 
 
@@ -53,6 +73,8 @@ def evaluate_suite(
     dedup: bool = True,
     device: torch.device | None = None,
     advance: Callable[[str, int, int], object] | None = None,
+    measures: Collection[str] = MEASURES,
+    details: bool = False,
 ) -> SuiteResults:
     """Measure an encoder on whatever data are there.
 
@@ -66,25 +88,36 @@ def evaluate_suite(
         dedup: whether retrieval looks among distinct sentences.
         device: where classifiers are trained; None: the CPU.
         advance: see ``score_transfer``.
+        measures: which of ``MEASURES`` to take; only what they read is encoded.
+        details: whether to look at one task's pairs for pictures too (some 10 s).
 
     Raises:
-        CseError: a sentence whose embedding is not finite. What a single measure raises stands under ``missing``.
+        CseError: a sentence whose embedding is not finite, or nothing to measure. What one of several measures raises
+            stands under ``missing``.
     """
+    data = _only(data, measures)
+    if not any((data.sts, data.stsb, data.transfer, data.cxc)):
+        gaps = f": without {', '.join(data.missing)}" if data.missing else ""
+        raise CseError(f"evaluation: no data for {', '.join(measures)}{gaps}")
     vectors = Vectors(encoder, _sentences(data), batch_size, progress)
     splits = list(data.stsb.values())
     missing = list(data.missing)
 
-    def measure(name: str, there: object, score: Callable[[], Any]) -> Any:
+    def measure(name: str, wanted: object, score: Callable[[], Any]) -> Any:
         """Take a measure; one that does not exist for this encoder does not cost the others."""
-        if not there:
+        if not wanted:
             return None
         try:
             return score()
         except CseError as error:
+            if len(measures) == 1:
+                raise
             missing.append(f"{name} ({error})")
             return None
 
-    cxc = data.cxc
+    cxc, test = data.cxc, data.stsb.get("test")
+    retrieval, space = test is not None and "retrieval" in measures, "space" in measures
+    pictured = data.sts or [split for split in (test,) if split is not None]
     return SuiteResults(
         sts=measure("STS", data.sts, lambda: score_sts(vectors, data.sts)),
         cxc=measure("CxC-STS", cxc, lambda: score_cxc(vectors, cxc, bootstrap) if cxc else None),
@@ -94,11 +127,61 @@ def evaluate_suite(
             lambda: score_transfer(vectors, data.transfer, classifier, device=device, advance=advance),
         ),
         retrieval=measure(
-            "retrieval", "test" in data.stsb, lambda: score_retrieval(vectors, data.stsb["test"], dedup=dedup)
+            "retrieval", retrieval, lambda: score_retrieval(vectors, test, dedup=dedup) if test else None
         ),
-        space=measure("alignment and uniformity", splits, lambda: score_space(vectors, splits)),
+        near_identical=score_near_identical(vectors) if retrieval else None,
+        space=measure("alignment and uniformity", space and splits, lambda: score_space(vectors, splits)),
+        space_test=measure(
+            "alignment and uniformity of STS-B test",
+            space and test,
+            lambda: score_space(vectors, [test]) if test else None,
+        ),
+        details=pair_details(vectors, drawn_task(pictured)) if details and pictured else None,
         missing=missing,
     )
+
+
+def measures_from(text: str) -> tuple[str, ...]:
+    """Return the measures that a user named: ``full``, or some of ``MEASURES`` with commas between.
+
+    Raises:
+        CseError: a name that is none.
+    """
+    if text == "full":
+        return MEASURES
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in MEASURES:
+            raise CseError(f"suite {name!r}: choose full, or some of {','.join(MEASURES)}{nearest(name, MEASURES)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _only(data: SuiteData, measures: Collection[str]) -> SuiteData:
+    """Leave out what no measure reads, and what is missing of it."""
+    kept = SuiteData(
+        sts=data.sts if "sts" in measures else [],
+        stsb=data.stsb if {"retrieval", "space"} & set(measures) else {},
+        transfer=data.transfer if "transfer" in measures else [],
+        cxc=data.cxc if "cxc" in measures else None,
+        missing=[],
+    )
+    return dataclasses.replace(kept, missing=[gap for gap in data.missing if _wanted(gap, measures)])
+
+
+def _wanted(gap: str, measures: Collection[str]) -> bool:
+    """Say whether a missing part would have been read."""
+    name = gap.partition(" (")[0]
+    if name.startswith("CxC"):
+        return "cxc" in measures
+    if name in TRANSFER_TASKS:
+        return "transfer" in measures
+    readers = {
+        "STS-B train": {"space"},
+        "STS-B dev": {"space"},
+        "STS-B splits": {"retrieval", "space"},
+        "STS-B": {"sts", "retrieval", "space"},
+    }
+    return bool(readers.get(name, {"sts"}) & set(measures))
 
 
 def _sentences(data: SuiteData) -> Iterator[str]:
@@ -108,3 +191,5 @@ def _sentences(data: SuiteData) -> Iterator[str]:
     if data.cxc is not None:
         yield from data.cxc.sentence1
         yield from data.cxc.sentence2
+    if data.stsb:
+        yield from sentences_of_example()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from cse.data.transfer import TRANSFER_TASKS
 from cse.evaluation.retrieval import CUTS
+from cse.evaluation.space import SpaceScore
 from cse.evaluation.suite import SuiteResults
 from cse.evaluation.table import format_rows, format_table
 
@@ -21,7 +22,13 @@ def format_suite(models: Mapping[str, SuiteResults], style: str = "text") -> str
     scores = {name: results.sts for name, results in models.items() if results.sts is not None}
     if scores:
         parts.append(_titled("STS", "Spearman * 100", format_table(scores, style), style))
-    for title, rows, setting in (_cxc(models), _transfer(models), _retrieval(models), _space(models)):
+    for title, rows, setting in (
+        _cxc(models),
+        _transfer(models),
+        _retrieval(models),
+        _space(models, "space"),
+        _space(models, "space_test"),
+    ):
         if rows:
             parts.append(_titled(title, setting, format_rows(rows, style), style))
     comment = "% " if style == "latex" else ""
@@ -31,6 +38,8 @@ def format_suite(models: Mapping[str, SuiteResults], style: str = "text") -> str
         lines += [f"{comment}not measured of {name}: {gap}\n" for gap in results.missing if gap not in common]
     if lines:
         parts.append("".join(lines))
+    elif len(parts) == 1 and scores:
+        return format_table(scores, style)  # nothing to tell it from
     return "\n".join(parts)
 
 
@@ -65,8 +74,9 @@ def _retrieval(models: Mapping[str, SuiteResults]) -> _Part:
     return "Retrieval", [head, *rows] if rows else [], f"percent; {setting}"
 
 
-def _space(models: Mapping[str, SuiteResults]) -> _Part:
-    scores = {name: results.space for name, results in models.items() if results.space is not None}
+def _space(models: Mapping[str, SuiteResults], which: str) -> _Part:
+    found: dict[str, SpaceScore | None] = {name: getattr(results, which) for name, results in models.items()}
+    scores = {name: score for name, score in found.items() if score is not None}
     rows = [[name, f"{score.alignment:.4f}", f"{score.uniformity:.4f}"] for name, score in scores.items()]
     setting = next((score.describe() for score in scores.values()), "")
     head = ["model", "alignment", "uniformity"]
@@ -76,3 +86,28 @@ def _space(models: Mapping[str, SuiteResults]) -> _Part:
 def _titled(title: str, setting: str, table: str, style: str) -> str:
     line = {"text": f"{title} ({setting})", "markdown": f"**{title}** ({setting})\n", "latex": f"% {title} ({setting})"}
     return f"{line[style]}\n{table}"
+
+
+def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
+    """Write queries of the retrieval with their nearest sentences, the worst found first.
+
+    Args:
+        models: results by the name to print.
+        count: queries a model.
+    """
+    lines = []
+    for name, results in models.items():
+        if results.retrieval is None:
+            continue
+        examples = sorted(results.retrieval.examples, key=lambda example: -example.rank)[:count]
+        lines.append(f"Retrieval by {name}: {len(examples)} of {results.retrieval.queries} queries, worst first\n")
+        for example in examples:
+            lines.append(f"  query   {example.query}")
+            lines += [
+                f"  {place} {cosine:.4f} {'*' if sentence == example.partner else ' '} {sentence}"
+                for place, (sentence, cosine) in enumerate(example.nearest, start=1)
+            ]
+            if example.rank > len(example.nearest):
+                lines.append(f"  {example.rank} {'':6} * {example.partner}")
+            lines.append("")
+    return "\n".join(lines)

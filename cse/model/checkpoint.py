@@ -51,7 +51,7 @@ def training_notes(folder: Path) -> str:
     """Return what a reader of a checkpoint's results must know of its training, or an empty text."""
     if not is_checkpoint(folder):
         return ""
-    generator = (_read_config(folder).get("facts") or {}).get("generator")
+    generator = (read_config(folder).get("facts") or {}).get("generator")
     if generator == UNIGRAM:
         return "trained against a unigram generator, not a masked language model"
     return ""
@@ -106,7 +106,7 @@ def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEnc
         CseError: unreadable or truncated files, another backbone than the one trained on, missing or left-over or
             wrongly shaped weights. Nothing is ever dropped or left at its random start in silence.
     """
-    config = _read_config(folder)
+    config = read_config(folder)
     made_for = config["backbone"]
     if made_for["words"] is not None:
         files = BackboneFiles(made_for["name"], made_for["revision"], folder, made_for["sha256"])
@@ -191,7 +191,12 @@ def load_weights(encoder: SentenceEncoder, path: Path) -> None:
             target.copy_(weights[name])
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read what a checkpoint says of itself, see ``describe``; ``facts`` are those of ``save_checkpoint``.
+
+    Raises:
+        CseError: no checkpoint there, one that was cut off, or of another format.
+    """
     path = folder / CONFIG_FILE
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

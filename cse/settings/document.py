@@ -132,6 +132,8 @@ def _describe_type(annotation: Any, metadata: list[Any]) -> list[str]:
     if origin is Literal:
         return [", ".join(f"`{choice}`" for choice in parts)]
     if origin is list:
+        if get_origin(parts[0]) is Literal:
+            return [f"list of {', '.join(_describe_type(parts[0], []))}"]
         return [f"list of {_KINDS[parts[0]]}s"]
     if annotation is NoneType:
         return ["`null`"]

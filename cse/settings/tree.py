@@ -41,6 +41,9 @@ class DataSettings(Group):
     evaluation_path: str = Field(
         "data/raw/evaluation", description="`files` and `hub`: SentEval's `downstream` folder, or scored pairs."
     )
+    cxc_path: str = Field(
+        "data/raw/cxc", description="`files` and `hub`: CSV of CxC-STS with its captions, or a folder that may hold it."
+    )
     columns: list[str] | None = Field(
         None, description="Names of the columns to read, in the order of the view; null: by their usual names."
     )
@@ -398,8 +401,14 @@ class TrainSettings(Group):
 
 
 class EvaluationSettings(Group):
-    """Scoring on semantic textual similarity."""
+    """Scoring, on semantic textual similarity and whatever else is asked for."""
 
+    measures: list[Literal["sts", "cxc", "transfer", "retrieval", "space"]] = Field(
+        ["sts"],
+        min_length=1,
+        description="What to measure, as far as its data are there: `sts`, `cxc` (CxC-STS), `transfer` tasks, "
+        "`retrieval`, `space` (alignment and uniformity).",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU where there is one.")
     batch_size: Positive = Field(64, description="Sentences per forward pass.")
     compare_backbone: bool = Field(True, description="Score the bare backbone beside the checkpoint.")

@@ -18,6 +18,7 @@ CORRUPTED = Path("data/corrupted")
 CHECKPOINT = Path("data/checkpoint")
 METRICS = Path("data/metrics")
 PLOTS = Path("data/plots")
+RECORDS = Path("data/evaluation")
 BUNDLE = Path("data/bundle")
 SCRATCH = Path(".cse")
 

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
 import click
 
 from cse.data.store import PreparedData
-from cse.evaluation.sts import StsResults, evaluate_sts
-from cse.evaluation.table import format_table
-from cse.files import publish_file
-from cse.model.checkpoint import load_checkpoint, training_notes
-from cse.model.encoder import SentenceEncoder
-from cse.model.static_words import StaticWords
+from cse.data.suite_store import open_suite
+from cse.evaluation.density import DENSITY_COLUMNS, density_rows
+from cse.evaluation.suite import SuiteResults
+from cse.evaluation.suite_table import format_suite
+from cse.files import publish_file, publish_folder, write_csv, write_rounded_json
+from cse.model.checkpoint import read_config
 from cse.settings import Settings
-from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, run_stage
-from cse.training.precision import choose_device
+from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, run_stage
+from cse.stages.open_model import evaluate_models, save_record
 
 GROUPS = ("evaluation",)
 TRAINED, BACKBONE = "trained", "backbone"
-
-
-class Scores(Protocol):
-    """Results that can be written: of the similarity tasks, or of the full evaluation."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return nested numbers."""
-        ...
 
 
 def evaluate_stage(
@@ -40,58 +28,78 @@ def evaluate_stage(
     prepared: Path = PREPARED,
     checkpoint: Path = CHECKPOINT,
     metrics: Path = METRICS / "evaluation.json",
-    plot: Path = PLOTS / "sts.csv",
+    records: Path = RECORDS,
+    plots: Path = PLOTS,
 ) -> None:
-    """Score the checkpoint and, where the settings ask for it, the bare backbone; write metrics and a plot's data."""
-    tasks = PreparedData(prepared).tasks
-    models = {TRAINED: load_checkpoint(checkpoint)}
-    if settings.evaluation.compare_backbone and not isinstance(models[TRAINED].backbone, StaticWords):
-        models[BACKBONE] = SentenceEncoder.load(models[TRAINED].backbone.files.name)
-    device = choose_device(settings.evaluation.device)
-    results: dict[str, StsResults] = {}
-    if tasks:
-        for name, model in models.items():
-            click.echo(f"encoding with {name}", err=True)
-            results[name] = evaluate_sts(model.to(device), tasks, settings.evaluation.batch_size, sys.stderr.isatty())
-        click.echo(format_table(results))
-        notes = training_notes(checkpoint)
-        if notes:
-            click.echo(f"{TRAINED}: {notes}")
+    """Score the checkpoint and, where the settings ask for it, the bare backbone.
+
+    Writes metrics, a record a model for ``cse report``, and the data of two plots: scores by task, and the density of
+    cosines by gold similarity.
+    """
+    data = open_suite(PreparedData(prepared))
+    models = {TRAINED: str(checkpoint)}
+    backbone = read_config(checkpoint)["backbone"]
+    if settings.evaluation.compare_backbone and not backbone.get("words"):
+        models[BACKBONE] = backbone["name"]
+    results: dict[str, SuiteResults] = {}
+    if data.sts or data.transfer or data.cxc:
+        results = evaluate_models(
+            models,
+            data,
+            measures=settings.evaluation.measures,
+            device=settings.evaluation.device,
+            batch_size=settings.evaluation.batch_size,
+            progress=sys.stderr.isatty(),
+            details=True,
+        )
+        click.echo(format_suite(results))
     else:
         click.echo("no evaluation data: give data.evaluation_path a SentEval folder or a file of scored pairs")
-    with publish_file(metrics) as target:
-        _write_rounded(target, {name: headline(result) for name, result in results.items()})
-    with publish_file(plot) as target:
-        _write_plot(target, results)
-
-
-def write_json(path: Path, results: Mapping[str, Scores]) -> None:
-    """Write all scores by model and task, with ``mean``, ``wmean``, counts and settings, four decimals."""
-    _write_rounded(path, {name: result.to_dict() for name, result in results.items()})
-
-
-def headline(result: StsResults) -> dict[str, float]:
-    """Return one number a task (``all``) and the averages, as ``dvc metrics show`` has room for."""
-    scores = {task: score.all for task, score in result.tasks.items()}
-    averages = {
-        result.average_name: result.average(),
-        f"{result.average_name} (mean)": result.average("mean"),
-        f"{result.average_name} (wmean)": result.average("wmean"),
-    }
-    return scores | {name: value for name, value in averages.items() if value is not None}
-
-
-def _write_rounded(path: Path, tree: Mapping[str, Any]) -> None:
-    rounded = json.loads(json.dumps(tree), parse_float=lambda digits: round(float(digits), 4))
-    path.write_text(json.dumps(rounded, indent=2) + "\n", encoding="utf-8")
-
-
-def _write_plot(path: Path, results: Mapping[str, StsResults]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["task", "model", "spearman"])
+    with publish_folder(records) as folder:
         for name, result in results.items():
-            writer.writerows([task, name, f"{score.all:.4f}"] for task, score in result.tasks.items())
+            (folder / name).mkdir()
+            save_record(folder / name, name, models[name], result, settings.evaluation.device)
+    with publish_file(metrics) as target:
+        write_rounded_json(target, {name: headline(result) for name, result in results.items()})
+    with publish_file(plots / "sts.csv") as target:
+        rows = [
+            (task, name, f"{score.all:.4f}")
+            for name, result in results.items()
+            if result.sts is not None
+            for task, score in result.sts.tasks.items()
+        ]
+        write_csv(target, ("task", "model", "spearman"), rows)
+    with publish_file(plots / "density.csv") as target:
+        curves = [
+            (name, *row)
+            for name, result in results.items()
+            if result.details is not None
+            for row in density_rows(result.details.densities)
+        ]
+        write_csv(target, ("model", *DENSITY_COLUMNS), curves)
+
+
+def headline(result: SuiteResults) -> dict[str, float]:
+    """Return one number a task and the averages, as ``dvc metrics show`` has room for."""
+    scores: dict[str, float | None] = {}
+    sts = result.sts
+    if sts is not None:
+        scores = {task: score.all for task, score in sts.tasks.items()}
+        scores |= {
+            sts.average_name: sts.average(),
+            f"{sts.average_name} (mean)": sts.average("mean"),
+            f"{sts.average_name} (wmean)": sts.average("wmean"),
+        }
+    if result.cxc is not None:
+        scores |= {"CxC-STS": result.cxc.mean}
+    if result.transfer is not None:
+        scores |= {f"{name} (accuracy)": score.accuracy for name, score in result.transfer.tasks.items()}
+        scores |= {f"{result.transfer.average_name} (accuracy)": result.transfer.average}
+    if result.retrieval is not None:
+        scores |= {f"recall@{cut}": value for cut, value in result.retrieval.recall.items()}
+    if result.space is not None:
+        scores |= {"alignment": result.space.alignment, "uniformity": result.space.uniformity}
+    return {name: value for name, value in scores.items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from tqdm import tqdm
 
-from cse.data.scored import ScoredPairs
 from cse.data.suite import SuiteData
 from cse.errors import CseError, nearest
 from cse.evaluation.linear import FAST, FULL
-from cse.evaluation.sts import StsResults, evaluate_sts
+from cse.evaluation.record import write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.vectors import Encoder
 from cse.model.backbone import means_folder
-from cse.model.checkpoint import training_notes
+from cse.model.checkpoint import is_checkpoint, read_config, training_notes
 from cse.model.encoder import SentenceEncoder
 from cse.model.static_words import is_word_file
+from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.stages.environment import environment
 from cse.training.precision import choose_device
 
 
@@ -33,35 +36,74 @@ def open_model(path_or_name: str, *, device: str = "auto") -> Encoder:
     Raises:
         CseError: nothing usable there, or a GPU that was named and is not there.
     """
+    check_model(path_or_name)
     folder = Path(path_or_name)
-    if (folder / "bundle.json").is_file():
+    if (folder / MANIFEST).is_file():
         return OnnxEncoder(folder, provider=device)
+    notes = training_notes(folder)
+    if notes:
+        click.echo(f"{folder}: {notes}", err=True)
+    return SentenceEncoder.load(path_or_name).to(choose_device(device))
+
+
+def check_model(path_or_name: str) -> None:
+    """Refuse at once what cannot be a model.
+
+    Raises:
+        CseError: a file, a folder that is not there, or one that holds no model.
+    """
+    folder = Path(path_or_name)
     if folder.is_file() and not is_word_file(folder):
         raise CseError(f"{folder}: a file; name the folder of a checkpoint, a bundle or a backbone")
     if not folder.exists() and means_folder(path_or_name):
         raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
-    notes = training_notes(folder)
-    if notes:
-        click.echo(f"{folder}: {notes}", err=True)
-    if folder.is_dir() and not any((folder / name).is_file() for name in ("checkpoint.json", "config.json")):
+    if folder.is_dir() and not any((folder / name).is_file() for name in (MANIFEST, "checkpoint.json", "config.json")):
         raise CseError(f"{folder}: no checkpoint.json, bundle.json or config.json in it; is it a model's folder?")
-    return SentenceEncoder.load(path_or_name).to(choose_device(device))
+
+
+def describe_model(path_or_name: str) -> dict[str, Any]:
+    """Return what is known of a model: its kind, backbone, prompt and, of a checkpoint, how it was trained."""
+    folder = Path(path_or_name)
+    if is_checkpoint(folder):
+        return {"kind": "checkpoint", **read_config(folder)}
+    if (folder / MANIFEST).is_file():
+        manifest = read_manifest(folder)
+        known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")
+        return {"kind": "bundle", **{name: getattr(manifest, name) for name in known}}
+    return {"kind": "backbone", "backbone": {"name": path_or_name}, "prompt": None}
 
 
 def evaluate_models(
-    names: list[str], tasks: list[ScoredPairs], *, device: str, batch_size: int, progress: bool
-) -> dict[str, StsResults]:
-    """Score models that a user named, one after the other; each is a checkpoint, a bundle or a backbone."""
-    return {name: evaluate_sts(open_model(name, device=device), tasks, batch_size, progress) for name in names}
-
-
-def evaluate_models_fully(
-    names: list[str], data: SuiteData, *, device: str, batch_size: int, progress: bool, fast: bool
+    models: Mapping[str, str],
+    data: SuiteData,
+    *,
+    measures: Collection[str],
+    device: str,
+    batch_size: int,
+    progress: bool,
+    fast: bool = False,
+    details: bool = False,
+    done: Callable[[str, SuiteResults], object] | None = None,
 ) -> dict[str, SuiteResults]:
-    """Take every measure of models that a user named, one after the other."""
+    """Take measures of models that a user named, one after the other.
+
+    Args:
+        models: checkpoint, bundle or backbone by the name to print.
+        data: what to measure on.
+        measures: some of ``cse.evaluation.suite.MEASURES``.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        batch_size: sentences per forward pass.
+        progress: whether to show bars.
+        fast: SentEval's fast settings for the transfer tasks.
+        details: whether to look at one task's pairs for pictures too.
+        done: called with each model's name and results as soon as it is done.
+    """
+    for model in models.values():
+        check_model(model)
     results = {}
-    for name in names:
-        encoder = open_model(name, device=device)
+    chosen = choose_device(device)
+    for name, model in models.items():
+        encoder = open_model(model, device=device)
         click.echo(f"measuring {name}", err=True)
         with _ClassifierBar(progress) as bar:
             results[name] = evaluate_suite(
@@ -70,10 +112,25 @@ def evaluate_models_fully(
                 batch_size=batch_size,
                 progress=progress,
                 classifier=FAST if fast else FULL,
-                device=choose_device(device),
+                device=chosen,
                 advance=bar.advance,
+                measures=measures,
+                details=details,
             )
+        if done is not None:
+            done(name, results[name])
     return results
+
+
+def save_record(folder: Path, name: str, model: str, results: SuiteResults, device: str) -> None:
+    """Write the record of a model's results into an existing, empty folder; see ``write_record``."""
+    where = environment(choose_device(device).type)
+    write_record(folder, name, results, model=describe_model(model), environment=where)
+
+
+def record_folder(name: str) -> str:
+    """Return a folder's name for a model's: letters, digits, dots and dashes."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"
 
 
 class _ClassifierBar:

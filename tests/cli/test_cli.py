@@ -303,9 +303,10 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     assert trained["transfer"]["transfer"]["CR"]["accuracy"] == 100.0
     assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
     refused = cse("evaluate", "data/checkpoint", "--cxc", "cxc.csv").refused()
-    assert refused == "--cxc and --fast belong to --suite full; add it"
-    refused = cse("evaluate", "data/checkpoint", "--suite", "full").refused()
-    assert refused == "--suite full: give SentEval's downstream folder with --data"
+    assert refused == "--cxc: add --suite cxc, or --suite full"
+    prepared = cse("evaluate", "data/checkpoint", "--suite", "full")  # the pipeline's own data, two tasks
+    assert "not measured: STS-B splits (no SentEval folder)" in prepared.out
+    assert "suite 'stss': choose full, or some of sts," in cse("evaluate", "--suite", "stss").refused()
     (project / "nothing").mkdir()
     assert "no evaluation data" in cse("evaluate", "--suite", "full", "--data", "nothing").refused()
 
@@ -365,12 +366,12 @@ def test_full_disk_is_one_line_and_leaves_what_was_there(cse, project, args, out
 
 
 def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project):
-    alone = contents(project / "data/checkpoint")
+    alone = contents(project / "data/checkpoint")["weights.safetensors"]
     with full_disk(5000):
         assert "no space left" in cse("train", "-s", "train.save_every=1").err
     assert list((project / ".cse/resume").iterdir())
     assert cse("train", "-s", "train.save_every=1").code == 0
-    assert contents(project / "data/checkpoint") == alone
+    assert contents(project / "data/checkpoint")["weights.safetensors"] == alone
     assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 
 

@@ -14,13 +14,13 @@ from cse.settings.tree import DataSettings, Settings
 from cse.stages import prepare as stage
 
 SHARED = Path(__file__).parents[2].parent / "shared/data"
-FILES = ["dev.arrow", "evaluation.arrow", "report.json", "train.arrow"]
+FILES = [*("cxc.arrow", "dev.arrow", "evaluation.arrow", "report.json", "stsb.arrow", "train.arrow", "transfer.arrow")]
 
 
 @pytest.fixture
 def raw(tmp_path):
     """Folders as the project has them, and settings that point there."""
-    for name in ("train", "dev", "evaluation"):
+    for name in ("train", "dev", "evaluation", "cxc"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "README.md").write_text("put data here", encoding="utf-8")
     text = "sent0,sent1,hard_neg\na cat sits,a pet sits,a cat runs\none,two,\na cat sits,a pet sits,a cat runs\nx,y,z\n"
@@ -30,7 +30,7 @@ def raw(tmp_path):
 
 
 def settings(raw, **how):
-    paths = {f"{name}_path": str(raw / name) for name in ("train", "dev", "evaluation")}
+    paths = {f"{name}_path": str(raw / name) for name in ("train", "dev", "evaluation", "cxc")}
     return DataSettings(source="files", **{**paths, **how})
 
 
@@ -64,7 +64,8 @@ def test_own_files_are_cleaned_and_accounted_for(raw):
     assert report["train"]["dropped"]["missing_hard_negative"] == {"count": 1, "first": "nli.csv:3"}
     assert report["train"]["dropped"]["duplicate"] == {"count": 1, "first": "nli.csv:4"}
     assert report["train"]["dropped"]["evaluation_overlap"] == {"count": 1, "first": "nli.csv:5"}
-    assert report["evaluation"] == {"from": "own.csv", "pairs": 1, "tasks": {"own": 1}, "missing": []}
+    assert report["evaluation"].items() >= {"from": "own.csv", "pairs": 1, "tasks": {"own": 1}, "missing": []}.items()
+    assert report["evaluation"]["suite_missing"][0] == "STS-B splits (no SentEval folder)"
     assert report["dev"] == {"from": None, "pairs": 0}
     assert "no dev pairs" in report["notes"][0]
     assert PreparedData(raw / "out").dev is None

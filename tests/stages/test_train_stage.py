@@ -107,7 +107,8 @@ def test_post_processing_is_fitted_stored_and_evaluated(run, settings, data, tmp
         prepared=data["sentences"],
         checkpoint=tmp_path / "run/checkpoint",
         metrics=tmp_path / "evaluation.json",
-        plot=tmp_path / "sts.csv",
+        records=tmp_path / "records",
+        plots=tmp_path / "plots",
     )
     assert "task" in json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))["trained"]
 

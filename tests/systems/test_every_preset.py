@@ -171,7 +171,8 @@ def test_preset(name, models, data, warm_start, tmp_path):
         prepared=prepared,
         checkpoint=tmp_path / "checkpoint",
         metrics=tmp_path / "evaluation.json",
-        plot=tmp_path / "sts.csv",
+        records=tmp_path / "records",
+        plots=tmp_path / "plots",
     )
     assert "task" in json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))["trained"]
 

@@ -1,0 +1,187 @@
+"""``cse evaluate``: scores of any models, as tables, JSON and records for ``cse report``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cse.cli.options import params_option, set_option, settings_from
+from cse.errors import CseError
+from cse.settings import Settings
+from cse.stages.common import CHECKPOINT, PREPARED
+
+if TYPE_CHECKING:
+    from cse.data.suite import SuiteData
+    from cse.evaluation.suite import SuiteResults
+
+_EPILOG = """\b
+Examples:
+  cse evaluate
+  cse evaluate data/checkpoint data/bundle --format latex
+  cse evaluate sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data/downstream
+  cse evaluate data/checkpoint --suite full --data SentEval/data/downstream --cxc cxc_sts_test.csv
+  cse evaluate prompts-42=runs/a/checkpoint prompts-43=runs/b/checkpoint --suite sts,cxc \\
+      --data SentEval/data/downstream --cxc cxc_sts_test.csv --out data/evaluation
+  cse evaluate data/checkpoint --mteb STSBenchmark,SICK-R
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("models", nargs=-1, metavar="[[NAME=]MODEL]...")
+@params_option
+@set_option
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="SentEval's downstream folder, scored pairs, or prepared data."
+)
+@click.option(
+    "--suite",
+    metavar="MEASURES",
+    help="full, or some of sts,cxc,transfer,retrieval,space with commas between. [default: evaluation.measures]",
+)
+@click.option("--cxc", type=click.Path(path_type=Path), help="CSV of CxC-STS with its captions.")
+@click.option(
+    "--fast", is_flag=True, help="Transfer tasks with SentEval's fast settings: figures not to be compared with papers."
+)
+@click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Show the N worst queries of the retrieval.")
+@click.option("--mteb", metavar="TASKS", help="Score on these tasks of MTEB instead; needs the extra `mteb`.")
+@click.option("--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the scores here too.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write a record a model here, for `cse report`.")
+def evaluate(
+    models: Sequence[str],
+    params: Path,
+    overrides: Sequence[str],
+    data: Path | None,
+    suite: str | None,
+    cxc: Path | None,
+    fast: bool,
+    examples: int | None,
+    mteb: str | None,
+    style: str,
+    json_path: Path | None,
+    out: Path | None,
+) -> None:
+    """Score models on semantic textual similarity (Spearman * 100), or on all that the papers measure.
+
+    A model is a checkpoint folder, a bundle folder, or a bare backbone by folder or hub id; NAME is what tables call
+    it. Without MODELS and options this is the pipeline's stage: the trained checkpoint beside its backbone.
+    """
+    from cse.evaluation.suite import measures_from
+    from cse.stages.evaluate import evaluate_stage
+
+    settings = settings_from(params, overrides, optional=True)
+    asked = (*models, data, suite, cxc, examples, mteb, json_path, out, fast or None)
+    if style == "text" and all(value is None for value in asked):
+        evaluate_stage(settings)
+        return
+    named = _named(models or [str(CHECKPOINT)])
+    if mteb is not None:
+        _evaluate_on_mteb(named, mteb, settings, style, json_path)
+        return
+    measures = measures_from(suite) if suite else tuple(settings.evaluation.measures)
+    if examples is not None and "retrieval" not in measures:
+        raise CseError("--examples: shows the retrieval; add --suite retrieval, or --suite full")
+    if fast and "transfer" not in measures:
+        raise CseError("--fast: is about the transfer tasks; add --suite transfer, or --suite full")
+    if cxc is not None and "cxc" not in measures:
+        raise CseError("--cxc: add --suite cxc, or --suite full")
+    _evaluate(named, settings, _suite_data(data, cxc, settings), measures, fast, examples, style, json_path, out)
+
+
+def _evaluate(
+    models: dict[str, str],
+    settings: Settings,
+    data: SuiteData,
+    measures: tuple[str, ...],
+    fast: bool,
+    examples: int | None,
+    style: str,
+    json_path: Path | None,
+    out: Path | None,
+) -> None:
+    from cse.evaluation.suite_table import format_examples, format_suite
+    from cse.files import publish_file, publish_folder, write_rounded_json
+    from cse.stages.open_model import evaluate_models, record_folder, save_record
+
+    def save(name: str, result: SuiteResults) -> None:
+        if out is not None:
+            with publish_folder(out / record_folder(name)) as folder:
+                save_record(folder, name, models[name], result, settings.evaluation.device)
+
+    results = evaluate_models(
+        models,
+        data,
+        measures=measures,
+        device=settings.evaluation.device,
+        batch_size=settings.evaluation.batch_size,
+        progress=sys.stderr.isatty(),
+        fast=fast,
+        details=out is not None,
+        done=save,
+    )
+    click.echo(format_suite(results, style), nl=False)
+    if examples is not None:
+        click.echo("\n" + format_examples(results, examples), nl=False)
+    if json_path is not None:
+        with publish_file(json_path) as target:
+            write_rounded_json(target, {name: result.to_dict() for name, result in results.items()})
+    if out is not None:
+        click.echo(f"{out}: {len(results)} records; `cse report {out}` shows them beside the papers", err=True)
+
+
+def _evaluate_on_mteb(
+    models: dict[str, str], tasks: str, settings: Settings, style: str, json_path: Path | None
+) -> None:
+    from cse.evaluation.table import format_rows
+    from cse.files import publish_file, write_rounded_json
+    from cse.stages.mteb import evaluate_on_mteb
+
+    scores = evaluate_on_mteb(
+        models,
+        [name.strip() for name in tasks.split(",")],
+        device=settings.evaluation.device,
+        batch_size=settings.evaluation.batch_size,
+        progress=sys.stderr.isatty(),
+    )
+    columns = list(next(iter(scores.values())))
+    rows = [["model", *columns]]
+    rows += [[name, *(f"{100 * found[task]:.2f}" for task in columns)] for name, found in scores.items()]
+    click.echo(format_rows(rows, style), nl=False)
+    if json_path is not None:
+        with publish_file(json_path) as target:
+            write_rounded_json(target, scores)
+
+
+def _named(models: Sequence[str]) -> dict[str, str]:
+    """Return what the user named by the name to print: ``NAME=MODEL``, or the model as written."""
+    named: dict[str, str] = {}
+    for text in models:
+        name, equals, model = text.partition("=")
+        name, model = (name, model) if equals and name and not Path(text).exists() else (text, text)
+        if name in named:
+            raise CseError(f"{name}: given twice; write NAME=MODEL with a name of its own for each")
+        named[name] = model
+    return named
+
+
+def _suite_data(data: Path | None, cxc: Path | None, settings: Settings) -> SuiteData:
+    """Return the evaluation data of prepared data, of a SentEval folder, or of a file of scored pairs."""
+    from cse.data.scored_file import read_scored_file
+    from cse.data.store import TASKS_FILE, PreparedData
+    from cse.data.suite import only_pairs, read_suite
+    from cse.data.suite_store import open_suite
+
+    if data is None or (data / TASKS_FILE).is_file():
+        suite = open_suite(PreparedData(data or PREPARED))
+    elif data.is_file():
+        lowest, highest = settings.data.score_range
+        suite = only_pairs([read_scored_file(data, settings.data.encoding, (lowest, highest))])
+    elif data.exists():
+        return read_suite(data, cxc)
+    else:
+        raise CseError(f"--data {data}: no such file or folder")
+    return suite if cxc is None else suite.with_captions(cxc)

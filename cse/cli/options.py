@@ -1,0 +1,58 @@
+"""Options that commands share, and how the command line becomes settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cse.errors import CseError
+from cse.settings import PARAMS_FILE, Settings, load_settings
+from cse.settings.load import check_settings, set_key
+
+params_option = click.option(
+    "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="Settings file."
+)
+set_option = click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting; may be repeated."
+)
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the values of ``KEY=VALUE`` arguments by dotted key; values are read as YAML.
+
+    Raises:
+        CseError: no equals sign, or a value that is not YAML.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    values = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise CseError(f"--set {override}: write it as KEY=VALUE, for instance train.epochs=2")
+        try:
+            values[key.strip()] = YAML(typ="safe", pure=True).load(value)
+        except YAMLError:
+            raise CseError(f"--set {override}: {value!r} is not a YAML value; quote it if it is text") from None
+    return values
+
+
+def settings_from(params: Path, overrides: Sequence[str], *, optional: bool = False) -> Settings:
+    """Read the settings file and apply the overrides.
+
+    Args:
+        params: the file.
+        overrides: ``KEY=VALUE`` arguments.
+        optional: take the defaults where the usual file does not exist.
+    """
+    values = parse_overrides(overrides)
+    if not optional or params.exists() or params != PARAMS_FILE:
+        return load_settings(params, values)
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        set_key(tree, key, value)
+    return check_settings(tree, where="--set")

@@ -1,0 +1,96 @@
+"""The project's encoders as MTEB takes them; needs the extra ``mteb``.
+
+    encoder = MtebEncoder(cse.OnnxEncoder("data/bundle"), "my-model")
+    mteb.evaluate(encoder, mteb.get_tasks(tasks=["STSBenchmark"]))
+
+``mteb`` hands out batches of a data loader and wants metadata of the model; both are met here, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cse.errors import CseError, nearest
+from cse.evaluation.vectors import Encoder
+
+try:
+    import mteb
+    from mteb.models.model_meta import ModelMeta
+    from mteb.similarity_functions import cos_sim, pairwise_cos_sim
+except ImportError:
+    raise CseError("MTEB: not installed; pip install 'cse[mteb]'") from None
+
+
+class MtebEncoder:
+    """An encoder with the interface of ``mteb.EncoderProtocol``.
+
+    Args:
+        encoder: see ``Encoder``: a ``SentenceEncoder``, an ``OnnxEncoder`` or anything alike.
+        name: what results are filed under.
+        batch_size: sentences per forward pass; None: what ``mteb`` asks for.
+    """
+
+    def __init__(self, encoder: Encoder, name: str, batch_size: int | None = None) -> None:
+        self.encoder = encoder
+        self.batch_size = batch_size
+        organisation = "" if "/" in name else "cse/"
+        self.mteb_model_meta = ModelMeta.create_empty(
+            {"name": f"{organisation}{name}", "revision": "local", "similarity_fn_name": "cosine"}
+        )
+
+    def encode(self, inputs: Any, **options: Any) -> np.ndarray:
+        """Return unit vectors ``(n, d)``, float32, of the texts in a loader's batches, in their order."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        batch_size = self.batch_size or options.get("batch_size") or 32
+        progress = bool(options.get("show_progress_bar", False))
+        return self.encoder.encode(texts, batch_size=batch_size, normalize=True, show_progress_bar=progress)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the cosine of each row ``(n, d)`` with each other row ``(m, d)``, ``(n, m)``."""
+        return cos_sim(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the cosine of each row ``(n, d)`` with the same row of the other, ``(n,)``."""
+        return pairwise_cos_sim(embeddings1, embeddings2)
+
+
+def find_tasks(names: Sequence[str]) -> list[Any]:
+    """Return tasks of MTEB by name.
+
+    Raises:
+        CseError: a name that MTEB does not know.
+    """
+    known = [task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)]
+    for name in names:
+        if name not in known:
+            raise CseError(f"--mteb {name}: no such task{nearest(name, known)}; see `mteb available-tasks`")
+    found = {task.metadata.name: task for task in mteb.get_tasks(tasks=list(names), exclude_superseded=False)}
+    return [found[name] for name in names]
+
+
+def run_tasks(model: MtebEncoder, tasks: Sequence[Any], *, progress: bool = False) -> dict[str, float]:
+    """Score a model; a task's data come from the hub, or from the cache of an earlier run.
+
+    Returns:
+        The main score of each task, in its own unit (0 to 1 for most).
+
+    Raises:
+        CseError: data that are neither cached nor to be had.
+    """
+    scores = {}
+    for task in tasks:
+        name = task.metadata.name
+        try:
+            task.load_data()
+        except (OSError, ValueError) as error:  # errors of the hub and its cache are one or the other
+            reason = str(error).partition("\n")[0]
+            raise CseError(
+                f"MTEB {name}: its data ({task.metadata.dataset['path']}) are not cached and could not be fetched "
+                f"({reason}); run it once where the hub can be reached, or copy the cache of `datasets` here"
+            ) from None
+        results = mteb.evaluate(model, [task], cache=None, co2_tracker=False, show_progress_bar=progress)
+        scores[name] = float(results.task_results[0].get_score())
+    return scores

@@ -1,0 +1,24 @@
+"""A picture of the space: sentences in two dimensions (D2CSE figure 2a), by t-SNE on unit vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.manifold import TSNE
+
+from cse.evaluation.measures import unit_rows
+
+PERPLEXITY = 30.0
+SEED = 42
+
+
+def project(rows: np.ndarray) -> np.ndarray:
+    """Lay rows ``(n, d)`` of any length out in the plane, ``(n, 2)``; the same rows give the same picture.
+
+    Distances between far groups mean nothing in such a picture; what lies together was together. Fewer than four rows
+    cannot be laid out: they all lie at the origin.
+    """
+    if len(rows) < 4:
+        return np.zeros((len(rows), 2))
+    perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
+    layout = TSNE(2, perplexity=perplexity, init="pca", random_state=SEED, n_jobs=-1)
+    return np.asarray(layout.fit_transform(unit_rows(rows).astype(np.float32)))

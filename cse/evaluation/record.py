@@ -1,0 +1,116 @@
+"""The record of an evaluation: a folder a model with its scores, what was measured where, and the data of its pictures.
+
+``record.json`` holds the name, the model, the scores with their settings and the environment. Beside it, where they
+exist: ``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
+``projection.csv`` (its sentences in the plane) and ``retrieval.csv`` (each query with its nearest sentences).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+from cse.evaluation.density import DENSITY_COLUMNS, density_rows
+from cse.evaluation.details import PairDetails
+from cse.evaluation.retrieval import RetrievalScore
+from cse.evaluation.suite import SuiteResults
+from cse.files import write_csv, write_rounded_json
+
+RECORD_FILE = "record.json"
+PAIRS_FILE, DENSITY_FILE, PROJECTION_FILE = "pairs.csv", "density.csv", "projection.csv"
+RETRIEVAL_FILE = "retrieval.csv"
+FORMAT = 1
+_AGAIN = "evaluate the model again with --out"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluated model.
+
+    Attributes:
+        folder: where the record lies.
+        name: what to print.
+        model: what it is: backbone, prompt, settings and rows of its training, as far as they are known.
+        scores: see ``SuiteResults.to_dict``.
+        environment: versions and machine.
+    """
+
+    folder: Path
+    name: str
+    model: dict[str, Any]
+    scores: dict[str, Any]
+    environment: dict[str, Any]
+
+    def table(self, file: str) -> list[dict[str, str]]:
+        """Return the rows of a CSV file of the record; none where it does not have the file."""
+        path = self.folder / file
+        if not path.is_file():
+            return []
+        with path.open(encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream))
+
+
+def write_record(
+    folder: Path, name: str, results: SuiteResults, *, model: dict[str, Any], environment: dict[str, Any]
+) -> None:
+    """Write a record into an existing, empty folder; scores to four decimals."""
+    if results.details is not None:
+        _write_details(folder, results.details)
+    if results.retrieval is not None:
+        write_csv(
+            folder / RETRIEVAL_FILE,
+            ("query", "partner", "rank", "place", "candidate", "cosine", "correct"),
+            _retrieval_rows(results.retrieval),
+        )
+    tree = {"format": FORMAT, "name": name, "model": model, "scores": results.to_dict(), "environment": environment}
+    if results.details is not None:
+        tree["drawn_task"] = results.details.task.name
+    write_rounded_json(folder / RECORD_FILE, tree)
+
+
+def read_record(folder: Path) -> Record:
+    """Read a record.
+
+    Raises:
+        CseError: no record there, one that was cut off, or of a newer format.
+    """
+    path = folder / RECORD_FILE
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        record = Record(folder, tree["name"], tree["model"], tree["scores"], tree["environment"])
+    except FileNotFoundError:
+        raise CseError(f"{folder}: no {RECORD_FILE} in it; `cse evaluate MODEL --out FOLDER` writes one") from None
+    except (ValueError, KeyError, TypeError):
+        raise CseError(f"{path}: cut off or changed by hand; {_AGAIN}") from None
+    if tree["format"] > FORMAT:
+        raise CseError(f"{path}: format {tree['format']}, this version reads up to {FORMAT}; {_AGAIN}")
+    return record
+
+
+def _write_details(folder: Path, details: PairDetails) -> None:
+    task = details.task
+    pairs = zip(task.subset, task.score, details.cosine, strict=True)
+    write_csv(
+        folder / PAIRS_FILE,
+        ("task", "subset", "gold", "cosine"),
+        ((task.name, subset, f"{gold:g}", f"{cosine:.4f}") for subset, gold, cosine in pairs),
+    )
+    write_csv(folder / DENSITY_FILE, DENSITY_COLUMNS, density_rows(details.densities))
+    points = zip(details.points, details.subset, details.sentences, strict=True)
+    write_csv(
+        folder / PROJECTION_FILE,
+        ("x", "y", "subset", "sentence"),
+        ((f"{x:.3f}", f"{y:.3f}", subset, sentence) for (x, y), subset, sentence in points),
+    )
+
+
+def _retrieval_rows(score: RetrievalScore) -> Iterable[Sequence[Any]]:
+    for example in score.examples:
+        for place, (candidate, cosine) in enumerate(example.nearest, start=1):
+            correct = int(candidate == example.partner)
+            yield example.query, example.partner, example.rank, place, candidate, f"{cosine:.4f}", correct

@@ -1,0 +1,27 @@
+"""Score models on tasks of MTEB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
+from cse.stages.open_model import open_model, record_folder
+
+
+def evaluate_on_mteb(
+    models: Mapping[str, str], tasks: Sequence[str], *, device: str, batch_size: int, progress: bool
+) -> dict[str, dict[str, float]]:
+    """Return the main score of each task by model.
+
+    Raises:
+        CseError: MTEB is not installed, a task that it does not know, data that cannot be had.
+    """
+    found = find_tasks(tasks)
+    scores = {}
+    for name, model in models.items():
+        encoder = MtebEncoder(open_model(model, device=device), record_folder(name), batch_size)
+        click.echo(f"measuring {name}", err=True)
+        scores[name] = run_tasks(encoder, found, progress=progress)
+    return scores
