@@ -13,6 +13,7 @@ import click
 from cse.cli.evaluate import evaluate
 from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
+from cse.cli.report import report
 from cse.errors import CseError
 from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PREPARED, run_safely
 
@@ -106,6 +107,7 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
 
 
 cli.add_command(evaluate)
+cli.add_command(report)
 
 
 @cli.command(epilog="\b\nExample:\n  cse export data/checkpoint --out /srv/models/tickets")

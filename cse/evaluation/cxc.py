@@ -68,7 +68,7 @@ class CxcScore:
         return {
             "mean": self.mean, "std": self.std, "all_pairs": self.all_pairs, "drawn": self.drawn,
             "query": self.how.query, "replace": self.how.replace, "repetitions": self.how.repetitions,
-            "seed": self.how.seed,
+            "seed": self.how.seed, "setting": self.describe(),
         }  # fmt: skip
 
 

@@ -42,6 +42,13 @@ class Classifier:
     l2: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2)
     seed: int = 1111
 
+    def describe(self) -> str:
+        """Return the setting in a line."""
+        return (
+            f"linear classifier, {self.folds} folds, {self.optimizer}, batch {self.batch_size}, at most "
+            f"{self.max_epoch} passes, L2 from {', '.join(f'{value:g}' for value in self.l2)}, seed {self.seed}"
+        )
+
 
 FULL = Classifier()
 FAST = Classifier(optimizer="rmsprop", batch_size=128, epoch_size=2, tenacity=3, folds=5)

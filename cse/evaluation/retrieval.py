@@ -69,6 +69,7 @@ class RetrievalScore:
         recall = {f"recall@{cut}": value for cut, value in self.recall.items()}
         return recall | {
             "queries": self.queries, "candidates": self.candidates, "gold": self.gold, "dedup": self.dedup,
+            "setting": self.describe(),
         }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class SpaceScore:
         return {
             "alignment": self.alignment, "uniformity": self.uniformity, "positives": self.positives,
             "sentences": self.sentences, "splits": list(self.splits), "threshold": self.threshold,
-            "strict": self.strict, "dedup": self.dedup,
+            "strict": self.strict, "dedup": self.dedup, "setting": self.describe(),
         }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class SuiteResults:
         space: alignment and uniformity of all splits of STS-B.
         space_test: the same of STS-B test alone, as D2CSE's table 5.
         details: what pictures are made of, where they were asked for.
+        pooling: how the encoder makes one vector of its tokens, where it says so.
         missing: what could not be measured, and why.
     """
 
@@ -46,6 +47,7 @@ class SuiteResults:
     near_identical: dict[str, float] | None = None
     space_test: SpaceScore | None = None
     details: PairDetails | None = None
+    pooling: str | None = None
     missing: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,6 +59,8 @@ class SuiteResults:
             score = getattr(self, name)
             if score is not None:
                 tree[name] = score.to_dict()
+        if self.pooling is not None:
+            tree["pooling"] = self.pooling
         if self.near_identical is not None:
             tree["near_identical"] = self.near_identical
         return tree | ({"missing": self.missing} if self.missing else {})
@@ -137,6 +141,7 @@ def evaluate_suite(
             lambda: score_space(vectors, [test]) if test else None,
         ),
         details=pair_details(vectors, drawn_task(pictured)) if details and pictured else None,
+        pooling=getattr(encoder, "pooler", None),
         missing=missing,
     )
 

@@ -63,7 +63,7 @@ def _transfer(models: Mapping[str, SuiteResults]) -> _Part:
         [name, *(f"{score.tasks[task].accuracy:.2f}" for task in tasks), f"{score.average:.2f}"]
         for name, score in scores.items()
     ]
-    return "Transfer", [["model", *tasks, first.average_name], *rows], "accuracy in percent, linear classifier"
+    return "Transfer", [["model", *tasks, first.average_name], *rows], f"accuracy in percent; {first.describe()}"
 
 
 def _retrieval(models: Mapping[str, SuiteResults]) -> _Part:
@@ -77,9 +77,12 @@ def _retrieval(models: Mapping[str, SuiteResults]) -> _Part:
 def _space(models: Mapping[str, SuiteResults], which: str) -> _Part:
     found: dict[str, SpaceScore | None] = {name: getattr(results, which) for name, results in models.items()}
     scores = {name: score for name, score in found.items() if score is not None}
-    rows = [[name, f"{score.alignment:.4f}", f"{score.uniformity:.4f}"] for name, score in scores.items()]
+    rows = [
+        [name, models[name].pooling or "not known", f"{score.alignment:.4f}", f"{score.uniformity:.4f}"]
+        for name, score in scores.items()
+    ]
     setting = next((score.describe() for score in scores.values()), "")
-    head = ["model", "alignment", "uniformity"]
+    head = ["model", "pooling", "alignment", "uniformity"]
     return "Alignment and uniformity", [head, *rows] if rows else [], f"unit length; {setting}"
 
 

@@ -48,9 +48,14 @@ class TransferScore:
 
 @dataclass(frozen=True)
 class TransferResults:
-    """Scores by task, and their average."""
+    """Scores by task, their average, and how the classifiers were trained."""
 
     tasks: dict[str, TransferScore]
+    how: Classifier = FULL
+
+    def describe(self) -> str:
+        """Return the setting in a line."""
+        return self.how.describe()
 
     @property
     def average_name(self) -> str:
@@ -70,7 +75,7 @@ class TransferResults:
             | ({} if score.f1 is None else {"f1": score.f1})
             for name, score in self.tasks.items()
         }
-        return {"transfer": tasks, self.average_name: round(self.average, 4)}
+        return {"transfer": tasks, self.average_name: round(self.average, 4), "setting": self.describe()}
 
 
 def sentences_of_transfer(tasks: Sequence[TransferTask]) -> Iterator[str]:
@@ -118,7 +123,7 @@ def score_transfer(
             return fit(rows.features, rows.label, problems, how, device=device, advance=step)
 
         scores[task.name] = score([_Rows(x, p.label) for x, p in zip(parts, task.parts, strict=True)], how, train)
-    return TransferResults(scores)
+    return TransferResults(scores, how)
 
 
 @dataclass(frozen=True)

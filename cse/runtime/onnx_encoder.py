@@ -50,6 +50,7 @@ class OnnxEncoder:
         self.manifest = verify(self.path)
         self.dimension = self.manifest.dimension
         self.max_length = self.manifest.max_length
+        self.pooler = self.manifest.pooler
         self.threads = usable_cpus() if threads is None else threads
         attached = open_session(self.path / MODEL, provider, self.threads)
         self.provider, self.provider_note = attached.provider, attached.note

@@ -15,13 +15,15 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from cse.settings.presets import RowSelector, load_preset, preset_names, quoted_rows
 
 HYPERPARAMETER = "hyperparameter"
 TRANSFER = "accuracy"
 _OVER_SEVEN = "Avg."
 # the heading of D2CSE's table 4 says STS-B, the values are the averages over the seven tasks
-_AVERAGES = (_OVER_SEVEN, "Avg. STS (7 tasks)", 'column headed "Avg. STS-B" (values are the 7-task averages)')
+AVERAGES = (_OVER_SEVEN, "Avg. STS (7 tasks)", 'column headed "Avg. STS-B" (values are the 7-task averages)')
 _ROUNDING = 0.005 + 1e-9  # printed averages have two decimals
 
 
@@ -46,7 +48,7 @@ class Score:
     @property
     def is_average(self) -> bool:
         """Whether this is the printed average over a row's tasks."""
-        return self.dataset in _AVERAGES
+        return self.dataset in AVERAGES
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,22 @@ def coverage() -> list[tuple[PaperRow, tuple[str, ...], str]]:
         for selector in load_preset(name).rows:
             presets.setdefault(selector, []).append(name)
     return [(row, tuple(presets.get(selector, ())), quoted.get(selector, "")) for selector, row in _rows().items()]
+
+
+def why_misprinted(row: PaperRow) -> str:
+    """Return what is known of a printed average that is not the mean of its row, or an empty text."""
+    return _misprints().get(row.selector, "")
+
+
+@cache
+def _misprints() -> Mapping[RowSelector, str]:
+    entries = YAML(typ="safe", pure=True).load(files("cse.settings").joinpath("misprints.yaml").read_text("utf-8"))
+    return MappingProxyType(
+        {
+            RowSelector(*(entry[name] for name in ("paper", "table", "setting", "model", "backbone"))): entry["why"]
+            for entry in entries
+        }
+    )
 
 
 @cache

@@ -19,6 +19,8 @@ CHECKPOINT = Path("data/checkpoint")
 METRICS = Path("data/metrics")
 PLOTS = Path("data/plots")
 RECORDS = Path("data/evaluation")
+ABLATIONS = Path("data/ablations")
+REPORT = Path("data/report")
 BUNDLE = Path("data/bundle")
 SCRATCH = Path(".cse")
 

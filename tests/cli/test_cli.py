@@ -343,7 +343,7 @@ def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
         (["prepare"], "data/prepared", "data/prepared", 4000),
         (["train", "-s", "train.seed=7"], "data/checkpoint", ".cse/resume/", 2000),
         (["export"], "data/bundle", "data/bundle", 100_000),
-        (["evaluate"], "data/metrics", "data/metrics/evaluation.json", 100),
+        (["evaluate"], "data/metrics", "data/evaluation", 100),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else str(value),
 )

@@ -1,0 +1,38 @@
+"""``cse report``: records beside the published figures, as a page to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from cse.stages.common import ABLATIONS, RECORDS, REPORT
+
+
+@click.command(epilog="\b\nExamples:\n  cse report\n  cse report data/evaluation runs/evaluation --out report")
+@click.argument("records", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--ablations",
+    type=click.Path(path_type=Path),
+    default=ABLATIONS,
+    show_default=True,
+    help="Results of `cse ablate`.",
+)
+@click.option("--out", type=click.Path(path_type=Path), default=REPORT, show_default=True, help="Folder to write.")
+def report(records: Sequence[Path], ablations: Path, out: Path) -> None:
+    """Write report.html (one file, opens from disk), report.md and the pictures as SVG, PNG and CSV.
+
+    RECORDS are folders that `cse evaluate --out` or the pipeline wrote, at any depth. Runs that differ in their seed
+    alone are shown as one system.
+    """
+    from cse.files import publish_folder
+    from cse.report.ablations import read_ablations
+    from cse.report.page import PAGE_FILE, make_report, write_report
+    from cse.report.systems import find_records, group
+
+    made = make_report(group(find_records(records or [RECORDS])), read_ablations(ablations))
+    with publish_folder(out) as folder:
+        write_report(made, folder)
+    runs = sum(len(system.records) for system in made.systems)
+    click.echo(f"{out / PAGE_FILE}: {len(made.systems)} systems, {runs} records, {len(made.pictures)} pictures")

@@ -1,0 +1,90 @@
+"""Results of ablations: cells of a grid with the scores of each seed, as ``cse ablate`` writes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+from cse.report.systems import Spread
+
+CELLS_FILE = "cells.json"
+
+
+@dataclass(frozen=True)
+class AblationCell:
+    """One setting of an ablation.
+
+    Attributes:
+        label: what to print.
+        value: its place on a number line; None where the setting is no number.
+        runs_by_seed: scores of each run by task, with ``Avg.`` and ``dev``.
+    """
+
+    label: str
+    value: float | None
+    runs_by_seed: dict[int, dict[str, float]]
+
+    @property
+    def runs(self) -> str:
+        """How many runs the figures stand for."""
+        count = len(self.runs_by_seed)
+        return f"{count} seed{'s' if count > 1 else ''}"
+
+    def mean_names(self) -> list[str]:
+        """Return the names of averages over a part of the tasks."""
+        first = next(iter(self.runs_by_seed.values()), {})
+        return [name for name in first if name.startswith("mean of ")]
+
+    def spread(self, score: str) -> Spread | None:
+        """Return a score over the runs that have it."""
+        values = tuple(scores[score] for scores in self.runs_by_seed.values() if score in scores)
+        return Spread(values) if values else None
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """An ablation.
+
+    Attributes:
+        name: as in ``cse ablate NAME``.
+        title: what is varied.
+        backbone, data: what all cells share.
+        cells: in the order of the grid.
+    """
+
+    name: str
+    title: str
+    backbone: str
+    data: str
+    cells: tuple[AblationCell, ...]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the cells lie on a number line."""
+        return sum(cell.value is not None for cell in self.cells) > 1
+
+
+def read_ablations(folder: Path) -> list[Ablation]:
+    """Read the ablations in a folder, by name; none where there is no such folder.
+
+    Raises:
+        CseError: a file that was cut off.
+    """
+    found = []
+    for path in sorted(folder.glob(f"*/{CELLS_FILE}")):
+        try:
+            found.append(_from_tree(json.loads(path.read_text(encoding="utf-8"))))
+        except (ValueError, KeyError, TypeError):
+            raise CseError(f"{path}: cut off or changed by hand; run `cse ablate {path.parent.name}` again") from None
+    return found
+
+
+def _from_tree(tree: dict[str, Any]) -> Ablation:
+    cells = tuple(
+        AblationCell(cell["label"], cell["value"], {int(seed): scores for seed, scores in cell["runs"].items()})
+        for cell in tree["cells"]
+    )
+    return Ablation(tree["ablation"], tree["title"], tree["backbone"], tree["data"], cells)

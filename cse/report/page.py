@@ -1,0 +1,189 @@
+"""The report as one HTML page that needs nothing beside it, and as Markdown with its pictures in files."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+from ruamel.yaml import YAML
+
+from cse.evaluation.record import RETRIEVAL_FILE
+from cse.evaluation.table import format_rows
+from cse.report.ablations import Ablation
+from cse.report.pictures import INK, Picture, draw_all
+from cse.report.systems import System
+from cse.report.tables import Table, paper_tables, settings_table, systems_table
+
+PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
+TITLE = "Sentence embeddings: evaluation report"
+EXAMPLES = 12  # queries a system
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the report shows."""
+
+    systems: Sequence[System]
+    pictures: Sequence[Picture]
+    tables: Sequence[Table]
+    ablations: Sequence[Ablation]
+
+    @property
+    def introduction(self) -> str:
+        """Say what is compared."""
+        runs = sum(len(system.records) for system in self.systems)
+        ablations = (
+            f", {len(self.ablations)} ablation{'s' if len(self.ablations) > 1 else ''}" if self.ablations else ""
+        )
+        return (
+            f"{len(self.systems)} systems from {runs} evaluated models{ablations}. Scores are measured by this project "
+            "unless marked as published."
+        )
+
+
+def make_report(systems: Sequence[System], ablations: Sequence[Ablation]) -> Report:
+    """Draw the pictures and lay out the tables."""
+    return Report(systems, draw_all(systems, ablations), paper_tables(systems, ablations), ablations)
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write page, Markdown and pictures (SVG, PNG, CSV) into an existing, empty folder."""
+    (folder / PAGE_FILE).write_text(as_html(report), encoding="utf-8")
+    (folder / MARKDOWN_FILE).write_text(as_markdown(report), encoding="utf-8")
+    (folder / PICTURES).mkdir()
+    for picture in report.pictures:
+        path = folder / PICTURES / picture.name
+        path.with_suffix(".svg").write_text(picture.svg, encoding="utf-8")
+        path.with_suffix(".png").write_bytes(picture.png)
+        path.with_suffix(".csv").write_text(picture.data, encoding="utf-8", newline="")
+
+
+def as_html(report: Report) -> str:
+    """Return the page: style, script and pictures inside, no address outside."""
+    here = files("cse.report")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(here.joinpath("report.html").read_text("utf-8"))
+    pictures = [
+        {"name": p.name, "title": p.title, "caption": p.caption, "inline": Markup(_inline(p.svg)),
+         "csv": base64.b64encode(p.data.encode()).decode()}
+        for p in report.pictures
+    ]  # fmt: skip
+    examples = _examples(report.systems)
+    return template.render(
+        title=TITLE,
+        css=Markup(here.joinpath("report.css").read_text("utf-8")),
+        script=Markup(here.joinpath("report.js").read_text("utf-8")),
+        introduction=report.introduction,
+        systems=systems_table(report.systems),
+        pictures=pictures,
+        tables=report.tables,
+        examples=examples,
+        differences=settings_table(report.systems),
+        settings=[{"name": s.name, "text": _yaml(s.settings)} for s in report.systems if s.settings],
+        environments=_environments(report.systems),
+        gaps=_gaps(report.systems),
+        sections=_sections(report, bool(examples)),
+    )
+
+
+def as_markdown(report: Report) -> str:
+    """Return the report as Markdown; pictures are linked from the folder beside it."""
+    parts = [f"# {TITLE}\n", report.introduction + "\n", _markdown_table(systems_table(report.systems))]
+    if report.pictures:
+        parts.append("## Pictures\n")
+        parts += [f"### {p.title}\n\n{p.caption}\n\n![{p.title}]({PICTURES}/{p.name}.svg)\n" for p in report.pictures]
+    parts.append("## Tables of the papers\n\nRows in bold are this project's own: mean ± sample standard deviation.\n")
+    parts += [_markdown_table(table) for table in report.tables]
+    parts.append("## Settings\n")
+    differences = settings_table(report.systems)
+    if differences is not None:
+        parts.append(_markdown_table(differences))
+    parts += [f"### {s.name}\n\n```yaml\n{_yaml(s.settings)}```\n" for s in report.systems if s.settings]
+    parts.append("## Environment\n")
+    for environment in _environments(report.systems):
+        lines = [f"- {name}: {value}" for name, value in [("records", environment["names"]), *environment["facts"]]]
+        parts.append("\n".join(lines) + "\n")
+    gaps = _gaps(report.systems)
+    if gaps:
+        parts.append("### Not measured\n\n" + "\n".join(f"- {gap}" for gap in gaps) + "\n")
+    return "\n".join(parts)
+
+
+def _markdown_table(table: Table) -> str:
+    body = [[_markdown_cell(cell.text, cell.note, line.own) for cell in line.cells] for line in table.lines]
+    notes = "".join(f"\n{number}. {note}" for number, note in enumerate(table.notes, start=1))
+    caption = f"{table.caption}\n\n" if table.caption else ""
+    return f"### {table.title}\n\n{caption}{format_rows([list(table.head), *body], 'markdown')}{notes}\n"
+
+
+def _markdown_cell(text: str, note: str, own: bool) -> str:
+    text = f"**{text}**" if own and text != "-" else text
+    return f"{text}<sup>{note}</sup>" if note else text
+
+
+def _inline(svg: str) -> str:
+    """Return a drawing for the middle of a page: no prologue, and the reader's own colour for words and axes."""
+    return re.sub(INK, "currentColor", svg[svg.index("<svg") :], flags=re.IGNORECASE)
+
+
+def _sections(report: Report, examples: bool) -> list[dict[str, str]]:
+    found = [("systems-section", "Systems")]
+    found += [(picture.name, picture.title) for picture in report.pictures]
+    found += [(table.key, table.title) for table in report.tables]
+    found += [("examples", "Retrieval, looked at")] if examples else []
+    found += [("settings", "Settings"), ("environment", "Environment")]
+    return [{"key": key, "title": title} for key, title in found]
+
+
+def _examples(systems: Sequence[System]) -> list[dict[str, Any]]:
+    shown = []
+    for system in systems:
+        queries: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in system.first.table(RETRIEVAL_FILE):
+            example = queries.setdefault(
+                (row["query"], row["partner"]),
+                {"query": row["query"], "partner": row["partner"], "rank": int(row["rank"]), "nearest": []},
+            )
+            correct = row["correct"] == "1"
+            example["nearest"].append({"sentence": row["candidate"], "cosine": row["cosine"], "correct": correct})
+        worst = sorted(queries.values(), key=lambda example: -example["rank"])[:EXAMPLES]
+        for example in worst:
+            example["missed"] = not any(near["correct"] for near in example["nearest"])
+        if worst:
+            shown.append({"name": system.name, "examples": worst})
+    return shown
+
+
+def _environments(systems: Sequence[System]) -> list[dict[str, Any]]:
+    """Return each environment once, with the records that were made in it."""
+    found: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for system in systems:
+        for record in system.records:
+            found.setdefault(tuple(record.environment.items()), []).append(record.name)
+    return [{"names": ", ".join(names), "facts": list(facts)} for facts, names in found.items()]
+
+
+def _gaps(systems: Sequence[System]) -> list[str]:
+    gaps: dict[str, list[str]] = {}
+    for system in systems:
+        for record in system.records:
+            for gap in record.scores.get("missing", []):
+                gaps.setdefault(gap, []).append(record.name)
+    return [f"{gap}: {', '.join(names)}" for gap, names in gaps.items()]
+
+
+def _yaml(tree: dict[str, Any]) -> str:
+    stream = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False
+    yaml.dump(tree, stream)
+    return stream.getvalue()

@@ -1,0 +1,363 @@
+"""Pictures of the report, each with the data behind it.
+
+Colours are told apart by colour-blind readers (Okabe and Ito 2008); curves differ in their dashes too. An SVG has no
+background and draws words and axes in one colour, which the page replaces by the reader's own.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from cse.evaluation.density import ALL
+from cse.evaluation.record import DENSITY_FILE, PROJECTION_FILE, Record
+from cse.report.ablations import Ablation
+from cse.report.figures import cxc_mean, sts_average
+from cse.report.systems import Spread, System
+from cse.settings.published import rows
+
+INK = "#22262b"  # words and axes
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#5B3FA8")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+LEVELS = ("#5B3FA8", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # unlike to alike; seen on white and on black
+MOST_PANELS = 9
+_STYLE: Any = {
+    "svg.fonttype": "none",  # words stay words: they can be searched and take the page's font
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10, "axes.titlelocation": "left",
+    "legend.frameon": False, "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture and its data.
+
+    Attributes:
+        name: of its files.
+        title: above it.
+        caption: what to see, and in which setting.
+        svg: for the page.
+        png: for everything else, on white.
+        data: as CSV.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    png: bytes
+    data: str
+
+
+def draw_all(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[Picture]:
+    """Draw whatever there are data for, in the order of the report."""
+    drawn: list[Picture | None] = [
+        draw_domain_shift(systems),
+        draw_density_by_gold(systems),
+        draw_density_of_models(systems),
+        draw_projection(systems),
+    ]
+    drawn += [draw_ablation(ablation) for ablation in ablations]
+    return [picture for picture in drawn if picture is not None]
+
+
+def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
+    """Bars of standard STS beside CxC-STS (PromCSE figure 1)."""
+    measures = (("standard STS, average of seven tasks", sts_average), ("CxC-STS, image captions", cxc_mean))
+    found = [(system, [system.spread(figure) for _, figure in measures]) for system in systems]
+    bars = [(system, [s for s in spreads if s is not None]) for system, spreads in found if all(spreads)]
+    if not bars:
+        return None
+    with _figure(8.2, 4.2) as (figure, save):
+        axes = figure.subplots()
+        width = 0.8 / len(bars)
+        lowest = min(min(spread.values) for _, spreads in bars for spread in spreads)
+        highest = max(max(spread.values) for _, spreads in bars for spread in spreads)
+        floor = np.floor(lowest - 0.35 * (highest - lowest) - 0.5)
+        for number, (system, spreads) in enumerate(bars):
+            places = np.arange(len(measures)) + (number - (len(bars) - 1) / 2) * width
+            means = np.array([spread.mean for spread in spreads])
+            axes.bar(
+                places,
+                means - floor,
+                0.9 * width,
+                bottom=floor,
+                color=COLOURS[number % len(COLOURS)],
+                label=system.name,
+            )
+            for place, spread in zip(places, spreads, strict=True):
+                if spread.std is not None:
+                    axes.errorbar(place, spread.mean, spread.std, color=INK, linewidth=1, capsize=3)
+                    axes.plot([place] * len(spread.values), spread.values, "o", color=INK, markersize=2.5)
+                top = max(spread.values) if spread.std is None else max(*spread.values, spread.mean + spread.std)
+                axes.annotate(
+                    f"{spread.mean:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8
+                )
+        axes.set_ylim(floor, highest + 0.12 * (highest - floor))
+        axes.set_xticks(range(len(measures)), [label for label, _ in measures])
+        axes.set_ylabel("Spearman * 100")
+        _legend_below(figure, axes)
+        table = [
+            (system.name, label, run.name, f"{value:.4f}")
+            for system, spreads in bars
+            for (label, _), spread in zip(measures, spreads, strict=True)
+            for run, value in zip(system.records, spread.values, strict=False)
+        ]
+        return save(
+            "domain-shift",
+            "Domain shift",
+            f"Bars: mean over seeds, starting at {floor:g}; dots: single seeds; lines: ± one standard deviation. "
+            "CxC-STS: mean over samples of caption pairs.",
+            ("system", "measure", "run", "spearman"),
+            table,
+        )
+
+
+def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
+    """Cosine density of each group of gold similarity, a panel a system (PromCSE figure 3)."""
+    drawn = _with_table(systems, DENSITY_FILE)
+    if not drawn:
+        return None
+    with _panels(len(drawn)) as (figure, grid, save):
+        labels: dict[str, Any] = {}
+        for (system, points), axes in zip(drawn, grid, strict=False):
+            for level, (group, curve) in enumerate(_curves(points, skip=ALL)):
+                x, y = _xy(curve, "cosine", "density")
+                (line,) = axes.plot(x, y, color=LEVELS[level], linewidth=1.6)
+                axes.fill_between(x, y, color=LEVELS[level], alpha=0.12, linewidth=0)
+                labels.setdefault(f"gold {group}", line)
+            axes.set_title(system.name)
+        _shared_labels(figure, "cosine of a pair", "density")
+        figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels), fontsize=9)
+        return save(
+            "density-by-gold",
+            "Cosine density by gold similarity",
+            f"{_drawn_task(drawn)}, one run of each system. Curves that lie apart mean that cosines tell similar pairs "
+            "from others.",
+            ("system", "group", "pairs", "cosine", "density"),
+            [(system.name, *row.values()) for system, points in drawn for row in points],
+        )
+
+
+def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
+    """Cosine density of all pairs, a curve a system (D2CSE figure 2b)."""
+    drawn = _with_table(systems, DENSITY_FILE, most=len(COLOURS) * len(DASHES))
+    if len(drawn) < 2:
+        return None
+    with _figure(8.2, 3.8) as (figure, save):
+        axes = figure.subplots()
+        table = []
+        for number, (system, points) in enumerate(drawn):
+            rows_of_all = [row for row in points if row["group"] == ALL]
+            x, y = _xy(rows_of_all, "cosine", "density")
+            axes.plot(x, y, **_line(number), label=system.name)
+            table += [(system.name, row["cosine"], row["density"]) for row in rows_of_all]
+        axes.set_xlabel("cosine of a pair")
+        axes.set_ylabel("density")
+        axes.set_ylim(bottom=0)
+        _legend_below(figure, axes)
+        return save(
+            "density-of-systems",
+            "Cosine density of all pairs",
+            f"{_drawn_task(drawn)}, one run of each system. A narrow curve at the right is a space in which everything "
+            "is alike.",
+            ("system", "cosine", "density"),
+            table,
+        )
+
+
+def draw_projection(systems: Sequence[System]) -> Picture | None:
+    """Sentences in the plane, a panel a system (D2CSE figure 2a)."""
+    drawn = _with_table(systems, PROJECTION_FILE)
+    if not drawn:
+        return None
+    subsets = list(dict.fromkeys(row["subset"] for _, points in drawn for row in points))[: len(COLOURS)]
+    with _panels(len(drawn), height=3.0) as (figure, grid, save):
+        for (system, points), axes in zip(drawn, grid, strict=False):
+            for number, subset in enumerate(subsets):
+                x, y = _xy([row for row in points if row["subset"] == subset], "x", "y")
+                axes.plot(
+                    x,
+                    y,
+                    "o^sDvPX*"[number],
+                    color=COLOURS[number],
+                    markersize=2,
+                    alpha=0.6,
+                    linewidth=0,
+                    rasterized=True,
+                )
+            axes.set_title(system.name)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+        marks = [
+            Line2D([], [], marker="o^sDvPX*"[number], color=COLOURS[number], linewidth=0, markersize=6)
+            for number in range(len(subsets))
+        ]
+        figure.legend(marks, subsets, loc="outside lower center", ncols=min(4, len(subsets)), fontsize=9)
+        return save(
+            "projection",
+            "Sentences in the plane",
+            f"{_drawn_task(drawn)}, distinct sentences by t-SNE on unit vectors, one run of each system, by source of "
+            "the text. Distances between far groups mean nothing.",
+            ("system", "x", "y", "subset", "sentence"),
+            [(system.name, *row.values()) for system, points in drawn for row in points],
+        )
+
+
+def draw_ablation(ablation: Ablation) -> Picture | None:
+    """Curve over a number, or bars over kinds, with the published curve beside it where there is one.
+
+    PromCSE figure 2 (prompt length) and table 4 (margin), DCPCSE figure 2 (prompt length).
+    """
+    cells = [(cell, spread) for cell in ablation.cells if (spread := cell.spread("Avg.")) is not None]
+    score = "Avg."
+    if not cells:
+        score = next((name for cell in ablation.cells for name in cell.mean_names()), "")
+        cells = [(cell, spread) for cell in ablation.cells if (spread := cell.spread(score)) is not None]
+    if not cells:
+        return None
+    published = _published_curve(ablation.name)
+    panels = 1 + bool(published)
+    with _figure(4.6 * panels + 0.6, 3.6) as (figure, save):
+        own, *other = np.atleast_1d(figure.subplots(1, panels))
+        if ablation.numeric:
+            numbers = [(float(cell.value), spread) for cell, spread in cells if cell.value is not None]
+            _curve_with_band(own, numbers, COLOURS[0])
+            for cell, spread in cells:
+                if cell.value is None:
+                    own.axhline(spread.mean, color=COLOURS[5], linewidth=1, linestyle=DASHES[1])
+                    own.annotate(cell.label, (1, spread.mean), (-2, 3), xycoords=("axes fraction", "data"),
+                                 textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
+            own.set_xlabel(ablation.title)
+        else:
+            for place, (_, spread) in enumerate(cells):
+                own.errorbar(place, spread.mean, spread.std or 0, color=COLOURS[0], marker="o", capsize=4)
+            own.set_xticks(range(len(cells)), [cell.label for cell, _ in cells], rotation=20, ha="right")
+            own.set_xlim(-0.5, len(cells) - 0.5)
+        own.set_ylabel("Spearman * 100" + ("" if score != "Avg." else ", average of seven tasks"))
+        own.set_title(f"this project, {ablation.backbone}")
+        for axes in other:
+            axes.plot(*zip(*published, strict=True), color=COLOURS[1], marker="s", markersize=4)
+            axes.set_xlabel(ablation.title)
+            axes.set_title("published (PromCSE table 4), BERT-base")
+        return save(
+            f"ablation-{ablation.name}",
+            f"Ablation: {ablation.title}",
+            f"{ablation.data}; {cells[0][0].runs} a point"
+            + (", band: ± one standard deviation." if cells[0][1].std is not None else "."),
+            ("cell", "value", "seed", "spearman"),
+            [
+                (cell.label, cell.value, seed, f"{scores[score]:.4f}")
+                for cell, _ in cells
+                for seed, scores in cell.runs_by_seed.items()
+                if score in scores
+            ],
+        )
+
+
+def _published_curve(name: str) -> list[tuple[float, float]]:
+    """Return the published points of an ablation, where a table prints them."""
+    if name != "margin":
+        return []
+    found = [row for row in rows() if (row.selector.paper, row.selector.table) == ("PromCSE", 4)]
+    points = ((row.selector.setting.partition("m=")[2], row.scores[0].value) for row in found)
+    return [(float(margin), value) for margin, value in points if margin != "w/o"]
+
+
+def _curve_with_band(axes: Axes, points: Sequence[tuple[float, Spread]], colour: str) -> None:
+    x = [value for value, _ in points]
+    mean = np.array([spread.mean for _, spread in points])
+    std = np.array([spread.std or 0.0 for _, spread in points])
+    axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(x, mean, color=colour, marker="o", markersize=4)
+    axes.set_xticks(x)
+
+
+def _with_table(
+    systems: Sequence[System], file: str, most: int = MOST_PANELS
+) -> list[tuple[System, list[dict[str, str]]]]:
+    found = ((system, system.first.table(file)) for system in systems)
+    return [(system, table) for system, table in found if table][:most]
+
+
+def _drawn_task(drawn: Iterable[tuple[System, Any]]) -> str:
+    tasks = dict.fromkeys(_task_of(system.first) for system, _ in drawn)
+    return f"Pairs of {', '.join(tasks)}" + (" test" if list(tasks) == ["STS-B"] else "")
+
+
+def _task_of(record: Record) -> str:
+    rows_of_pairs = record.table("pairs.csv")
+    return rows_of_pairs[0]["task"] if rows_of_pairs else "the first task"
+
+
+def _curves(points: list[dict[str, str]], skip: str) -> list[tuple[str, list[dict[str, str]]]]:
+    curves = [(name, list(curve)) for name, curve in groupby(points, key=lambda row: row["group"])]
+    return [(name, curve) for name, curve in curves if name != skip]
+
+
+def _xy(table: list[dict[str, str]], x: str, y: str) -> tuple[list[float], list[float]]:
+    return [float(row[x]) for row in table], [float(row[y]) for row in table]
+
+
+def _line(number: int) -> dict[str, Any]:
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.6}
+
+
+def _legend_below(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 3 if max(map(len, labels)) < 28 else 2
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), fontsize=9)
+
+
+def _shared_labels(figure: Figure, x: str, y: str) -> None:
+    figure.supxlabel(x, fontsize=10, color=INK)
+    figure.supylabel(y, fontsize=10, color=INK)
+
+
+_Save = Callable[[str, str, str, Sequence[str], Iterable[Sequence[Any]]], Picture]
+
+
+@contextmanager
+def _figure(width: float, height: float) -> Iterator[tuple[Figure, _Save]]:
+    """Yield a figure in the report's style and what turns it into a picture; sizes in inches."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+
+        def save(name: str, title: str, caption: str, head: Sequence[str], table: Iterable[Sequence[Any]]) -> Picture:
+            vector, pixels, text = io.StringIO(), io.BytesIO(), io.StringIO()
+            with mpl.rc_context({"svg.hashsalt": name}):  # the same data give the same file, ids differ by picture
+                figure.savefig(vector, format="svg", dpi=200, metadata={"Date": None})
+            figure.savefig(pixels, format="png", dpi=150, facecolor="white")
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(head)
+            writer.writerows(table)
+            return Picture(name, title, caption, vector.getvalue(), pixels.getvalue(), text.getvalue())
+
+        yield figure, save
+
+
+@contextmanager
+def _panels(count: int, height: float = 2.4) -> Iterator[tuple[Figure, list[Axes], _Save]]:
+    """Yield a figure with some panels, at most three a row, that share their axes."""
+    columns = min(3, count)
+    lines = -(-count // columns)
+    with _figure(8.2 if columns > 1 else 5.4, height * lines + 0.8) as (figure, save):
+        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+        for axes in grid[count:]:
+            axes.set_axis_off()
+        yield figure, list(grid), save

@@ -1,0 +1,164 @@
+"""Systems: records that differ in their seed alone are runs of one system, shown as mean and standard deviation."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+from cse.evaluation.record import RECORD_FILE, Record, read_record
+
+# facts of one run, not of the system
+_OF_A_RUN = ("dev_spearman", "best_step")
+_SUPERVISION = {"sentences": "unsupervised", "pairs": "supervised", "triplets": "supervised", "labelled": "supervised"}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the runs of a system.
+
+    Attributes:
+        values: one a run that has it.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the runs."""
+        return statistics.fmean(self.values)
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation; None for a single run."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class System:
+    """Runs of one system.
+
+    Attributes:
+        name: what to print.
+        records: one a seed.
+    """
+
+    name: str
+    records: tuple[Record, ...]
+
+    @property
+    def first(self) -> Record:
+        """The run whose cosines and sentences are drawn."""
+        return self.records[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of training, where they are known."""
+        found = (
+            record.model.get("facts", {}).get("settings", {}).get("train", {}).get("seed") for record in self.records
+        )
+        return [seed for seed in found if seed is not None]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the training by group; empty where they are not known."""
+        return dict(self.first.model.get("facts", {}).get("settings", {}))
+
+    @property
+    def trained(self) -> bool:
+        """Whether anything was trained, as far as that is known."""
+        return self.first.model["kind"] != "backbone" and self.settings.get("train", {}).get("parameters") != "none"
+
+    @property
+    def backbone(self) -> str:
+        """The language model's name without its folder."""
+        return Path(str(self.first.model.get("backbone", {}).get("name") or "unknown")).name
+
+    @property
+    def data(self) -> str:
+        """The training rows in a few words."""
+        rows = self.first.model.get("facts", {}).get("data")
+        if not self.trained:
+            return "no training"
+        return f"{rows['source']}, {rows['rows']:,} {rows['view']}" if rows else "training data not recorded"
+
+    @property
+    def setting(self) -> str:
+        """``unsupervised``, ``supervised`` or ``no training``, as the papers divide their tables."""
+        view = self.first.model.get("facts", {}).get("data", {}).get("view")
+        return _SUPERVISION.get(view, "not recorded") if self.trained else "no training"
+
+    @property
+    def runs(self) -> str:
+        """How many runs the figures stand for."""
+        if not self.trained:
+            return "no seed"
+        return f"{len(self.records)} seed{'s' if len(self.records) > 1 else ''}"
+
+    def spread(self, figure: Callable[[Record], float | None]) -> Spread | None:
+        """Return a figure over the runs that have it, or None."""
+        values = tuple(value for value in map(figure, self.records) if value is not None)
+        return Spread(values) if values else None
+
+
+def find_records(paths: Iterable[Path]) -> list[Record]:
+    """Read the records in folders: each is a record, or holds records at any depth.
+
+    Raises:
+        CseError: a folder without any, or a record that was cut off.
+    """
+    found: list[Record] = []
+    for path in paths:
+        folders = sorted(file.parent for file in path.rglob(RECORD_FILE)) if path.is_dir() else []
+        if not folders:
+            raise CseError(
+                f"{path}: no records in it; `cse evaluate MODEL --suite full --out {path}` writes one a model"
+            )
+        found += [read_record(folder) for folder in folders]
+    return found
+
+
+def group(records: Sequence[Record]) -> list[System]:
+    """Put the runs of each system together, in the order of the records."""
+    runs: dict[str, list[Record]] = {}
+    for number, record in enumerate(records):
+        runs.setdefault(_identity(record, number), []).append(record)
+    systems: list[System] = []
+    for members in runs.values():
+        name = _common_name([record.name for record in members])
+        taken = [system.name for system in systems]
+        unique = next(n for n in (name, *(f"{name} ({i})" for i in range(2, len(runs) + 2))) if n not in taken)
+        systems.append(System(unique, tuple(_one_a_seed(members))))
+    return systems
+
+
+def _identity(record: Record, number: int) -> str:
+    """Return what runs of one system have in common; a record that does not know its settings stands alone."""
+    facts = copy.deepcopy(record.model.get("facts", {}))
+    if not facts.get("settings"):
+        return f"record {number}"
+    facts["settings"].get("train", {}).pop("seed", None)
+    kept = {name: value for name, value in facts.items() if name not in _OF_A_RUN}
+    return json.dumps({**record.model, "facts": kept}, sort_keys=True)
+
+
+def _one_a_seed(records: list[Record]) -> list[Record]:
+    by_seed: dict[Any, Record] = {}
+    for record in records:
+        by_seed.setdefault(record.model.get("facts", {}).get("settings", {}).get("train", {}).get("seed"), record)
+    return list(by_seed.values())
+
+
+def _common_name(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    shared = "".join(letters[0] for letters in same)
+    return re.sub(r"[\s(_=/-]*(seed)?[\s=-]*\d*$", "", shared).rpartition("/")[2] or names[0]

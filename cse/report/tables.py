@@ -1,0 +1,299 @@
+"""Tables of the report: each table of the papers with the project's own rows below, and the systems themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from cse.report.ablations import Ablation
+from cse.report.figures import figure
+from cse.report.systems import Spread, System
+from cse.settings.published import HYPERPARAMETER, PaperRow, Score, rows, why_misprinted
+
+# a table of a paper that an ablation of this project repeats
+_ABLATED = {("PromCSE", 3): "prompt-type", ("PromCSE", 4): "margin", ("D2CSE", 6): "d2cse"}
+_TITLES = {
+    ("PromCSE", 1): "Semantic textual similarity",
+    ("PromCSE", 2): "Domain shift: CxC-STS",
+    ("PromCSE", 3): "Kinds of prompt",
+    ("PromCSE", 4): "Margin of the energy-based hinge",
+    ("PromCSE", 5): "Alignment and uniformity",
+    ("PromCSE", 6): "Hyperparameters",
+    ("PromCSE", 7): "Transfer tasks",
+    ("DCPCSE", 1): "Semantic textual similarity",
+    ("DCPCSE", 2): "MLM beside the contrastive loss",
+    ("DCPCSE", 3): "Hyperparameters, unsupervised",
+    ("DCPCSE", 4): "Hyperparameters, supervised",
+    ("D2CSE", 1): "Semantic textual similarity, unsupervised",
+    ("D2CSE", 2): "Near-identical sentences",
+    ("D2CSE", 3): "Rank of the right answer",
+    ("D2CSE", 4): "Retrieval",
+    ("D2CSE", 5): "Alignment and uniformity",
+    ("D2CSE", 6): "Design of the framework",
+    ("D2CSE", 7): "Hyperparameters",
+    ("D2CSE", 8): "Semantic textual similarity, supervised",
+}
+_METRICS = {
+    "spearman_x100": "Spearman * 100",
+    "spearman_bootstrap_mean_x100": "mean of Spearman * 100 over samples",
+    "spearman_bootstrap_std_x100": "its standard deviation over samples",
+    "accuracy": "accuracy in percent",
+    "recall@1": "percent",
+    "recall@3": "percent",
+    "recall@5": "percent",
+    "cosine_similarity": "cosine",
+    "rank_of_correct_answer": "rank, 1 is best",
+    "alignment": "lower is better",
+    "uniformity": "lower is better",
+    HYPERPARAMETER: "value",
+}
+_HEADS = {
+    "spearman_bootstrap_mean_x100": "CxC-STS mean",
+    "spearman_bootstrap_std_x100": "CxC-STS std",
+    "alignment": "alignment",
+    "uniformity": "uniformity",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows at one place.
+
+    Attributes:
+        text: to print.
+        number: to sort by; None: last.
+        note: mark of a footnote, or empty.
+    """
+
+    text: str
+    number: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table; ``own`` where the project measured it."""
+
+    cells: tuple[Cell, ...]
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        key: for links.
+        title: above it.
+        caption: units and settings.
+        head: names of the columns.
+        words: how many columns hold words; the rest are figures.
+        lines: its rows.
+        notes: footnotes in the order of their marks.
+    """
+
+    key: str
+    title: str
+    caption: str
+    head: tuple[str, ...]
+    words: int
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+_WORDS = ("setting", "model", "backbone", "source")
+
+
+def paper_tables(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[Table]:
+    """Return every table of the three papers in their order, the project's own rows below the published ones."""
+    by_table = groupby(rows(), key=lambda row: (row.selector.paper, row.selector.table))
+    return [_paper_table(*key, list(found), systems, ablations) for key, found in by_table]
+
+
+def systems_table(systems: Sequence[System]) -> Table:
+    """Return what each system is."""
+    head = ("system", "backbone", "prompt", "data", "runs", "trained weights", "steps", "dev Spearman")
+    lines = []
+    for system in systems:
+        model = system.first.model
+        facts = model.get("facts", {})
+        weights = facts.get("parameters", {}).get("trained")
+        dev = system.spread(lambda record: record.model.get("facts", {}).get("dev_spearman"))
+        words = (system.name, system.backbone, _prompt(model), system.data, system.runs)
+        numbers = (
+            Cell("-") if weights is None else Cell(f"{weights:,}", weights),
+            Cell("-") if "steps" not in facts else Cell(f"{facts['steps']:,}", facts["steps"]),
+            spread_cell(dev, 2),
+        )
+        lines.append(Line((*map(Cell, words), *numbers), own=True))
+    caption = "Systems of this report. Mean ± sample standard deviation over seeds."
+    return Table("systems", "Systems", caption, head, 5, tuple(lines))
+
+
+def settings_table(systems: Sequence[System]) -> Table | None:
+    """Return the settings in which the systems differ, or None where there are no two to compare."""
+    flat = {system.name: _flatten(system.settings) for system in systems if system.settings}
+    keys = dict.fromkeys(key for values in flat.values() for key in values if key != "train.seed")
+    differing = [key for key in keys if len({str(values.get(key)) for values in flat.values()}) > 1]
+    if len(flat) < 2 or not differing:
+        return None
+    lines = [Line((Cell(key), *(Cell(_plain(values.get(key))) for values in flat.values()))) for key in differing]
+    caption = "Settings in which the systems differ; all others are equal and stand below, by system."
+    return Table("differences", "Settings that differ", caption, ("setting", *flat), 1 + len(flat), tuple(lines))
+
+
+def spread_cell(spread: Spread | None, digits: int, runs: int = 0) -> Cell:
+    """Return mean ± standard deviation; how many runs it stands for where that is not all of ``runs``."""
+    if spread is None:
+        return Cell("-")
+    deviation = "" if spread.std is None else f" ± {spread.std:.{digits}f}"
+    count = f" (n={len(spread.values)})" if runs and len(spread.values) != runs else ""
+    return Cell(f"{spread.mean:.{digits}f}{deviation}{count}", spread.mean)
+
+
+def _paper_table(
+    paper: str, number: int, published: list[PaperRow], systems: Sequence[System], ablations: Sequence[Ablation]
+) -> Table:
+    columns = list(dict.fromkeys((score.metric, score.dataset) for row in published for score in row.scores))
+    notes: list[str] = []
+    lines = [_published_line(row, columns, notes) for row in published]
+    lines += [line for system in systems if (line := _system_line(system, columns)) is not None]
+    for ablation in ablations:
+        if ablation.name == _ABLATED.get((paper, number)):
+            lines += _cell_lines(ablation, columns)
+    return Table(
+        key=f"{paper.lower()}-{number}",
+        title=f"{paper} table {number}: {_TITLES[paper, number]}",
+        caption=_caption(columns, systems),
+        head=(*_WORDS, *(_head(*column) for column in columns)),
+        words=len(_WORDS),
+        lines=tuple(lines),
+        notes=tuple(notes),
+    )
+
+
+def _published_line(row: PaperRow, columns: Sequence[tuple[str, str]], notes: list[str]) -> Line:
+    scores = {(score.metric, score.dataset): score for score in row.scores}
+    cells = []
+    for column in columns:
+        score = scores.get(column)
+        if score is None:
+            cells.append(Cell("-"))
+            continue
+        note = ""
+        if score.is_average and row.misprinted:
+            why = why_misprinted(row)
+            note = _note(notes, f"printed {score.value:.2f}; the mean of the printed scores is {row.mean:.2f}", why)
+        elif score.note:
+            note = _note(notes, score.note, "")
+        cells.append(Cell(_printed(score), float(score.value), note))
+    selector = row.selector
+    source = "published" if row.scores[0].source.startswith("unmarked") else f"published, {row.scores[0].source}"
+    return Line((*map(Cell, (selector.setting, selector.model, selector.backbone, source)), *cells))
+
+
+def _system_line(system: System, columns: Sequence[tuple[str, str]]) -> Line | None:
+    if all(metric == HYPERPARAMETER for metric, _ in columns) and not system.first.model.get("prompt"):
+        return None
+    spreads = [system.spread(figure(*column)) for column in columns]
+    if not any(spreads):
+        return None
+    source = f"this project: {system.data}, {system.runs}"
+    words = map(Cell, (system.setting, system.name, system.backbone, source))
+    runs = len(system.records)
+    return Line((*words, *(_own_cell(s, c, runs) for s, c in zip(spreads, columns, strict=True))), own=True)
+
+
+def _own_cell(spread: Spread | None, column: tuple[str, str], runs: int) -> Cell:
+    metric, _ = column
+    if spread is not None and metric == HYPERPARAMETER:
+        value = spread.values[0]
+        return Cell(_plain(value), float(value))
+    if spread is not None and metric == "rank_of_correct_answer" and spread.std is None:
+        return Cell(f"{spread.mean:g}", spread.mean)
+    return spread_cell(spread, _digits(metric), runs)
+
+
+def _cell_lines(ablation: Ablation, columns: Sequence[tuple[str, str]]) -> Iterable[Line]:
+    for cell in ablation.cells:
+        found = {("spearman_x100", "Avg."): cell.spread("Avg.")}
+        spreads = [found.get((metric, "Avg." if "7" in dataset else dataset)) for metric, dataset in columns]
+        if any(spreads):
+            source = f"this project: {ablation.data}, {cell.runs}"
+            words = map(Cell, (f"ablation: {ablation.name}", cell.label, ablation.backbone, source))
+            yield Line((*words, *(spread_cell(spread, 2) for spread in spreads)), own=True)
+
+
+def _note(notes: list[str], text: str, why: str) -> str:
+    text = f"{text}; {why}" if why else text
+    if text not in notes:
+        notes.append(text)
+    return str(notes.index(text) + 1)
+
+
+def _caption(columns: Sequence[tuple[str, str]], systems: Sequence[System]) -> str:
+    """Return units, and the settings of the project's own figures."""
+    metrics = dict.fromkeys(metric.partition(" to query")[0] for metric, _ in columns)
+    parts = list(dict.fromkeys(_METRICS.get(metric, metric) for metric in metrics))
+    quoted = next((metric.partition(" to query ")[2] for metric, _ in columns if " to query " in metric), "")
+    if quoted:
+        parts.append(f"query {quoted}")
+    space = "space_test" if ("alignment", "STS-B test") in columns else "space"
+    keys = {
+        "spearman_bootstrap_mean_x100": "cxc", "alignment": space, "recall@1": "retrieval",
+        "rank_of_correct_answer": "retrieval", "accuracy": "transfer",
+    }  # fmt: skip
+    for metric in metrics:
+        key = keys.get(metric, "")
+        found = (system.first.scores[key].get("setting") for system in systems if key in system.first.scores)
+        setting = next(found, None)
+        if setting:
+            parts.append(f"own rows: {setting}")
+    return "; ".join(dict.fromkeys(parts))
+
+
+def _head(metric: str, dataset: str) -> str:
+    if metric in _HEADS:
+        return _HEADS[metric]
+    if metric.startswith("recall@"):
+        return metric
+    if metric.startswith("rank"):
+        return dataset.partition("query ")[2]
+    return "Avg." if "average" in dataset or "7 tasks" in dataset else dataset.replace("_", " ")
+
+
+def _digits(metric: str) -> int:
+    return 4 if metric in ("alignment", "uniformity") or metric.startswith("cosine") else 2
+
+
+def _printed(score: Score) -> str:
+    if isinstance(score.value, bool) or score.metric == HYPERPARAMETER:
+        return _plain(score.value)
+    return (
+        f"{score.value:.2f}"
+        if _digits(score.metric) == 2 and not score.metric.startswith("rank")
+        else f"{score.value:g}"
+    )
+
+
+def _prompt(model: dict[str, Any]) -> str:
+    prompt = model.get("prompt")
+    if not prompt:
+        return "every weight trained" if model.get("parameters") == "full" else "none"
+    shared = ", shared by the layers" if prompt.get("shared") else ""
+    return f"{prompt['length']} {prompt['kind'].replace('_', ' ')}{shared}"
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
