@@ -182,8 +182,5 @@ def _gaps(systems: Sequence[System]) -> list[str]:
 
 def _yaml(tree: dict[str, Any]) -> str:
     stream = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False
-    yaml.dump(tree, stream)
+    YAML().dump(tree, stream)
     return stream.getvalue()
