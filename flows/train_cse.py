@@ -6,22 +6,16 @@ DVC is the cache and decides what has to run; a stage added to ``dvc.yaml`` is a
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
 import sys
-from collections import deque
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]  # comes with DVC
 from dvc.repo import Repo  # type: ignore[import-untyped]
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-GRACE_SECONDS = 30.0  # for a stage to save its state after SIGTERM
-LAST_LINES = 15
+from flows.processes import DvcError, run_dvc
 
 
 class StageError(RuntimeError):
@@ -46,51 +40,11 @@ def run_stage(stage: str, root: Path) -> None:
         StageError: DVC or the stage failed.
     """
     log = get_run_logger()
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    # no session of its own: a Prefect worker ends the process group of a cancelled run
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", stage],
-        cwd=root,
-        env=os.environ | {"PATH": path},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    last: deque[str] = deque(maxlen=LAST_LINES)
-
-    def copy_lines() -> None:
-        for line in process.stdout or ():
-            if line := line.rstrip():
-                last.append(line)
-                log.info("%s", line)
-
     try:
-        copy_lines()
-        code = process.wait()
-    except BaseException:
-        end(process.pid)
-        copy_lines()  # what the stage says when it is stopped
-        process.wait()
-        raise
-    if code:
-        raise StageError(f"stage {stage!r} failed (dvc returned {code}); its last lines:\n" + "\n".join(last))
-
-
-def end(pid: int) -> None:
-    """End a process and all that it started, by id: SIGTERM, and SIGKILL for what stays longer than the grace time."""
-    try:
-        process = psutil.Process(pid)
-        family = [*process.children(recursive=True), process]
-    except psutil.NoSuchProcess:
-        return
-    for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.terminate()
-    for member in psutil.wait_procs(family, timeout=GRACE_SECONDS)[1]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
+        run_dvc(["repro", "--single-item", stage], root, lambda line: log.info("%s", line))
+    except DvcError as error:
+        lines = "\n".join(error.last_lines)
+        raise StageError(f"stage {stage!r} failed ({error}); its last lines:\n{lines}") from None
 
 
 @flow(name="train-cse")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cse.cli.report import report
 from cse.errors import CseError
 from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PREPARED, run_safely
 
+_BROUGHT = "cse.commands"  # entry points
 _EPILOG = """\b
 A first run, with generated data and the built-in MiniLM backbone:
   cse prepare                      text            -> data/prepared
@@ -34,10 +36,16 @@ Values come from params.yaml (see docs/settings.md); a system of the literature 
 
 
 class _Group(click.Group):
-    """A group whose own usage errors are one line, and whose order is that of the workflow."""
+    """A group in the order of the workflow, with the commands that other packages bring (``cse.commands``)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return [*self.commands, *sorted(entry_points(group=_BROUGHT).names)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for command in entry_points(group=_BROUGHT, name=cmd_name):
+            brought: click.Command = command.load()
+            return brought
+        return super().get_command(ctx, cmd_name)
 
 
 @click.group(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

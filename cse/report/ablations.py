@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cse.errors import CseError
 from cse.report.systems import Spread
@@ -73,18 +72,21 @@ def read_ablations(folder: Path) -> list[Ablation]:
     Raises:
         CseError: a file that was cut off.
     """
-    found = []
-    for path in sorted(folder.glob(f"*/{CELLS_FILE}")):
-        try:
-            found.append(_from_tree(json.loads(path.read_text(encoding="utf-8"))))
-        except (ValueError, KeyError, TypeError):
-            raise CseError(f"{path}: cut off or changed by hand; run `cse ablate {path.parent.name}` again") from None
-    return found
+    return [read_ablation(path) for path in sorted(folder.glob(f"[!.]*/{CELLS_FILE}"))]
 
 
-def _from_tree(tree: dict[str, Any]) -> Ablation:
-    cells = tuple(
-        AblationCell(cell["label"], cell["value"], {int(seed): scores for seed, scores in cell["runs"].items()})
-        for cell in tree["cells"]
-    )
-    return Ablation(tree["ablation"], tree["title"], tree["backbone"], tree["data"], cells)
+def read_ablation(path: Path) -> Ablation:
+    """Read one ablation from its ``cells.json``.
+
+    Raises:
+        CseError: a file that was cut off.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        cells = tuple(
+            AblationCell(cell["label"], cell["value"], {int(seed): scores for seed, scores in cell["runs"].items()})
+            for cell in tree["cells"]
+        )
+        return Ablation(tree["ablation"], tree["title"], tree["backbone"], tree["data"], cells)
+    except (ValueError, KeyError, TypeError):
+        raise CseError(f"{path}: cut off or changed by hand; run `cse ablate {path.parent.name}` again") from None

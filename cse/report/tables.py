@@ -10,6 +10,7 @@ from typing import Any
 from cse.report.ablations import Ablation
 from cse.report.figures import figure
 from cse.report.systems import Spread, System
+from cse.settings.load import flatten
 from cse.settings.published import HYPERPARAMETER, PaperRow, Score, rows, why_misprinted
 
 # a table of a paper that an ablation of this project repeats
@@ -134,7 +135,7 @@ def systems_table(systems: Sequence[System]) -> Table:
 
 def settings_table(systems: Sequence[System]) -> Table | None:
     """Return the settings in which the systems differ, or None where there are no two to compare."""
-    flat = {system.name: _flatten(system.settings) for system in systems if system.settings}
+    flat = {system.name: flatten(system.settings) for system in systems if system.settings}
     keys = dict.fromkeys(key for values in flat.values() for key in values if key != "train.seed")
     differing = [key for key in keys if len({str(values.get(key)) for values in flat.values()}) > 1]
     if len(flat) < 2 or not differing:
@@ -284,13 +285,6 @@ def _prompt(model: dict[str, Any]) -> str:
         return "every weight trained" if model.get("parameters") == "full" else "none"
     shared = ", shared by the layers" if prompt.get("shared") else ""
     return f"{prompt['length']} {prompt['kind'].replace('_', ' ')}{shared}"
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _plain(value: Any) -> str:

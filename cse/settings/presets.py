@@ -22,7 +22,7 @@ from ruamel.yaml.nodes import MappingNode, Node
 from cse.errors import CseError, nearest
 from cse.files import publish_file
 from cse.settings.document import default_params_text, yaml_value
-from cse.settings.load import PARAMS_FILE, check_settings, set_key
+from cse.settings.load import PARAMS_FILE, check_settings, flatten, set_key
 from cse.settings.tree import Settings
 
 # Together these groups are the system; what a preset does not name there goes back to its default ...
@@ -126,14 +126,6 @@ def apply_preset(name: str, params_path: Path | str = PARAMS_FILE) -> dict[str, 
     check_settings(tree, where=f"{path.name} with preset {name!r}")
     _replace(path, _edit(text, edits, tree, path))
     return changed
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested mappings into one with dotted keys, in order."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _is_system(key: str) -> bool:

@@ -22,7 +22,9 @@ RECORDS = Path("data/evaluation")
 ABLATIONS = Path("data/ablations")
 REPORT = Path("data/report")
 BUNDLE = Path("data/bundle")
-SCRATCH = Path(".cse")
+# what a killed run goes on from; a run in a throwaway copy of the repository is told to use its owner's
+SCRATCH_VARIABLE = "CSE_SCRATCH"
+SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse"))
 
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were made
 

@@ -9,8 +9,7 @@ from ruamel.yaml import YAML
 
 from cse.settings import Settings, load_settings
 from cse.settings.document import default_params_text, settings_page, settings_table, yaml_value
-from cse.settings.load import walk_keys
-from cse.settings.presets import flatten
+from cse.settings.load import flatten, walk_keys
 
 ROOT = Path(__file__).parents[2]
 KEYS = [key for key, _ in walk_keys()]

@@ -8,8 +8,8 @@ from ruamel.yaml import YAML
 from cse.errors import CseError
 from cse.settings import Settings, check_settings, load_settings
 from cse.settings.document import default_params_text
-from cse.settings.load import set_key, walk_keys
-from cse.settings.presets import SYSTEM_GROUPS, apply_preset, flatten, load_preset, preset_names
+from cse.settings.load import flatten, set_key, walk_keys
+from cse.settings.presets import SYSTEM_GROUPS, apply_preset, load_preset, preset_names
 
 BERT_BASE, BERT_LARGE = "google-bert/bert-base-uncased", "google-bert/bert-large-uncased"
 ROBERTA_BASE, ROBERTA_LARGE = "FacebookAI/roberta-base", "FacebookAI/roberta-large"

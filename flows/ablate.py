@@ -1,0 +1,271 @@
+"""``cse ablate``: an ablation of the papers around your own settings, each cell a DVC experiment.
+
+Cells run one after the other in DVC's throwaway copy of the repository, with the shared cache: neither ``params.yaml``
+nor anything else in the working tree changes. A cell whose experiment exists is not run again, and a training that was
+killed goes on from its last saved state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from cse.cli.options import parse_overrides
+from cse.errors import CseError
+from cse.files import publish_folder
+from cse.settings import Settings, load_settings
+from cse.settings.ablations import Cell, Grid, ablation_names, load_ablation
+from cse.settings.load import PARAMS_FILE, flatten
+from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
+from flows.processes import DvcError, run_dvc
+
+TARGET = "evaluate"  # the last stage that a cell needs
+_ALWAYS = {"evaluation.compare_backbone": False}  # the same for every cell
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell with a seed.
+
+    Attributes:
+        cell: what is changed.
+        seed: of the training.
+        changes: all values to set, by dotted key.
+        name: of the experiment; tells settings, seed and uncommitted code apart.
+    """
+
+    cell: Cell
+    seed: int
+    changes: dict[str, Any]
+    name: str
+
+
+@click.command(
+    epilog="\b\nAblations:\n"
+    + "".join(f"  {name:14} {load_ablation(name).about}\n" for name in ablation_names())
+    + "\b\nExamples:\n  cse ablate prompt-length --values 4,12,20 --seeds 42,43\n"
+    "  cse ablate margin -s data.max_rows=20000\n  dvc exp show --only-changed\n  cse report"
+)
+@click.argument("name", metavar="ABLATION")
+@click.option("--values", metavar="NUMBERS", help="Other numbers than the papers', with commas between.")
+@click.option("--seeds", default="42", show_default=True, metavar="NUMBERS", help="Seeds, with commas between.")
+@click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting of every cell.")
+@click.option("--again", is_flag=True, help="Run cells anew whose experiments exist (after a change of data).")
+@click.option("--out", type=click.Path(path_type=Path), default=ABLATIONS, show_default=True, help="Where results go.")
+def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], again: bool, out: Path) -> None:
+    """Train and score each cell of an ablation around params.yaml; a killed run goes on when given again.
+
+    Every cell is a DVC experiment (`dvc exp show`, `dvc exp apply`). Scores, a picture and its data are written after
+    each cell; `cse report` shows them beside the published ones.
+    """
+    grid = load_ablation(name)
+    base = parse_overrides(overrides)
+    settings = load_settings(PARAMS_FILE, base)
+    root = _root()
+    cells = grid.grid(settings, None if values is None else _numbers(values, "--values"))
+    runs = [
+        _run(grid, cell, int(seed), base, root) for seed in _numbers(seeds, "--seeds") for cell in cells
+    ]  # every cell once before the next seed: a picture is there early
+    found: dict[str, dict[str, float]] = {}
+    failed: dict[str, str] = {}
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    with tqdm(runs, unit="cell", disable=not sys.stderr.isatty()) as bar:
+        for run in bar:
+            bar.set_description(f"{run.cell.label}, seed {run.seed}")
+            revision = None if again else _experiment(run.name, root)
+            if revision is None:
+                try:
+                    revision = _execute(run, root, again)
+                except DvcError as error:
+                    failed[run.name] = next((line for line in error.last_lines if "error:" in line), str(error))
+                    continue
+            found[run.name] = _scores(revision, root)
+            _write(grid, settings, cells, runs, found, _show(revision, "data/metrics/prepare.json", root), out / name)
+            _say(f"{run.cell.label}, seed {run.seed}: {_headline(found[run.name])}")
+    for run_name, reason in failed.items():
+        _say(f"{run_name}: {reason}")
+    if found:
+        click.echo(_table(cells, runs, found))
+        click.echo(f"{out / name}: scores, picture and its data; `cse report` shows them beside the published ones")
+    if failed:
+        raise CseError(
+            f"ablation {name}: {len(failed)} of {len(runs)} cells failed (logs in {_log(runs[0], root).parent}); "
+            "the same command runs those again"
+        )
+
+
+def _run(grid: Grid, cell: Cell, seed: int, base: dict[str, Any], root: Path) -> Run:
+    changes = {**_ALWAYS, **base, **cell.changes, "train.seed": seed}
+    whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses what the key does not take
+    state = json.dumps(whole, sort_keys=True) + _git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")
+    label = re.sub(r"[^a-z0-9.]+", "-", cell.label.lower()).strip("-.")
+    return Run(cell, seed, changes, f"{grid.name}-{label}-s{seed}-{hashlib.sha256(state.encode()).hexdigest()[:8]}")
+
+
+def _execute(run: Run, root: Path, again: bool) -> str:
+    """Run a cell as an experiment and return its revision."""
+    known = flatten(_raw_params(root))
+    sets = [f"{'' if key in known else '+'}{key}={_hydra(value)}" for key, value in run.changes.items()]
+    options = [part for change in sets for part in ("-S", change)]
+    if again:
+        options.append("--force")
+    log = _log(run, root)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as stream:
+        run_dvc(
+            ["exp", "run", "--temp", "--name", run.name, *options, TARGET],
+            root,
+            lambda line: stream.write(f"{line}\n"),
+            {SCRATCH_VARIABLE: str((root / SCRATCH).resolve())},
+        )
+    revision = _experiment(run.name, root)
+    if revision is None:
+        raise DvcError(0, [f"error: DVC made no experiment {run.name}; see {log}"])
+    return revision
+
+
+def _experiment(name: str, root: Path) -> str | None:
+    """Return the revision of an experiment on top of this commit, or None where there is none of this name."""
+    head = _git(root, "rev-parse", "HEAD").strip()
+    return (
+        _git(root, "for-each-ref", "--format=%(objectname)", f"refs/exps/{head[:2]}/{head[2:]}/{name}").strip() or None
+    )
+
+
+def _scores(revision: str, root: Path) -> dict[str, float]:
+    """Return a run's scores by task, with the dev score."""
+    scores: dict[str, float] = _show(revision, "data/metrics/evaluation.json", root).get("trained", {})
+    dev = _show(revision, "data/metrics/train.json", root).get("dev_spearman")
+    return scores if dev is None else scores | {"dev": dev}
+
+
+def _write(
+    grid: Grid,
+    settings: Settings,
+    cells: Sequence[Cell],
+    runs: Sequence[Run],
+    found: dict[str, dict[str, float]],
+    counts: dict[str, Any],
+    folder: Path,
+) -> None:
+    """Write what is there so far: ``cells.json``, and a picture as SVG, PNG and CSV."""
+    from cse.report.ablations import CELLS_FILE, read_ablation
+    from cse.report.pictures import draw_ablation
+
+    names = {"sample": "sample", "files": Path(settings.data.train_path).name, "hub": settings.data.hub_id}
+    tree = {
+        "ablation": grid.name,
+        "title": grid.title,
+        "backbone": Path(settings.backbone.name).name,
+        "data": f"{names[settings.data.source]}, {counts.get('rows', 0):,} {settings.data.view}",
+        "cells": [
+            {
+                "label": cell.label,
+                "value": cell.value,
+                "runs": {run.seed: found[run.name] for run in runs if run.cell is cell and run.name in found},
+                "experiments": {run.seed: run.name for run in runs if run.cell is cell and run.name in found},
+            }
+            for cell in cells
+        ],
+    }
+    with publish_folder(folder) as target:
+        (target / CELLS_FILE).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+        picture = draw_ablation(read_ablation(target / CELLS_FILE))
+        if picture is not None:
+            (target / f"{grid.name}.svg").write_text(picture.svg, encoding="utf-8")
+            (target / f"{grid.name}.png").write_bytes(picture.png)
+            (target / f"{grid.name}.csv").write_text(picture.data, encoding="utf-8")
+
+
+def _table(cells: Sequence[Cell], runs: Sequence[Run], found: dict[str, dict[str, float]]) -> str:
+    """Return mean ± standard deviation of each cell's headline scores."""
+    from cse.evaluation.table import format_rows
+
+    columns = [name for name in dict.fromkeys(key for scores in found.values() for key in scores) if "(" not in name]
+    rows = [["cell", *columns, "seeds"]]
+    for cell in cells:
+        scores = [found[run.name] for run in runs if run.cell is cell and run.name in found]
+        rows.append(
+            [cell.label, *(_spread([s[name] for s in scores if name in s]) for name in columns), str(len(scores))]
+        )
+    return format_rows(rows, "text")
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "-"
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{deviation}"
+
+
+def _headline(scores: dict[str, float]) -> str:
+    average = next((name for name in scores if name == "Avg." or name.startswith("mean of")), None)
+    shown = [name for name in (average, "dev") if name in scores]
+    return ", ".join(f"{name} {scores[name]:.2f}" for name in shown) or "no scores"
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise CseError(f"{option} {text}: write numbers with commas between, for instance 4,12,20") from None
+    return [int(number) if number.is_integer() else number for number in dict.fromkeys(numbers)]
+
+
+def _hydra(value: Any) -> str:
+    """Write a value in the grammar of ``dvc exp run --set-param``."""
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_hydra, value)) + "]"
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _raw_params(root: Path) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+
+    tree: dict[str, Any] = YAML(typ="safe", pure=True).load((root / PARAMS_FILE).read_text(encoding="utf-8")) or {}
+    return tree
+
+
+def _log(run: Run, root: Path) -> Path:
+    return root / SCRATCH / "ablate" / f"{run.name}.log"
+
+
+def _show(revision: str, file: str, root: Path) -> dict[str, Any]:
+    try:
+        tree: dict[str, Any] = json.loads(_git(root, "show", f"{revision}:{file}"))
+    except (ValueError, CseError):
+        return {}
+    return tree
+
+
+def _root() -> Path:
+    here = Path.cwd()
+    if not (here / "dvc.yaml").is_file() or not (here / ".dvc").is_dir():
+        raise CseError(f"{here}: no dvc.yaml and .dvc here; run `cse ablate` in the project's folder")
+    return here
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise CseError(f"git {arguments[0]}: {reason}; experiments need a git repository with a commit")
+    return done.stdout
+
+
+def _say(line: str) -> None:
+    tqdm.write(line, file=sys.stderr)
