@@ -69,7 +69,7 @@ def complete(senteval: Path, found: EvaluationData) -> SuiteData:
     stsb = {}
     for split in STSB_SPLITS:
         try:
-            stsb[split] = read_stsb(senteval, split)
+            stsb[split] = dataclasses.replace(read_stsb(senteval, split), name=f"STS-B {split}")
         except FileNotFoundError as error:
             if split != "test":  # a similarity task too, and named as that
                 missing.append(f"STS-B {split} ({Path(error.filename).name})")

@@ -56,7 +56,7 @@ def open_suite(data: PreparedData) -> SuiteData:
         CseError: data that were prepared by an older version, or a file that is cut off.
     """
     splits = open_pairs(data.folder / STSB_FILE)
-    stsb = {("test" if task.name == "STS-B" else task.name.split()[-1]): task for task in splits}
+    stsb = {task.name.removeprefix("STS-B "): task for task in splits}
     tasks: dict[str, dict[str, Labelled]] = {}
     rows = read_table(data.folder / TRANSFER_FILE, _TRANSFER)
     for (name, part), group in groupby(rows, key=lambda row: row[:2]):

@@ -20,7 +20,7 @@ from cse.evaluation.table import format_rows
 from cse.report.ablations import Ablation
 from cse.report.pictures import INK, Picture, draw_all
 from cse.report.systems import System
-from cse.report.tables import Table, paper_tables, settings_table, systems_table
+from cse.report.tables import Cell, Table, paper_tables, settings_table, systems_table
 
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
@@ -118,15 +118,16 @@ def as_markdown(report: Report) -> str:
 
 
 def _markdown_table(table: Table) -> str:
-    body = [[_markdown_cell(cell.text, cell.note, line.own) for cell in line.cells] for line in table.lines]
+    body = [[_markdown_cell(cell, line.own) for cell in line.cells] for line in table.lines]
     notes = "".join(f"\n{number}. {note}" for number, note in enumerate(table.notes, start=1))
     caption = f"{table.caption}\n\n" if table.caption else ""
     return f"### {table.title}\n\n{caption}{format_rows([list(table.head), *body], 'markdown')}{notes}\n"
 
 
-def _markdown_cell(text: str, note: str, own: bool) -> str:
+def _markdown_cell(cell: Cell, own: bool) -> str:
+    text = f"{cell.text} {cell.deviation}".strip()
     text = f"**{text}**" if own and text != "-" else text
-    return f"{text}<sup>{note}</sup>" if note else text
+    return f"{text}<sup>{cell.note}</sup>" if cell.note else text
 
 
 def _inline(svg: str) -> str:

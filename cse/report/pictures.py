@@ -28,9 +28,9 @@ from cse.report.systems import Spread, System
 from cse.settings.published import rows
 
 INK = "#22262b"  # words and axes
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#5B3FA8")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#7B5CC4")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
-LEVELS = ("#5B3FA8", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # unlike to alike; seen on white and on black
+LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # unlike to alike; seen on white and on black
 MOST_PANELS = 9
 _STYLE: Any = {
     "svg.fonttype": "none",  # words stay words: they can be searched and take the page's font
@@ -141,7 +141,7 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
                 axes.fill_between(x, y, color=LEVELS[level], alpha=0.12, linewidth=0)
                 labels.setdefault(f"gold {group}", line)
             axes.set_title(system.name)
-        _shared_labels(figure, "cosine of a pair", "density")
+        _outer_labels(grid[: len(drawn)], "cosine of a pair", "density")
         figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels), fontsize=9)
         return save(
             "density-by-gold",
@@ -249,7 +249,7 @@ def draw_ablation(ablation: Ablation) -> Picture | None:
                 own.errorbar(place, spread.mean, spread.std or 0, color=COLOURS[0], marker="o", capsize=4)
             own.set_xticks(range(len(cells)), [cell.label for cell, _ in cells], rotation=20, ha="right")
             own.set_xlim(-0.5, len(cells) - 0.5)
-        own.set_ylabel("Spearman * 100" + ("" if score != "Avg." else ", average of seven tasks"))
+        own.set_ylabel("Spearman * 100, " + ("average of seven tasks" if score == "Avg." else score))
         own.set_title(f"this project, {ablation.backbone}")
         for axes in other:
             axes.plot(*zip(*published, strict=True), color=COLOURS[1], marker="s", markersize=4)
@@ -324,9 +324,16 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), fontsize=9)
 
 
-def _shared_labels(figure: Figure, x: str, y: str) -> None:
-    figure.supxlabel(x, fontsize=10, color=INK)
-    figure.supylabel(y, fontsize=10, color=INK)
+def _outer_labels(panels: Sequence[Axes], x: str, y: str) -> None:
+    """Label the axes of the left panels, and of those with no panel below them."""
+    layout = panels[0].get_gridspec()
+    columns = 1 if layout is None else layout.ncols
+    for number, axes in enumerate(panels):
+        if number % columns == 0:
+            axes.set_ylabel(y)
+        if number + columns >= len(panels):
+            axes.set_xlabel(x)
+            axes.tick_params(labelbottom=True)
 
 
 _Save = Callable[[str, str, str, Sequence[str], Iterable[Sequence[Any]]], Picture]
@@ -354,7 +361,7 @@ def _figure(width: float, height: float) -> Iterator[tuple[Figure, _Save]]:
 @contextmanager
 def _panels(count: int, height: float = 2.4) -> Iterator[tuple[Figure, list[Axes], _Save]]:
     """Yield a figure with some panels, at most three a row, that share their axes."""
-    columns = min(3, count)
+    columns = 2 if count in (2, 4) else min(3, count)
     lines = -(-count // columns)
     with _figure(8.2 if columns > 1 else 5.4, height * lines + 0.8) as (figure, save):
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()

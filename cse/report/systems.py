@@ -136,7 +136,7 @@ def group(records: Sequence[Record]) -> list[System]:
         taken = [system.name for system in systems]
         unique = next(n for n in (name, *(f"{name} ({i})" for i in range(2, len(runs) + 2))) if n not in taken)
         systems.append(System(unique, tuple(_one_a_seed(members))))
-    return systems
+    return sorted(systems, key=lambda system: system.trained)  # what was not trained comes first
 
 
 def _identity(record: Record, number: int) -> str:

@@ -66,11 +66,13 @@ class Cell:
         text: to print.
         number: to sort by; None: last.
         note: mark of a footnote, or empty.
+        deviation: standard deviation behind a mean, or empty.
     """
 
     text: str
     number: float | None = None
     note: str = ""
+    deviation: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,9 @@ def spread_cell(spread: Spread | None, digits: int, runs: int = 0) -> Cell:
     """Return mean ± standard deviation; how many runs it stands for where that is not all of ``runs``."""
     if spread is None:
         return Cell("-")
-    deviation = "" if spread.std is None else f" ± {spread.std:.{digits}f}"
+    deviation = "" if spread.std is None else f"± {spread.std:.{digits}f}"
     count = f" (n={len(spread.values)})" if runs and len(spread.values) != runs else ""
-    return Cell(f"{spread.mean:.{digits}f}{deviation}{count}", spread.mean)
+    return Cell(f"{spread.mean:.{digits}f}{count}", spread.mean, deviation=deviation)
 
 
 def _paper_table(

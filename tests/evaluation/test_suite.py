@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from cse.data.cxc import read_cxc
-from cse.data.suite import SuiteData, read_suite
+from cse.data.suite import SuiteData, only_pairs, read_suite
 from cse.data.transfer import TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
 from cse.evaluation.near_identical import CANDIDATES, QUERY
-from cse.evaluation.sts import evaluate_sts
-from cse.evaluation.suite import evaluate_suite
-from cse.evaluation.suite_table import format_suite
+from cse.evaluation.space import score_space
+from cse.evaluation.sts import evaluate_sts, sentences_of
+from cse.evaluation.suite import MEASURES, evaluate_suite, measures_from
+from cse.evaluation.suite_table import format_examples, format_suite
+from cse.evaluation.vectors import Vectors
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.evaluation.test_transfer import part
@@ -110,3 +112,64 @@ def test_a_measure_that_does_not_exist_costs_no_other(data):
     assert "alignment and uniformity (uniformity: sentence" in results.missing[-2]
     assert results.cxc is not None
     assert "zero vector" in format_suite({"model": results})
+
+
+# ---- some measures only -------------------------------------------------------------------------------------------
+
+
+def test_measures_by_name():
+    assert measures_from("full") == MEASURES
+    assert measures_from("cxc, sts,cxc") == ("cxc", "sts")
+    with pytest.raises(CseError, match=r"suite 'trasfer': choose full, or some of .*; did you mean 'transfer'\?"):
+        measures_from("sts,trasfer")
+
+
+def test_only_what_a_measure_reads_is_encoded_and_missed(data):
+    encoder = FakeEncoder()
+    results = evaluate_suite(encoder, data, measures=("cxc",))
+    ((sentences, *_),) = encoder.calls
+    assert set(sentences) == {*data.cxc.sentence1, *data.cxc.sentence2}
+    assert results.missing == []  # TREC was not asked for
+    assert (results.sts, results.transfer, results.retrieval, results.space) == (None, None, None, None)
+
+
+def test_a_measure_asked_for_alone_is_an_error_where_it_does_not_exist(data):
+    data.sts[0].score[:] = 3
+    with pytest.raises(CseError, match=r"STS12: all 70 gold scores are equal \(3\), so there is no rank correlation"):
+        evaluate_suite(FakeEncoder(), data, measures=("sts",))
+    together = evaluate_suite(FakeEncoder(), data, measures=("sts", "cxc"))
+    assert together.sts is None
+    assert together.missing[0].startswith("STS (STS12: all 70 gold scores are equal")
+    with pytest.raises(CseError, match=r"no data for transfer: without MR \(no SentEval folder\)"):
+        evaluate_suite(FakeEncoder(), only_pairs(data.sts), measures=("transfer",))
+
+
+def test_space_of_the_test_split_is_taken_too(data):
+    encoder = FakeEncoder()
+    results = evaluate_suite(encoder, data, measures=("space",))
+    alone = score_space(Vectors(encoder, sentences_of([data.stsb["test"]])), [data.stsb["test"]])
+    assert results.space_test == alone
+    assert results.space_test.uniformity != results.space.uniformity
+    assert alone.describe().startswith("STS-B test, ")
+
+
+def test_pooling_is_part_of_the_printed_result(data):
+    encoder = FakeEncoder()
+    encoder.pooler = "mean_first_last"
+    results = evaluate_suite(encoder, data, measures=("space",))
+    assert "mean_first_last" in format_suite({"model": results})
+    assert results.to_dict()["pooling"] == "mean_first_last"
+    assert "not known" in format_suite({"model": evaluate_suite(FakeEncoder(), data, measures=("space",))})
+
+
+def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
+    results = evaluate_suite(FakeEncoder(), data, measures=("retrieval",))
+    text = format_examples({"model": results}, 2)
+    worst = sorted(results.retrieval.examples, key=lambda example: -example.rank)[:2]
+    for example in worst:
+        assert f"  query   {example.query}" in text
+        assert f"* {example.partner}" in text
+        for sentence, cosine in example.nearest:
+            assert sentence in text
+            assert f"{cosine:.4f}" in text
+    assert text.count("query   ") == 2

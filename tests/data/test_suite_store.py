@@ -1,0 +1,101 @@
+"""The full evaluation's data in Arrow: what was read from a folder comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.data.cxc import CaptionPairs
+from cse.data.prepare import prepare
+from cse.data.store import REPORT_FILE, TASKS_FILE, PreparedData, write_pairs
+from cse.data.suite import SuiteData, only_pairs, read_suite
+from cse.data.suite_store import TRANSFER_FILE, open_suite, write_suite
+from cse.data.transfer import Labelled, TransferTask
+from cse.errors import CseError
+from cse.settings.tree import DataSettings
+from tests.evaluation.test_sts import make_task
+
+SHARED = Path(__file__).parents[3] / "shared/data"
+
+
+def same(one, other):
+    """Compare nested data classes with arrays in them."""
+    if dataclasses.is_dataclass(one):
+        return type(one) is type(other) and all(
+            same(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one)
+        )
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return np.array_equal(one, other)
+
+
+def stored(suite, folder):
+    write_pairs(folder / TASKS_FILE, suite.sts)
+    write_suite(folder, suite)
+    (folder / REPORT_FILE).write_text(json.dumps({"evaluation": {"suite_missing": suite.missing}}), encoding="utf-8")
+    return open_suite(PreparedData(folder))
+
+
+@pytest.fixture
+def suite():
+    rng = np.random.default_rng(0)
+
+    def part(rows, second=False):
+        texts = [f"text {i}" if i else "" for i in range(rows)]  # an empty text stays one
+        return Labelled(texts, rng.integers(0, 3, rows), [f"other {i}" for i in range(rows)] if second else None)
+
+    captions = [f"caption {i}" for i in range(5)]
+    return SuiteData(
+        sts=[make_task("STS12", {"one": 4, "two": 3})],
+        stsb={split: make_task(f"STS-B {split}", {"news": 5}) for split in ("train", "test")},
+        transfer=[
+            TransferTask("CR", part(6)),
+            TransferTask("SST-2", part(5), part(3), part(4)),
+            TransferTask("MRPC", part(5, second=True), None, part(4, second=True)),
+        ],
+        cxc=CaptionPairs(captions, captions[::-1], np.linspace(0, 5, 5), np.arange(5), np.arange(5) // 2),
+        missing=["TREC (TREC/train_5500.label)"],
+    )
+
+
+def test_what_was_written_comes_back(suite, tmp_path):
+    assert same(stored(suite, tmp_path), suite)
+
+
+def test_a_user_without_senteval_has_pairs_and_the_rest_is_named(tmp_path):
+    suite = only_pairs([make_task("own", {"one": 3})])
+    back = stored(suite, tmp_path)
+    assert same(back, suite)
+    assert "MRPC (no SentEval folder)" in back.missing
+
+
+def test_data_of_an_older_version_or_a_cut_file_are_one_line(suite, tmp_path):
+    stored(suite, tmp_path)
+    path = tmp_path / TRANSFER_FILE
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CseError, match=r"transfer.arrow: cut off or damaged; run `cse prepare`"):
+        open_suite(PreparedData(tmp_path))
+    path.unlink()
+    with pytest.raises(CseError, match=r"transfer.arrow: no such file; run `cse prepare`"):
+        open_suite(PreparedData(tmp_path))
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no evaluation data here")
+def test_real_data_are_the_same_through_prepare(tmp_path):
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "rows.csv").write_text("sent0,sent1,hard_neg\na,b,c\n", encoding="utf-8")
+    settings = DataSettings(
+        source="files", train_path=str(tmp_path / "rows.csv"), dev_path=str(tmp_path / "dev"),
+        evaluation_path=str(SHARED / "senteval"), cxc_path=str(SHARED / "cxc"),
+    )  # fmt: skip
+    report = prepare(settings, tmp_path / "out")
+    assert report["evaluation"]["captions"] == 44_045
+    assert report["evaluation"]["transfer"]["SST-2"] == 67_349 + 872 + 1_821
+    assert same(open_suite(PreparedData(tmp_path / "out")), read_suite(SHARED / "senteval", SHARED / "cxc"))

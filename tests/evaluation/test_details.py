@@ -1,0 +1,106 @@
+"""Data of pictures, D2CSE's example of near-identical sentences, and the record that keeps them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.evaluation.details import drawn_task, pair_details
+from cse.evaluation.near_identical import CANDIDATES, QUERY, score_near_identical, sentences_of_example
+from cse.evaluation.projection import project
+from cse.evaluation.record import RECORD_FILE, read_record, write_record
+from cse.evaluation.sts import cosines_of, sentences_of
+from cse.evaluation.suite import SuiteData, evaluate_suite
+from cse.evaluation.vectors import Vectors
+from tests.evaluation.test_sts import FakeEncoder, make_task
+
+
+@pytest.fixture
+def task():
+    return make_task("STS-B", {"captions": 30, "news": 30})
+
+
+def test_projection_keeps_groups_together_and_is_the_same_every_time():
+    rng = np.random.default_rng(0)
+    centres = 8 * rng.normal(size=(3, 12))
+    rows = np.concatenate([centre + rng.normal(size=(30, 12)) for centre in centres])
+    points = project(rows)
+    assert points.shape == (90, 2)
+    np.testing.assert_array_equal(points, project(rows))
+    middles = points.reshape(3, 30, 2).mean(axis=1)
+    own = np.repeat(np.arange(3), 30)
+    nearest = np.linalg.norm(points[:, None] - middles[None], axis=2).argmin(axis=1)
+    assert (nearest == own).mean() > 0.95
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5])
+def test_projection_of_few_rows(count):
+    points = project(np.random.default_rng(1).normal(size=(count, 6)))
+    assert points.shape == (count, 2)
+    assert np.isfinite(points).all()
+
+
+def test_stsb_is_drawn_where_it_is_there():
+    tasks = [make_task("own", {"one": 4}), make_task("STS-B", {"one": 4})]
+    assert drawn_task(tasks).name == "STS-B"
+    assert drawn_task(tasks[:1]).name == "own"
+
+
+def test_details_of_a_task(task):
+    vectors = Vectors(FakeEncoder(), sentences_of([task]))
+    details = pair_details(vectors, task)
+    np.testing.assert_array_equal(details.cosine, cosines_of(vectors, task))
+    assert sorted(details.sentences) == sorted({*task.sentence1, *task.sentence2})
+    assert details.points.shape == (len(details.sentences), 2)
+    first = task.sentence1.index(task.sentence1[40])
+    assert details.subset[details.sentences.index(task.sentence1[40])] == task.subset[first]
+
+
+def test_near_identical_sentences_by_cosine():
+    encoder = FakeEncoder()
+    found = score_near_identical(Vectors(encoder, sentences_of_example()))
+    assert list(found) == list(CANDIDATES)
+    u, v = (encoder.vector(text).astype(np.float64) for text in (QUERY, CANDIDATES[1]))
+    assert found[CANDIDATES[1]] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
+
+
+# ---- records ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(task, tmp_path):
+    task.score[:3] = 5
+    data = SuiteData([task], {"test": task}, [], None, [])
+    results = evaluate_suite(FakeEncoder(), data, measures=("sts", "retrieval"), details=True)
+    (tmp_path / "record").mkdir()
+    write_record(tmp_path / "record", "my model", results, model={"kind": "backbone"}, environment={"python": "3"})
+    return tmp_path / "record", results
+
+
+def test_a_record_comes_back(written):
+    folder, results = written
+    record = read_record(folder)
+    assert (record.name, record.model, record.environment) == ("my model", {"kind": "backbone"}, {"python": "3"})
+    assert record.scores["sts"]["STS-B"]["all"] == pytest.approx(results.sts.tasks["STS-B"].all, abs=1e-4)
+    pairs = record.table("pairs.csv")
+    np.testing.assert_allclose([float(row["cosine"]) for row in pairs], results.details.cosine, atol=1e-4)
+    assert len(record.table("projection.csv")) == len(results.details.sentences)
+    ranks = {(row["query"], row["partner"]): int(row["rank"]) for row in record.table("retrieval.csv")}
+    assert ranks == {(example.query, example.partner): example.rank for example in results.retrieval.examples}
+    assert record.table("nothing.csv") == []
+
+
+def test_broken_records_are_one_line(written, tmp_path):
+    folder, _ = written
+    with pytest.raises(CseError, match=r"no record.json in it; `cse evaluate MODEL --out FOLDER` writes one"):
+        read_record(tmp_path)
+    text = (folder / RECORD_FILE).read_text(encoding="utf-8")
+    (folder / RECORD_FILE).write_text(text[:-20], encoding="utf-8")
+    with pytest.raises(CseError, match="cut off or changed by hand; evaluate the model again"):
+        read_record(folder)
+    (folder / RECORD_FILE).write_text(json.dumps(json.loads(text) | {"format": 99}), encoding="utf-8")
+    with pytest.raises(CseError, match="format 99, this version reads up to 1"):
+        read_record(folder)

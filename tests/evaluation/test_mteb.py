@@ -1,0 +1,99 @@
+"""The adapter under the real ``mteb``, on a task whose data are here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from mteb.models.models_protocols import EncoderProtocol
+
+from cse.data.scored import ScoredPairs
+from cse.errors import CseError
+from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
+from cse.evaluation.sts import evaluate_sts
+from tests.conftest import WORDS
+
+
+@pytest.fixture(scope="module")
+def pairs() -> ScoredPairs:
+    rng = np.random.default_rng(0)
+    first, second = ([" ".join(rng.choice(WORDS, 5)) for _ in range(40)] for _ in range(2))
+    return ScoredPairs("own", first, second, rng.uniform(0, 5, 40).round(1), ["all"] * 40)
+
+
+@pytest.fixture
+def task(pairs):
+    """MTEB's STSBenchmark with other pairs, which no hub needs to give."""
+    (published,) = find_tasks(["STSBenchmark"])
+
+    class Local(type(published)):
+        def load_data(self, **_):
+            columns = {"sentence1": pairs.sentence1, "sentence2": pairs.sentence2, "score": pairs.score.tolist()}
+            self.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(columns)})
+            self.data_loaded = True
+
+    return Local()
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_folders):
+    from cse.model.encoder import SentenceEncoder
+
+    return SentenceEncoder.load(str(tiny_folders["bert"]))
+
+
+def test_mteb_gives_the_score_of_our_own_protocol(encoder, task, pairs):
+    model = MtebEncoder(encoder, "tiny")
+    assert isinstance(model, EncoderProtocol)
+    found = run_tasks(model, [task])
+    ours = evaluate_sts(encoder, [pairs]).tasks["own"].all
+    assert found["STSBenchmark"] == pytest.approx(ours / 100, abs=1e-6)
+    assert abs(ours) > 0.1
+
+
+def test_similarities_are_cosines(encoder):
+    model = MtebEncoder(encoder, "tiny")
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(4, 6)), rng.normal(size=(4, 6))
+    expected = (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
+    np.testing.assert_allclose(np.asarray(model.similarity(a, b)), expected, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(model.similarity_pairwise(a, b)), np.diag(expected), rtol=1e-6)
+
+
+def test_names_and_data_that_are_not_there(encoder):
+    with pytest.raises(CseError, match=r"--mteb STSBenchmrk: no such task; did you mean 'STSBenchmark'\?"):
+        find_tasks(["STSBenchmark", "STSBenchmrk"])
+    (gone,) = find_tasks(["SICK-R"])
+    gone.load_data = lambda **_: (_ for _ in ()).throw(ConnectionError("no route to the hub\nsecond line"))
+    with pytest.raises(
+        CseError, match=r"MTEB SICK-R: its data \(mteb/sickr-sts\) are not cached .*no route to the hub\)"
+    ):
+        run_tasks(MtebEncoder(encoder, "tiny"), [gone])
+
+
+def test_batches_keep_their_order_and_the_batch_size_is_ours():
+    class Remembers:
+        def encode(self, sentences, batch_size, normalize, show_progress_bar):
+            self.seen = (sentences, batch_size, normalize)
+            return np.zeros((len(sentences), 2), np.float32)
+
+    remembers = Remembers()
+    batches = [{"text": ["a", "b"]}, {"text": ["c"]}]
+    assert MtebEncoder(remembers, "x", batch_size=7).encode(batches, batch_size=99).shape == (3, 2)
+    assert remembers.seen == (["a", "b", "c"], 7, True)
+    assert MtebEncoder(remembers, "an/x").mteb_model_meta.name == "an/x"
+
+
+def test_without_the_extra_it_is_one_line(tmp_path):
+    (tmp_path / "mteb.py").write_text("raise ImportError('not here')", encoding="utf-8")
+    code = "import cse.evaluation.mteb_encoder"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "MTEB: not installed; pip install 'cse[mteb]'" in done.stderr
+
