@@ -72,7 +72,7 @@ def as_html(report: Report) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(here.joinpath("report.html").read_text("utf-8"))
     pictures = [
-        {"name": p.name, "title": p.title, "caption": p.caption, "inline": Markup(_inline(p.svg)),
+        {"name": p.name, "title": p.title, "caption": p.caption, "inline": Markup(_inline(p)),
          "csv": base64.b64encode(p.data.encode()).decode()}
         for p in report.pictures
     ]  # fmt: skip
@@ -130,9 +130,11 @@ def _markdown_cell(cell: Cell, own: bool) -> str:
     return f"{text}<sup>{cell.note}</sup>" if cell.note else text
 
 
-def _inline(svg: str) -> str:
-    """Return a drawing for the middle of a page: no prologue, and the reader's own colour for words and axes."""
-    return re.sub(INK, "currentColor", svg[svg.index("<svg") :], flags=re.IGNORECASE)
+def _inline(picture: Picture) -> str:
+    """Return a drawing for the middle of a page: ids of its own, and the reader's colour for words and axes."""
+    svg = picture.svg[picture.svg.index("<svg") :]
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
+    return re.sub(INK, "currentColor", svg, flags=re.IGNORECASE)
 
 
 def _sections(report: Report, examples: bool) -> list[dict[str, str]]:

@@ -96,4 +96,3 @@ def test_without_the_extra_it_is_one_line(tmp_path):
         check=False,
     )  # fmt: skip
     assert "MTEB: not installed; pip install 'cse[mteb]'" in done.stderr
-

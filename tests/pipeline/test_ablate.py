@@ -1,0 +1,133 @@
+"""``cse ablate`` with real DVC experiments: resumed after a kill, and nothing of the user's changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.workspace import Workspace, tiny_clone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+COMMAND = (sys.executable, "-c", "from cse.cli import main; main()", "ablate", "prompt-length")
+LENGTHS = ("--values", "2,5", "--seeds", "1,2")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory) -> Workspace:
+    return tiny_clone(tmp_path_factory.mktemp("ablate") / "work")
+
+
+def cells(workspace: Workspace) -> dict[str, dict[str, dict[str, float]]]:
+    tree = json.loads((workspace.folder / "data/ablations/prompt-length/cells.json").read_text(encoding="utf-8"))
+    return {cell["label"]: cell["runs"] for cell in tree["cells"]}
+
+
+def experiments(workspace: Workspace) -> set[str]:
+    return set(workspace.run("git", "for-each-ref", "--format=%(refname:lstrip=4)", "refs/exps").split())
+
+
+def kill_in_training(workspace: Workspace, *command: str) -> None:
+    """Start a command and end it and all that it started, without warning, once a training has saved its state."""
+    process = subprocess.Popen(
+        command, cwd=workspace.folder, env=workspace.environment, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    saved = workspace.folder / ".cse/resume"
+    deadline = time.monotonic() + 300
+    while not list(saved.glob("*/*")):
+        assert process.poll() is None, "ended before a state was saved"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_path):
+    params = (workspace.folder / "params.yaml").read_bytes()
+    kill_in_training(workspace, *COMMAND, *LENGTHS, "-s", "train.save_every=1", "-s", "train.epochs=6")
+    assert list((workspace.folder / ".cse/resume").iterdir())
+    output = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_every=1", "-s", "train.epochs=6")
+    assert "prompt length 5, seed 2: mean of 1 task" in output
+    assert len(experiments(workspace)) == 4
+    found = cells(workspace)
+    assert {label: set(runs) for label, runs in found.items()} == {
+        "prompt length 2": {"1", "2"},
+        "prompt length 5": {"1", "2"},
+    }
+    assert len({scores["dev"] for runs in found.values() for scores in runs.values()}) == 4
+
+    # nothing of the user's has changed, and nothing is left of killed runs
+    assert (workspace.folder / "params.yaml").read_bytes() == params
+    assert workspace.run("git", "status", "--short") == ""
+    assert not list((workspace.folder / ".cse/resume").iterdir())
+
+    # an undisturbed run elsewhere gives the same scores
+    alone = tiny_clone(tmp_path / "alone")
+    alone.run(*COMMAND, *LENGTHS, "-s", "train.save_every=1", "-s", "train.epochs=6")
+    assert cells(alone) == found
+
+    # a cell whose experiment is there is not run again
+    before = time.monotonic()
+    again = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_every=1", "-s", "train.epochs=6")
+    assert time.monotonic() - before < 15
+    assert cells(workspace) == found
+    assert "data/ablations/prompt-length: scores, picture and its data" in again
+    folder = workspace.folder / "data/ablations/prompt-length"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "cells.json", "prompt-length.csv", "prompt-length.png", "prompt-length.svg",
+    ]  # fmt: skip
+
+
+def test_an_experiment_can_be_applied_and_reproduced(tmp_path):
+    workspace = tiny_clone(tmp_path / "work")
+    workspace.run(*COMMAND, "--values", "3")
+    (name,) = experiments(workspace)
+    expected = cells(workspace)["prompt length 3"]["42"]
+    workspace.dvc("exp", "apply", name)
+    metrics = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text(encoding="utf-8"))
+    assert {key: value for key, value in expected.items() if key != "dev"} == metrics["trained"]
+    assert "length: 3" in (workspace.folder / "params.yaml").read_text(encoding="utf-8")
+    assert "didn't change, skipping" in workspace.dvc("repro", "evaluate")
+
+
+def test_a_cell_that_fails_costs_no_other_and_says_why(tmp_path):
+    workspace = tiny_clone(tmp_path / "work")
+    # 600 prompts do not fit beside the tokens of a backbone with few positions
+    output = workspace.run(*COMMAND, "--values", "600,3", fails=True)
+    assert "prompt-length-prompt-length-600-s42-" in output
+    assert "error: ablation prompt-length: 1 of 2 cells failed" in output.splitlines()[-1]
+    assert "Traceback" not in output
+    assert set(cells(workspace)["prompt length 3"]) == {"42"}
+    assert cells(workspace)["prompt length 600"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--values", "a,b"], "--values a,b: write numbers with commas between, for instance 4,12,20"),
+        (["--values", "0"], "prompt.length"),
+        (["-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_runs(tmp_path, arguments, message):
+    workspace = tiny_clone(tmp_path / "work")
+    output = workspace.run(*COMMAND, *arguments, fails=True)
+    (line,) = output.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not (workspace.folder / "data/ablations").exists()
+
+
+def test_outside_a_project_it_is_one_line(tmp_path):
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    (tmp_path / "params.yaml").write_text("prompt: {length: 4}\n", encoding="utf-8")
+    done = subprocess.run(COMMAND, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("no dvc.yaml and .dvc here; run `cse ablate` in the project's folder")

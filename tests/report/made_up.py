@@ -1,0 +1,89 @@
+"""Records of made-up encoders: real measures on made-up data, in a moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cse.data.scored import ScoredPairs
+from cse.data.suite import SuiteData
+from cse.evaluation.record import Record, read_record, write_record
+from cse.evaluation.sts import SEVEN_TASKS
+from cse.evaluation.suite import evaluate_suite
+
+WIDTH = 8
+
+
+class Words:
+    """The sum of a random vector a word: pairs that share words are alike."""
+
+    pooler = "mean"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def encode(self, sentences, *, batch_size=64, normalize=False, show_progress_bar=False):
+        words = [
+            [np.random.default_rng([self.seed, *w.encode()]).normal(size=WIDTH) for w in s.split()] for s in sentences
+        ]
+        return np.array([np.sum(vectors, axis=0) for vectors in words], dtype=np.float32)
+
+
+def make_task(name: str, rows: int = 40) -> ScoredPairs:
+    """Pairs that share as many words as their score says, two with gold 5 first."""
+    rng = np.random.default_rng([*name.encode()])
+    first, second, gold = [], [], []
+    for row in range(rows):
+        shared = 5 if row < 2 else int(rng.integers(0, 6))
+        words = [f"{name}{row}w{i}" for i in range(5)]
+        first.append(" ".join(words))
+        second.append(" ".join(["so", *words[:shared], *(f"x{row}w{i}" for i in range(5 - shared))]))
+        gold.append(float(shared))
+    return ScoredPairs(name, first, second, np.array(gold), ["news" if i % 2 else "forums" for i in range(rows)])
+
+
+def make_data(tasks: tuple[str, ...] = SEVEN_TASKS) -> SuiteData:
+    splits = {split: make_task(f"STS-B {split}") for split in ("train", "dev", "test")}
+    return SuiteData([make_task(name) for name in tasks], splits, [], None, [])
+
+
+def trained(seed: int, **settings: Any) -> dict[str, Any]:
+    """What a checkpoint says of itself, as far as reports read it; ``train__epochs=2`` sets a setting."""
+    tree: dict[str, Any] = {"prompt": {"length": 12, "cls": False}, "train": {"seed": seed, "learning_rate": 0.03}}
+    for key, value in settings.items():
+        group, name = key.split("__")
+        tree[group][name] = value
+    return {
+        "kind": "checkpoint",
+        "backbone": {"name": "models/tiny-bert"},
+        "prompt": {"kind": "key_value", "length": 12, "shared": False},
+        "parameters": "prompts",
+        "facts": {
+            "settings": tree,
+            "data": {"source": "rows.csv", "view": "triplets", "rows": 7680},
+            "parameters": {"trained": 55296},
+            "steps": 60,
+            "dev_spearman": 80.0 + seed,
+        },
+    }
+
+
+BARE: dict[str, Any] = {"kind": "backbone", "backbone": {"name": "models/tiny-bert"}, "prompt": None}
+
+
+def make_record(
+    folder: Path,
+    name: str,
+    model: dict[str, Any],
+    *,
+    seed: int = 0,
+    data: SuiteData | None = None,
+    measures: tuple[str, ...] = ("sts", "retrieval", "space"),
+) -> Record:
+    """Measure a made-up encoder and write its record into ``folder / name``."""
+    results = evaluate_suite(Words(seed), data or make_data(), measures=measures, details=True)
+    (folder / name).mkdir(parents=True)
+    write_record(folder / name, name, results, model=model, environment={"python": "3.11", "device": "cpu"})
+    return read_record(folder / name)

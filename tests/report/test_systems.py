@@ -1,0 +1,97 @@
+"""Runs that differ in their seed alone are one system; means and deviations beside numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.report.figures import figure, sts_average
+from cse.report.systems import find_records, group
+from tests.report.made_up import BARE, make_data, make_record, trained
+
+
+def test_seeds_of_one_setting_are_one_system_and_the_bare_backbone_comes_first(records):
+    systems = group(find_records([records]))
+    assert [(system.name, len(system.records), system.seeds) for system in systems] == [
+        ("backbone", 1, []),
+        ("longer", 1, [42]),
+        ("prompts", 3, [42, 43, 44]),
+    ]
+    assert [system.setting for system in systems] == ["no training", "supervised", "supervised"]
+    assert systems[2].data == "rows.csv, 7,680 triplets"
+    assert (systems[0].data, systems[0].runs, systems[2].runs) == ("no training", "no seed", "3 seeds")
+    assert systems[2].backbone == "tiny-bert"
+
+
+def test_mean_and_sample_deviation(records):
+    (system,) = group(
+        find_records([records / "runs/prompts-42", records / "runs/prompts-43", records / "runs/prompts-44"])
+    )
+    values = [record.scores["Avg."]["all"] for record in system.records]
+    assert len(set(values)) == 3
+    spread = system.spread(sts_average)
+    assert spread.mean == pytest.approx(np.mean(values))
+    assert spread.std == pytest.approx(np.std(values, ddof=1))
+    assert system.spread(figure("accuracy", "MR")) is None
+
+
+def test_one_seed_twice_counts_once_and_records_without_settings_stand_alone(tmp_path):
+    first = make_record(tmp_path, "a-1", trained(1))
+    again = make_record(tmp_path, "a-1b", trained(1))
+    bundles = [make_record(tmp_path, name, BARE | {"kind": "bundle"}) for name in ("b-1", "b-2")]
+    systems = group([first, again, *bundles])
+    assert [len(system.records) for system in systems] == [1, 1, 1]
+    assert [system.name for system in systems] == ["a", "b-1", "b-2"]
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        (["kv-42", "kv-43"], "kv"),
+        (["runs/kv-42/checkpoint", "runs/kv-43/checkpoint"], "kv"),
+        (["prompts (seed 1)", "prompts (seed 2)"], "prompts"),
+        (["kv 1", "hidden 2"], "kv 1"),
+    ],
+)
+def test_a_system_is_called_by_what_its_runs_share(tmp_path, names, name):
+    data = make_data(("STS12",))
+    runs = []
+    for seed, called in enumerate(names):
+        record = make_record(tmp_path, f"run{seed}", trained(seed), seed=seed, data=data, measures=("sts",))
+        runs.append(type(record)(record.folder, called, record.model, record.scores, record.environment))
+    (system,) = group(runs)
+    assert system.name == name
+
+
+def test_figures_of_the_columns(records):
+    record = find_records([records / "backbone"])[0]
+    scores = record.scores
+    assert figure("spearman_x100", "STS14")(record) == scores["sts"]["STS14"]["all"]
+    assert figure("spearman_x100", "Avg. STS (7 tasks)")(record) == scores["Avg."]["all"]
+    assert figure("recall@3", "STS-B test retrieval")(record) == scores["retrieval"]["recall@3"]
+    assert figure("alignment", "STS-B test")(record) == scores["space_test"]["alignment"]
+    assert figure("uniformity", "STS-B (split not stated)")(record) == scores["space"]["uniformity"]
+    cosine = figure('cosine_similarity to query "you can do it, too."', '"yes, you can do it." (correct)')(record)
+    assert cosine == scores["near_identical"]["yes , you can do it ."]
+    assert figure("hyperparameter", "learning_rate")(record) is None
+    run = find_records([records / "runs/prompts-42"])[0]
+    assert figure("hyperparameter", "prompt_length")(run) == 12
+    rows = record.table("retrieval.csv")
+    column = f'STS-B test, query "{rows[0]["query"]}" -> "{rows[0]["partner"]}"'
+    assert figure("rank_of_correct_answer", column)(record) == int(rows[0]["rank"])
+    assert figure("rank_of_correct_answer", 'STS-B test, query "who" -> "what"')(record) is None
+
+
+def test_an_average_over_a_part_is_not_the_average(tmp_path):
+    record = make_record(tmp_path, "part", BARE, data=make_data(("STS12", "STS13")))
+    assert "mean of 2 tasks" in record.scores
+    assert figure("spearman_x100", "Avg.")(record) is None
+    assert sts_average(record) is None
+
+
+def test_a_folder_without_records_is_one_line(tmp_path):
+    with pytest.raises(
+        CseError, match=r"no records in it; `cse evaluate MODEL --suite full --out .*` writes one a model"
+    ):
+        find_records([tmp_path])

@@ -1,0 +1,140 @@
+"""Every table of the papers, as printed, with the project's own rows below."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import pytest
+
+from cse.report.ablations import CELLS_FILE, read_ablations
+from cse.report.systems import find_records, group
+from cse.report.tables import paper_tables, settings_table, spread_cell, systems_table
+from cse.settings.published import rows
+
+MARGIN = {
+    "ablation": "margin",
+    "title": "margin of the hinge",
+    "backbone": "tiny-bert",
+    "data": "rows.csv, 7,680 triplets",
+    "cells": [
+        {"label": "without the hinge", "value": None, "runs": {"42": {"Avg.": 80.0, "dev": 81.0}}},
+        {"label": "margin 0.1", "value": 0.1, "runs": {"42": {"Avg.": 80.5}, "43": {"Avg.": 81.5}}},
+        {"label": "margin 0.2", "value": 0.2, "runs": {"42": {"Avg.": 81.0}, "43": {"Avg.": 80.0}}},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def ablations(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ablations")
+    (folder / "margin").mkdir()
+    (folder / "margin" / CELLS_FILE).write_text(json.dumps(MARGIN), encoding="utf-8")
+    return read_ablations(folder)
+
+
+@pytest.fixture(scope="module")
+def systems(records):
+    return group(find_records([records]))
+
+
+@pytest.fixture(scope="module")
+def tables(systems, ablations):
+    return {table.key: table for table in paper_tables(systems, ablations)}
+
+
+def test_every_published_figure_is_there_as_printed(tables):
+    """Against the file of figures itself, not the rows that the tables were made from."""
+    records = json.loads(files("cse.settings").joinpath("published.json").read_text("utf-8"))
+    wanted = {}
+    for record in records:
+        key = f"{record['paper'].lower()}-{record['table'].removeprefix('Table ')}"
+        wanted.setdefault(key, []).append(float(record["value"]))
+    assert set(tables) == set(wanted)
+    for key, values in wanted.items():
+        shown = [
+            cell.number for line in tables[key].lines if not line.own for cell in line.cells if cell.number is not None
+        ]
+        assert sorted(shown) == sorted(values), key
+
+
+def test_own_rows_say_backbone_data_and_seeds(tables):
+    lines = {line.cells[1].text: line for line in tables["promcse-1"].lines if line.own}
+    assert set(lines) == {"backbone", "longer", "prompts"}
+    words = [cell.text for cell in lines["prompts"].cells[:4]]
+    assert words == ["supervised", "prompts", "tiny-bert", "this project: rows.csv, 7,680 triplets, 3 seeds"]
+    assert [cell.text for cell in lines["backbone"].cells[:4]][3] == "this project: no training, no seed"
+
+
+def test_own_figures_are_means_with_deviations(tables, systems):
+    prompts = next(system for system in systems if system.name == "prompts")
+    values = [record.scores["sts"]["STS13"]["all"] for record in prompts.records]
+    line = next(line for line in tables["promcse-1"].lines if line.cells[1].text == "prompts")
+    cell = line.cells[tables["promcse-1"].head.index("STS13")]
+    assert cell.number == pytest.approx(sum(values) / 3)
+    assert cell.text == f"{sum(values) / 3:.2f}"
+    assert cell.deviation.startswith("± ")
+    bare = next(line for line in tables["promcse-1"].lines if line.cells[1].text == "backbone")
+    assert all(not cell.deviation for cell in bare.cells)
+
+
+def test_rows_whose_average_is_not_their_mean_carry_a_note(tables):
+    misprinted = [row for row in rows() if row.misprinted]
+    assert len(misprinted) == 11
+    noted = [
+        (key, cell.number, table.notes[int(cell.note) - 1])
+        for key, table in tables.items()
+        for line in table.lines
+        for cell in line.cells
+        if cell.note and "the mean of the printed scores" in table.notes[int(cell.note) - 1]
+    ]
+    assert sorted(number for _, number, _ in noted) == sorted(row.average.value for row in misprinted)
+    (promcse,) = (note for key, number, note in noted if (key, number) == ("promcse-1", 81.81))
+    assert promcse.startswith("printed 81.81; the mean of the printed scores is 81.66; ")
+    assert "DCPCSE" in promcse
+    assert all(note.count(";") >= 2 for _, _, note in noted), "every one says what is known of it"
+
+
+def test_settings_of_own_figures_stand_above_their_table(tables):
+    assert "own rows: STS-B test, " in tables["d2cse-5"].caption
+    assert "queries from pairs with gold >= 5, both directions" in tables["d2cse-4"].caption
+    assert 'query "you can do it, too."' in tables["d2cse-2"].caption
+
+
+def test_an_ablation_stands_under_the_table_that_it_repeats(tables):
+    own = [line for line in tables["promcse-4"].lines if line.cells[0].text == "ablation: margin"]
+    assert [(line.cells[1].text, line.cells[4].text, line.cells[4].deviation) for line in own] == [
+        ("without the hinge", "80.00", ""),
+        ("margin 0.1", "81.00", "± 0.71"),
+        ("margin 0.2", "80.50", "± 0.71"),
+    ]
+    assert not any(line.cells[0].text.startswith("ablation: margin") for line in tables["promcse-3"].lines)
+
+
+def test_hyperparameters_of_own_systems(tables):
+    table = tables["promcse-6"]
+    line = next(line for line in table.lines if line.cells[1].text == "longer")
+    assert line.cells[table.head.index("prompt length")].text == "20"
+    assert line.cells[table.head.index("learning rate")].text == "0.03"
+    assert not any(line.cells[1].text == "backbone" for line in table.lines)
+
+
+def test_systems_and_what_they_differ_in(systems):
+    table = systems_table(systems)
+    prompts = next(line for line in table.lines if line.cells[0].text == "prompts")
+    assert [cell.text for cell in prompts.cells[2:]][:4] == [
+        "12 key value",
+        "rows.csv, 7,680 triplets",
+        "3 seeds",
+        "55,296",
+    ]
+    assert (prompts.cells[-1].text, prompts.cells[-1].deviation) == ("123.00", "± 1.00")
+    differing = settings_table(systems)
+    assert [[cell.text for cell in line.cells] for line in differing.lines] == [["prompt.length", "20", "12"]]
+    assert settings_table(systems[:1]) is None
+
+
+def test_a_figure_of_some_runs_says_of_how_many(systems):
+    spread = systems[2].spread(lambda record: 1.0 if record.name.endswith("2") else None)
+    assert spread_cell(spread, 2, runs=3).text == "1.00 (n=1)"
+    assert spread_cell(None, 2).text == "-"
