@@ -3,7 +3,8 @@
     python -m benchmarks.systems --nli ../shared/data/nli/nli_for_simcse.csv --senteval ../shared/data/senteval
 
 Every run goes through the commands that a user gives (``cse preset use``, ``cse train``, ``cse evaluate``). Finished
-runs are kept in the output folder and not repeated; ``table.md`` and ``systems.svg`` are written anew at the end.
+runs are kept in the output folder and not repeated; ``table.md`` and ``systems.svg`` are written anew at the end. With
+``--cxc`` CxC-STS is measured too; ``cse report OUT/records`` then draws the domain shift.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nli", type=Path, required=True, help="triplets, a CSV of three columns")
     parser.add_argument("--senteval", type=Path, required=True, help="SentEval's downstream folder")
+    parser.add_argument("--cxc", type=Path, help="CSV of CxC-STS with its captions")
     parser.add_argument("--rows", type=int, default=7680, help="training triplets (60 steps of 128)")
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="presets")
     parser.add_argument("--seeds", nargs="+", type=int, default=[42])
@@ -63,7 +65,7 @@ def main() -> None:
         _call("prepare", "-p", params, "--out", prepared, *(f"-sdata.{key}={value}" for key, value in data.items()))
     jobs = [("backbone", 0), *((name, seed) for seed in args.seeds for name in args.systems)]
     with ThreadPoolExecutor(args.jobs) as pool:
-        runs = pool.map(lambda job: run(*job, prepared=prepared, out=args.out), jobs)
+        runs = pool.map(lambda job: run(*job, prepared=prepared, args=args), jobs)
         for _ in tqdm(runs, total=len(jobs), unit="run"):
             pass
     table = as_table(args.out)
@@ -72,24 +74,28 @@ def main() -> None:
     print(table, end="")
 
 
-def run(name: str, seed: int, *, prepared: Path, out: Path) -> None:
+def run(name: str, seed: int, *, prepared: Path, args: argparse.Namespace) -> None:
     """Train and score one preset, unless its result is there; a failure is printed and leaves no result."""
-    result = out / f"{name}-{seed}.json"
-    if result.exists():
+    label = name if name == "backbone" else f"{name}-{seed}"
+    result, records = args.out / f"{name}-{seed}.json", args.out / "records"
+    if result.exists() and (records / label / "record.json").exists():
         return
-    folder = out / f"{name}-{seed}"
+    folder = args.out / f"{name}-{seed}"
     folder.mkdir(exist_ok=True)
+    measures = "sts,cxc" if args.cxc else "sts"
+    data = ["--data", args.senteval, *(("--cxc", args.cxc) if args.cxc else ())]
     clock = time.monotonic()
     model: Path | str = folder / "checkpoint"
     try:
         if name == "backbone":
             model = BACKBONE
-        else:
+        elif not (folder / "checkpoint").exists():
             params = folder / "params.yaml"
             _call("preset", "use", name, "-p", params)
             _call("train", "-p", params, f"-strain.seed={seed}", "--data", prepared, "--out", model)
         trained = time.monotonic() - clock
-        _call("evaluate", model, "--data", prepared, "--json", folder / "scores.json")
+        scored = ["--json", folder / "scores.json", "--out", records]
+        _call("evaluate", f"{label}={model}", "--suite", measures, *data, *scored)
     except RuntimeError as error:
         print(f"{name} (seed {seed}): {error}", file=sys.stderr)
         return

@@ -392,3 +392,46 @@ def test_prepared_sample_is_what_the_function_writes(cse, empty):
     prepare(DataSettings(source="sample", sample_rows=60), empty / "again", progress=False)
     assert contents(empty / "data/prepared") == contents(empty / "again")
     assert json.loads((empty / "data/metrics/prepare.json").read_text())["rows"] > 0
+
+
+# ---- records and the report ---------------------------------------------------------------------------------------
+
+
+def test_records_of_models_become_a_report(cse, project, tiny_folders):
+    done = cse("evaluate", "mine=data/checkpoint", "data/bundle", str(tiny_folders["bert"]), "--out", "records")
+    assert done.code == 0
+    assert "records: 3 records; `cse report records` shows them beside the papers" in done.err
+    mine = json.loads((project / "records/mine/record.json").read_text())
+    assert mine["name"] == "mine"
+    assert mine["model"]["facts"]["data"] == {"source": "triplets.csv", "view": "triplets", "rows": 24}
+    assert (project / "records/data-bundle/pairs.csv").is_file()
+    told = cse("report", "records", "--out", "report").out
+    assert told == "report/report.html: 3 systems, 3 records, 3 pictures\n"
+    page = (project / "report/report.html").read_text()
+    assert "<td>mine</td>" in page
+    assert "Not measured" not in page
+    assert "mean of 2 tasks" not in page  # two tasks of one's own are no average of the papers
+
+
+def test_the_stage_writes_records_that_the_report_finds(cse, project):
+    assert cse("evaluate").code == 0
+    assert cse("report").out.startswith("data/report/report.html: 2 systems, 2 records")
+    lines = (project / "data/plots/density.csv").read_text().splitlines()
+    assert lines[0] == "model,group,pairs,cosine,density"
+    assert {line.split(",")[0] for line in lines[1:]} == {"trained", "backbone"}
+
+
+def test_report_without_records_and_names_given_twice(cse, project):
+    assert "no records in it; `cse evaluate MODEL --suite full --out nothing`" in cse("report", "nothing").refused()
+    refused = cse("evaluate", "a=data/checkpoint", "a=data/bundle").refused()
+    assert refused == "a: given twice; write NAME=MODEL with a name of its own for each"
+
+
+def test_options_that_ask_for_what_is_not_measured(cse, project):
+    assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: shows the retrieval")
+    assert cse("evaluate", "--suite", "sts", "--fast").refused().startswith("--fast: is about the transfer tasks")
+    assert "suite 'al': choose full" in cse("evaluate", "--suite", "al").refused()
+
+
+def test_mteb_offline_and_unknown(cse, project, monkeypatch):
+    assert "did you mean 'STSBenchmark'" in cse("evaluate", "--mteb", "STSBenchmrk").refused()

@@ -20,7 +20,16 @@ from tests.conftest import WORDS, make_backbone_folder
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv/bin" if (ROOT / ".venv/bin/dvc").exists() else Path(sys.executable).parent
 RAW = tuple(f"data/raw/{name}/README.md" for name in ("train", "dev", "evaluation", "cxc"))
-FILES = ("dvc.yaml", "params.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", *RAW)
+FILES = (
+    "dvc.yaml",
+    "params.yaml",
+    ".dvc/config",
+    ".dvc/.gitignore",
+    ".dvcignore",
+    ".gitignore",
+    "data/.gitignore",
+    *RAW,
+)
 FOLDERS = ("cse", "flows", ".dvc/plots")
 STAGES = ("prepare", "corrupt", "train", "evaluate", "export")
 TINY = {
