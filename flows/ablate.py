@@ -31,7 +31,6 @@ from cse.settings.load import PARAMS_FILE, flatten
 from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import DvcError, run_dvc
 
-TARGET = "evaluate"  # the last stage that a cell needs
 _ALWAYS = {"evaluation.compare_backbone": False}  # the same for every cell
 
 
@@ -125,7 +124,7 @@ def _execute(run: Run, root: Path, again: bool) -> str:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as stream:
         run_dvc(
-            ["exp", "run", "--temp", "--name", run.name, *options, TARGET],
+            ["exp", "run", "--temp", "--name", run.name, *options],
             root,
             lambda line: stream.write(f"{line}\n"),
             {SCRATCH_VARIABLE: str((root / SCRATCH).resolve())},

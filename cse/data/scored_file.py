@@ -57,7 +57,8 @@ def read_scored_file(
         name: of the task; ``None``: the name of the file without its ending.
 
     Raises:
-        CseError: no such file or column, an empty file, a missing sentence, a score that is no number in the range.
+        CseError: no such file or column, an empty file, a missing sentence, a score that is no number in the range,
+            two scores for one pair.
     """
     check_exists(path, "the setting that names it")
     table = open_table(path, encoding)
@@ -71,7 +72,8 @@ def read_scored_file(
                 "name them sentence1, sentence2, score"
             )
         names.append(known[0])
-    rows = []
+    rows: list[Scored] = []
+    seen: dict[frozenset[str], tuple[int, float]] = {}
     for number, values in table.pick(names):
         if not values:
             continue
@@ -79,7 +81,13 @@ def read_scored_file(
             if not isinstance(text, str) or not text.strip():
                 raise CseError(f"{path}:{number}: no sentence in column {column!r} (found {text!r}); fill it in")
         score = check_score(path, number, values[2], score_range, "mend it or set data.score_range")
-        rows.append((values[0].strip(), values[1].strip(), score))
+        row = (values[0].strip(), values[1].strip(), score)
+        line, earlier = seen.setdefault(frozenset(row[:2]), (number, score))
+        if earlier != score:
+            raise CseError(
+                f"{path}:{number}: score {score:g} for the pair that has {earlier:g} in line {line}; keep one score a pair"
+            )
+        rows.append(row)
     if not rows:
         raise CseError(f"{path}: no scored pairs below the header; put rows into it or take the file away")
     name = name or path.stem

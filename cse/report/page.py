@@ -18,7 +18,8 @@ from ruamel.yaml import YAML
 from cse.evaluation.record import RETRIEVAL_FILE
 from cse.evaluation.table import format_rows
 from cse.report.ablations import Ablation
-from cse.report.pictures import INK, Picture, draw_all
+from cse.report.canvas import INK, Picture
+from cse.report.pictures import draw_all
 from cse.report.systems import System
 from cse.report.tables import Cell, Table, paper_tables, settings_table, systems_table
 

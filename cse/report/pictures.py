@@ -1,20 +1,14 @@
 """Pictures of the report, each with the data behind it.
 
-Colours are told apart by colour-blind readers (Okabe and Ito 2008); curves differ in their dashes too. An SVG has no
-background and draws words and axes in one colour, which the page replaces by the reader's own.
+Colours are told apart by colour-blind readers (Okabe and Ito 2008); curves differ in their dashes too.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,44 +17,15 @@ from matplotlib.lines import Line2D
 from cse.evaluation.density import ALL
 from cse.evaluation.record import DENSITY_FILE, PROJECTION_FILE, Record
 from cse.report.ablations import Ablation
+from cse.report.canvas import INK, Picture, canvas, panels
 from cse.report.figures import cxc_mean, sts_average
 from cse.report.systems import Spread, System
 from cse.settings.published import rows
 
-INK = "#22262b"  # words and axes
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#7B5CC4")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # unlike to alike; seen on white and on black
 MOST_PANELS = 9
-_STYLE: Any = {
-    "svg.fonttype": "none",  # words stay words: they can be searched and take the page's font
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10, "axes.titlelocation": "left",
-    "legend.frameon": False, "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture and its data.
-
-    Attributes:
-        name: of its files.
-        title: above it.
-        caption: what to see, and in which setting.
-        svg: for the page.
-        png: for everything else, on white.
-        data: as CSV.
-    """
-
-    name: str
-    title: str
-    caption: str
-    svg: str
-    png: bytes
-    data: str
 
 
 def draw_all(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[Picture]:
@@ -82,7 +47,7 @@ def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
     bars = [(system, [s for s in spreads if s is not None]) for system, spreads in found if all(spreads)]
     if not bars:
         return None
-    with _figure(8.2, 4.2) as (figure, save):
+    with canvas(8.2, 4.2) as (figure, save):
         axes = figure.subplots()
         width = 0.8 / len(bars)
         lowest = min(min(spread.values) for _, spreads in bars for spread in spreads)
@@ -132,7 +97,7 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
     drawn = _with_table(systems, DENSITY_FILE)
     if not drawn:
         return None
-    with _panels(len(drawn)) as (figure, grid, save):
+    with panels(len(drawn)) as (figure, grid, save):
         labels: dict[str, Any] = {}
         for (system, points), axes in zip(drawn, grid, strict=False):
             for level, (group, curve) in enumerate(_curves(points, skip=ALL)):
@@ -158,7 +123,7 @@ def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
     drawn = _with_table(systems, DENSITY_FILE, most=len(COLOURS) * len(DASHES))
     if len(drawn) < 2:
         return None
-    with _figure(8.2, 3.8) as (figure, save):
+    with canvas(8.2, 3.8) as (figure, save):
         axes = figure.subplots()
         table = []
         for number, (system, points) in enumerate(drawn):
@@ -186,7 +151,7 @@ def draw_projection(systems: Sequence[System]) -> Picture | None:
     if not drawn:
         return None
     subsets = list(dict.fromkeys(row["subset"] for _, points in drawn for row in points))[: len(COLOURS)]
-    with _panels(len(drawn), height=3.0) as (figure, grid, save):
+    with panels(len(drawn), height=3.0) as (figure, grid, save):
         for (system, points), axes in zip(drawn, grid, strict=False):
             for number, subset in enumerate(subsets):
                 x, y = _xy([row for row in points if row["subset"] == subset], "x", "y")
@@ -233,7 +198,7 @@ def draw_ablation(ablation: Ablation) -> Picture | None:
         return None
     published = _published_curve(ablation.name)
     panels = 1 + bool(published)
-    with _figure(4.6 * panels + 0.6, 3.6) as (figure, save):
+    with canvas(4.6 * panels + 0.6, 3.6) as (figure, save):
         own, *other = np.atleast_1d(figure.subplots(1, panels))
         if ablation.numeric:
             numbers = [(float(cell.value), spread) for cell, spread in cells if cell.value is not None]
@@ -334,37 +299,3 @@ def _outer_labels(panels: Sequence[Axes], x: str, y: str) -> None:
         if number + columns >= len(panels):
             axes.set_xlabel(x)
             axes.tick_params(labelbottom=True)
-
-
-_Save = Callable[[str, str, str, Sequence[str], Iterable[Sequence[Any]]], Picture]
-
-
-@contextmanager
-def _figure(width: float, height: float) -> Iterator[tuple[Figure, _Save]]:
-    """Yield a figure in the report's style and what turns it into a picture; sizes in inches."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-
-        def save(name: str, title: str, caption: str, head: Sequence[str], table: Iterable[Sequence[Any]]) -> Picture:
-            vector, pixels, text = io.StringIO(), io.BytesIO(), io.StringIO()
-            with mpl.rc_context({"svg.hashsalt": name}):  # the same data give the same file, ids differ by picture
-                figure.savefig(vector, format="svg", dpi=200, metadata={"Date": None})
-            figure.savefig(pixels, format="png", dpi=150, facecolor="white")
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(head)
-            writer.writerows(table)
-            return Picture(name, title, caption, vector.getvalue(), pixels.getvalue(), text.getvalue())
-
-        yield figure, save
-
-
-@contextmanager
-def _panels(count: int, height: float = 2.4) -> Iterator[tuple[Figure, list[Axes], _Save]]:
-    """Yield a figure with some panels, at most three a row, that share their axes."""
-    columns = 2 if count in (2, 4) else min(3, count)
-    lines = -(-count // columns)
-    with _figure(8.2 if columns > 1 else 5.4, height * lines + 0.8) as (figure, save):
-        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-        for axes in grid[count:]:
-            axes.set_axis_off()
-        yield figure, list(grid), save

@@ -95,7 +95,7 @@ def test_an_experiment_can_be_applied_and_reproduced(tmp_path):
     metrics = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text(encoding="utf-8"))
     assert {key: value for key, value in expected.items() if key != "dev"} == metrics["trained"]
     assert "length: 3" in (workspace.folder / "params.yaml").read_text(encoding="utf-8")
-    assert "didn't change, skipping" in workspace.dvc("repro", "evaluate")
+    assert "didn't change, skipping" in workspace.dvc("repro")
 
 
 def test_a_cell_that_fails_costs_no_other_and_says_why(tmp_path):

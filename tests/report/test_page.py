@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from cse.report.ablations import Ablation, AblationCell
+from cse.report.canvas import INK
 from cse.report.page import PAGE_FILE, as_html, as_markdown, make_report, write_report
-from cse.report.pictures import INK, draw_ablation, draw_domain_shift
+from cse.report.pictures import draw_ablation, draw_domain_shift
 from cse.report.systems import find_records, group
 from tests.report.made_up import BARE, make_data, make_record, trained
 
