@@ -85,7 +85,7 @@ def read_scored_file(
         line, earlier = seen.setdefault(frozenset(row[:2]), (number, score))
         if earlier != score:
             raise CseError(
-                f"{path}:{number}: score {score:g} for the pair that has {earlier:g} in line {line}; keep one score a pair"
+                f"{path}:{number}: score {score:g} for the pair that has {earlier:g} in line {line}; keep one of them"
             )
         rows.append(row)
     if not rows:

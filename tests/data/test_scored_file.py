@@ -54,7 +54,7 @@ def test_two_scores_for_one_pair(tmp_path):
     path = write(tmp_path / "a.csv", "sentence1,sentence2,score\na,b,1\nc,d,2\na,b,1\nb,a,4\n")
     with pytest.raises(CseError) as caught:
         read_scored_file(path)
-    assert str(caught.value) == f"{path}:5: score 4 for the pair that has 1 in line 2; keep one score a pair"
+    assert str(caught.value) == f"{path}:5: score 4 for the pair that has 1 in line 2; keep one of them"
     path = write(tmp_path / "b.csv", "sentence1,sentence2,score\na,b,1\na,b,1\n")
     assert read_scored_file(path).score.tolist() == [1.0, 1.0]
 
