@@ -74,9 +74,9 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
     settings = load_settings(PARAMS_FILE, base)
     root = _root()
     cells = grid.grid(settings, None if values is None else _numbers(values, "--values"))
-    runs = [
-        _run(grid, cell, int(seed), base, root) for seed in _numbers(seeds, "--seeds") for cell in cells
-    ]  # every cell once before the next seed: a picture is there early
+    wanted = _numbers(seeds, "--seeds")
+    # every cell once before the next seed: a picture is there early
+    runs = [_run(grid, cell, seed, base, root) for seed in wanted for cell in cells]
     found: dict[str, dict[str, float]] = {}
     failed: dict[str, str] = {}
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -105,12 +105,14 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
         )
 
 
-def _run(grid: Grid, cell: Cell, seed: int, base: dict[str, Any], root: Path) -> Run:
+def _run(grid: Grid, cell: Cell, seed: float, base: dict[str, Any], root: Path) -> Run:
     changes = {**_ALWAYS, **base, **cell.changes, "train.seed": seed}
     whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses what the key does not take
     state = json.dumps(whole, sort_keys=True) + _git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")
     label = re.sub(r"[^a-z0-9.]+", "-", cell.label.lower()).strip("-.")
-    return Run(cell, seed, changes, f"{grid.name}-{label}-s{seed}-{hashlib.sha256(state.encode()).hexdigest()[:8]}")
+    return Run(
+        cell, int(seed), changes, f"{grid.name}-{label}-s{seed}-{hashlib.sha256(state.encode()).hexdigest()[:8]}"
+    )
 
 
 def _execute(run: Run, root: Path, again: bool) -> str:
@@ -163,12 +165,11 @@ def _write(
     from cse.report.ablations import CELLS_FILE, read_ablation
     from cse.report.pictures import draw_ablation
 
-    names = {"sample": "sample", "files": Path(settings.data.train_path).name, "hub": settings.data.hub_id}
     tree = {
         "ablation": grid.name,
         "title": grid.title,
         "backbone": Path(settings.backbone.name).name,
-        "data": f"{names[settings.data.source]}, {counts.get('rows', 0):,} {settings.data.view}",
+        "data": f"{_source(settings)}, {counts.get('rows', 0):,} {settings.data.view}",
         "cells": [
             {
                 "label": cell.label,
@@ -186,6 +187,14 @@ def _write(
             (target / f"{grid.name}.svg").write_text(picture.svg, encoding="utf-8")
             (target / f"{grid.name}.png").write_bytes(picture.png)
             (target / f"{grid.name}.csv").write_text(picture.data, encoding="utf-8")
+
+
+def _source(settings: Settings) -> str:
+    from cse.data.readers import find_data_file
+
+    if settings.data.source == "files":
+        return find_data_file(Path(settings.data.train_path), "data.train_path").name
+    return settings.data.hub_id if settings.data.source == "hub" else "sample"
 
 
 def _table(cells: Sequence[Cell], runs: Sequence[Run], found: dict[str, dict[str, float]]) -> str:

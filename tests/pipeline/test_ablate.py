@@ -109,6 +109,26 @@ def test_a_cell_that_fails_costs_no_other_and_says_why(tmp_path):
     assert cells(workspace)["prompt length 600"] == {}
 
 
+D2CSE = ("objective.replaced_tokens.weight=0.005", "objective.replaced_tokens.generator=unigram",
+         "objective.energy_hinge.weight=0", "pooler.mlp=train_only", "pooler.projector=batch_norm")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "count"), [("margin", (), 10), ("prompt-type", (), 5), ("d2cse", D2CSE, 8)]
+)
+def test_every_cell_of_the_other_ablations_trains_and_scores(name, overrides, count, tmp_path):
+    workspace = tiny_clone(tmp_path / "work")
+    options = [part for override in overrides for part in ("-s", override)]
+    output = workspace.run(*COMMAND[:-1], name, *options)
+    tree = json.loads((workspace.folder / f"data/ablations/{name}/cells.json").read_text(encoding="utf-8"))
+    assert len(tree["cells"]) == count
+    scores = [cell["runs"]["42"]["mean of 1 task"] for cell in tree["cells"]]
+    assert len(set(scores)) > count // 2, "cells are different trainings"
+    for cell in tree["cells"]:
+        assert f"{cell['label']}, seed 42: mean of 1 task {cell['runs']['42']['mean of 1 task']:.2f}" in output
+    assert tree["data"] == "rows.csv, 160 triplets"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
