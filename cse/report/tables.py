@@ -66,7 +66,7 @@ class Cell:
         text: to print.
         number: to sort by; None: last.
         note: mark of a footnote, or empty.
-        deviation: standard deviation behind a mean, or empty.
+        deviation: standard deviation behind a mean, and of how many runs where not of all; or empty.
     """
 
     text: str
@@ -106,6 +106,7 @@ class Table:
     notes: tuple[str, ...] = field(default=())
 
 
+_PROMPTS = {"key_value": "key/value", "hidden_state": "hidden-state", "input": "input-layer"}
 _WORDS = ("setting", "model", "backbone", "source")
 
 
@@ -152,8 +153,8 @@ def spread_cell(spread: Spread | None, digits: int, runs: int = 0) -> Cell:
     if spread is None:
         return Cell("-")
     deviation = "" if spread.std is None else f"± {spread.std:.{digits}f}"
-    count = f" (n={len(spread.values)})" if runs and len(spread.values) != runs else ""
-    return Cell(f"{spread.mean:.{digits}f}{count}", spread.mean, deviation=deviation)
+    count = f"n = {len(spread.values)}" if runs and len(spread.values) != runs else ""
+    return Cell(f"{spread.mean:.{digits}f}", spread.mean, deviation=" ".join(filter(None, (deviation, count))))
 
 
 def _paper_table(
@@ -286,7 +287,7 @@ def _prompt(model: dict[str, Any]) -> str:
     if not prompt:
         return "every weight trained" if model.get("parameters") == "full" else "none"
     shared = ", shared by the layers" if prompt.get("shared") else ""
-    return f"{prompt['length']} {prompt['kind'].replace('_', ' ')}{shared}"
+    return f"{prompt['length']} {_PROMPTS.get(prompt['kind'], prompt['kind'])}{shared}"
 
 
 def _plain(value: Any) -> str:

@@ -123,7 +123,7 @@ def test_systems_and_what_they_differ_in(systems):
     table = systems_table(systems)
     prompts = next(line for line in table.lines if line.cells[0].text == "prompts")
     assert [cell.text for cell in prompts.cells[2:]][:4] == [
-        "12 key value",
+        "12 key/value",
         "rows.csv, 7,680 triplets",
         "3 seeds",
         "55,296",
@@ -136,5 +136,6 @@ def test_systems_and_what_they_differ_in(systems):
 
 def test_a_figure_of_some_runs_says_of_how_many(systems):
     spread = systems[2].spread(lambda record: 1.0 if record.name.endswith("2") else None)
-    assert spread_cell(spread, 2, runs=3).text == "1.00 (n=1)"
+    cell = spread_cell(spread, 2, runs=3)
+    assert (cell.text, cell.deviation) == ("1.00", "n = 1")
     assert spread_cell(None, 2).text == "-"
