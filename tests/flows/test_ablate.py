@@ -1,0 +1,42 @@
+"""Values on their way through DVC's command line, whose grammar has brackets, quotes and commas of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from dvc.utils.hydra import apply_overrides
+from ruamel.yaml import YAML
+
+from cse.errors import CseError
+from flows.ablate import _hydra, _numbers
+
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.train_path", "a b's (x), {y}=z.csv"),
+        ("data.score_range", [0.0, 1.0]),
+        ("data.columns", ["first text", "second"]),
+        ("data.drop_duplicates", False),
+        ("prompt.dropout", None),
+        ("prompt.length", 7),
+        ("train.learning_rate", 5.0e-5),
+        ("template.text", 'This "{sentence}" means {mask} .'),
+    ],
+)
+def test_a_value_arrives_as_it_was(key, value, tmp_path):
+    params = Path(shutil.copy(PARAMS, tmp_path))
+    apply_overrides(params, [f"{key}={_hydra(value)}"])
+    group, name = key.split(".")
+    assert YAML(typ="safe").load(params)[group][name] == value
+
+
+def test_numbers():
+    assert _numbers("4,12,4, 0.5", "--values") == [4, 12, 0.5]
+    assert isinstance(_numbers("4", "--values")[0], int)
+    with pytest.raises(CseError, match="--seeds x: write numbers with commas between, for instance 4,12,20"):
+        _numbers("x", "--seeds")
