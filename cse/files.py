@@ -59,8 +59,13 @@ def publish_file(path: Path) -> Iterator[Path]:
 
 
 def write_rounded_json(path: Path, tree: Any) -> None:
-    """Write JSON with numbers to four decimals."""
-    rounded = json.loads(json.dumps(tree), parse_float=lambda digits: round(float(digits), 4))
+    """Write JSON with numbers to four decimals, and small ones (learning rates, L2 values) to four digits."""
+
+    def rounded_number(digits: str) -> float:
+        number = float(digits)
+        return round(number, 4) if abs(number) >= 0.1 else float(f"{number:.4g}")
+
+    rounded = json.loads(json.dumps(tree), parse_float=rounded_number)
     path.write_text(json.dumps(rounded, indent=2) + "\n", encoding="utf-8")
 
 

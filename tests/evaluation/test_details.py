@@ -93,6 +93,14 @@ def test_a_record_comes_back(written):
     assert record.table("nothing.csv") == []
 
 
+def test_small_numbers_of_settings_survive(written, tmp_path):
+    _, results = written
+    (tmp_path / "small").mkdir()
+    model = {"kind": "checkpoint", "facts": {"settings": {"train": {"learning_rate": 5e-5, "weight_decay": 0.0}}}}
+    write_record(tmp_path / "small", "small", results, model=model, environment={})
+    assert read_record(tmp_path / "small").model == model
+
+
 def test_broken_records_are_one_line(written, tmp_path):
     folder, _ = written
     with pytest.raises(CseError, match=r"no record.json in it; `cse evaluate MODEL --out FOLDER` writes one"):
