@@ -114,12 +114,13 @@ D2CSE = ("objective.replaced_tokens.weight=0.005", "objective.replaced_tokens.ge
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "count"), [("margin", (), 10), ("prompt-type", (), 5), ("d2cse", D2CSE, 8)]
+    ("name", "more", "overrides", "count"),
+    [("margin", ("--values", "0,0.2"), (), 3), ("prompt-type", (), (), 5), ("d2cse", (), D2CSE, 8)],
 )
-def test_every_cell_of_the_other_ablations_trains_and_scores(name, overrides, count, tmp_path):
+def test_every_cell_of_the_other_ablations_trains_and_scores(name, more, overrides, count, tmp_path):
     workspace = tiny_clone(tmp_path / "work")
     options = [part for override in overrides for part in ("-s", override)]
-    output = workspace.run(*COMMAND[:-1], name, *options)
+    output = workspace.run(*COMMAND[:-1], name, *more, *options)
     tree = json.loads((workspace.folder / f"data/ablations/{name}/cells.json").read_text(encoding="utf-8"))
     assert len(tree["cells"]) == count
     scores = [cell["runs"]["42"]["mean of 1 task"] for cell in tree["cells"]]
