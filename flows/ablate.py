@@ -32,6 +32,10 @@ from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import DvcError, run_dvc
 
 _ALWAYS = {"evaluation.compare_backbone": False}  # the same for every cell
+_PATHS = (
+    "data.train_path", "data.dev_path", "data.evaluation_path", "data.cxc_path",
+    "backbone.name", "objective.replaced_tokens.generator", "prompt.init_checkpoint",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
     base = parse_overrides(overrides)
     settings = load_settings(PARAMS_FILE, base)
     root = _root()
+    base |= _paths_left_behind(settings, root)
     cells = grid.grid(settings, None if values is None else _numbers(values, "--values"))
     wanted = _numbers(seeds, "--seeds")
     # every cell once before the next seed: a picture is there early
@@ -187,6 +192,21 @@ def _write(
             (target / f"{grid.name}.svg").write_text(picture.svg, encoding="utf-8")
             (target / f"{grid.name}.png").write_bytes(picture.png)
             (target / f"{grid.name}.csv").write_text(picture.data, encoding="utf-8")
+
+
+def _paths_left_behind(settings: Settings, root: Path) -> dict[str, str]:
+    """Return absolute paths of what a copy of the repository would not have: neither git nor DVC knows it."""
+    values = flatten(settings.model_dump())
+    found = {}
+    for key in _PATHS:
+        path = root / str(values[key] or "")
+        if not values[key] or not path.exists() or Path(values[key]).is_absolute():
+            continue
+        outside = not path.resolve().is_relative_to(root.resolve())
+        by_dvc = path.with_name(f"{path.name}.dvc").exists() or any(path.glob("*.dvc"))
+        if outside or (not by_dvc and _git(root, "ls-files", "--others", "--", str(values[key]))):
+            found[key] = str(path.resolve())
+    return found
 
 
 def _source(settings: Settings) -> str:

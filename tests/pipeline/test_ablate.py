@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,18 @@ def test_an_experiment_can_be_applied_and_reproduced(tmp_path):
     assert {key: value for key, value in expected.items() if key != "dev"} == metrics["trained"]
     assert "length: 3" in (workspace.folder / "params.yaml").read_text(encoding="utf-8")
     assert "didn't change, skipping" in workspace.dvc("repro")
+
+
+def test_data_that_git_and_dvc_do_not_know_are_read_where_they_lie(tmp_path):
+    workspace = tiny_clone(tmp_path / "work")
+    (workspace.folder / "data/raw/train/rows.csv").rename(tmp_path / "outside.csv")
+    workspace.set({"data.train_path": "../outside.csv"})
+    workspace.commit()
+    params = (workspace.folder / "params.yaml").read_bytes()
+    shutil.copytree(workspace.folder / "backbone", workspace.folder / "other")  # not committed
+    workspace.run(*COMMAND, "--values", "3", "-s", "backbone.name=other")
+    assert set(cells(workspace)["prompt length 3"]) == {"42"}
+    assert (workspace.folder / "params.yaml").read_bytes() == params
 
 
 def test_a_cell_that_fails_costs_no_other_and_says_why(tmp_path):
