@@ -129,7 +129,7 @@ def _execute(run: Run, root: Path, again: bool) -> str:
         options.append("--force")
     log = _log(run, root)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as stream:
+    with log.open("w", encoding="utf-8", buffering=1) as stream:  # can be followed while the cell runs
         run_dvc(
             ["exp", "run", "--temp", "--name", run.name, *options],
             root,
