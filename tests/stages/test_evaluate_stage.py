@@ -1,0 +1,79 @@
+"""Stage ``evaluate``: whatever ``evaluation.measures`` names, as metrics, records and the data of plots."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cse.data.cxc import read_cxc
+from cse.data.store import REPORT_FILE, TASKS_FILE, write_pairs
+from cse.data.suite import SuiteData
+from cse.data.suite_store import write_suite
+from cse.data.transfer import TransferTask
+from cse.evaluation.record import read_record
+from cse.report.systems import find_records, group
+from cse.stages.evaluate import evaluate_stage
+from cse.stages.train import train_stage
+from tests.conftest import WORDS
+from tests.evaluation.test_cxc import make_rows, write
+from tests.evaluation.test_sts import make_task
+from tests.evaluation.test_transfer import part
+
+
+def known(text: str) -> str:
+    """The same text always as the same words of the tiny vocabulary."""
+    rng = np.random.default_rng([*text.encode()])
+    return " ".join(rng.choice(WORDS, 6))
+
+
+def in_known_words(pairs):
+    first, second = ([known(text) for text in side] for side in (pairs.sentence1, pairs.sentence2))
+    return dataclasses.replace(pairs, sentence1=first, sentence2=second)
+
+
+@pytest.fixture
+def suite(tmp_path) -> SuiteData:
+    names = enumerate(("train", "test"))
+    splits = {split: in_known_words(make_task(f"STS-B {split}", {"news": 30}, seed=i)) for i, split in names}
+    splits["test"].score[:3] = 5
+    return SuiteData(
+        sts=[in_known_words(make_task("STS12", {"one": 20})), dataclasses.replace(splits["test"], name="STS-B")],
+        stsb=splits,
+        transfer=[TransferTask("CR", part(60, 2))],
+        cxc=in_known_words(read_cxc(write(tmp_path / "cxc.csv", make_rows()))),
+        missing=["TREC (TREC/train_5500.label)"],
+    )
+
+
+def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, capsys):
+    prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
+    write_pairs(prepared / TASKS_FILE, suite.sts)
+    write_suite(prepared, suite)
+    report = json.loads((prepared / REPORT_FILE).read_text(encoding="utf-8"))
+    report["evaluation"]["suite_missing"] = suite.missing
+    (prepared / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")
+    measures = ["sts", "cxc", "transfer", "retrieval", "space"]
+    chosen = settings({"evaluation.measures": measures, "train.parameters": "none", "prompt.kind": "none",
+                       "prompt.length": 0, "pooler.kind": "mean"})  # fmt: skip
+    outputs = {"checkpoint": tmp_path / "checkpoint", "plots": tmp_path / "plots"}
+    train_stage(
+        chosen, prepared=prepared, corrupted=tmp_path / "none", metrics=tmp_path / "train.json",
+        scratch=tmp_path / "scratch", **outputs,
+    )  # fmt: skip
+    evaluate_stage(
+        chosen, prepared=prepared, metrics=tmp_path / "evaluation.json", records=tmp_path / "records", **outputs
+    )
+    found = json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))["trained"]
+    assert {"STS12", "STS-B", "CxC-STS", "CR (accuracy)", "recall@1", "alignment", "uniformity"} <= set(found)
+    assert not any(name.startswith("Avg.") for name in found)
+    record = read_record(tmp_path / "records/trained")
+    assert record.scores["cxc"]["mean"] == pytest.approx(found["CxC-STS"], abs=1e-3)
+    assert record.scores["missing"] == suite.missing
+    curves = (tmp_path / "plots/density.csv").read_text(encoding="utf-8").splitlines()
+    assert {line.split(",")[0] for line in curves[1:]} == {"trained", "backbone"}
+    assert [system.name for system in group(find_records([tmp_path / "records"]))] == ["backbone", "trained"]
+    assert "not measured: TREC (TREC/train_5500.label)" in capsys.readouterr().out
