@@ -52,7 +52,7 @@ def test_repro_makes_everything(finished):
     assert list(stages) == list(STAGES)
     for name in OUTPUTS:
         assert finished.bytes_of(name)
-    assert len([out for stage in stages.values() for out in stage["outs"]]) == 9
+    assert len([out for stage in stages.values() for out in stage["outs"]]) == 11
     assert finished.leftovers() == []
     assert not list((finished.folder / ".cse/resume").iterdir()), "the state of a finished run is removed"
 
@@ -155,10 +155,10 @@ def test_metrics_and_plots(copy, tmp_path):
     for verb in (["show"], ["diff", "HEAD"]):
         copy.dvc("plots", *verb, "--out", str(tmp_path / "html"))
         html = (tmp_path / "html/index.html").read_text(encoding="utf-8")
-        for title in ("Training loss", "Dev Spearman", "Spearman by task"):
+        for title in ("Training loss", "Dev Spearman", "Spearman by task", "Cosine density by gold similarity"):
             assert title in html, verb
         specs = [json.loads(text) for text in re.findall(r"var spec = (\{.*\});", html)]
-        assert len(specs) == 3
+        assert len(specs) == 4
         assert all(spec["data"]["values"] for spec in specs)
         assert "<DVC_METRIC" not in html
     bars = next(spec for spec in specs if spec["title"]["text"] == "Spearman by task")
@@ -167,6 +167,9 @@ def test_metrics_and_plots(copy, tmp_path):
     assert {(row["rev"], row["model"]) for row in bars["data"]["values"]} == {
         ("HEAD", "trained"), ("HEAD", "backbone"), ("workspace", "trained"),
     }  # fmt: skip
+    density = next(spec for spec in specs if "density" in spec["title"]["text"])
+    assert {row["rev"] for row in density["data"]["values"]} == {"HEAD", "workspace"}
+    assert {"cosine", "density", "group", "model"} <= set(density["data"]["values"][0])
 
 
 def test_an_experiment_leaves_metrics(copy):
