@@ -12,7 +12,6 @@ import json
 import re
 import signal
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,13 +28,10 @@ from cse.settings import Settings, load_settings
 from cse.settings.ablations import Cell, Grid, ablation_names, load_ablation
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
-from flows.processes import DvcError, run_dvc
+from flows.processes import CommandError, run_dvc
+from flows.repository import experiment, git, paths_left_behind
 
 _ALWAYS = {"evaluation.compare_backbone": False}  # the same for every cell
-_PATHS = (
-    "data.train_path", "data.dev_path", "data.evaluation_path", "data.cxc_path",
-    "backbone.name", "objective.replaced_tokens.generator", "prompt.init_checkpoint",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
     base = parse_overrides(overrides)
     settings = load_settings(PARAMS_FILE, base)
     root = _root()
-    base |= _paths_left_behind(settings, root)
+    base |= paths_left_behind(settings, root)
     cells = grid.grid(settings, None if values is None else _numbers(values, "--values"))
     wanted = _numbers(seeds, "--seeds")
     # every cell once before the next seed: a picture is there early
@@ -88,11 +84,11 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
     with tqdm(runs, unit="cell", disable=not sys.stderr.isatty()) as bar:
         for run in bar:
             bar.set_description(f"{run.cell.label}, seed {run.seed}")
-            revision = None if again else _experiment(run.name, root)
+            revision = None if again else experiment(run.name, root)
             if revision is None:
                 try:
                     revision = _execute(run, root, again)
-                except DvcError as error:
+                except CommandError as error:
                     failed[run.name] = next((line for line in error.last_lines if "error:" in line), str(error))
                     continue
             found[run.name] = _scores(revision, root)
@@ -113,7 +109,7 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
 def _run(grid: Grid, cell: Cell, seed: float, base: dict[str, Any], root: Path) -> Run:
     changes = {**_ALWAYS, **base, **cell.changes, "train.seed": seed}
     whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses what the key does not take
-    state = json.dumps(whole, sort_keys=True) + _git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")
+    state = json.dumps(whole, sort_keys=True) + git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")
     label = re.sub(r"[^a-z0-9.]+", "-", cell.label.lower()).strip("-.")
     return Run(
         cell, int(seed), changes, f"{grid.name}-{label}-s{seed}-{hashlib.sha256(state.encode()).hexdigest()[:8]}"
@@ -136,18 +132,10 @@ def _execute(run: Run, root: Path, again: bool) -> str:
             lambda line: stream.write(f"{line}\n"),
             {SCRATCH_VARIABLE: str((root / SCRATCH).resolve())},
         )
-    revision = _experiment(run.name, root)
+    revision = experiment(run.name, root)
     if revision is None:
-        raise DvcError(0, [f"error: DVC made no experiment {run.name}; see {log}"])
+        raise CommandError("dvc", 0, [f"error: DVC made no experiment {run.name}; see {log}"])
     return revision
-
-
-def _experiment(name: str, root: Path) -> str | None:
-    """Return the revision of an experiment on top of this commit, or None where there is none of this name."""
-    head = _git(root, "rev-parse", "HEAD").strip()
-    return (
-        _git(root, "for-each-ref", "--format=%(objectname)", f"refs/exps/{head[:2]}/{head[2:]}/{name}").strip() or None
-    )
 
 
 def _scores(revision: str, root: Path) -> dict[str, float]:
@@ -192,21 +180,6 @@ def _write(
             (target / f"{grid.name}.svg").write_text(picture.svg, encoding="utf-8")
             (target / f"{grid.name}.png").write_bytes(picture.png)
             (target / f"{grid.name}.csv").write_text(picture.data, encoding="utf-8")
-
-
-def _paths_left_behind(settings: Settings, root: Path) -> dict[str, str]:
-    """Return absolute paths of what a copy of the repository would not have: neither git nor DVC knows it."""
-    values = flatten(settings.model_dump())
-    found = {}
-    for key in _PATHS:
-        path = root / str(values[key] or "")
-        if not values[key] or not path.exists() or Path(values[key]).is_absolute():
-            continue
-        outside = not path.resolve().is_relative_to(root.resolve())
-        by_dvc = path.with_name(f"{path.name}.dvc").exists() or any(path.glob("*.dvc"))
-        if outside or (not by_dvc and _git(root, "ls-files", "--others", "--", str(values[key]))):
-            found[key] = str(path.resolve())
-    return found
 
 
 def _source(settings: Settings) -> str:
@@ -274,7 +247,7 @@ def _log(run: Run, root: Path) -> Path:
 
 def _show(revision: str, file: str, root: Path) -> dict[str, Any]:
     try:
-        tree: dict[str, Any] = json.loads(_git(root, "show", f"{revision}:{file}"))
+        tree: dict[str, Any] = json.loads(git(root, "show", f"{revision}:{file}"))
     except (ValueError, CseError):
         return {}
     return tree
@@ -285,14 +258,6 @@ def _root() -> Path:
     if not (here / "dvc.yaml").is_file() or not (here / ".dvc").is_dir():
         raise CseError(f"{here}: no dvc.yaml and .dvc here; run `cse ablate` in the project's folder")
     return here
-
-
-def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise CseError(f"git {arguments[0]}: {reason}; experiments need a git repository with a commit")
-    return done.stdout
 
 
 def _say(line: str) -> None:

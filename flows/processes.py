@@ -1,4 +1,4 @@
-"""DVC as a child process: its lines as they come, and nothing left running when the parent is stopped."""
+"""Child processes: their lines as they come, and nothing left running when the parent is stopped."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ GRACE_SECONDS = 30.0  # for a stage to save its state after SIGTERM
 LAST_LINES = 15
 
 
-class DvcError(RuntimeError):
-    """DVC or a stage that it ran failed.
+class CommandError(RuntimeError):
+    """A command, or a stage that it ran, failed.
 
     Attributes:
         code: its exit code.
         last_lines: the end of what it wrote.
     """
 
-    def __init__(self, code: int, last_lines: Sequence[str]) -> None:
-        super().__init__(f"dvc returned {code}")
+    def __init__(self, name: str, code: int, last_lines: Sequence[str]) -> None:
+        super().__init__(f"{name} returned {code}")
         self.code = code
         self.last_lines = list(last_lines)
 
@@ -36,7 +36,7 @@ def run_dvc(
     each_line: Callable[[str], object],
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run DVC and hand on each line that it or a stage writes; stages find this Python first.
+    """Run DVC, waiting for its lock, and hand on each line that it or a stage writes.
 
     Args:
         arguments: after ``dvc --wait-for-lock``.
@@ -45,12 +45,28 @@ def run_dvc(
         environment: variables beside those of this process.
 
     Raises:
-        DvcError: an exit code other than 0.
+        CommandError: an exit code other than 0.
     """
+    _run("dvc", ["-m", "dvc", "--wait-for-lock", *arguments], root, each_line, environment)
+
+
+def run_cse(arguments: Sequence[str], root: Path, each_line: Callable[[str], object]) -> None:
+    """Run a command of ``cse`` as ``run_dvc`` runs DVC."""
+    _run("cse", ["-m", "cse.cli", *arguments], root, each_line, None)
+
+
+def _run(
+    name: str,
+    arguments: Sequence[str],
+    root: Path,
+    each_line: Callable[[str], object],
+    environment: Mapping[str, str] | None,
+) -> None:
+    # stages find this Python first
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     # no session of its own: a Prefect worker ends the process group of a cancelled run
     process = subprocess.Popen(
-        [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments],
+        [sys.executable, *arguments],
         cwd=root,
         env=os.environ | {"PATH": path} | dict(environment or {}),
         stdin=subprocess.DEVNULL,
@@ -76,7 +92,7 @@ def run_dvc(
         process.wait()
         raise
     if code:
-        raise DvcError(code, last)
+        raise CommandError(name, code, last)
 
 
 def end(pid: int) -> None:

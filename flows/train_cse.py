@@ -1,64 +1,255 @@
 """Flow ``train-cse``: one task per stage of ``dvc.yaml``, in the order of DVC's graph.
 
-DVC is the cache and decides what has to run; a stage added to ``dvc.yaml`` is a task of the next run.
-``python -m flows.train_cse`` runs the flow here, in the DVC repository around the working folder.
+DVC is the cache and decides what has to run; a stage added to ``dvc.yaml`` is a task of the next run. A run without
+changes of settings works in the project's folder, as ``dvc repro`` does, and leaves the same ``dvc.lock``. A run with
+changes works in a throwaway clone and leaves a DVC experiment: the folder stays as it was.
+
+``python -m flows.train_cse`` (or ``cse flow train``) runs the flow here, without a server.
 """
 
 from __future__ import annotations
 
-import signal
-import sys
-from graphlib import TopologicalSorter
+import re
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, Literal
 
-from dvc.repo import Repo  # type: ignore[import-untyped]
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
 
-from flows.processes import DvcError, run_dvc
+from cse.errors import CseError
+from cse.settings import PARAMS_FILE, Settings
+from cse.settings.tree import DataSettings
+from flows.artifacts import Summary, publish, read_scores
+from flows.parameters import Overrides, Preset, Sweep, changes_of, settings_with, write_settings
+from flows.registry import assign, fetch_tags, judge_model, push_tags, register
+from flows.repository import (
+    check_no_conflict,
+    experiment_ref,
+    find_root,
+    git,
+    paths_left_behind,
+    stages_in_order,
+    uncommitted,
+)
+from flows.stages import pull_data, push_data, raise_for, run_stage
+from flows.sweep import run_sweep
+from flows.workspace import Workspace, in_place, keep_as_experiment, snapshot, throwaway_clone
 
-
-class StageError(RuntimeError):
-    """A stage failed; the message ends with the last lines that it wrote."""
-
-
-def stages_in_order(root: Path) -> list[str]:
-    """Return the names of the stages of ``dvc.yaml``, each after those that it depends on."""
-    with Repo(str(root)) as repo:
-        graph = repo.index.graph
-        ours = {s: s.addressing for s in graph if getattr(s, "path_in_repo", "") == "dvc.yaml"}
-        # DVC keeps stages in a set; sorted by name they come in the same order every time
-        before = {s: sorted(graph.successors(s), key=str) for s in sorted(graph, key=str)}
-        return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
-
-
-@task(task_run_name="{stage}", cache_policy=NO_CACHE)
-def run_stage(stage: str, root: Path) -> None:
-    """Bring one stage up to date and copy what it says into the run's log.
-
-    Raises:
-        StageError: DVC or the stage failed.
-    """
-    log = get_run_logger()
-    try:
-        run_dvc(["repro", "--single-item", stage], root, lambda line: log.info("%s", line))
-    except DvcError as error:
-        lines = "\n".join(error.last_lines)
-        raise StageError(f"stage {stage!r} failed ({error}); its last lines:\n{lines}") from None
+MOST_ATTEMPTS = 5  # of one flow run: a worker that is lost each time is no accident
+REFUSED = "Refused"
 
 
 @flow(name="train-cse")
-def train_cse() -> None:
-    """Run every stage that is out of date: prepare, train, evaluate, export and whatever ``dvc.yaml`` adds."""
-    root = Path(Repo.find_root())
-    for stage in stages_in_order(root):
-        run_stage(stage, root)
+def train_cse(
+    preset: Preset | None = None,
+    overrides: Overrides = {},  # noqa: B006 - Prefect shows the default in its form; it is never changed
+    data: DataSettings | None = None,
+    sweep: Sweep | None = None,
+    workspace: Literal["auto", "clone"] = "auto",
+    pull: bool = False,
+    push: bool = False,
+    promote: Literal["no", "register", "promote"] = "no",
+) -> State[Any]:
+    """Bring every stage up to date: prepare, train, evaluate, export, and whatever else dvc.yaml has.
+
+    Args:
+        preset: a system of the literature (`cse preset list`) in the place of the system in params.yaml.
+        overrides: settings of this run alone, by dotted key: `{"train.learning_rate": 0.02, "prompt.length": 16}`.
+        data: another source of text; keys that are left out stay as in params.yaml.
+        sweep: values to try, by dotted key: `{"train.learning_rate": [0.01, 0.03]}`. Every combination is trained, the
+            one with the best dev score goes on.
+        workspace: `auto` works in the project's folder where no setting is changed, else in a throwaway clone whose
+            result is a DVC experiment; `clone` always takes a clone.
+        pull: fetch data and earlier results from the DVC remote first.
+        push: send data, checkpoint and bundle to the DVC remote; the experiment of a clone goes to git's origin.
+        promote: give the result a version (`register`), and put it in service if it passes the gate (`promote`).
+    """
+    name = flow_run.get_name() or "run"
+    summary = Summary(name, Path.cwd(), preset=preset)
+    try:
+        _check_attempts()
+        root = find_root()
+        check_no_conflict(root)
+        changes = changes_of(data, overrides)
+        settings, changed = settings_with(root / PARAMS_FILE, preset, changes)
+        if changed or workspace == "clone" or sweep:
+            changes |= {key: path for key, path in paths_left_behind(settings, root).items() if key not in changes}
+        _say_uncommitted(root)
+        with _place(root, name, in_clone=changed or workspace == "clone" or sweep is not None) as place:
+            summary.folder = place.folder
+            summary.before = read_scores(place.folder)
+            try:
+                message = _work(place, summary, preset, changes, sweep, pull, push, promote)
+            except CseError as error:
+                summary.reason = str(error)
+                raise
+            finally:
+                publish(summary)
+    except CseError as error:
+        return Failed(message=str(error))
+    return Completed(name=REFUSED, message=message) if summary.reason else Completed(message=message)
+
+
+def _work(
+    place: Workspace,
+    summary: Summary,
+    preset: str | None,
+    changes: dict[str, Any],
+    sweep: Mapping[str, list[Any]] | None,
+    pull: bool,
+    push: bool,
+    promote: str,
+) -> str:
+    """Do all of it in a workspace and return the run's last message."""
+    settings = _settle(place, summary, preset, changes)
+    if pull:
+        raise_for(pull_data(place, return_state=True))
+    if sweep:
+        best = run_sweep(place, sweep, lambda stage: _run(place, stage, summary, pull))
+        summary.facts["Best setting of the sweep"] = ", ".join(f"`{key}` {value}" for key, value in best.items())
+        settings = _settle(place, summary, preset, changes | best)
+    for stage in stages_in_order(place.folder):
+        _run(place, stage, summary, pull)
+    scores = read_scores(place.folder)
+    said = [f"dev {scores['dev']:.2f}"] if "dev" in scores else []
+    summary.facts |= _facts(place)
+    revision = None
+    if not place.in_place:
+        revision = keep_as_experiment(place, summary.flow_run)
+        summary.facts["DVC experiment"] = f"`{summary.flow_run}`; take it over with `dvc exp apply {summary.flow_run}`"
+        said.append(f"experiment {summary.flow_run}")
+    if push:
+        raise_for(push_data(place, return_state=True))
+        summary.facts["Pushed"] = "data, checkpoint and bundle to the DVC remote"
+        if revision is not None:
+            _push_experiment(place, summary)
+    if promote != "no":
+        said.append(_register(place, summary, revision, settings, promote == "promote", push))
+    return "; ".join(said) or "up to date"
+
+
+def _settle(place: Workspace, summary: Summary, preset: str | None, changes: dict[str, Any]) -> Settings:
+    """Write the settings of this run into the clone, note what they change, and return them."""
+    settings, _ = settings_with(place.folder / PARAMS_FILE, preset, changes)
+    if not place.in_place:
+        changed = write_settings(place.folder / PARAMS_FILE, preset, changes)
+        summary.changes = {**summary.changes, **changed}
+    return settings
+
+
+def _run(place: Workspace, stage: str, summary: Summary, pull: bool) -> None:
+    started = time.monotonic()
+    state = run_stage.with_options(name=stage)(stage, place, pull, return_state=True)
+    summary.stages.append((stage, state.name or "?", time.monotonic() - started))
+    raise_for(state)
+
+
+def _place(root: Path, name: str, in_clone: bool) -> AbstractContextManager[Workspace]:
+    return throwaway_clone(root, name) if in_clone else in_place(root, name, get_run_logger().warning)
+
+
+def _check_attempts() -> None:
+    if (flow_run.get_run_count() or 0) > MOST_ATTEMPTS:
+        raise CseError(
+            f"given up after {MOST_ATTEMPTS} attempts, each of which was lost; see the worker's log and the machine's "
+            "memory, then start a new run: it goes on from the last saved state"
+        )
+
+
+def _say_uncommitted(root: Path) -> None:
+    files = [file for file in uncommitted(root) if file != "dvc.lock" and not file.startswith("data/")]
+    if files:
+        get_run_logger().warning(
+            "uncommitted changes take part in this run: %s%s", ", ".join(files[:5]), ", ..." if len(files) > 5 else ""
+        )
+
+
+def _facts(place: Workspace) -> dict[str, str]:
+    """Return what the results are, by hash."""
+    from ruamel.yaml import YAML
+
+    facts = {"Commit": _commit_link(place.source)}
+    dirty = uncommitted(place.source)
+    if dirty:
+        facts["Commit"] += f" with uncommitted changes of {', '.join(f'`{file}`' for file in dirty[:5])}"
+    lock = place.folder / "dvc.lock"
+    tree = YAML(typ="safe", pure=True).load(lock.read_text(encoding="utf-8")) if lock.is_file() else {}
+    for stage in tree.get("stages", {}).values():
+        for out in stage.get("outs", ()):
+            if out["path"] in ("data/prepared", "data/checkpoint", "data/bundle"):
+                facts[f"`{out['path']}`"] = f"md5 `{out['md5']}`"
+    return facts
+
+
+def _commit_link(root: Path) -> str:
+    """Return the commit, with its address where git's origin has pages."""
+    revision = git(root, "rev-parse", "HEAD")
+    origin = git(root, "remote", "get-url", "origin") if "origin" in git(root, "remote").splitlines() else ""
+    page = re.match(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?$", origin)
+    return f"[`{revision[:12]}`](https://{page[1]}/{page[2]}/commit/{revision})" if page else f"`{revision[:12]}`"
+
+
+def _push_experiment(place: Workspace, summary: Summary) -> None:
+    """Send the experiment to the origin of the tree that the clone was made from, where it has one."""
+    if "origin" not in git(place.source, "remote").splitlines():
+        return
+    reference = experiment_ref(summary.flow_run, place.source)
+    git(place.source, "push", "--quiet", "origin", f"+{reference}:{reference}")
+    summary.facts["Elsewhere"] = f"`dvc exp pull origin {summary.flow_run}`, then `dvc exp apply {summary.flow_run}`"
+
+
+def _register(
+    place: Workspace, summary: Summary, revision: str | None, settings: Settings, promote: bool, push: bool
+) -> str:
+    state = give_version(
+        place, revision, settings, promote, push, f"train-cse run {summary.flow_run}", return_state=True
+    )
+    raise_for(state)
+    message = state.message or ""
+    summary.facts["Registry"] = message
+    if state.name == REFUSED:
+        summary.reason = message
+    return message
+
+
+@task(task_run_name="register", cache_policy=NO_CACHE)
+def give_version(
+    place: Workspace, revision: str | None, settings: Settings, promote: bool, push: bool, message: str
+) -> State[Any]:
+    """Register the result as the next version and, where asked for, put it in service if the gate lets it.
+
+    Returns:
+        Completed, named ``Refused`` with the reason where the gate does not; Failed where git or GTO refused.
+    """
+    root, wanted = place.source, settings.promotion
+    try:
+        if push:
+            fetch_tags(root)
+        model = register(root, wanted.name, revision or snapshot(root, message), message)
+        if push:
+            push_tags(root, model.tag)
+        if not promote:
+            return Completed(message=f"registered {model.tag}")
+        verdict = judge_model(root, model, settings)
+        if not verdict.passed:
+            reasons = "; ".join(verdict.reasons)
+            return Completed(name=REFUSED, message=f"{model.tag} not promoted to {wanted.stage}: {reasons}")
+        tag = assign(root, model, wanted.stage)
+        if push:
+            push_tags(root, tag)
+    except CseError as error:
+        return Failed(message=f"register: {error}")
+    against = "" if verdict.promoted_dev is None else f" (dev {verdict.dev:.2f} against {verdict.promoted_dev:.2f})"
+    return Completed(message=f"promoted {model.tag} to {wanted.stage}{against}")
 
 
 if __name__ == "__main__":
-    # Prefect hands SIGTERM on when the flow has ended; leaving in order is what stops its temporary server
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        train_cse()
-    except StageError as error:
-        sys.exit(f"error: {error}")
+    from flows.commands import train_here
+
+    train_here()

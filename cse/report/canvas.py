@@ -17,6 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 INK = "#22262b"  # words and axes
+# told apart by colour-blind readers (Okabe and Ito 2008); curves differ in their dashes too
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#7B5CC4")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 _STYLE: Any = {
     "svg.fonttype": "none",  # words stay words: they can be searched and take the page's font
     "font.family": "sans-serif",

@@ -1,7 +1,4 @@
-"""Pictures of the report, each with the data behind it.
-
-Colours are told apart by colour-blind readers (Okabe and Ito 2008); curves differ in their dashes too.
-"""
+"""Pictures of the report, each with the data behind it."""
 
 from __future__ import annotations
 
@@ -17,13 +14,11 @@ from matplotlib.lines import Line2D
 from cse.evaluation.density import ALL
 from cse.evaluation.record import DENSITY_FILE, PROJECTION_FILE, Record
 from cse.report.ablations import Ablation
-from cse.report.canvas import INK, Picture, canvas, panels
+from cse.report.canvas import COLOURS, DASHES, INK, Picture, canvas, panels
 from cse.report.figures import cxc_mean, sts_average
 from cse.report.systems import Spread, System
 from cse.settings.published import rows
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#7B5CC4")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # unlike to alike; seen on white and on black
 MOST_PANELS = 9
 

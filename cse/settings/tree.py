@@ -425,6 +425,22 @@ class ExportSettings(Group):
     sentences: Positive = Field(256, description="Sentences of the evaluation data used in the parity check.")
 
 
+class PromotionSettings(Group):
+    """Versions and stages of models, and what a new one has to hold up to."""
+
+    name: str = Field(
+        "sentence-encoder",
+        pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$",
+        description="Name of the model in the registry; as under `artifacts` in dvc.yaml.",
+    )
+    stage: str = Field(
+        "production", pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="Stage that a promoted model takes."
+    )
+    dev_tolerance: NonNegative = Field(
+        0.5, description="Points of dev Spearman * 100 by which a promoted model may be worse than the one before."
+    )
+
+
 class Settings(Group):
     """Everything ``params.yaml`` holds."""
 
@@ -439,6 +455,7 @@ class Settings(Group):
     train: TrainSettings = TrainSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     export: ExportSettings = ExportSettings()
+    promotion: PromotionSettings = PromotionSettings()
 
     @model_validator(mode="after")
     def _check(self) -> Settings:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from cse.errors import CseError, Interrupted, describe_os_error
+from cse.errors import CseError, Interrupted, OfflineError, describe_os_error
 from cse.settings import Settings, load_settings
 
 PREPARED = Path("data/prepared")
@@ -24,15 +24,18 @@ REPORT = Path("data/report")
 BUNDLE = Path("data/bundle")
 # what a killed run goes on from; a run in a throwaway copy of the repository is told to use its owner's
 SCRATCH_VARIABLE = "CSE_SCRATCH"
-SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse"))
+SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse")).expanduser()
 
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were made
 
 DEBUG_VARIABLE = "CSE_DEBUG"
+MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
 
 
 def run_safely(work: Callable[[], None]) -> int:
     """Run ``work`` and return an exit code: 0, 2 for a mistake of the user's (one line), 128 + n for a signal.
+
+    75 (one line too) where the same command may succeed later: a hub that could not be reached.
 
     With ``CSE_DEBUG=1`` in the environment the trace is shown too.
     """
@@ -49,7 +52,7 @@ def run_safely(work: Callable[[], None]) -> int:
             traceback.print_exc()
         line = describe_os_error(error) if isinstance(error, OSError) else " ".join(str(error).split())
         click.echo(f"error: {line}", err=True)
-        return 2
+        return TRY_LATER if isinstance(error, OfflineError) else MISTAKE
     return 0
 
 

@@ -31,7 +31,7 @@ def export_stage(
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle."""
     # the pipeline's own checkpoint is never looked up on the hub
     encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
-    sentences = _sentences(PreparedData(prepared), settings.export.sentences)
+    sentences = sentences_for_parity(PreparedData(prepared), settings.export.sentences)
     options = settings.export
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
     with write_bundle(encoder, bundle, normalize=options.normalize, metrics=scores) as draft:
@@ -44,7 +44,7 @@ def export_stage(
     )
 
 
-def _sentences(data: PreparedData, count: int) -> list[str]:
+def sentences_for_parity(data: PreparedData, count: int) -> list[str]:
     """Return up to ``count`` sentences of the evaluation data, else of the training rows."""
     found = dict.fromkeys(text for task in data.tasks for text in (*task.sentence1, *task.sentence2))
     if not found:

@@ -23,6 +23,7 @@ RAW = tuple(f"data/raw/{name}/README.md" for name in ("train", "dev", "evaluatio
 FILES = (
     "dvc.yaml",
     "params.yaml",
+    "prefect.yaml",
     ".dvc/config",
     ".dvc/.gitignore",
     ".dvcignore",

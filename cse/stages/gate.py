@@ -1,0 +1,77 @@
+"""May this model be promoted? Its bundle against the promoted one on the same dev pairs, and against torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cse.data.store import PreparedData
+from cse.errors import CseError
+from cse.evaluation.sts import dev_score
+from cse.export.parity import check_parity
+from cse.model.checkpoint import load_checkpoint
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.settings import Settings
+from cse.stages.export import sentences_for_parity
+
+BATCH = 64  # sentences
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate found.
+
+    Attributes:
+        reasons: why the model is refused, one sentence each; empty where it may pass.
+        dev: Spearman * 100 of the candidate's bundle on the dev pairs; None without dev pairs.
+        promoted_dev: of the promoted bundle on the same pairs; None where there is none.
+        difference: largest difference of the candidate's bundle to torch; None where it is above the tolerance.
+    """
+
+    reasons: tuple[str, ...]
+    dev: float | None
+    promoted_dev: float | None
+    difference: float | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.reasons
+
+
+def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path, promoted: Path | None) -> Verdict:
+    """Compare a bundle with its checkpoint and with the promoted bundle, on the candidate's prepared data.
+
+    The promoted bundle is scored anew: dev pairs change, and scores on other pairs say nothing.
+
+    Args:
+        settings: ``promotion.dev_tolerance``, ``export.tolerance`` and ``export.sentences`` are used.
+        bundle: the candidate.
+        checkpoint: what it was exported from.
+        prepared: the data that it was trained on, with the dev pairs.
+        promoted: the bundle in service, or None.
+    """
+    data = PreparedData(prepared)
+    onnx = OnnxEncoder(bundle, provider=settings.export.provider)
+    reasons, difference = [], None
+    try:
+        sentences = sentences_for_parity(data, settings.export.sentences)
+        found = check_parity(load_checkpoint(checkpoint), onnx, sentences, tolerance=settings.export.tolerance)
+        difference = float(found["largest_difference"])
+    except CseError as error:
+        reasons.append(f"no parity with torch: {error}")
+    dev = before = None
+    if data.dev is not None:
+        dev = round(dev_score(onnx, data.dev, BATCH), 4)
+    if promoted is not None:
+        if data.dev is None or dev is None:
+            reasons.append("no dev pairs to compare it with the promoted model on; give data.dev_path")
+        else:
+            before = round(dev_score(OnnxEncoder(promoted, provider=settings.export.provider), data.dev, BATCH), 4)
+            tolerance = settings.promotion.dev_tolerance
+            if not dev >= before - tolerance:
+                reasons.append(
+                    f"dev Spearman {dev:.2f} is more than {tolerance:g} below the promoted model's {before:.2f} on the "
+                    "same pairs (promotion.dev_tolerance)"
+                )
+    return Verdict(tuple(reasons), dev, before, difference)

@@ -1,0 +1,186 @@
+"""What a person looks at in Prefect: a summary with pictures, a table of scores, progress while a stage runs.
+
+An artifact that cannot be written (the server is away) costs a warning and never the run.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from prefect import get_run_logger
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from cse.settings.document import yaml_value
+from cse.stages.common import METRICS, PLOTS
+
+SUMMARY, SCORES = "run-summary", "sts-scores"
+
+
+@dataclass
+class Summary:
+    """What there is to say about a run, filled while it goes on.
+
+    Attributes:
+        flow_run: its name.
+        folder: where its stages work.
+        changes: what was set for this run alone: ``{"train.epochs": (1, 3)}``.
+        preset: named for this run, or None.
+        before: scores that were there when it started, see ``read_scores``.
+        stages: ``(stage, state, seconds)`` in order.
+        facts: further lines, by their heads.
+        reason: why it failed, or what was refused; empty where all went well.
+    """
+
+    flow_run: str
+    folder: Path
+    changes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    preset: str | None = None
+    before: Mapping[str, float] = field(default_factory=dict)
+    stages: list[tuple[str, str, float]] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+def read_scores(folder: Path) -> dict[str, float]:
+    """Return the scores that lie in a project's folder: ``dev`` and ``MODEL TASK``, Spearman * 100."""
+    scores = {}
+    dev = _json(folder / METRICS / "train.json").get("dev_spearman")
+    if isinstance(dev, int | float):
+        scores["dev"] = float(dev)
+    for model, tasks in _json(folder / METRICS / "evaluation.json").items():
+        for task, score in tasks.items():
+            if isinstance(score, int | float) and "(" not in task:  # in brackets: other ways to put subsets together
+                scores[f"{model} {task}"] = float(score)
+    return scores
+
+
+def as_markdown(summary: Summary) -> str:
+    """Return the summary as Markdown."""
+    now = {} if summary.reason and not _finished(summary) else read_scores(summary.folder)
+    parts = [f"# {summary.flow_run}", _headline(summary, now)]
+    if summary.stages:
+        lines = [f"| {stage} | {state} | {seconds:.0f} s |" for stage, state, seconds in summary.stages]
+        parts.append("\n".join(["| stage | | |", "|---|---|---:|", *lines]))
+    if now:
+        lines = [
+            f"| {name} | {score:.2f} | {_against(score, summary.before.get(name))} |" for name, score in now.items()
+        ]
+        parts += ["## Scores", "\n".join(["| Spearman * 100 | this run | against before |", "|---|---:|---:|", *lines])]
+        parts += [f"![{title}]({address})" for title, address in _pictures(summary.folder)]
+    if summary.preset or summary.changes:
+        parts.append("## Set for this run")
+        if summary.preset:
+            parts.append(f"Preset `{summary.preset}`.")
+        lines = [f"| `{key}` | {yaml_value(was)} | {yaml_value(now)} |" for key, (was, now) in summary.changes.items()]
+        parts.append("\n".join(["| | params.yaml | this run |", "|---|---|---|", *lines]))
+    if summary.facts:
+        parts += ["## Where it is", "\n".join(f"- {head}: {text}" for head, text in summary.facts.items())]
+    return "\n\n".join(parts) + "\n"
+
+
+def publish(summary: Summary) -> None:
+    """Write the summary, and the table of scores, as artifacts of the flow run."""
+    rows = score_table(summary.folder)
+    if rows and _finished(summary):
+        _try(lambda: create_table_artifact(table=rows, key=SCORES, description="Spearman * 100 on the test sets"))
+    _try(lambda: create_markdown_artifact(markdown=as_markdown(summary), key=SUMMARY, description=summary.flow_run))
+
+
+def score_table(folder: Path) -> list[dict[str, Any]]:
+    """Return the scores of the stage ``evaluate``, a row a model, a column a task."""
+    tree = _json(folder / METRICS / "evaluation.json")
+    return [
+        {"model": model, **{task: round(score, 2) for task, score in tasks.items()}} for model, tasks in tree.items()
+    ]
+
+
+class Progress:
+    """A progress artifact, made with the first news; without news there is none."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self._artifact: UUID | None = None
+        self._failed = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def show(self, percent: float, line: str) -> None:
+        """Move the bar."""
+        if self._artifact is None and not self._failed:
+            made = _try(
+                lambda: create_progress_artifact(percent, key=f"{_key(self.stage)}-progress", description=self.stage)
+            )
+            self._artifact = made if isinstance(made, UUID) else None
+            self._failed = self._artifact is None  # one warning is enough
+        elif self._artifact is not None:
+            identity = self._artifact
+            if _try(lambda: update_progress_artifact(identity, progress=percent, description=line)) is None:
+                self._artifact, self._failed = None, True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the bar where it is."""
+
+
+def _finished(summary: Summary) -> bool:
+    return "evaluate" in [stage for stage, state, _ in summary.stages if state != "Failed"]
+
+
+def _headline(summary: Summary, now: Mapping[str, float]) -> str:
+    if summary.reason:
+        return f"**{summary.reason}**"
+    if "dev" not in now:
+        return "Finished."
+    before = summary.before.get("dev")
+    change = "" if before is None else f", {_against(now['dev'], before)} against the run before"
+    return f"Dev Spearman * 100: **{now['dev']:.2f}**{change}."
+
+
+def _against(score: float, before: float | None) -> str:
+    return "new" if before is None else f"{score - before:+.2f}"
+
+
+def _pictures(folder: Path) -> list[tuple[str, str]]:
+    """Return titles and pictures as data addresses: an artifact has no files beside it."""
+    from cse.report.run_pictures import draw_scores, draw_training
+
+    drawn = (draw_scores(folder / PLOTS / "sts.csv"), draw_training(folder / PLOTS / "train"))
+    return [
+        (picture.title, f"data:image/png;base64,{base64.b64encode(picture.png).decode()}")
+        for picture in drawn
+        if picture is not None
+    ]
+
+
+def _try(write: Callable[[], Any]) -> Any:
+    try:
+        return write()
+    except Exception as error:  # whatever the client raises: the work goes on
+        get_run_logger().warning("artifact not written: %s", str(error) or type(error).__name__)
+        return None
+
+
+def _key(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}

@@ -1,0 +1,175 @@
+"""``cse flow``: the flows from a terminal, here or through a Prefect server."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from cse.cli.options import parse_overrides, set_option
+from cse.errors import CseError
+from cse.stages.common import run_safely
+
+
+@click.group("flow")
+def flow_command() -> None:
+    """Run the pipeline as a Prefect flow: here, or through a server and its workers."""
+
+
+@flow_command.command(
+    "train",
+    epilog="\b\nExamples:\n  cse flow train\n  cse flow train --preset promcse-eh-minilm -s train.epochs=3 --push\n"
+    "  cse flow train --sweep train.learning_rate=[0.01,0.03] --sweep prompt.length=[8,16]",
+)
+@click.option("--preset", metavar="NAME", help="A system of the literature (`cse preset list`) for this run.")
+@set_option
+@click.option("--sweep", multiple=True, metavar="KEY=[V,...]", help="Values to try; the best on dev goes on.")
+@click.option("--clone", is_flag=True, help="Work in a throwaway clone even without changed settings.")
+@click.option("--pull", is_flag=True, help="Fetch data and results from the DVC remote first.")
+@click.option("--push", is_flag=True, help="Send the results to the DVC remote.")
+@click.option(
+    "--promote", type=click.Choice(["no", "register", "promote"]), default="no", show_default=True,
+    help="Give the result a version, and put it in service if it passes the gate.",
+)  # fmt: skip
+def train(
+    preset: str | None,
+    overrides: Sequence[str],
+    sweep: Sequence[str],
+    clone: bool,
+    pull: bool,
+    push: bool,
+    promote: str,
+) -> None:
+    """Run the flow train-cse here: without a server on a temporary one, else recorded on the server that is set.
+
+    Changed settings leave this folder as it is: the result is a DVC experiment (`dvc exp show`, `dvc exp apply`).
+    """
+    grid = parse_overrides(sweep)
+    for key, values in grid.items():
+        if not isinstance(values, list):
+            raise CseError(f"--sweep {key}: give a list of values, for instance {key}=[{values}]")
+    run_here(
+        preset=preset,
+        overrides=parse_overrides(overrides),
+        sweep=grid or None,
+        workspace="clone" if clone else "auto",
+        pull=pull,
+        push=push,
+        promote=promote,
+    )
+
+
+@flow_command.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="\b\nExamples:\n  cse flow run train-cse --watch\n"
+    "  cse flow run train-cse/gpu -p preset=promcse-eh-bert-base -p push=true\n"
+    "  cse flow run embed-cse -p text=tickets.txt -p out=tickets.npy",
+)
+@click.argument("deployment")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def run(deployment: str, options: Sequence[str]) -> None:
+    """Start DEPLOYMENT (FLOW/NAME; FLOW alone means FLOW/local) on the Prefect server, and print the full command.
+
+    OPTIONS go to `prefect deployment run`: -p KEY=VALUE (JSON), --params, --watch, --job-variable.
+    """
+    if not deployment.strip("/") or deployment.count("/") > 1:
+        raise CseError(f"{deployment}: a deployment is FLOW/NAME, for instance train-cse/local")
+    flow_name, _, name = deployment.partition("/")
+    command = ["prefect", "deployment", "run", f"{flow_name}/{name or 'local'}", *options]
+    click.echo(f"$ {shlex.join(command)}", err=True)
+    _check_parameters(flow_name, options)
+    _check_server()
+    sys.exit(subprocess.call([sys.executable, "-m", *command]))
+
+
+@flow_command.command()
+def deploy() -> None:
+    """Write the deployments of prefect.yaml to the server, work pools included, and print the full command."""
+    command = ["prefect", "--no-prompt", "deploy", "--all"]
+    click.echo(f"$ {shlex.join(command)}", err=True)
+    _check_server()
+    sys.exit(subprocess.call([sys.executable, "-m", *command]))
+
+
+def _check_parameters(flow_name: str, options: Sequence[str]) -> None:
+    """Refuse a wrong preset or setting here, where the nearest right one can be named; the server checks the rest."""
+    if flow_name != "train-cse":
+        return
+    from pydantic import TypeAdapter, ValidationError
+
+    from flows.parameters import Overrides, Preset, Sweep
+
+    kinds: dict[str, Any] = {"preset": Preset, "overrides": Overrides, "sweep": Sweep}
+    for option, given in zip(options, options[1:], strict=False):
+        name, _, value = given.partition("=")
+        if option not in ("-p", "--param") or name not in kinds:
+            continue
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value  # as Prefect reads it
+        try:
+            TypeAdapter(kinds[name] | None).validate_python(parsed)
+        except ValidationError as error:
+            raise CseError(f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+def train_here() -> None:
+    """Run ``train-cse`` with the settings as they are: ``python -m flows.train_cse``."""
+    sys.exit(run_safely(run_here))
+
+
+def run_here(**parameters: Any) -> None:
+    """Run ``train-cse`` in this process.
+
+    Raises:
+        CseError: the run failed, with its last message; or the server that is set does not answer.
+    """
+    from contextlib import nullcontext
+
+    from prefect.exceptions import ParameterTypeError
+
+    from flows.temporary_server import has_server, leave_in_order, quiet_server
+    from flows.train_cse import train_cse
+
+    leave_in_order()
+    served = has_server()
+    if served:
+        _check_server()
+    else:
+        click.echo("no Prefect server is set: running on a temporary one", err=True)
+    with nullcontext() if served else quiet_server():
+        try:
+            state = train_cse(**parameters, return_state=True)
+        except ParameterTypeError as error:
+            raise CseError(str(error)) from None
+    if state.is_completed():
+        click.echo(state.message)
+        return
+    raise CseError(state.message or state.name or "the run failed")
+
+
+def _check_server() -> None:
+    """Refuse to go on without an answer from the server, in one line instead of a trace."""
+    import httpx
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    if not url:
+        raise CseError(
+            "no Prefect server is set: start one with `prefect server start` and set PREFECT_API_URL to the address "
+            "that it prints; `cse flow train` needs none"
+        )
+    try:
+        httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise CseError(
+            f"{url}: the Prefect server does not answer ({reason}); start it with `prefect server start`, or unset "
+            "PREFECT_API_URL and use `cse flow train`, which needs none"
+        ) from None

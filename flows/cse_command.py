@@ -1,0 +1,41 @@
+"""A command of ``cse`` as a Prefect task: its lines in the run's log, its one-line error as the run's last message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.client.schemas import State
+from prefect.states import Completed, Failed
+
+from flows.processes import CommandError, run_cse
+from flows.repository import find_root
+from flows.stages import OPTIONS, TryLater, explain
+
+
+@task(task_run_name="{name}", **OPTIONS)
+def run_command(name: str, arguments: list[str]) -> State[Any]:
+    """Run ``cse ARGUMENTS`` in the project's folder.
+
+    Returns:
+        Completed with the command's last line; Failed where another attempt would fail too.
+
+    Raises:
+        TryLater: Prefect starts the task again.
+    """
+    log = get_run_logger()
+    last = ""
+
+    def read(line: str) -> None:
+        nonlocal last
+        last = line
+        log.info("%s", line)
+
+    try:
+        run_cse(arguments, find_root(), read)
+    except CommandError as error:
+        message, later = explain(name, error.code, error.last_lines)
+        if later:
+            raise TryLater(message) from None
+        return Failed(message=message)
+    return Completed(message=last)

@@ -1,0 +1,66 @@
+"""What ``prefect deploy`` loads: the flows, and what the deployments in ``prefect.yaml`` need to know or to have.
+
+Prefect loads a deployment's module first, then looks for its work pool and refuses a missing one; so the pools are made
+here, when the module is loaded to deploy. A worker that loads the module to run a flow makes none.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.workers.process import ProcessWorker
+
+from cse.errors import CseError
+from flows.embed_cse import embed_cse
+from flows.evaluate_cse import evaluate_cse
+from flows.export_cse import export_cse
+from flows.repository import find_root, git
+from flows.train_cse import train_cse
+from flows.watch_data import watch_data
+
+__all__ = ["embed_cse", "evaluate_cse", "export_cse", "source", "train_cse", "watch_data"]
+
+# Runs at once in a pool; a GPU worker serves one device. Their `command` stays unset: only then does a worker end
+# the whole process group of a cancelled run.
+POOLS = {"cse-local": None, "cse-gpu": 1}
+
+
+def source() -> dict[str, str]:
+    """Return where workers get the project from: a step of ``prefect.yaml``.
+
+    Returns:
+        ``folder`` of the project here; ``repository``, git's ``origin`` or this folder where it has none; ``branch``.
+    """
+    root = find_root(Path(__file__).parent)
+    here = find_root()
+    root = here if (here / "prefect.yaml").is_file() else root
+    remotes = git(root, "remote").splitlines()
+    try:
+        branch = git(root, "symbolic-ref", "--short", "HEAD")
+    except CseError:
+        raise CseError(f"{root}: no branch is checked out; workers clone a branch, `git switch` to one") from None
+    return {
+        "folder": str(root),
+        "repository": git(root, "remote", "get-url", "origin") if "origin" in remotes else root.as_uri(),
+        "branch": branch,
+    }
+
+
+def make_pools() -> None:
+    """Make the work pools that the server lacks; those that are there stay as they are."""
+    template = ProcessWorker.get_default_base_job_template()
+    with get_client(sync_client=True) as client:
+        for name, limit in POOLS.items():
+            pool = WorkPoolCreate(name=name, type="process", base_job_template=template, concurrency_limit=limit)
+            try:
+                client.create_work_pool(pool)
+            except ObjectAlreadyExists:
+                continue
+
+
+if "PREFECT__FLOW_RUN_ID" not in os.environ:
+    make_pools()

@@ -1,0 +1,60 @@
+"""Flow ``evaluate-cse``: score any models, without training; the table is an artifact."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+from prefect.client.schemas import State
+
+from flows.cse_command import run_command
+from flows.parameters import Overrides, as_options
+
+
+@flow(name="evaluate-cse")
+def evaluate_cse(
+    models: list[str] = ["data/checkpoint"],  # noqa: B006 - shown in Prefect's form, never changed
+    suite: str | None = None,
+    data: str | None = None,
+    cxc: str | None = None,
+    out: str | None = None,
+    overrides: Overrides = {},  # noqa: B006
+) -> State[Any]:
+    """Score models as `cse evaluate` does.
+
+    Args:
+        models: checkpoints, bundles, or bare backbones by folder or hub id; `NAME=MODEL` names a row.
+        suite: `full`, or some of sts,cxc,transfer,retrieval,space; default: `evaluation.measures`.
+        data: SentEval's downstream folder, scored pairs, or prepared data; default: the pipeline's.
+        cxc: CSV of CxC-STS with its captions.
+        out: folder for records, which `cse report` shows.
+        overrides: settings by dotted key.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        scores = Path(folder, "scores.json")
+        arguments = ["evaluate", *models, *as_options(overrides), "--json", str(scores)]
+        for option, value in (("--suite", suite), ("--data", data), ("--cxc", cxc), ("--out", out)):
+            arguments += [option, value] if value is not None else []
+        state = run_command("evaluate", arguments, return_state=True)
+        if state.is_completed():
+            create_table_artifact(table=_rows(json.loads(scores.read_text())), key="scores")
+    return state
+
+
+def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row a model from the JSON of ``cse evaluate``: tasks of STS, and the averages beside them."""
+    rows = []
+    for model, tree in results.items():
+        row: dict[str, Any] = {"model": model}
+        for name, value in {
+            **tree.get("sts", {}),
+            **{key: value for key, value in tree.items() if key != "sts"},
+        }.items():
+            if isinstance(value, dict) and isinstance(value.get("all"), int | float):
+                row[name] = round(value["all"], 2)
+        rows.append(row)
+    return rows

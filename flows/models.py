@@ -1,0 +1,150 @@
+"""``cse models``: versions of the model, which one is in service, and the gate in front of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from cse.errors import CseError
+from cse.settings import load_settings
+from cse.settings.load import PARAMS_FILE
+from flows.registry import (
+    Model,
+    assign,
+    fetch_tags,
+    find,
+    judge_model,
+    models,
+    push_tags,
+    register,
+    scores_at,
+)
+from flows.repository import find_root
+from flows.workspace import snapshot
+
+
+@click.group("models")
+def models_command() -> None:
+    """Versions of the model and the stages that they hold (git tags, kept by GTO)."""
+
+
+@models_command.command("list", epilog="\b\nExample:\n  cse models list --json")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def list_models(as_json: bool) -> None:
+    """Print every version, newest first, with its stage and scores."""
+    from cse.evaluation.table import format_rows
+
+    root = find_root()
+    settings = load_settings(root / PARAMS_FILE)
+    found = models(root, settings.promotion.name)
+    if as_json:
+        click.echo(json.dumps([_facts(model, scores_at(root, model.revision)) for model in found], indent=2))
+        return
+    if not found:
+        click.echo(f"{settings.promotion.name}: no version is registered; `cse models promote` makes the first")
+        return
+    rows = [["version", "stage", "dev", "STS", "registered", "commit"]]
+    for model in found:
+        scores = scores_at(root, model.revision)
+        average = next((score for name, score in scores.items() if name == "Avg." or name.startswith("mean of")), None)
+        rows.append(
+            [
+                model.version,
+                ", ".join(model.stages) or "-",
+                _two(scores.get("dev")),
+                _two(average),
+                f"{model.created:%Y-%m-%d %H:%M}",
+                model.revision[:12],
+            ]
+        )
+    click.echo(format_rows(rows, "text"))
+
+
+@models_command.command(
+    epilog="\b\nExamples:\n  cse models show\n  cse models show production\n  cse models show v1.2.0"
+)
+@click.argument("version", required=False)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def show(version: str | None, as_json: bool) -> None:
+    """Print one version: VERSION, or what holds the stage VERSION; default: the newest."""
+    root = find_root()
+    model = find(root, load_settings(root / PARAMS_FILE).promotion.name, version)
+    facts = _facts(model, scores_at(root, model.revision))
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for head, value in facts.items():
+        if isinstance(value, dict):
+            click.echo(f"{head}:")
+            for name, score in value.items():
+                click.echo(f"  {name:12} {_two(score)}")
+        else:
+            click.echo(f"{head}: {', '.join(value) or '-' if isinstance(value, list) else value}")
+    click.echo(f"its bundle: dvc get . data/bundle --rev '{model.tag}' --out bundle")
+    click.echo(f"its settings and lock file: git show '{model.tag}:params.yaml', git show '{model.tag}:dvc.lock'")
+
+
+@models_command.command(epilog="\b\nExamples:\n  cse models promote\n  cse models promote v1.1.0 --push")
+@click.argument("version", required=False)
+@click.option("--force", is_flag=True, help="Past the gate; the reasons are printed all the same.")
+@click.option("--push", is_flag=True, help="Send the tags to origin.")
+def promote(version: str | None, force: bool, push: bool) -> None:
+    """Put VERSION into the stage of `promotion.stage`; default: the pipeline's result here, registered first.
+
+    Refused where it is worse on the dev pairs than what is in the stage now, by more than `promotion.dev_tolerance`,
+    or where ONNX differs from torch.
+    """
+    root = find_root()
+    settings = load_settings(root / PARAMS_FILE)
+    name = settings.promotion.name
+    if push:
+        fetch_tags(root)
+    if version is None:
+        _check_finished()
+        model = register(root, name, snapshot(root, f"{name}: result of the pipeline"))
+        click.echo(f"registered {model.tag}")
+    else:
+        model = find(root, name, version)
+    verdict = judge_model(root, model, settings)
+    for reason in verdict.reasons:
+        click.echo(f"{model.tag}: {reason}", err=True)
+    if not verdict.passed and not force:
+        tags = [model.tag] if push and version is None else []
+        if tags:
+            push_tags(root, *tags)
+        raise CseError(f"{model.tag}: not promoted to {settings.promotion.stage}; `--force` promotes it all the same")
+    tag = assign(root, model, settings.promotion.stage)
+    if push:
+        push_tags(root, model.tag, tag)
+    against = (
+        "" if verdict.promoted_dev is None else f", {verdict.dev or 0:.2f} against {verdict.promoted_dev:.2f} on dev"
+    )
+    click.echo(f"{model.tag} is in {settings.promotion.stage} ({tag}){against}")
+
+
+def _check_finished() -> None:
+    """Refuse to register what is not up to date: a version is what ``dvc.lock`` says."""
+    from dvc.repo import Repo  # type: ignore[import-untyped]
+
+    with Repo() as repo:
+        stale = [name for name in repo.status() if not name.endswith(".dvc")]
+    if stale:
+        raise CseError(f"{', '.join(stale)}: not up to date; `dvc repro` first, or give a VERSION")
+
+
+def _facts(model: Model, scores: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "version": model.version,
+        "stages": list(model.stages),
+        "registered": model.created.isoformat(),
+        "by": model.author,
+        "commit": model.revision,
+        "scores": scores,
+    }
+
+
+def _two(score: Any) -> str:
+    return f"{score:.2f}" if isinstance(score, int | float) else "-"

@@ -1,0 +1,94 @@
+"""What a run may be asked for: types of flow parameters, checked by the settings classes here and in Prefect's form.
+
+The JSON schemas are what Prefect validates a form, or ``prefect deployment run``, against before anything runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
+
+from cse.errors import CseError, nearest
+from cse.settings import Settings, load_settings
+from cse.settings.document import yaml_value
+from cse.settings.edit import write_values
+from cse.settings.load import PARAMS_FILE, walk_keys
+from cse.settings.presets import apply_preset, load_preset, preset_names
+from cse.settings.tree import DataSettings
+
+
+def _known_preset(name: str) -> str:
+    return load_preset(name).name
+
+
+def _known_keys(values: dict[str, Any]) -> dict[str, Any]:
+    known = [key for key, _ in walk_keys()]
+    for key in values:
+        if key not in known:
+            raise CseError(f"{key}: no such setting{nearest(key, known)}; docs/settings.md has all")
+    return values
+
+
+def _known_grid(values: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    _known_keys(values)
+    for key, choices in values.items():
+        if not choices:
+            raise CseError(f"{key}: give at least one value to try")
+    return values
+
+
+def _schema_of_keys(title: str, many: bool) -> dict[str, Any]:
+    """Return the schema of a mapping from dotted keys to values, or to lists of values."""
+    values = {}
+    for key, field in walk_keys():
+        kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        schema = TypeAdapter(kind).json_schema()
+        values[f"^{key.replace('.', '[.]')}$"] = {"type": "array", "items": schema, "minItems": 1} if many else schema
+    return {"title": title, "type": "object", "patternProperties": values, "additionalProperties": False}
+
+
+Preset = Annotated[
+    str, AfterValidator(_known_preset), WithJsonSchema({"type": "string", "enum": preset_names(), "title": "Preset"})
+]
+Overrides = Annotated[
+    dict[str, Any], AfterValidator(_known_keys), WithJsonSchema(_schema_of_keys("Settings", many=False))
+]
+Sweep = Annotated[dict[str, list[Any]], AfterValidator(_known_grid), WithJsonSchema(_schema_of_keys("Grid", many=True))]
+
+
+def changes_of(data: DataSettings | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a run sets, by dotted key; of ``data`` only what was given, ``overrides`` win."""
+    given = {} if data is None else data.model_dump(mode="json", exclude_unset=True)
+    return {f"data.{name}": value for name, value in given.items()} | dict(overrides)
+
+
+def settings_with(params: Path, preset: str | None, changes: Mapping[str, Any]) -> tuple[Settings, bool]:
+    """Return the settings that a run would have, and whether they differ from those of the file.
+
+    Raises:
+        CseError: an unknown preset or key, or values that the settings refuse.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder, PARAMS_FILE.name)
+        if params.exists():
+            shutil.copyfile(params, draft)
+        changed = write_settings(draft, preset, changes)
+        return load_settings(draft), bool(changed)
+
+
+def write_settings(params: Path, preset: str | None, changes: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Write a preset and single values over it into a settings file and return what changed."""
+    changed = {} if preset is None else dict(apply_preset(preset, params))
+    for key, (before, after) in write_values(params, changes).items():
+        changed[key] = (changed.get(key, (before,))[0], after)
+    return {key: (before, after) for key, (before, after) in changed.items() if before != after}
+
+
+def as_options(overrides: Mapping[str, Any]) -> list[str]:
+    """Return overrides as options of ``cse``."""
+    return [part for key, value in overrides.items() for part in ("--set", f"{key}={yaml_value(value)}")]

@@ -1,0 +1,227 @@
+"""Versions and stages of models: git tags, kept by GTO; files come from DVC at the tagged commit.
+
+``sentence-encoder@v1.2.0`` names a version, ``sentence-encoder#production#3`` a promotion. A model is promoted through
+a gate only: ``cse.stages.gate``.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cse.errors import CseError, nearest
+from cse.settings import Settings
+from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED
+from flows.repository import git
+
+if TYPE_CHECKING:
+    from cse.stages.gate import Verdict
+
+_FIRST = "v1.0.0"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A version in the registry.
+
+    Attributes:
+        name: of the model.
+        version: ``v1.2.0``.
+        revision: commit whose ``dvc.lock`` names its files.
+        stages: stages that it holds now.
+        created: when it was registered.
+        author: who registered it.
+    """
+
+    name: str
+    version: str
+    revision: str
+    stages: tuple[str, ...]
+    created: datetime
+    author: str
+
+    @property
+    def tag(self) -> str:
+        """The git tag of the version."""
+        return f"{self.name}@{self.version}"
+
+
+def models(root: Path, name: str) -> list[Model]:
+    """Return all versions of a model, the newest first."""
+    import gto.api
+    from gto.exceptions import ArtifactNotFound
+
+    try:
+        found: list[dict[str, Any]] = gto.api.show(str(root), name, registered_only=True)
+    except ArtifactNotFound:
+        return []
+    newest: dict[str, tuple[int, str]] = {}  # by stage: the last promotion, and which version it was
+    for version in found:
+        for stage in version["stages"]:
+            number = max(_promotion(assignment["tag"]) for assignment in stage["assignments"])
+            newest[stage["stage"]] = max(newest.get(stage["stage"], (0, "")), (number, version["version"]))
+    holders = {stage: version for stage, (_, version) in newest.items()}
+    listed = [
+        Model(
+            name,
+            version["version"],
+            version["commit_hexsha"],
+            tuple(sorted(stage for stage, holder in holders.items() if holder == version["version"])),
+            version["created_at"],
+            version["author"],
+        )
+        for version in found
+    ]
+    return sorted(listed, key=lambda model: _number(model.version), reverse=True)
+
+
+def find(root: Path, name: str, wanted: str | None = None) -> Model:
+    """Return a version (``v1.2.0``) or what holds a stage (``production``); None: the newest.
+
+    Raises:
+        CseError: there is none.
+    """
+    known = models(root, name)
+    if not known:
+        raise CseError(f"{name}: no version is registered; `cse models promote` registers the pipeline's result")
+    if wanted is None:
+        return known[0]
+    for model in known:
+        if wanted in (model.version, model.version.removeprefix("v"), model.tag, *model.stages):
+            return model
+    names = [text for model in known for text in (model.version, *model.stages)]
+    raise CseError(f"{name}: no version or stage {wanted!r}{nearest(wanted, names)}; `cse models list` has all")
+
+
+def in_stage(root: Path, name: str, stage: str) -> Model | None:
+    """Return what holds a stage."""
+    return next((model for model in models(root, name) if stage in model.stages), None)
+
+
+def register(root: Path, name: str, revision: str, message: str = "") -> Model:
+    """Give a commit the next version; one that has a version keeps it.
+
+    Raises:
+        CseError: git refused the tag.
+    """
+    import gto.api
+
+    known = models(root, name)
+    same = next((model for model in known if model.revision == revision), None)
+    if same is not None:
+        return same
+    step: dict[str, Any] = {"bump_minor": True} if known else {"version": _FIRST}
+    _gto(lambda: gto.api.register(str(root), name, revision, message=message or None, **_author(root), **step))
+    return next(model for model in models(root, name) if model.revision == revision)
+
+
+def assign(root: Path, model: Model, stage: str) -> str:
+    """Put a version into a stage and return the tag; one that holds it already gets no further tag."""
+    import gto.api
+
+    if stage not in model.stages:
+        _gto(lambda: gto.api.assign(str(root), model.name, stage=stage, version=model.version, **_author(root)))
+    tags = git(root, "tag", "--list", f"{model.name}#{stage}#*").splitlines()
+    return max(tags, key=_promotion)
+
+
+def judge_model(root: Path, model: Model, settings: Settings) -> Verdict:
+    """Hold a version against what is in its stage now; files of both come from DVC's cache or its remote.
+
+    Raises:
+        CseError: files of a version are neither in the cache nor in the remote.
+    """
+    from cse.stages.gate import judge
+
+    held = in_stage(root, model.name, settings.promotion.stage)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        get_files(root, model.revision, (BUNDLE, CHECKPOINT, PREPARED), place / "new")
+        before = None
+        if held is not None and held.revision != model.revision:
+            before = place / "old" / BUNDLE
+            get_files(root, held.revision, (BUNDLE,), place / "old")
+        new = place / "new"
+        return judge(
+            settings, bundle=new / BUNDLE, checkpoint=new / CHECKPOINT, prepared=new / PREPARED, promoted=before
+        )
+
+
+def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) -> None:
+    """Copy outputs as a commit's ``dvc.lock`` names them.
+
+    Raises:
+        CseError: they are neither in the cache nor in the remote.
+    """
+    from dvc.exceptions import DvcException  # type: ignore[import-untyped]
+    from dvc.repo import Repo  # type: ignore[import-untyped]
+
+    for output in outputs:
+        target = folder / output
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Repo.get(str(root), str(output), out=str(target), rev=revision)
+        except DvcException as error:
+            reason = " ".join(str(error).split())
+            raise CseError(f"{output} of {revision[:12]}: {reason}; `dvc pull` or a push from elsewhere") from None
+
+
+def scores_at(root: Path, revision: str) -> dict[str, Any]:
+    """Return the scores that a commit holds: ``dev``, and the trained model's by task."""
+    train, evaluation = (_json_at(root, revision, METRICS / f"{name}.json") for name in ("train", "evaluation"))
+    dev = {} if train.get("dev_spearman") is None else {"dev": train["dev_spearman"]}
+    return dev | evaluation.get("trained", {})
+
+
+def push_tags(root: Path, *tags: str) -> None:
+    """Send tags, and so the commits under them, to ``origin``.
+
+    Raises:
+        CseError: there is none, or it refused.
+    """
+    git(root, "push", "--quiet", "origin", *(f"refs/tags/{tag}" for tag in tags))
+
+
+def fetch_tags(root: Path) -> None:
+    """Bring the versions that others registered, so that the next number is free; without ``origin`` do nothing."""
+    if "origin" in git(root, "remote").splitlines():
+        git(root, "fetch", "--quiet", "--tags", "origin")
+
+
+def _gto(work: Any) -> None:
+    from gto.exceptions import GTOException
+
+    try:
+        work()
+    except GTOException as error:
+        raise CseError(f"registry: {' '.join(str(error).split())}") from None
+
+
+def _author(root: Path) -> dict[str, Any]:
+    try:
+        return {"author": git(root, "config", "user.name"), "author_email": git(root, "config", "user.email")}
+    except CseError:
+        return {"author": "cse", "author_email": "cse@localhost"}
+
+
+def _promotion(tag: str) -> int:
+    """Return the running number at the end of ``NAME#STAGE#3``."""
+    number = tag.rpartition("#")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.removeprefix("v").split(".") if part.isdigit())
+
+
+def _json_at(root: Path, revision: str, file: Path) -> dict[str, Any]:
+    try:
+        tree: dict[str, Any] = json.loads(git(root, "show", f"{revision}:{file.as_posix()}"))
+    except (ValueError, CseError):
+        return {}
+    return tree

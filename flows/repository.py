@@ -1,0 +1,136 @@
+"""The repository under the flows: DVC's graph of stages, and the few questions that git has to answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+from cse.settings import Settings
+from cse.settings.load import flatten
+
+_EDITED_BY_HAND = ("params.yaml", "dvc.yaml", "dvc.lock")
+_PATHS = (
+    "data.train_path", "data.dev_path", "data.evaluation_path", "data.cxc_path",
+    "backbone.name", "objective.replaced_tokens.generator", "prompt.init_checkpoint",
+)  # fmt: skip
+
+
+def git(root: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return what a git command writes, without the last line end.
+
+    Raises:
+        CseError: git failed; its last line.
+    """
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"GIT_TERMINAL_PROMPT": "0"} | dict(environment or {}),
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+        reason = next((line for line in lines if line.startswith(("fatal:", "error:", " ! "))), lines[-1])
+        raise CseError(f"git {arguments[0]}: {reason.strip()}")
+    return done.stdout.removesuffix("\n")
+
+
+def find_root(start: Path | None = None) -> Path:
+    """Return the folder of the DVC repository around a folder (default: the working folder).
+
+    Raises:
+        CseError: there is none, or git knows no commit there.
+    """
+    start = (start or Path.cwd()).resolve()
+    root = next((folder for folder in (start, *start.parents) if (folder / ".dvc").is_dir()), None)
+    if root is None:
+        raise CseError(
+            f"{start}: not inside a DVC repository; start in a clone of the project, or let the deployment's pull "
+            "step bring one"
+        )
+    try:
+        git(root, "rev-parse", "--verify", "HEAD")
+    except CseError:
+        raise CseError(f"{root}: no git repository with a commit; `git init`, `git add`, `git commit` first") from None
+    return root
+
+
+def check_no_conflict(root: Path) -> None:
+    """Refuse files that still hold both sides of a merge.
+
+    Raises:
+        CseError: names the file and the line.
+    """
+    for name in _EDITED_BY_HAND:
+        path = root / name
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+        for number, line in enumerate(lines, start=1):
+            if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+                mend = (
+                    "take either side, `git checkout --theirs dvc.lock`, and let the run bring it up to date"
+                    if name == "dvc.lock"
+                    else "decide for each line, then `git add` it"
+                )
+                raise CseError(f"{name}:{number}: holds both sides of a merge; {mend}")
+
+
+def uncommitted(root: Path) -> list[str]:
+    """Return tracked files whose content differs from the last commit."""
+    return git(root, "diff", "--name-only", "HEAD").splitlines()
+
+
+def stages_in_order(root: Path) -> list[str]:
+    """Return the names of the stages of ``dvc.yaml``, each after those that it depends on.
+
+    Raises:
+        CseError: DVC cannot read the file.
+    """
+    from dvc.exceptions import DvcException  # type: ignore[import-untyped]
+    from dvc.repo import Repo  # type: ignore[import-untyped]
+
+    try:
+        with Repo(str(root)) as repo:
+            graph = repo.index.graph
+            ours = {s: s.name for s in graph if Path(s.path).resolve() == root / "dvc.yaml"}
+            # DVC keeps stages in a set; sorted by name they come in the same order every time
+            before = {s: sorted(graph.successors(s), key=str) for s in sorted(graph, key=str)}
+            return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
+    except DvcException as error:
+        raise CseError(f"{root / 'dvc.yaml'}: {' '.join(str(error).split())}") from None
+
+
+def experiment(name: str, root: Path) -> str | None:
+    """Return the revision of a DVC experiment on top of this commit, or None where there is none of this name."""
+    return git(root, "for-each-ref", "--format=%(objectname)", experiment_ref(name, root)) or None
+
+
+def experiment_ref(name: str, root: Path) -> str:
+    """Return the git reference of a DVC experiment on top of this commit."""
+    head = git(root, "rev-parse", "HEAD")
+    return f"refs/exps/{head[:2]}/{head[2:]}/{name}"
+
+
+def paths_left_behind(settings: Settings, root: Path) -> dict[str, str]:
+    """Return absolute paths of what a copy of the repository would not have: neither git nor DVC knows it."""
+    values: dict[str, Any] = flatten(settings.model_dump())
+    found = {}
+    for key in _PATHS:
+        path = root / str(values[key] or "")
+        if not values[key] or not path.exists() or Path(values[key]).is_absolute():
+            continue
+        outside = not path.resolve().is_relative_to(root.resolve())
+        by_dvc = path.with_name(f"{path.name}.dvc").exists() or (path.is_dir() and any(path.glob("*.dvc")))
+        if outside or (not by_dvc and git(root, "ls-files", "--others", "--", str(values[key]))):
+            found[key] = str(path.resolve())
+    return found
+
+
+def last_line_with(lines: Iterable[str], text: str) -> str | None:
+    """Return the last line that holds a text."""
+    return next((line for line in reversed(list(lines)) if text in line), None)

@@ -1,0 +1,170 @@
+"""One stage of ``dvc.yaml`` as one Prefect task: DVC decides what has to run, Prefect shows it and tries again.
+
+DVC is the cache, so Prefect's own is off. A stage ends in one of three states, by which a reader sees what a run cost:
+``Skipped`` (nothing had changed), ``Restored`` (computed before, taken from DVC's cache) and ``Executed``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from prefect import Task, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas import State, TaskRun
+from prefect.states import Completed, Failed
+
+from cse.errors import CseError
+from cse.stages.common import MISTAKE, TRY_LATER
+from flows.artifacts import Progress
+from flows.processes import CommandError, run_dvc
+from flows.repository import last_line_with
+from flows.workspace import Workspace
+
+SKIPPED, RESTORED, EXECUTED = "Skipped", "Restored", "Executed"
+RETRY_SECONDS: list[float] = [10, 60]  # before the second and the third attempt
+_SIGNALS = {-9: "SIGKILL", 137: "SIGKILL", -15: "SIGTERM", 143: "SIGTERM"}
+# what DVC tells a person at a terminal to do next
+_HINTS = re.compile(
+    r"(To track the changes with git|To enable auto staging|Use `dvc push` to send|\s*git add |\s*dvc config core\.)"
+)
+_STEP = re.compile(r"^step \d+/\d+ \((\d+) %\)")
+
+
+class TryLater(RuntimeError):  # noqa: N818 - what to do, not what went wrong
+    """A failure that another attempt may not meet: a hub, a remote or a lock that was away, a killed process."""
+
+
+def worth_another_try(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Tell Prefect to retry what raised ``TryLater``, and nothing else: bad parameters stay bad."""
+    return isinstance(state.result(raise_on_failure=False), TryLater)
+
+
+# of every task here: DVC is the cache, and some failures pass
+OPTIONS: dict[str, Any] = {
+    "cache_policy": NO_CACHE,
+    "retries": len(RETRY_SECONDS),
+    "retry_delay_seconds": RETRY_SECONDS,
+    "retry_condition_fn": worth_another_try,
+}
+
+
+@task(task_run_name="{stage}", **OPTIONS)
+def run_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
+    """Bring one stage up to date and copy what it says into the run's log.
+
+    Returns:
+        The state that Prefect shows. Failed where another attempt would fail too.
+
+    Raises:
+        TryLater: Prefect starts the task again; a training goes on from its last saved state.
+    """
+    log = get_run_logger()
+    outcome = SKIPPED
+    with Progress(stage) as progress:
+
+        def read(line: str) -> None:
+            nonlocal outcome
+            outcome = outcome_in(line, stage) or outcome
+            if share := _STEP.match(line):
+                progress.show(float(share[1]), line)
+            if not _HINTS.match(line):
+                log.info("%s", line)
+
+        options = ["--pull"] if pull else []
+        try:
+            run_dvc(["repro", *options, "--single-item", stage], workspace.folder, read, workspace.environment)
+        except CommandError as error:
+            message, later = explain(stage, error.code, error.last_lines)
+            if later:
+                raise TryLater(message) from None
+            return Failed(message=message)
+    return Completed(name=outcome, message=_MEANING[outcome])
+
+
+_MEANING = {
+    SKIPPED: "nothing had changed",
+    RESTORED: "computed before; outputs came from DVC's cache",
+    EXECUTED: "ran",
+}
+
+
+def outcome_in(line: str, stage: str) -> str | None:
+    """Return what a line of ``dvc repro`` says about a stage, or None where it says nothing about that."""
+    if line.startswith((f"Stage '{stage}' is cached - skipping run", "Pulling data for stage")):
+        return RESTORED
+    return EXECUTED if line.startswith(f"Running stage '{stage}'") else None
+
+
+def explain(stage: str, code: int, lines: Sequence[str]) -> tuple[str, bool]:
+    """Say why a stage failed and what to do, and whether the same command may succeed later.
+
+    Args:
+        stage: its name.
+        code: exit code of DVC.
+        lines: the last that DVC and the stage wrote.
+    """
+    text = "\n".join(lines)
+    exited = re.search(r"exited with (-?\d+)", text)
+    stage_code = int(exited[1]) if exited else code
+    reason = last_line_with((line for line in lines if line.startswith("error: ")), "error: ")
+    if reason and stage_code in (MISTAKE, TRY_LATER):
+        return f"{stage}: {reason.removeprefix('error: ')}", stage_code == TRY_LATER
+    if stage_code in _SIGNALS:
+        return (
+            f"{stage}: was ended from outside ({_SIGNALS[stage_code]}; without anybody's doing, mostly for want of "
+            "memory: lower train.batch_size or train.max_length). Run it again: a training goes on from its last "
+            "saved state",
+            True,
+        )
+    if "is busy, it is being blocked by" in text:
+        blocker = last_line_with(lines, "(PID ") or ""
+        return f"{stage}: another DVC works on its files: {blocker.strip()}; wait until it is over, or end it", True
+    if "No space left on device" in text:
+        return f"{stage}: no space left on the disk; free some (`dvc gc --workspace` helps) and run again", False
+    dvc_says = last_line_with((line for line in lines if line.startswith("ERROR: ")), "ERROR: ")
+    if exited is None and dvc_says:
+        return f"{stage}: DVC says: {dvc_says.removeprefix('ERROR: ')}", False
+    tail = "\n".join(lines)
+    return (
+        f"{stage}: stopped by an error that it does not explain (exit code {stage_code}); `dvc repro {stage}` in the "
+        f"project's folder shows all of it. Its last lines:\n{tail}",
+        False,
+    )
+
+
+@task(task_run_name="pull", **OPTIONS)
+def pull_data(workspace: Workspace) -> None:
+    """Fetch what ``dvc.lock`` and ``*.dvc`` files name from the remote; what it does not have yet is left out."""
+    _with_remote(["pull", "--allow-missing", "--run-cache"], workspace)
+
+
+@task(task_run_name="push", **OPTIONS)
+def push_data(workspace: Workspace) -> None:
+    """Send outputs, and the record of what was computed from what, to the remote."""
+    _with_remote(["push", "--run-cache"], workspace)
+
+
+def _with_remote(arguments: list[str], workspace: Workspace) -> None:
+    log = get_run_logger()
+    try:
+        run_dvc(arguments, workspace.folder, lambda line: log.info("%s", line))
+    except CommandError as error:
+        said = [line for line in error.last_lines if line.startswith("ERROR: ")] or error.last_lines[-1:]
+        raise TryLater(
+            f"{arguments[0]}: the remote refused or does not answer: {' '.join(said).removeprefix('ERROR: ')}; "
+            "`dvc remote list` shows where it is. What was computed is in DVC's cache: the same run again only "
+            f"{arguments[0]}es"
+        ) from None
+
+
+def raise_for(state: State[Any]) -> None:
+    """Turn a stage's failed state into an error with its message.
+
+    Raises:
+        CseError: the state is not completed.
+    """
+    if not state.is_completed():
+        message = (state.message or state.name or "failed").removeprefix("Task run encountered an exception ")
+        raise CseError(message.removeprefix("TryLater: "))

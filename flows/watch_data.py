@@ -1,0 +1,77 @@
+"""Flow ``watch-data``: has the data that ``prepare`` reads changed? Then say so to Prefect, which may retrain.
+
+The event is ``cse.data-changed``; ``train-cse/local`` has a trigger on it in ``prefect.yaml``. This flow's own schedule
+is off until somebody turns it on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.client.schemas import State
+from prefect.events import emit_event
+from prefect.states import Completed, Failed
+
+from cse.errors import CseError
+from flows.repository import check_no_conflict, find_root, git
+
+EVENT = "cse.data-changed"
+_SEEN = "cse-data-seen"
+
+
+@flow(name="watch-data")
+def watch_data(pull: bool = False) -> State[Any]:
+    """Compare the data with those of the last run, and emit an event when they differ for the first time.
+
+    Args:
+        pull: bring the working tree up to date from git's origin first (fast-forward only).
+    """
+    try:
+        root = find_root()
+        if pull:
+            git(root, "pull", "--quiet", "--ff-only")
+        check_no_conflict(root)
+        changed = data_changes(root)
+    except CseError as error:
+        return Failed(message=str(error))
+    if not changed:
+        return Completed(message="data are those of the last run")
+    version = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
+    seen = root / ".dvc/tmp" / _SEEN
+    if seen.is_file() and seen.read_text(encoding="utf-8") == version:
+        return Completed(message=f"data version {version} was reported before")
+    emit_event(
+        event=EVENT,
+        resource={"prefect.resource.id": f"cse.data.{root.name}", "cse.data-version": version},
+        payload={"changed": sorted(changed)},
+    )
+    seen.parent.mkdir(parents=True, exist_ok=True)
+    seen.write_text(version, encoding="utf-8")
+    get_run_logger().info("changed: %s", ", ".join(sorted(changed)))
+    return Completed(message=f"data version {version}: {', '.join(sorted(changed))}")
+
+
+def data_changes(root: Path) -> dict[str, str]:
+    """Return the data that the stage ``prepare`` reads and that are not those of ``dvc.lock``, by path, with hashes.
+
+    Raises:
+        CseError: DVC cannot read the project.
+    """
+    from dvc.exceptions import DvcException  # type: ignore[import-untyped]
+    from dvc.repo import Repo  # type: ignore[import-untyped]
+
+    found = {}
+    try:
+        with Repo(str(root)) as repo, repo.lock:
+            for stage in repo.stage.collect("prepare"):
+                for dep in stage.deps:
+                    path = str(dep)
+                    if not path.startswith("cse/") and hasattr(dep, "workspace_status") and dep.workspace_status():
+                        found[path] = str(dep.get_hash().value) if dep.exists else "deleted"
+    except DvcException as error:
+        raise CseError(f"{root}: {' '.join(str(error).split())}") from None
+    return found
