@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import subprocess
@@ -105,7 +106,7 @@ def _check_parameters(flow_name: str, options: Sequence[str]) -> None:
     from flows.parameters import Overrides, Preset, Sweep
 
     kinds: dict[str, Any] = {"preset": Preset, "overrides": Overrides, "sweep": Sweep}
-    for option, given in zip(options, options[1:], strict=False):
+    for option, given in itertools.pairwise(options):
         name, _, value = given.partition("=")
         if option not in ("-p", "--param") or name not in kinds:
             continue

@@ -10,7 +10,7 @@ from prefect.states import Completed, Failed
 
 from flows.processes import CommandError, run_cse
 from flows.repository import find_root
-from flows.stages import OPTIONS, TryLater, explain
+from flows.stages import OPTIONS, TryLater, explain, message_of
 
 
 @task(task_run_name="{name}", **OPTIONS)
@@ -39,3 +39,9 @@ def run_command(name: str, arguments: list[str]) -> State[Any]:
             raise TryLater(message) from None
         return Failed(message=message)
     return Completed(message=last)
+
+
+def ended(state: State[Any]) -> State[Any]:
+    """Return the state of a flow whose one task ended so; the task's own would be counted, not quoted."""
+    kind = Completed if state.is_completed() else Failed
+    return kind(message=message_of(state))

@@ -8,7 +8,7 @@ from prefect import flow
 from prefect.client.schemas import State
 from pydantic import Field
 
-from flows.cse_command import run_command
+from flows.cse_command import ended, run_command
 
 
 @flow(name="embed-cse")
@@ -31,4 +31,4 @@ def embed_cse(
         normalize: unit length.
     """
     arguments = ["encode", model, text, "--out", out, "--batch-size", str(batch_size), "--device", device]
-    return run_command("embed", [*arguments, "--normalize" if normalize else "--raw"], return_state=True)
+    return ended(run_command("embed", [*arguments, "--normalize" if normalize else "--raw"], return_state=True))

@@ -11,7 +11,7 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas import State
 
-from flows.cse_command import run_command
+from flows.cse_command import ended, run_command
 from flows.parameters import Overrides, as_options
 
 
@@ -42,7 +42,7 @@ def evaluate_cse(
         state = run_command("evaluate", arguments, return_state=True)
         if state.is_completed():
             create_table_artifact(table=_rows(json.loads(scores.read_text())), key="scores")
-    return state
+    return ended(state)
 
 
 def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas import State
 
-from flows.cse_command import run_command
+from flows.cse_command import ended, run_command
 from flows.parameters import Overrides, as_options
 
 
@@ -24,4 +24,4 @@ def export_cse(
         model: a checkpoint, or a bare backbone by folder or hub id.
         overrides: settings by dotted key.
     """
-    return run_command("export", ["export", model, *as_options(overrides), "--out", out], return_state=True)
+    return ended(run_command("export", ["export", model, *as_options(overrides), "--out", out], return_state=True))

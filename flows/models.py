@@ -126,7 +126,7 @@ def promote(version: str | None, force: bool, push: bool) -> None:
 
 def _check_finished() -> None:
     """Refuse to register what is not up to date: a version is what ``dvc.lock`` says."""
-    from dvc.repo import Repo  # type: ignore[import-untyped]
+    from dvc.repo import Repo
 
     with Repo() as repo:
         stale = [name for name in repo.status() if not name.endswith(".dvc")]

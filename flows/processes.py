@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]  # comes with DVC
+import psutil  # comes with DVC
 
 GRACE_SECONDS = 30.0  # for a stage to save its state after SIGTERM
 LAST_LINES = 15

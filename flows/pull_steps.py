@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dvc.config import Config
+
 from cse.errors import CseError
 
 
@@ -23,23 +25,23 @@ def keep_remotes(directory: str, folder: str) -> dict[str, str]:
     Raises:
         CseError: the remote is a folder of another machine.
     """
-    from dvc.config import Config  # type: ignore[import-untyped]
-
-    clone = Path(directory).resolve()
-    shared = Config(str(clone / ".dvc"), validate=False).load_one("repo")
-    local = Path(folder) / ".dvc/config.local"
-    here = Config(str(Path(folder) / ".dvc"), validate=False).load_one("local") if local.is_file() else {}
+    clone, deployed = Path(directory).resolve(), Path(folder)
+    own, theirs = _remotes(clone), _remotes(deployed) if deployed.is_dir() else {}
     with Config(str(clone / ".dvc"), validate=False).edit("local") as config:
-        for name, remote in shared.get("remote", {}).items():
-            url = str(here.get("remote", {}).get(name, {}).get("url", remote.get("url", "")))
-            if "://" in url or Path(url).is_absolute():
+        for name, url in own.items():
+            place = theirs.get(name, url)
+            if "://" in place:
                 continue
-            if not Path(folder).is_dir():
+            if name not in theirs and not Path(place).exists():
                 raise CseError(
-                    f"DVC remote {name!r} is a folder on the machine that deployed ({url}); give workers one that they "
-                    "reach: dvc remote add --default shared s3://BUCKET/PATH, commit, deploy again"
+                    f"DVC remote {name!r} is a folder on the machine that deployed; give workers one that they reach: "
+                    "dvc remote add --default shared s3://BUCKET/PATH, commit, deploy again"
                 )
-            # Config reads addresses of folders as seen from .dvc
-            absolute = (Path(folder) / ".dvc" / url).resolve()
-            config.setdefault("remote", {}).setdefault(name, {})["url"] = str(absolute)
+            config.setdefault("remote", {}).setdefault(name, {})["url"] = place
     return {"directory": str(clone)}
+
+
+def _remotes(root: Path) -> dict[str, str]:
+    """Return addresses of remotes by name; folders as absolute paths."""
+    config = Config(str(root / ".dvc"), validate=False).load()
+    return {name: str(remote["url"]) for name, remote in config.get("remote", {}).items() if "url" in remote}

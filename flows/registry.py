@@ -57,7 +57,9 @@ def models(root: Path, name: str) -> list[Model]:
     from gto.exceptions import ArtifactNotFound
 
     try:
-        found: list[dict[str, Any]] = gto.api.show(str(root), name, registered_only=True)
+        found: list[dict[str, Any]] = gto.api.show(
+            str(root), name, registered_only=True, assignments_per_version=-1, versions_per_stage=-1
+        )
     except ArtifactNotFound:
         return []
     newest: dict[str, tuple[int, str]] = {}  # by stage: the last promotion, and which version it was
@@ -125,7 +127,11 @@ def assign(root: Path, model: Model, stage: str) -> str:
     import gto.api
 
     if stage not in model.stages:
-        _gto(lambda: gto.api.assign(str(root), model.name, stage=stage, version=model.version, **_author(root)))
+        _gto(
+            lambda: gto.api.assign(
+                str(root), model.name, stage=stage, version=model.version, force=True, **_author(root)
+            )
+        )
     tags = git(root, "tag", "--list", f"{model.name}#{stage}#*").splitlines()
     return max(tags, key=_promotion)
 
@@ -158,8 +164,8 @@ def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) 
     Raises:
         CseError: they are neither in the cache nor in the remote.
     """
-    from dvc.exceptions import DvcException  # type: ignore[import-untyped]
-    from dvc.repo import Repo  # type: ignore[import-untyped]
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
 
     for output in outputs:
         target = folder / output

@@ -91,8 +91,8 @@ def stages_in_order(root: Path) -> list[str]:
     Raises:
         CseError: DVC cannot read the file.
     """
-    from dvc.exceptions import DvcException  # type: ignore[import-untyped]
-    from dvc.repo import Repo  # type: ignore[import-untyped]
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
 
     try:
         with Repo(str(root)) as repo:

@@ -166,5 +166,10 @@ def raise_for(state: State[Any]) -> None:
         CseError: the state is not completed.
     """
     if not state.is_completed():
-        message = (state.message or state.name or "failed").removeprefix("Task run encountered an exception ")
-        raise CseError(message.removeprefix("TryLater: "))
+        raise CseError(message_of(state))
+
+
+def message_of(state: State[Any]) -> str:
+    """Return what a state says, without Prefect's words around an exception of ours."""
+    message = (state.message or state.name or "failed").removeprefix("Task run encountered an exception ")
+    return message.removeprefix("TryLater: ")

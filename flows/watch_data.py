@@ -61,8 +61,8 @@ def data_changes(root: Path) -> dict[str, str]:
     Raises:
         CseError: DVC cannot read the project.
     """
-    from dvc.exceptions import DvcException  # type: ignore[import-untyped]
-    from dvc.repo import Repo  # type: ignore[import-untyped]
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
 
     found = {}
     try:

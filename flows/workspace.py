@@ -96,8 +96,8 @@ def _clone(root: Path, folder: Path) -> None:
 
 def _share_dvc(root: Path, folder: Path) -> None:
     """Give the clone the cache, the local configuration and the remotes of its source."""
-    from dvc.config import Config  # type: ignore[import-untyped]
-    from dvc.repo import Repo  # type: ignore[import-untyped]
+    from dvc.config import Config
+    from dvc.repo import Repo
 
     local = root / ".dvc/config.local"
     if local.is_file():

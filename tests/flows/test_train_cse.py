@@ -1,9 +1,10 @@
-"""The flow is the pipeline of ``dvc.yaml`` and nothing else: same stages, same order, same ``dvc.lock``."""
+"""The flow without a server: the pipeline of ``dvc.yaml`` and nothing else, quiet, private, safe to interrupt."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,7 +113,7 @@ def found(flow_run) -> list[dict]:
 def test_one_task_per_stage_in_graph_order(flow_run, found):
     assert found[0]["flow"] == "train-cse"
     assert found[0]["state"] == "Completed"
-    assert found[0]["tasks"] == [[stage, "Completed"] for stage in STAGES]
+    assert found[0]["tasks"] == [[stage, "Executed"] for stage in STAGES]
     log = flow_run[1]
     assert "trained 20 steps" in log, "what a stage says stands in the run's log"
     assert log.index("Running stage 'prepare'") < log.index("Running stage 'export'")
@@ -120,22 +121,170 @@ def test_one_task_per_stage_in_graph_order(flow_run, found):
 
 def test_a_new_stage_is_a_new_task(flow_run, found):
     """Its name comes first in the alphabet, its place in the graph last; the others are left as they were."""
-    assert found[1]["tasks"] == [[stage, "Completed"] for stage in [*STAGES, "a-summary"]]
+    assert found[1]["tasks"] == [*([stage, "Skipped"] for stage in STAGES), ["a-summary", "Executed"]]
     assert flow_run[1].count("Running stage 'train'") == 1
     assert flow_run[1].count("Stage 'train' didn't change, skipping") == 2
 
 
 def test_a_failed_stage_ends_the_flow_with_its_last_lines(found):
     assert found[2]["state"] == "Failed"
-    assert found[2]["tasks"] == [*([stage, "Completed"] for stage in STAGES), ["a-summary", "Failed"]]
-    assert "stage 'a-summary' failed" in found[2]["message"]
+    assert found[2]["tasks"] == [*([stage, "Skipped"] for stage in STAGES), ["a-summary", "Failed"]]
+    assert found[2]["message"].startswith("a-summary: stopped by an error")
     assert "the reason" in found[2]["message"]
+    assert "`dvc repro a-summary`" in found[2]["message"], "what a person should do"
 
 
 def test_the_lock_is_that_of_plain_dvc(flow_run, tmp_path):
     plain = tiny_clone(tmp_path / "clone")
     plain.dvc("repro")
     assert (flow_run[0].folder.parent / "first.lock").read_text(encoding="utf-8") == plain.lock()
+
+
+# Every Python process of the run writes down whom it calls.
+WATCH = """
+import os, socket
+
+def watched(name):
+    inner = getattr(socket.socket, name)
+    def call(self, address):
+        with open(os.environ["CALLS"], "a") as file:
+            file.write(f"{address}\\n")
+        return inner(self, address)
+    setattr(socket.socket, name, call)
+
+watched("connect"), watched("connect_ex")
+inner = socket.getaddrinfo
+
+def getaddrinfo(host, *rest, **named):
+    with open(os.environ["CALLS"], "a") as file:
+        file.write(f"{(host,)}\\n")
+    return inner(host, *rest, **named)
+
+socket.getaddrinfo = getaddrinfo
+"""
+
+
+def test_quiet_and_private_on_a_slow_first_start(tmp_path):
+    """A fresh home, a machine that is busy with other things, and two runs that start at the same moment."""
+    (tmp_path / "watch").mkdir()
+    (tmp_path / "watch/sitecustomize.py").write_text(WATCH)
+    (tmp_path / "calls").write_text("")
+    spin = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    runs = []
+    try:
+        for name in ("one", "two"):
+            workspace = tiny_clone(tmp_path / name / "clone")
+            environment = environment_of(workspace) | {
+                "PREFECT_HOME": str(tmp_path / "prefect"),
+                "PYTHONPATH": str(tmp_path / "watch"),
+                "CALLS": str(tmp_path / "calls"),
+            }
+            for variable in ("PREFECT_SERVER_ANALYTICS_ENABLED", "DO_NOT_TRACK", "DVC_NO_ANALYTICS"):
+                environment.pop(variable, None)
+            environment.pop("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS")
+            log = (tmp_path / f"{name}.log").open("w")
+            runs.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "flows.train_cse"], cwd=workspace.folder, env=environment, stdout=log,
+                    stderr=log,
+                )
+            )  # fmt: skip
+        give_up = time.monotonic() + 300
+        while not all("Beginning flow run" in (tmp_path / f"{name}.log").read_text() for name in ("one", "two")):
+            assert time.monotonic() < give_up, (tmp_path / "one.log").read_text()
+            time.sleep(0.5)
+    finally:
+        for process in spin:
+            process.kill()
+    codes = [run.wait(timeout=300) for run in runs]
+    for name, code in zip(("one", "two"), codes, strict=True):
+        log = (tmp_path / f"{name}.log").read_text()
+        assert code == 0, log
+        assert log.count("Finished in state Executed") == len(STAGES)
+        for noise in ("database is locked", "Traceback", "| ERROR", "| WARNING", "| CRITICAL"):
+            assert noise not in log, log
+    calls = set((tmp_path / "calls").read_text().splitlines())
+    assert calls, "the watch was on"
+    outside = [call for call in calls if not any(here in call for here in ("127.0.0.1", "localhost", "'::1'", "/"))]
+    assert outside == []
+
+
+def test_a_second_flow_in_a_broken_tree(tmp_path):
+    """A lock file with both sides of a merge: refused with the line, nothing touched."""
+    workspace = tiny_clone(tmp_path / "clone")
+    lock = "schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n=======\nstages: {a: {}}\n>>>>>>> other\n"
+    (workspace.folder / "dvc.lock").write_text(lock)
+    workspace.environment |= environment_of(workspace)
+    output = workspace.run("cse", "flow", "train", fails=True)
+    assert "error: dvc.lock:2: holds both sides of a merge; take either side" in output
+    assert "Traceback" not in output
+    assert workspace.lock() == lock
+
+
+def test_sweep_and_gate(tmp_path):
+    """The best of a grid goes on and into service; a worse model is registered and refused."""
+    workspace = tiny_clone(tmp_path / "clone")
+    workspace.environment |= environment_of(workspace)
+    params = (workspace.folder / "params.yaml").read_text()
+    output = workspace.run("cse", "flow", "train", "--sweep", "train.learning_rate=[0.02,1.0]", "--promote", "promote")
+    trials = {
+        float(rate): float(score) for rate, score in re.findall(r"sweep: train\.learning_rate (\S+): dev (\S+)", output)
+    }
+    assert set(trials) == {0.02, 1.0}
+    best = max(trials, key=trials.get)
+    assert re.search(
+        rf"dev {trials[best]:.2f}; experiment \S+; promoted sentence-encoder@v1\.0\.0 to production", output
+    )
+    assert output.count("Running stage 'train'") == 2, "the winner is not trained again"
+    assert (workspace.folder / "params.yaml").read_text() == params
+
+    worse = min(trials, key=trials.get)
+    assert trials[best] - trials[worse] > 0.5, "this test needs a worse model"
+    output = workspace.run("cse", "flow", "train", "-s", f"train.learning_rate={worse}", "--promote", "promote")
+    reason = r"sentence-encoder@v1\.1\.0 not promoted to production: dev Spearman \S+ is more than 0\.5 below"
+    assert re.search(reason, output)
+    assert "Refused" in output
+    listed = json.loads(workspace.run("cse", "models", "list", "--json"))
+    assert [(model["version"], model["stages"]) for model in listed] == [("v1.1.0", []), ("v1.0.0", ["production"])]
+    assert listed[0]["scores"]["dev"] == pytest.approx(trials[worse], abs=0.01)
+
+    refused = workspace.run("cse", "models", "promote", "v1.1.0", fails=True)
+    assert "error: sentence-encoder@v1.1.0: not promoted to production; `--force` promotes it all the same" in refused
+    workspace.set({"export.tolerance": 1e-12})
+    refused = workspace.run("cse", "models", "promote", "v1.0.0", fails=True)
+    assert "no parity with torch" in refused
+    workspace.set({"export.tolerance": 1e-5})
+    assert "is in production" in workspace.run("cse", "models", "promote", "v1.1.0", "--force")
+    assert "version: v1.1.0" in workspace.run("cse", "models", "show", "production")
+    workspace.dvc("artifacts", "get", ".", "sentence-encoder", "--stage", "production", "--out", "bundle")
+    assert (workspace.folder / "bundle/bundle.json").is_file()
+
+
+def test_a_full_disk_during_export(tmp_path):
+    """A limit on the size of a file fails as a full disk does; the earlier bundle is not lost."""
+    workspace = tiny_clone(tmp_path / "clone")
+    workspace.dvc("repro")
+    workspace.environment |= environment_of(workspace)
+    bundle, lock = workspace.bytes_of("data/bundle"), workspace.lock()
+    workspace.set({"export.normalize": False})
+    limit = max(map(len, bundle.values())) // 2
+    code = (
+        "import resource, sys; from flows import stages; from flows.processes import run_dvc as run\n"
+        "def limited(arguments, *rest):\n"
+        "    if arguments[-1] == 'export':\n"
+        f"        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, -1))\n"
+        "    try:\n        run(arguments, *rest)\n"
+        "    finally:\n        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n"
+        "stages.run_dvc = limited\nfrom flows.commands import train_here; train_here()\n"
+    )
+    output = workspace.run(sys.executable, "-c", code, fails=True)
+    assert re.search(r"error: export: no space left while writing .*: free some space and run again", output)
+    assert workspace.lock() == lock
+    assert workspace.leftovers() == []
+    workspace.dvc("checkout", "data/bundle", "--force")
+    assert workspace.bytes_of("data/bundle") == bundle
+    output = workspace.run("cse", "flow", "train")
+    assert output.count("Finished in state Skipped") == len(STAGES) - 1, "what was finished is not done again"
 
 
 def test_a_stopped_flow_stops_its_stage(tmp_path):

@@ -79,7 +79,8 @@ class Workspace:
 
     def commit(self) -> None:
         self.run("git", "add", "--all")
-        self.run("git", "commit", "--quiet", "--message", "work")
+        if self.run("git", "status", "--short"):
+            self.run("git", "commit", "--quiet", "--message", "work")
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Change values of ``params.yaml``, each named ``group.key``."""

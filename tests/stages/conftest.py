@@ -61,7 +61,7 @@ def data(tmp_path_factory) -> dict[str, Path]:
     return folders
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def settings(models) -> Callable[..., Settings]:
     """Settings of a quick unsupervised run with some values changed: ``settings({"train.seed": 1})``."""
 

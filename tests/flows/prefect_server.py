@@ -1,0 +1,189 @@
+"""A real Prefect server, workers and command line on loopback, each with a home of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.pipeline.workspace import Workspace
+
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class PrefectServer:
+    """A server with SQLite below ``folder``; it can be stopped, killed and started again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        self.home = folder / "server-home"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client, a worker or a flow needs to find it."""
+        return {
+            "PREFECT_API_URL": self.url,
+            "PREFECT_HOME": str(self.folder / "client-home"),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
+            "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
+            "DO_NOT_TRACK": "1",
+            "NO_COLOR": "1",
+            "COLUMNS": "300",
+        }
+
+    def start(self) -> None:
+        environment = os.environ | self.environment | {"PREFECT_HOME": str(self.home), "PREFECT_UI_API_URL": self.url}
+        del environment["PREFECT_API_URL"]
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)],
+                env=environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        wait_for(self.answers, 180, lambda: (self.folder / "server.log").read_text())
+
+    def answers(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/health", timeout=5).is_success
+        return False
+
+    def stop(self, kill: bool = False) -> None:
+        if self.process is not None:
+            end_group(self.process, signal.SIGKILL if kill else signal.SIGTERM)
+            self.process = None
+
+    def worker(self, workspace: Workspace, pool: str, cwd: Path) -> subprocess.Popen[bytes]:
+        """Start a worker in a folder that is not the project's."""
+        cwd.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "worker.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--limit", "1"],
+                cwd=cwd, env=workspace.environment | self.environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.workers.append(process)
+        return process
+
+    def log(self) -> str:
+        return (self.folder / "worker.log").read_text()
+
+    # ---- what the server knows ------------------------------------------------------------------------------------
+
+    def post(self, path: str, **body: Any) -> Any:
+        found = httpx.post(f"{self.url}/{path}", json=body, timeout=30)
+        found.raise_for_status()
+        return found.json()
+
+    def flow_runs(self) -> list[dict[str, Any]]:
+        """Return all flow runs, the newest first."""
+        return self.post("flow_runs/filter", sort="EXPECTED_START_TIME_DESC")
+
+    def flow_run(self, name: str) -> dict[str, Any]:
+        return next(run for run in self.flow_runs() if run["name"] == name)
+
+    def task_states(self, run: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return names and states of the tasks of a run, in order; waits until the server knows their ends."""
+
+        def tasks() -> list[dict[str, Any]]:
+            found = self.post("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+            return sorted((task for task in found if task["start_time"]), key=lambda task: task["start_time"])
+
+        wait_for(lambda: tasks() and all(task["state_type"] in FINAL for task in tasks()), 30, lambda: str(tasks()))
+        return [(task["name"], task["state_name"]) for task in tasks()]
+
+    def artifacts(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data of the artifacts of a run by key."""
+        found = self.post("artifacts/filter", artifacts={"flow_run_id": {"any_": [run["id"]]}})
+        return {artifact["key"]: artifact["data"] for artifact in found}
+
+    def messages(self, run: Mapping[str, Any]) -> list[str]:
+        """Return the log lines of a run."""
+        lines: list[str] = []
+        while True:
+            found = self.post(
+                "logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}}, sort="TIMESTAMP_ASC", offset=len(lines)
+            )
+            lines += [line["message"] for line in found]
+            if not found:
+                return lines
+
+    def finished(self, name: str, seconds: float = 240) -> dict[str, Any]:
+        """Return a flow run once it is over."""
+        wait_for(
+            lambda: self.flow_run(name)["state_type"] in FINAL, seconds, lambda: f"{self.flow_run(name)}{self.log()}"
+        )
+        return self.flow_run(name)
+
+
+@contextmanager
+def prefect_server(folder: Path) -> Iterator[PrefectServer]:
+    """Start a server; in the end stop it, its workers and whatever they left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    server = PrefectServer(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        for worker in server.workers:
+            end_group(worker, signal.SIGTERM)
+        server.stop()
+        for process in processes_with("PREFECT_API_URL", server.url):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def run_deployment(server: PrefectServer, workspace: Workspace, name: str, *options: str, fails: bool = False) -> str:
+    """Run ``cse flow run`` in the client's shell and return what it wrote."""
+    workspace = Workspace(workspace.folder)
+    workspace.environment |= server.environment
+    return workspace.run("cse", "flow", "run", name, *options, fails=fails)
+
+
+def end_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """End the process group that a process leads, by id."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def processes_with(variable: str, value: str) -> list[psutil.Process]:
+    """Return living processes that were started with a value in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(variable) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def wait_for(there: Callable[[], Any], seconds: float, tell: Callable[[], str] = lambda: "") -> Any:
+    """Wait until ``there()`` is true and return it."""
+    give_up = time.monotonic() + seconds
+    while not (found := there()):
+        assert time.monotonic() < give_up, f"not within {seconds} s\n{tell()}"
+        time.sleep(0.2)
+    return found

@@ -1,0 +1,44 @@
+"""Small git and DVC repositories for tests of what lies around the pipeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flows.repository import git
+
+DVC_YAML = """
+stages:
+  second:
+    cmd: cp data/first.txt data/second.txt
+    deps: [data/first.txt]
+    outs: [data/second.txt]
+  first:
+    cmd: cp source.txt data/first.txt && cp score.json data/metrics/train.json
+    deps: [source.txt]
+    outs: [data/first.txt]
+    metrics:
+      - data/metrics/train.json: {cache: false}
+"""
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, tree: Any) -> None:
+    write(path, json.dumps(tree))
+
+
+def git_init(root: Path) -> None:
+    git(root, "init", "--quiet", "--initial-branch", "main")
+    git(root, "config", "user.name", "Ada")
+    git(root, "config", "user.email", "ada@example.org")
+
+
+def commit(root: Path, message: str) -> str:
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", message)
+    return git(root, "rev-parse", "HEAD")

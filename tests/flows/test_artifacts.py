@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import base64
+import re
+
+from flows.artifacts import Summary, as_markdown, read_scores, score_table
+from tests.flows.repositories import write, write_json
+
+EVALUATION = {
+    "trained": {"STS-B": 84.5, "Avg.": 84.5, "Avg. (mean)": 80.0},
+    "backbone": {"STS-B": 82.03, "Avg.": 82.03, "Avg. (mean)": 79.0},
+}
+
+
+def finished(folder) -> Summary:
+    write_json(folder / "data/metrics/train.json", {"dev_spearman": 88.0})
+    write_json(folder / "data/metrics/evaluation.json", EVALUATION)
+    write(folder / "data/plots/sts.csv", "task,model,spearman\nSTS-B,trained,84.5\nSTS-B,backbone,82.03\n")
+    write(folder / "data/plots/train/train.csv", "step,loss\n5,2.0\n10,1.5\n")
+    write(folder / "data/plots/train/dev.csv", "step,spearman\n10,88.0\n")
+    stages = [("prepare", "Skipped", 0.4), ("train", "Executed", 61.2), ("evaluate", "Restored", 2.0)]
+    return Summary("wise-owl", folder, stages=stages)
+
+
+def test_scores_against_the_run_before(tmp_path):
+    summary = finished(tmp_path)
+    summary.before = {"dev": 87.5, "trained STS-B": 84.75}
+    text = as_markdown(summary)
+    assert "Dev Spearman * 100: **88.00**, +0.50 against the run before." in text
+    assert "| trained STS-B | 84.50 | -0.25 |" in text
+    assert "| backbone STS-B | 82.03 | new |" in text
+    assert "(mean)" not in text
+    assert "| train | Executed | 61 s |" in text
+
+
+def test_pictures_are_inside(tmp_path):
+    pictures = re.findall(r"!\[(.+?)\]\(data:image/png;base64,(.+?)\)", as_markdown(finished(tmp_path)))
+    assert [title for title, _ in pictures] == ["Scores by task", "Training"]
+    for _, data in pictures:
+        assert base64.b64decode(data).startswith(b"\x89PNG")
+
+
+def test_what_was_set_and_where_it_is(tmp_path):
+    summary = finished(tmp_path)
+    summary.preset, summary.changes = "promcse-eh-minilm", {"train.epochs": (1, 3), "prompt.dropout": (None, 0.1)}
+    summary.facts = {"Commit": "`abc`"}
+    text = as_markdown(summary)
+    assert "Preset `promcse-eh-minilm`." in text
+    assert "| `train.epochs` | 1 | 3 |" in text
+    assert "| `prompt.dropout` | null | 0.1 |" in text
+    assert "- Commit: `abc`" in text
+
+
+def test_a_failed_run_shows_the_reason_and_no_old_scores(tmp_path):
+    summary = finished(tmp_path)
+    summary.stages = [("prepare", "Executed", 1.0), ("train", "Failed", 2.0)]
+    summary.reason = "train: train.batch_size: too large; lower it"
+    text = as_markdown(summary)
+    assert "**train: train.batch_size: too large; lower it**" in text
+    assert "88.00" not in text
+    assert "data:image" not in text
+
+
+def test_scores_of_an_empty_or_broken_folder(tmp_path):
+    assert read_scores(tmp_path) == {}
+    assert score_table(tmp_path) == []
+    write(tmp_path / "data/metrics/train.json", "not json")
+    assert read_scores(tmp_path) == {}
+
+
+def test_the_table_has_a_row_a_model(tmp_path):
+    finished(tmp_path)
+    assert score_table(tmp_path) == [
+        {"model": "trained", "STS-B": 84.5, "Avg.": 84.5, "Avg. (mean)": 80.0},
+        {"model": "backbone", "STS-B": 82.03, "Avg.": 82.03, "Avg. (mean)": 79.0},
+    ]

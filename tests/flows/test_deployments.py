@@ -1,0 +1,440 @@
+"""The deployments of ``prefect.yaml`` on a real server with real workers: what people do, and what befalls them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from ruamel.yaml import YAML
+
+from tests.flows.prefect_server import (
+    PrefectServer,
+    prefect_server,
+    processes_with,
+    run_deployment,
+    wait_for,
+)
+from tests.pipeline.workspace import STAGES, Workspace, tiny_clone, write_triplets
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SKIPPED = [(stage, "Skipped") for stage in STAGES]
+LONG = {"train__epochs": 3000, "train__save_every": 5}  # minutes; every test ends it early
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, server) -> Workspace:
+    """A clone that is deployed on a fresh server, with both pools served from other folders."""
+    workspace = tiny_clone(tmp_path_factory.mktemp("project") / "clone")
+    workspace.environment |= server.environment
+    output = workspace.run("prefect", "--no-prompt", "deploy", "--all")
+    assert output.count("successfully created") == 6, output
+    server.worker(workspace, "cse-local", tmp_path_factory.mktemp("elsewhere"))
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def first_run(project, server) -> str:
+    return run_deployment(server, project, "train-cse", "--watch", "--flow-run-name", "first")
+
+
+# ---- deploy and run -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_deployed(project, server):
+    deployments = server.post("deployments/filter")
+    flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
+    named = {f"{flows[found['flow_id']]}/{found['name']}": found for found in deployments}
+    assert set(named) == {
+        "train-cse/local", "train-cse/gpu", "evaluate-cse/local", "export-cse/local", "embed-cse/local",
+        "watch-data/local",
+    }  # fmt: skip
+    schedules = [schedule for found in deployments for schedule in found["schedules"]]
+    assert len(schedules) == 3
+    assert not any(schedule["active"] for schedule in schedules)
+    gpu = named["train-cse/gpu"]
+    assert gpu["tags"] == ["cse", "gpu"]
+    assert gpu["job_variables"]["env"]["CSE_SCRATCH"]
+    pools = {pool["name"]: pool for pool in server.post("work_pools/filter")}
+    assert pools["cse-gpu"]["concurrency_limit"] == 1
+    assert pools["cse-local"]["concurrency_limit"] is None
+    for pool in pools.values():  # a command of one's own would leave grandchildren alive on cancel
+        assert pool["base_job_template"]["variables"]["properties"]["command"].get("default") is None
+    assert all("command" not in found["job_variables"] for found in deployments)
+
+
+def test_deploying_again_changes_what_is_there(project, server):
+    output = project.run("prefect", "--no-prompt", "deploy", "--all")
+    assert "error" not in output.lower()
+    assert len(server.post("deployments/filter")) == 6
+
+
+def test_a_deployment_runs_the_pipeline(project, server, first_run, tmp_path):
+    assert "$ prefect deployment run train-cse/local --watch" in first_run, "the alias says what it runs"
+    run = server.finished("first")
+    assert run["state_type"] == "COMPLETED", server.log()
+    assert server.task_states(run) == [(stage, "Executed") for stage in STAGES]
+    assert "trained 20 steps" in "\n".join(server.messages(run)), "what a stage says stands in the run's log"
+    artifacts = server.artifacts(run)
+    assert set(artifacts) == {"run-summary", "sts-scores", "train-progress"}
+    assert "data:image/png;base64," in artifacts["run-summary"]
+    assert artifacts["train-progress"] == 100
+    assert {row["model"] for row in json.loads(artifacts["sts-scores"])} == {"trained", "backbone"}
+
+    by_flow = project.lock()
+    assert "didn't change" in project.dvc("repro")
+    assert project.lock() == by_flow
+    by_hand = tiny_clone(tmp_path / "clone")
+    by_hand.dvc("repro")
+    assert by_hand.lock() == by_flow
+
+
+def test_the_second_run_skips_everything(project, server, first_run):
+    run_deployment(server, project, "train-cse", "--watch", "--flow-run-name", "second")
+    run = server.finished("second")
+    assert server.task_states(run) == SKIPPED
+    assert "+0.00 against the run before" in server.artifacts(run)["run-summary"]
+
+
+def tree_times(project: Workspace) -> dict[str, int]:
+    """Return modification times of the user's files: what git or DVC would keep, without their stores."""
+    return {name: time for name, time in project.times().items() if not name.startswith((".cse/", ".dvc/"))}
+
+
+def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first_run):
+    project.commit()
+    before, lock = tree_times(project), project.lock()
+    output = run_deployment(
+        server, project, "train-cse", "-p", 'overrides={"train.learning_rate": 0.5}', "--watch",
+        "--flow-run-name", "hot",
+    )  # fmt: skip
+    run = server.finished("hot")
+    assert run["state_type"] == "COMPLETED", output + server.log()
+    assert dict(server.task_states(run)) == {
+        "prepare": "Skipped", "corrupt": "Skipped", "train": "Executed", "evaluate": "Executed", "export": "Executed",
+    }  # fmt: skip
+    assert tree_times(project) == before
+    assert project.run("git", "status", "--short") == ""
+    summary = server.artifacts(run)["run-summary"]
+    assert "| `train.learning_rate` | 0.01 | 0.5 |" in summary
+    assert "dvc exp apply hot" in summary
+
+    taken = project.copy(Path(project.folder.parent / "taken"))  # the cache lies inside, so it is copied too
+    taken.dvc("exp", "apply", "hot")
+    assert "learning_rate: 0.5" in (taken.folder / "params.yaml").read_text()
+    assert taken.lock() != lock
+    output = taken.dvc("repro")
+    assert output.count("didn't change") == len(STAGES), output
+
+    # once more: nothing is trained again, all comes from DVC's cache
+    run_deployment(
+        server, project, "train-cse", "-p", 'overrides={"train.learning_rate": 0.5}', "--watch",
+        "--flow-run-name", "hot-again",
+    )  # fmt: skip
+    states = dict(server.task_states(server.finished("hot-again")))
+    assert [states[stage] for stage in ("train", "evaluate", "export")] == ["Restored"] * 3
+
+
+@pytest.mark.parametrize(
+    ("parameter", "says"),
+    [
+        ("preset=promse-eh", "did you mean 'promcse-eh-minilm'?"),
+        ('overrides={"train.epoch": 1}', "did you mean 'train.epochs'?"),
+        ('overrides={"train.epochs": 0}', "0 is less than the minimum of 1"),
+        ('data={"view": "pair"}', "'pair' is not one of"),
+        ('sweep={"train.epochs": []}', "at least one value"),
+        ("weather=1", "weather"),
+    ],
+)
+def test_bad_parameters_start_nothing(project, server, parameter, says):
+    """By ``cse flow run`` where it can name what is near, else by the server, as in its form."""
+    before = len(server.flow_runs())
+    output = run_deployment(server, project, "train-cse", "-p", parameter, fails=True)
+    assert says in " ".join(output.split())
+    assert "Traceback" not in output
+    assert len(server.flow_runs()) == before
+
+
+def test_what_only_the_settings_know_fails_at_once(project, server, first_run):
+    """Two values that are each allowed and not together: one line, no retry, nothing trained."""
+    run_deployment(
+        server, project, "train-cse",
+        "-p", 'overrides={"objective.nt_xent.weight": 0, "objective.energy_hinge.weight": 0}',
+        "--watch", "--flow-run-name", "nothing-to-train", fails=True,
+    )  # fmt: skip
+    run = server.finished("nothing-to-train")
+    assert run["state_type"] == "FAILED"
+    assert "objective" in run["state"]["message"]
+    assert "\n" not in run["state"]["message"]
+    assert not server.post("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+
+
+def test_changed_data_retrain_through_the_automation(project, server, first_run):
+    project.dvc("repro")
+    write_triplets(project.folder / "data/raw/train/rows.csv", 150, seed=3)
+    before = {run["id"] for run in server.flow_runs()}
+    run_deployment(server, project, "watch-data", "--watch", "--flow-run-name", "watched")
+    assert "data/raw/train" in server.finished("watched")["state"]["message"]
+
+    def started() -> list[dict]:
+        flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
+        return [run for run in server.flow_runs() if run["id"] not in before and flows[run["flow_id"]] == "train-cse"]
+
+    run = server.finished(wait_for(started, 60, server.log)[0]["name"])
+    assert run["state_type"] == "COMPLETED"
+    assert dict(server.task_states(run))["prepare"] == "Executed"
+    assert json.loads((project.folder / "data/metrics/prepare.json").read_text())["rows"] == 150
+    assert "sentence-encoder@v1.0.0" in project.run("git", "tag"), "the trigger asks for a version"
+    run_deployment(server, project, "watch-data", "--watch", "--flow-run-name", "watched-again")
+    assert "those of the last run" in server.finished("watched-again")["state"]["message"]
+    project.commit()
+
+
+def test_the_other_flows(project, server, first_run, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("a cat sleeps\nthe dog runs\n")
+    for name, *parameters in (
+        ("evaluate-cse", 'models=["data/checkpoint", "data/bundle"]'),
+        ("export-cse", f"out={tmp_path / 'bundle'}"),
+        ("embed-cse", f"text={text}", f"out={tmp_path / 'vectors.npy'}"),
+    ):
+        options = [part for parameter in parameters for part in ("-p", parameter)]
+        run_deployment(server, project, name, *options, "--watch", "--flow-run-name", name)
+        assert server.finished(name)["state_type"] == "COMPLETED", server.log()
+    rows = json.loads(server.artifacts(server.flow_run("evaluate-cse"))["scores"])
+    assert [row["model"] for row in rows] == ["data/checkpoint", "data/bundle"]
+    assert rows[0]["evaluation"] == pytest.approx(rows[1]["evaluation"], abs=0.1)
+    assert (tmp_path / "bundle/bundle.json").is_file()
+    assert (tmp_path / "vectors.npy").stat().st_size == 128 + 2 * 32 * 4
+    run_deployment(
+        server, project, "embed-cse", "-p", "text=nowhere.txt", "-p", "out=x.npy", "--watch",
+        "--flow-run-name", "no-text", fails=True,
+    )  # fmt: skip
+    assert "nowhere.txt" in server.finished("no-text")["state"]["message"]
+
+
+# ---- cancelled, killed, away --------------------------------------------------------------------------------------
+
+
+def start_long(server: PrefectServer, project: Workspace, name: str, seed: int) -> None:
+    """Start a training that would take minutes, in a clone, and wait until it has saved a state."""
+    known = {path.name for path in project.folder.glob(".cse/resume/*")}
+    overrides = {"train.epochs": 3000, "train.save_every": 5, "train.seed": seed}
+    run_deployment(server, project, "train-cse", "-p", f"overrides={json.dumps(overrides)}", "--flow-run-name", name)
+    wait_for(lambda: states_beside(project, known), 120, server.log)
+
+
+def states_beside(project: Workspace, known: set[str]) -> list[Path]:
+    """Return the saved states of trainings that are not known."""
+    return [path for path in project.folder.glob(".cse/resume/*/state.pt") if path.parent.name not in known]
+
+
+def stage_processes(project: Workspace) -> list[psutil.Process]:
+    """Return what runs for this project: flows, DVC and stages, not workers."""
+    site = project.environment["DVC_SITE_CACHE_DIR"]
+    return [
+        process
+        for process in processes_with("DVC_SITE_CACHE_DIR", site)
+        if not any(word in ("worker", "deployment") for word in process.cmdline())
+    ]
+
+
+def is_training(project: Workspace) -> bool:
+    return any("cse.stages.train" in process.cmdline() for process in stage_processes(project))
+
+
+def test_a_cancelled_run_leaves_no_process_and_no_result(project, server, first_run):
+    lock = project.lock()
+    start_long(server, project, "cancelled", seed=101)
+    assert is_training(project)
+    project.run("prefect", "flow-run", "cancel", server.flow_run("cancelled")["id"])
+    run = server.finished("cancelled", 90)
+    assert run["state_type"] == "CANCELLED"
+    wait_for(lambda: not stage_processes(project), 40, lambda: str(stage_processes(project)))
+    assert project.lock() == lock
+    assert project.leftovers() == []
+    assert not list((project.folder / ".dvc/tmp/cse-runs").glob("*/data/checkpoint/checkpoint.json"))
+
+
+def test_a_killed_worker_and_the_next_attempt(project, server, first_run, tmp_path_factory):
+    """Everything on the worker's machine dies at once; the same flow run goes on when a worker is back."""
+    start_long(server, project, "lost", seed=102)
+    worker = server.workers[-1]
+    victims = stage_processes(project)
+    for process in [*victims, psutil.Process(worker.pid)]:
+        process.kill()
+    worker.wait()
+    psutil.wait_procs(victims, timeout=20)
+    assert server.flow_run("lost")["state_type"] == "RUNNING", "nobody told the server"
+
+    run = server.flow_run("lost")
+    short = {"train.epochs": 3000, "train.save_every": 5, "train.seed": 102}
+    assert run["parameters"]["overrides"] == short
+    state = next(project.folder.glob(".cse/resume/*/state.pt"))
+    assert state.stat().st_size > 0
+    server.post(f"flow_runs/{run['id']}/set_state", state={"type": "CRASHED", "name": "Crashed"}, force=True)
+    server.worker(project, "cse-local", tmp_path_factory.mktemp("elsewhere"))
+    project.run("prefect", "flow-run", "retry", run["id"])
+    wait_for(lambda: "resuming after step" in "\n".join(server.messages(run)), 120, server.log)
+    project.run("prefect", "flow-run", "cancel", run["id"])
+    assert server.finished("lost", 90)["state_type"] == "CANCELLED"
+    wait_for(lambda: not stage_processes(project), 40)
+
+
+def test_a_resumed_run_lands_on_the_undisturbed_score(project, server, first_run, tmp_path_factory):
+    overrides = {"train.epochs": 40, "train.save_every": 5, "train.seed": 103}
+    parameters = ("-p", f"overrides={json.dumps(overrides)}")
+    known = {path.name for path in project.folder.glob(".cse/resume/*")}
+    run_deployment(server, project, "train-cse", *parameters, "--flow-run-name", "killed")
+    saved = wait_for(
+        lambda: [p for p in project.folder.glob(".cse/resume/*/state.pt") if p.parent.name not in known],
+        120,
+        server.log,
+    )
+    victims = [*stage_processes(project), psutil.Process(server.workers[-1].pid)]
+    for process in victims:
+        process.kill()
+    assert saved[0].is_file(), "killed in mid-training"
+    psutil.wait_procs(victims, timeout=20)
+    run = server.flow_run("killed")
+    server.post(f"flow_runs/{run['id']}/set_state", state={"type": "CRASHED", "name": "Crashed"}, force=True)
+    server.worker(project, "cse-local", tmp_path_factory.mktemp("elsewhere"))
+    project.run("prefect", "flow-run", "retry", run["id"])
+    wait_for(lambda: server.flow_run("killed")["state_type"] in ("RUNNING", "COMPLETED"), 60)
+    assert server.finished("killed")["state_type"] == "COMPLETED", server.log()
+    assert re.search(r"resuming after step \d+ of \d+", "\n".join(server.messages(run)))
+
+    whole = project.copy(tmp_path_factory.mktemp("whole") / "clone")
+    shutil.rmtree(whole.folder / ".dvc/cache/runs")  # nothing to restore from: it trains anew
+    whole.set(overrides)
+    output = whole.dvc("repro")
+    assert "Running stage 'train'" in output
+    killed = project.run("git", "show", f"{experiment(project, 'killed')}:dvc.lock")
+    assert YAML(typ="safe").load(killed)["stages"] == whole.locked_stages(), "the same bytes in every output"
+
+
+def experiment(project: Workspace, name: str) -> str:
+    refs = project.run("git", "for-each-ref", "--format=%(refname)", "refs/exps").split()
+    return next(ref for ref in refs if ref.endswith(f"/{name}"))
+
+
+def test_the_server_is_lost_in_the_middle(project, server, first_run):
+    """The work goes on and is not lost; with the server back, the run ends as it should."""
+    overrides = {"train.epochs": 60, "train.seed": 104}
+    run_deployment(
+        server, project, "train-cse", "-p", f"overrides={json.dumps(overrides)}", "--flow-run-name", "orphan"
+    )
+    wait_for(lambda: is_training(project), 90, server.log)
+    server.stop(kill=True)
+    time.sleep(5)
+    assert stage_processes(project), "the stage runs on"
+    server.start()
+    run = server.finished("orphan")
+    assert run["state_type"] == "COMPLETED", server.log()
+    assert experiment(project, "orphan")
+
+
+def test_the_server_is_away_at_the_start(project, tmp_path):
+    for command in (["cse", "flow", "run", "train-cse"], ["cse", "flow", "train"], ["cse", "flow", "deploy"]):
+        lonely = Workspace(project.folder)
+        lonely.environment |= {"PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_HOME": str(tmp_path)}
+        output = lonely.run(*command, fails=True)
+        assert "error: http://127.0.0.1:9/api: the Prefect server does not answer" in output
+        assert "Traceback" not in output
+
+
+def test_two_runs_at_once_in_one_folder(project, server, first_run):
+    """The second, here by hand, says whom it waits for, and then finds nothing to do."""
+    project.set({"train.epochs": 400, "train.seed": 105})
+    run_deployment(server, project, "train-cse", "--flow-run-name", "in-front")
+    wait_for(lambda: is_training(project), 90, server.log)
+    second = Workspace(project.folder)
+    second.environment |= server.environment
+    output = second.run("cse", "flow", "train")
+    assert re.search(r"run in-front \(process \d+\) works in .* waiting until it is over", " ".join(output.split()))
+    assert server.finished("in-front")["state_type"] == "COMPLETED"
+    assert output.count("didn't change, skipping") == len(STAGES), output
+    assert "didn't change" in project.dvc("repro")
+    assert YAML(typ="safe").load(project.lock())["stages"].keys() == set(STAGES)
+    project.commit()
+
+
+# ---- a worker with an empty folder ----------------------------------------------------------------------------------
+
+
+def test_a_worker_clones_pulls_runs_and_pushes(project, server, first_run, tmp_path):
+    """Its folder is empty but for somebody's dirty copy of the project, which must not matter."""
+    project.dvc("repro")
+    project.commit()
+    project.dvc("push")
+    elsewhere = project.copy(tmp_path / "worker")
+    (elsewhere.folder / "cse/stages/train.py").write_text("raise SystemExit('a dirty tree on the worker')\n")
+    shutil.rmtree(elsewhere.folder / ".dvc/cache")
+    server.worker(project, "cse-gpu", elsewhere.folder)
+    output = run_deployment(
+        server, project, "train-cse/gpu", "-p", 'overrides={"train.learning_rate": 0.3}', "--watch",
+        "--flow-run-name", "far-away",
+    )  # fmt: skip
+    run = server.finished("far-away")
+    assert run["state_type"] == "COMPLETED", output + server.log()
+    states = dict(server.task_states(run))
+    assert states["pull"] == states["push"] == "Completed"
+    assert states["prepare"] in ("Skipped", "Restored"), "pulled, not computed"
+    assert states["train"] == "Executed"
+
+    other = Workspace(tmp_path / "other")
+    project.run("git", "clone", "--quiet", str(project.folder), str(other.folder))
+    remote = (project.folder.parent / "cse-dvc-remote").resolve()
+    other.dvc("remote", "modify", "--local", "local", "url", str(remote))
+    other.dvc("exp", "pull", "origin", "far-away")
+    other.dvc("exp", "apply", "far-away")
+    assert "learning_rate: 0.3" in (other.folder / "params.yaml").read_text()
+    other.dvc("pull")
+    assert "didn't change" in other.dvc("repro")
+    shown = server.artifacts(run)["run-summary"]
+    for out in ("data/prepared", "data/checkpoint", "data/bundle"):
+        md5 = re.search(rf"`{out}`: md5 `([0-9a-f]+\.dir)`", shown)[1]
+        assert md5 in other.lock()
+        assert (remote / "files/md5" / md5[:2] / md5[2:]).is_file()
+
+
+def test_a_remote_that_refuses(project, server, first_run):
+    """A folder that cannot be written: the run says so, and what was computed is not lost."""
+    remote = project.folder.parent / "cse-dvc-remote"
+    kept = remote.with_name("kept")
+    if remote.exists():
+        remote.rename(kept)
+    remote.write_text("not a folder")
+    try:
+        run_deployment(
+            server, project, "train-cse", "-p", "push=true", "--watch", "--flow-run-name", "refused", fails=True
+        )
+    finally:
+        remote.unlink()
+        if kept.exists():
+            kept.rename(remote)
+    run = server.finished("refused")
+    assert run["state_type"] == "FAILED"
+    assert "push: the remote refused or does not answer" in run["state"]["message"]
+    assert "the same run again only pushes" in run["state"]["message"]
+    assert "didn't change" in project.dvc("repro")
+
+
+def test_nothing_is_left(project, server):
+    """At the end of all: no flow, no stage, no clone."""
+    wait_for(lambda: not stage_processes(project), 30, lambda: str(stage_processes(project)))
+    assert not list((project.folder / ".dvc/tmp/cse-runs").glob("*"))
+    assert project.leftovers() == []
+    assert subprocess.run(["git", "fsck", "--no-dangling"], cwd=project.folder, capture_output=True).returncode == 0

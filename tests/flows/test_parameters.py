@@ -1,0 +1,106 @@
+"""Parameters of the flow are checked by the settings classes, and by Prefect against schemas made from them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
+
+from cse.errors import CseError
+from cse.settings import Settings, load_settings
+from cse.settings.load import flatten, walk_keys
+from cse.settings.presets import load_preset, preset_names
+from cse.settings.tree import DataSettings
+from flows.parameters import as_options, changes_of, settings_with, write_settings
+from flows.train_cse import train_cse
+
+SCHEMA = parameter_schema(train_cse).model_dump()
+
+
+def problems(**parameters) -> list[str]:
+    return [error.message for error in validate(parameters, SCHEMA)]
+
+
+def test_the_form_knows_every_setting():
+    patterns = SCHEMA["properties"]["overrides"]["patternProperties"]
+    assert len(patterns) == len(list(walk_keys())) > 100
+    for key, _ in walk_keys():
+        assert [pattern for pattern in patterns if re.search(pattern, key)] == [f"^{key.replace('.', '[.]')}$"]
+
+
+def test_the_form_takes_every_default_and_every_preset():
+    for key, value in flatten(Settings().model_dump(mode="json")).items():
+        assert problems(overrides={key: value}) == [], key
+    assert SCHEMA["properties"]["preset"]["anyOf"][0]["enum"] == preset_names()
+    for name in preset_names():
+        assert problems(preset=name, overrides=dict(load_preset(name).settings)) == [], name
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"preset": "promcse"},
+        {"overrides": {"train.epoch": 1}},
+        {"overrides": {"train.epochs": 0}},
+        {"overrides": {"train.epochs": "many"}},
+        {"overrides": {"train": {"epochs": 1}}},
+        {"overrides": {"train_epochs": 1}},
+        {"sweep": {"train.epochs": 1}},
+        {"sweep": {"train.epochs": []}},
+        {"sweep": {"train.epochs": [1, 0]}},
+        {"data": {"view": "pair"}},
+        {"data": {"views": "pairs"}},
+        {"workspace": "somewhere"},
+        {"promote": "yes"},
+    ],
+)
+def test_the_form_refuses(parameters):
+    assert problems(**parameters)
+
+
+def test_every_parameter_is_explained():
+    for name, schema in SCHEMA["properties"].items():
+        assert len(schema.get("description", "")) > 30, name
+
+
+def test_changes_are_only_what_was_given():
+    data = DataSettings(view="pairs", max_rows=10)
+    assert changes_of(data, {"data.max_rows": 20, "train.epochs": 2}) == {
+        "data.view": "pairs", "data.max_rows": 20, "train.epochs": 2,
+    }  # fmt: skip
+    assert changes_of(None, {}) == {}
+
+
+def test_checking_leaves_the_file_alone(tmp_path):
+    params = tmp_path / "params.yaml"
+    text = "train:\n  epochs: 1 # once\n"
+    params.write_text(text)
+    settings, changed = settings_with(params, "promcse-kv-minilm", {"train.epochs": 3})
+    assert changed
+    assert settings.train.epochs == 3
+    assert settings.prompt.kind == "key_value"
+    assert settings_with(params, None, {"train.epochs": 1})[1] is False, "as it is already"
+    assert params.read_text() == text
+    with pytest.raises(CseError, match="no such preset"):
+        settings_with(params, "promcse", {})
+    with pytest.raises(CseError, match=r"train\.epochs"):
+        settings_with(params, None, {"train.epochs": -1})
+    assert params.read_text() == text
+
+
+def test_writing_keeps_comments_and_says_what_changed(tmp_path):
+    params = tmp_path / "params.yaml"
+    params.write_text("train:\n  epochs: 1 # once\n  seed: 42\n")
+    assert write_settings(params, None, {"train.epochs": 3, "train.seed": 42}) == {"train.epochs": (1, 3)}
+    assert params.read_text() == "train:\n  epochs: 3 # once\n  seed: 42\n"
+    changed = write_settings(params, "promcse-eh-minilm", {"train.epochs": 3})
+    assert "train.epochs" not in changed, "the preset changes it, the override changes it back"
+    assert load_settings(params).train.epochs == 3
+
+
+def test_overrides_on_a_command_line():
+    assert as_options({"train.epochs": 2, "prompt.dropout": None, "evaluation.measures": ["sts", "cxc"]}) == [
+        "--set", "train.epochs=2", "--set", "prompt.dropout=null", "--set", "evaluation.measures=[sts, cxc]",
+    ]  # fmt: skip

@@ -1,0 +1,88 @@
+"""Versions and stages are git tags; these tests make real ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from cse.errors import CseError
+from flows.registry import assign, fetch_tags, find, in_stage, models, push_tags, register, scores_at
+from flows.repository import git
+from tests.flows.repositories import commit, write, write_json
+
+NAME = "sentence-encoder"
+
+
+def next_commit(root, dev: float) -> str:
+    write_json(root / "data/metrics/train.json", {"dev_spearman": dev})
+    write_json(root / "data/metrics/evaluation.json", {"trained": {"STS-B": dev - 5}, "backbone": {"STS-B": 1.0}})
+    return commit(root, f"dev {dev}")
+
+
+def test_versions_count_up_and_stages_move(repository):
+    assert models(repository, NAME) == []
+    first = register(repository, NAME, next_commit(repository, 80.0))
+    second = register(repository, NAME, next_commit(repository, 81.0))
+    assert [model.version for model in models(repository, NAME)] == ["v1.1.0", "v1.0.0"]
+    assert in_stage(repository, NAME, "production") is None
+
+    assert assign(repository, first, "production") == f"{NAME}#production#1"
+    assert assign(repository, second, "production") == f"{NAME}#production#2"
+    assert in_stage(repository, NAME, "production").version == "v1.1.0"
+    assert find(repository, NAME, "v1.0.0").stages == ()
+    back = find(repository, NAME, "v1.0.0")
+    assert assign(repository, back, "production") == f"{NAME}#production#3", "back to the first"
+    assert find(repository, NAME, "production").version == "v1.0.0"
+    assert assign(repository, find(repository, NAME, "v1.0.0"), "production") == f"{NAME}#production#3", "held already"
+
+
+def test_ten_versions_are_in_order(repository):
+    for dev in range(11):
+        register(repository, NAME, next_commit(repository, float(dev)))
+    assert models(repository, NAME)[0].version == "v1.10.0"
+    assert find(repository, NAME).version == "v1.10.0"
+
+
+def test_a_commit_has_one_version(repository):
+    revision = next_commit(repository, 80.0)
+    assert register(repository, NAME, revision) == register(repository, NAME, revision)
+    assert git(repository, "tag").splitlines() == [f"{NAME}@v1.0.0"]
+
+
+def test_who_registered_and_what_it_scores(repository):
+    model = register(repository, NAME, next_commit(repository, 80.0))
+    write(repository / "source.txt", "changed since\n")
+    assert model.author == "Ada"
+    assert scores_at(repository, model.revision) == {"dev": 80.0, "STS-B": 75.0}
+
+
+def test_a_machine_without_a_name_can_register(repository):
+    revision = next_commit(repository, 80.0)
+    git(repository, "config", "--unset", "user.name")
+    git(repository, "config", "--unset", "user.email")
+    assert register(repository, NAME, revision).author == "cse"
+
+
+def test_wrong_versions_name_the_near_one(repository):
+    with pytest.raises(CseError, match="no version is registered"):
+        find(repository, NAME, "v1.0.0")
+    register(repository, NAME, next_commit(repository, 80.0))
+    with pytest.raises(CseError, match=r"no version or stage 'v1.0.1'; did you mean 'v1.0.0'\?"):
+        find(repository, NAME, "v1.0.1")
+
+
+def test_two_clones_count_on(repository, tmp_path):
+    git(tmp_path, "clone", "--quiet", "--bare", str(repository), "origin.git")
+    git(repository, "remote", "add", "origin", str(tmp_path / "origin.git"))
+    git(tmp_path, "clone", "--quiet", "origin.git", "other")
+    model = register(repository, NAME, next_commit(repository, 80.0))
+    push_tags(repository, model.tag)
+
+    other = tmp_path / "other"
+    for key, value in (("name", "Bob"), ("email", "bob@example.org")):
+        git(other, "config", f"user.{key}", value)
+    assert models(other, NAME) == []
+    fetch_tags(other)
+    assert register(other, NAME, next_commit(other, 81.0)).version == "v1.1.0"
+    assert scores_at(other, find(other, NAME, "v1.0.0").revision)["dev"] == 80.0, "the commit came with the tag"
+    with pytest.raises(CseError, match="git push"):
+        push_tags(other, "no-such-tag")

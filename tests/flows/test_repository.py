@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from cse.errors import CseError
+from cse.settings import load_settings
+from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order, uncommitted
+from tests.flows.repositories import commit, write
+
+
+def test_stages_come_after_what_they_depend_on(repository):
+    assert stages_in_order(repository) == ["first", "second"]
+
+
+def test_a_stage_that_is_added_appears_from_anywhere(repository, monkeypatch, tmp_path):
+    third = "  a-third:\n    cmd: cp data/second.txt third.txt\n    deps: [data/second.txt]\n    outs: [third.txt]\n"
+    with (repository / "dvc.yaml").open("a") as file:
+        file.write(third)
+    monkeypatch.chdir(tmp_path)
+    assert stages_in_order(repository) == ["first", "second", "a-third"]
+
+
+def test_a_pipeline_that_dvc_cannot_read_is_one_line(repository):
+    write(repository / "dvc.yaml", "stages:\n  broken: [\n")
+    with pytest.raises(CseError, match=r"dvc\.yaml: ") as caught:
+        stages_in_order(repository)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_root_is_found_from_below(repository, tmp_path):
+    (repository / "data/deep").mkdir()
+    assert find_root(repository / "data/deep") == repository.resolve()
+    with pytest.raises(CseError, match="not inside a DVC repository"):
+        find_root(tmp_path)
+
+
+def test_a_root_needs_a_commit(tmp_path):
+    (tmp_path / ".dvc").mkdir()
+    with pytest.raises(CseError, match="no git repository with a commit"):
+        find_root(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dvc.lock", "params.yaml"])
+def test_both_sides_of_a_merge(repository, name):
+    """A real conflict, made by git."""
+    write(repository / name, "a: 1\n")
+    commit(repository, "base")
+    git(repository, "switch", "--quiet", "--create", "theirs")
+    write(repository / name, "a: 2\n")
+    commit(repository, "theirs")
+    git(repository, "switch", "--quiet", "main")
+    write(repository / name, "a: 3\n")
+    commit(repository, "ours")
+    with pytest.raises(CseError, match="git merge"):
+        git(repository, "merge", "theirs")
+    with pytest.raises(CseError, match=rf"{name}:1: holds both sides of a merge"):
+        check_no_conflict(repository)
+    git(repository, "checkout", "--quiet", "--theirs", name)
+    check_no_conflict(repository)
+
+
+def test_uncommitted_files(repository):
+    assert uncommitted(repository) == []
+    write(repository / "params.yaml", "train:\n  epochs: 2\n")
+    write(repository / "new.txt", "not tracked\n")
+    assert uncommitted(repository) == ["params.yaml"]
+
+
+def test_paths_that_a_copy_would_not_have(repository, tmp_path):
+    write(repository / "mine/rows.csv", "text\na\n")
+    write(repository / "tracked/pairs.csv", "sentence1,sentence2,score\na,b,1\n")
+    write(tmp_path / "outside/pairs.csv", "sentence1,sentence2,score\na,b,1\n")
+    git(repository, "add", "tracked")
+    write(
+        repository / "params.yaml",
+        "data: {source: files, train_path: mine/rows.csv, dev_path: tracked, evaluation_path: ../outside}\n",
+    )
+    found = paths_left_behind(load_settings(repository / "params.yaml"), repository)
+    assert found == {
+        "data.train_path": str(repository / "mine/rows.csv"),
+        "data.evaluation_path": str(tmp_path / "outside"),
+    }

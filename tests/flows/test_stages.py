@@ -1,0 +1,106 @@
+"""What a stage's output means: which state Prefect shows, why it failed, whether to try again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flows.processes import CommandError, run_cse, run_dvc
+from flows.stages import EXECUTED, RESTORED, SKIPPED, explain, outcome_in
+
+
+def outcome(root, stage: str) -> str:
+    found = SKIPPED
+
+    def read(line: str) -> None:
+        nonlocal found
+        found = outcome_in(line, stage) or found
+
+    run_dvc(["repro", "--single-item", stage], root, read)
+    return found
+
+
+def test_the_three_states_by_real_dvc(repository):
+    """The words are DVC's, so DVC says them here."""
+    assert outcome(repository, "first") == EXECUTED
+    assert outcome(repository, "second") == EXECUTED
+    assert outcome(repository, "second") == SKIPPED
+    (repository / "data/second.txt").unlink()
+    assert outcome(repository, "second") == RESTORED
+    lock = (repository / "dvc.lock").read_text()
+    (repository / "source.txt").write_text("another\n")
+    assert outcome(repository, "first") == EXECUTED
+    (repository / "source.txt").write_text("text\n")
+    assert outcome(repository, "first") == RESTORED, "an earlier result of the same input"
+    assert outcome(repository, "second") == SKIPPED
+    assert (repository / "dvc.lock").read_text() == lock
+
+
+def failure(repository, command: str) -> tuple[str, bool]:
+    """Run a stage of this command under real DVC and return what the flow would say."""
+    (repository / "work.sh").write_text(command)
+    yaml = (repository / "dvc.yaml").read_text().replace("cp data/first.txt data/second.txt", "sh work.sh")
+    (repository / "dvc.yaml").write_text(yaml)
+    (repository / "data").mkdir(exist_ok=True)
+    (repository / "data/first.txt").write_text("text")
+    with pytest.raises(CommandError) as caught:
+        run_dvc(["repro", "--single-item", "second"], repository, lambda line: None)
+    return explain("second", caught.value.code, caught.value.last_lines)
+
+
+@pytest.mark.parametrize(
+    ("command", "says", "later"),
+    [
+        ("echo 'error: train.epochs is 0; give more' >&2; exit 2", "second: train.epochs is 0; give more", False),
+        ("echo 'error: the hub cannot be reached' >&2; exit 75", "second: the hub cannot be reached", True),
+        ("kill -9 $$", "ended from outside (SIGKILL; ", True),
+        ("echo Traceback; echo KeyError; exit 1", "does not explain (exit code 1)", False),
+        ("true", "DVC says: ", False),  # it makes no output
+    ],
+)
+def test_why_and_whether_to_try_again(repository, command, says, later):
+    message, again = failure(repository, command)
+    assert says in message
+    assert again is later
+    assert message.startswith("second: ")
+
+
+def test_another_dvc_in_the_way(repository):
+    """Real DVC holds the files of the stage while its command runs."""
+    slow = (repository / "dvc.yaml").read_text().replace("cp source.txt", "touch started; sleep 60; cp source.txt")
+    (repository / "dvc.yaml").write_text(slow)
+    holder = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "first"], cwd=repository, start_new_session=True)
+    try:
+        for _ in range(200):
+            if (repository / "started").exists():
+                break
+            time.sleep(0.1)
+        with pytest.raises(CommandError) as caught:
+            run_dvc(["repro", "--single-item", "first"], repository, lambda line: None)
+    finally:
+        os.killpg(holder.pid, signal.SIGKILL)
+        holder.wait()
+    message, again = explain("first", caught.value.code, caught.value.last_lines)
+    assert again
+    assert f"(PID {holder.pid})" in message
+
+
+def test_full_disk():
+    lines = ["ERROR: unexpected error - [Errno 28] No space left on device: 'data/.tmp'"]
+    message, again = explain("export", 255, lines)
+    assert "no space left on the disk; free some" in message
+    assert not again
+
+
+def test_lines_and_exit_code_of_cse(tmp_path):
+    lines = []
+    with pytest.raises(CommandError) as caught:
+        run_cse(["encode", "nowhere", "--out", "x.npy", "text.txt"], tmp_path, lines.append)
+    assert caught.value.code == 2
+    assert lines == caught.value.last_lines
+    assert lines[-1].startswith("error: ")

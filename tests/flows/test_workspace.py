@@ -1,0 +1,133 @@
+"""Where a run works: a lock on the tree, a clone that shares everything and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from cse.errors import CseError
+from flows.repository import git, uncommitted
+from flows.workspace import in_place, keep_as_experiment, snapshot, throwaway_clone
+from tests.flows.repositories import commit, write
+
+
+def repro(folder) -> str:
+    done = subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def finished(repository):
+    repro(repository)
+    commit(repository, "results")
+    return repository
+
+
+def test_a_clone_has_what_is_not_committed_yet(finished):
+    write(finished / "params.yaml", "train:\n  epochs: 7\n")
+    git(finished, "rm", "--quiet", "data/metrics/.gitkeep")
+    write(finished / "untracked.txt", "stays here\n")
+    before = git(finished, "status", "--short")
+    with throwaway_clone(finished, "a-run") as place:
+        assert not place.in_place
+        assert place.folder != finished
+        assert (place.folder / "params.yaml").read_text() == "train:\n  epochs: 7\n"
+        assert not (place.folder / "data/metrics/.gitkeep").exists()
+        assert not (place.folder / "untracked.txt").exists()
+        assert uncommitted(place.folder) == ["data/metrics/.gitkeep", "params.yaml"]
+        assert git(place.folder, "rev-parse", "HEAD") == git(finished, "rev-parse", "HEAD")
+    assert not place.folder.exists()
+    assert git(finished, "status", "--short") == before
+    assert git(finished, "stash", "list") == ""
+
+
+def test_a_clone_shares_cache_and_remote(finished):
+    with throwaway_clone(finished, "a-run") as place:
+        assert (place.folder / "data/second.txt").read_text() == "text\n", "checked out from the shared cache"
+        assert repro(place.folder).count("didn't change") == 2
+        subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet"], cwd=place.folder, check=True)
+    assert list((finished.parent / "remote").rglob("*/*")), "the same folder as the remote of the tree itself"
+
+
+def test_a_clone_goes_even_when_the_run_fails(finished):
+    with pytest.raises(RuntimeError, match="halfway"), throwaway_clone(finished, "a-run") as place:
+        raise RuntimeError("halfway")
+    assert not place.folder.exists()
+
+
+def test_what_a_clone_made_becomes_an_experiment(finished):
+    lock = (finished / "dvc.lock").read_text()
+    with throwaway_clone(finished, "a-run") as place:
+        write(place.folder / "source.txt", "another text\n")
+        repro(place.folder)
+        revision = keep_as_experiment(place, "another")
+    assert (finished / "dvc.lock").read_text() == lock
+    assert git(finished, "show", f"{revision}:source.txt") == "another text"
+    assert git(finished, "show", f"{revision}:dvc.lock") + "\n" != lock
+    assert git(finished, "rev-parse", f"{revision}^") == git(finished, "rev-parse", "HEAD")
+    applied = subprocess.run(
+        [sys.executable, "-m", "dvc", "exp", "apply", "another"], cwd=finished, capture_output=True, text=True
+    )
+    assert applied.returncode == 0, applied.stderr
+    assert (finished / "data/second.txt").read_text() == "another text\n"
+
+
+def test_a_snapshot_is_the_tree_as_it_is(repository):
+    """Before the first commit of results: ``dvc.lock`` and metrics are not tracked yet, and stay so."""
+    repro(repository)
+    before, head = git(repository, "status", "--short"), git(repository, "rev-parse", "HEAD")
+    revision = snapshot(repository, "a model")
+    assert revision != head
+    assert git(repository, "rev-parse", f"{revision}^") == head
+    assert git(repository, "show", f"{revision}:dvc.lock") + "\n" == (repository / "dvc.lock").read_text()
+    assert json.loads(git(repository, "show", f"{revision}:data/metrics/train.json")) == {"dev_spearman": 1.0}
+    assert git(repository, "status", "--short") == before
+    assert git(repository, "rev-parse", "HEAD") == head
+
+    last = commit(repository, "all of it")
+    assert snapshot(repository, "a model") == last, "nothing new: the commit itself"
+
+
+def test_a_second_run_in_the_tree_waits(repository):
+    said, order, inside = [], [], threading.Event()
+
+    def first() -> None:
+        with in_place(repository, "first", said.append):
+            inside.set()
+            time.sleep(1)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(10)
+    with in_place(repository, "second", said.append) as place:
+        order.append("second")
+        assert place.in_place
+    thread.join()
+    assert order == ["first", "second"]
+    assert len(said) == 1
+    assert said[0].startswith("run first (process ")
+
+
+def test_a_dead_run_holds_nothing(repository):
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom flows.workspace import in_place\n"
+        "with in_place(Path(sys.argv[1]), 'dead', print): os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(repository)]).returncode == 9
+    said = []
+    with in_place(repository, "next", said.append):
+        pass
+    assert said == []
+
+
+def test_git_errors_are_one_line(repository):
+    with pytest.raises(CseError, match=r"^git show: fatal: .*nothing") as caught:
+        git(repository, "show", "HEAD:nothing")
+    assert "\n" not in str(caught.value)
