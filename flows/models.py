@@ -59,7 +59,7 @@ def list_models(as_json: bool) -> None:
                 model.revision[:12],
             ]
         )
-    click.echo(format_rows(rows, "text"))
+    click.echo(format_rows(rows, "text").rstrip())
 
 
 @models_command.command(

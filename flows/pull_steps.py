@@ -43,5 +43,5 @@ def keep_remotes(directory: str, folder: str) -> dict[str, str]:
 
 def _remotes(root: Path) -> dict[str, str]:
     """Return addresses of remotes by name; folders as absolute paths."""
-    config = Config(str(root / ".dvc"), validate=False).load()
+    config = Config(str(root / ".dvc"), validate=False)
     return {name: str(remote["url"]) for name, remote in config.get("remote", {}).items() if "url" in remote}

@@ -119,7 +119,8 @@ def keep_as_experiment(workspace: Workspace, name: str) -> str:
     Raises:
         CseError: git or DVC refused.
     """
-    _dvc(["exp", "save", "--quiet", "--force", "--name", name], workspace.folder, identity(workspace.source))
+    for_git = [part for path in left_to_git(workspace.folder) for part in ("--include-untracked", path)]
+    _dvc(["exp", "save", "--quiet", "--force", "--name", name, *for_git], workspace.folder, identity(workspace.source))
     revision = experiment(name, workspace.folder)
     if revision is None:
         raise CseError(f"DVC saved no experiment {name!r}; the outputs are in its cache all the same")
@@ -141,24 +142,28 @@ def snapshot(root: Path, message: str) -> str:
 
     Its parent is the last commit. For a model that is registered from a tree whose ``dvc.lock`` is not committed yet.
     """
-    from dvc.repo import Repo
-
-    with Repo(str(root)) as repo:
-        by_git = [out.fs_path for out in repo.index.outs if not out.use_cache]
-    ignores = git(root, "ls-files", "--others", "--exclude-standard", "--", "*.gitignore").splitlines()
-    added = [str(path) for path in ["dvc.lock", *by_git, *ignores] if (root / path).exists()]
     index = root / ".dvc/tmp" / f"snapshot-{os.getpid()}.index"
     environment = {"GIT_INDEX_FILE": str(index)} | identity(root)
     try:
         git(root, "read-tree", "HEAD", environment=environment)
         git(root, "add", "--update", environment=environment)
-        git(root, "add", "--", *added, environment=environment)
+        git(root, "add", "--", *left_to_git(root), environment=environment)
         tree = git(root, "write-tree", environment=environment)
         if tree == git(root, "rev-parse", "HEAD^{tree}"):
             return git(root, "rev-parse", "HEAD")
         return git(root, "commit-tree", tree, "-p", "HEAD", "-m", message, environment=environment)
     finally:
         index.unlink(missing_ok=True)
+
+
+def left_to_git(root: Path) -> list[str]:
+    """Return what DVC leaves to git, from the root: ``dvc.lock``, small metrics, and the files that ignore the rest."""
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        by_git = [Path(out.fs_path).relative_to(root).as_posix() for out in repo.index.outs if not out.use_cache]
+    ignores = git(root, "ls-files", "--others", "--exclude-standard", "--", "*.gitignore").splitlines()
+    return [path for path in ["dvc.lock", *by_git, *ignores] if (root / path).exists()]
 
 
 def identity(root: Path) -> dict[str, str]:

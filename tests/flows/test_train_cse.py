@@ -18,7 +18,8 @@ from tests.pipeline.workspace import STAGES, Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Runs the flow three times against one temporary server: as it is, with a stage more, with a stage that fails.
+# Runs the flow four times against one temporary server: as it is, with a stage more, with a stage that fails, and with
+# one that fails once.
 SCRIPT = """
 import json, shutil, time
 from pathlib import Path
@@ -45,18 +46,24 @@ with prefect_test_harness(server_startup_timeout=120):
     found = [run()]
     shutil.copyfile("dvc.lock", "../first.lock")
     with open("dvc.yaml", "r+") as file:
-        text = file.read().replace("\\nplots:", '''
+        text = file.read().replace("\\nartifacts:", '''
   a-summary:
     cmd: cp data/bundle/bundle.json data/summary.json
     deps: [data/bundle]
     outs: [data/summary.json]
 
-plots:''')
+artifacts:''')
         file.seek(0)
         file.write(text)
     found.append(run())
     with open("dvc.yaml", "w") as file:
         file.write(text.replace("cp data/bundle/bundle.json", "echo the reason; false"))
+    found.append(run())
+    with open("once.sh", "w") as file:
+        file.write("test -f ../tried && exec cp data/bundle/bundle.json data/summary.json\\n"
+                   "touch ../tried; echo error: the hub is away; exit 75\\n")
+    with open("dvc.yaml", "w") as file:
+        file.write(text.replace("cp data/bundle/bundle.json data/summary.json", "sh once.sh"))
     found.append(run())
 Path("../found.json").write_text(json.dumps(found))
 """
@@ -132,6 +139,14 @@ def test_a_failed_stage_ends_the_flow_with_its_last_lines(found):
     assert found[2]["message"].startswith("a-summary: stopped by an error")
     assert "the reason" in found[2]["message"]
     assert "`dvc repro a-summary`" in found[2]["message"], "what a person should do"
+
+
+def test_what_may_pass_is_tried_again(flow_run, found):
+    """The first attempt says that the hub is away (exit code 75), the second finds it."""
+    assert found[3]["state"] == "Completed"
+    assert found[3]["tasks"][-1] == ["a-summary", "Executed"]
+    assert flow_run[1].count("error: the hub is away") == 1
+    assert "Retry 1/2 will start 10 second(s) from now" in flow_run[1]
 
 
 def test_the_lock_is_that_of_plain_dvc(flow_run, tmp_path):
@@ -267,24 +282,20 @@ def test_a_full_disk_during_export(tmp_path):
     workspace.environment |= environment_of(workspace)
     bundle, lock = workspace.bytes_of("data/bundle"), workspace.lock()
     workspace.set({"export.normalize": False})
-    limit = max(map(len, bundle.values())) // 2
-    code = (
-        "import resource, sys; from flows import stages; from flows.processes import run_dvc as run\n"
-        "def limited(arguments, *rest):\n"
-        "    if arguments[-1] == 'export':\n"
-        f"        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, -1))\n"
-        "    try:\n        run(arguments, *rest)\n"
-        "    finally:\n        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n"
-        "stages.run_dvc = limited\nfrom flows.commands import train_here; train_here()\n"
-    )
-    output = workspace.run(sys.executable, "-c", code, fails=True)
+    dvc_yaml = workspace.folder / "dvc.yaml"
+    whole = dvc_yaml.read_text()
+    command = "python -m cse.stages.export"
+    dvc_yaml.write_text(whole.replace(f"cmd: {command}", f"cmd: ulimit -f 16; {command}"))
+    output = workspace.run("cse", "flow", "train", fails=True)
     assert re.search(r"error: export: no space left while writing .*: free some space and run again", output)
     assert workspace.lock() == lock
     assert workspace.leftovers() == []
     workspace.dvc("checkout", "data/bundle", "--force")
     assert workspace.bytes_of("data/bundle") == bundle
+    dvc_yaml.write_text(whole)
     output = workspace.run("cse", "flow", "train")
     assert output.count("Finished in state Skipped") == len(STAGES) - 1, "what was finished is not done again"
+    assert output.count("Finished in state Executed") == 1
 
 
 def test_a_stopped_flow_stops_its_stage(tmp_path):

@@ -1,0 +1,87 @@
+"""``cse flow`` and ``cse models`` as far as they need neither a server nor a pipeline."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from cse.errors import CseError
+from flows.commands import flow_command
+from flows.models import models_command
+from flows.registry import assign, register
+from tests.flows.repositories import commit, write_json
+
+
+def call(command, *arguments: str) -> str:
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refuses(command, *arguments: str) -> str:
+    with pytest.raises(CseError) as caught:
+        CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def served(repository, monkeypatch):
+    """A repository with two versions, the first in service."""
+    monkeypatch.chdir(repository)
+    for dev in (80.0, 81.0):
+        write_json(repository / "data/metrics/train.json", {"dev_spearman": dev})
+        write_json(repository / "data/metrics/evaluation.json", {"trained": {"Avg.": 75.0}})
+        model = register(repository, "sentence-encoder", commit(repository, f"dev {dev}"))
+        if dev == 80.0:
+            assign(repository, model, "production")
+    return repository
+
+
+def test_versions_newest_first(served):
+    lines = call(models_command, "list").strip().splitlines()
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["v1.1.0", "-", "81.00", "75.00"], ["v1.0.0", "production", "80.00", "75.00"],
+    ]  # fmt: skip
+    tree = json.loads(call(models_command, "list", "--json"))
+    assert [model["scores"]["dev"] for model in tree] == [81.0, 80.0]
+
+
+def test_one_version(served):
+    assert "version: v1.1.0" in call(models_command, "show")
+    shown = call(models_command, "show", "production")
+    assert "version: v1.0.0" in shown
+    assert "dvc get . data/bundle --rev 'sentence-encoder@v1.0.0'" in shown
+    assert json.loads(call(models_command, "show", "1.1.0", "--json"))["stages"] == []
+    assert "did you mean 'production'?" in refuses(models_command, "show", "prodution")
+
+
+def test_no_version_yet(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    assert "no version is registered; `cse models promote` makes the first" in call(models_command, "list")
+    assert "no version is registered" in refuses(models_command, "show")
+
+
+def test_a_pipeline_that_is_not_up_to_date_gets_no_version(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    assert "not up to date; `dvc repro` first" in refuses(models_command, "promote")
+    assert call(models_command, "list").count("sentence-encoder@") == 0
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "/"])
+def test_a_deployment_has_a_flow_and_a_name(name):
+    assert "a deployment is FLOW/NAME, for instance train-cse/local" in refuses(flow_command, "run", name)
+
+
+def test_without_a_server_the_two_ways_out_are_named(monkeypatch, tmp_path):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    message = refuses(flow_command, "run", "train-cse")
+    assert "`prefect server start`" in message
+    assert "`cse flow train` needs none" in message
+
+
+def test_a_sweep_is_over_lists():
+    assert "for instance train.epochs=[2]" in refuses(flow_command, "train", "--sweep", "train.epochs=2")
