@@ -63,7 +63,7 @@ def _by_worker(clone: Path, place: Path) -> float:
         _run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], clone, environment)
         worker = subprocess.Popen(
             [sys.executable, "-m", "prefect", "worker", "start", "--pool", "cse-local"],
-            cwd=place, env=_environment(environment), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            cwd=clone, env=_environment(environment), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
         try:

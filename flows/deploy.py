@@ -9,11 +9,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.exceptions import ObjectAlreadyExists
-from prefect.workers.process import ProcessWorker
-
 from cse.errors import CseError
 from flows.embed_cse import embed_cse
 from flows.evaluate_cse import evaluate_cse
@@ -52,6 +47,11 @@ def source() -> dict[str, str]:
 
 def make_pools() -> None:
     """Make the work pools that the server lacks; those that are there stay as they are."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
     template = ProcessWorker.get_default_base_job_template()
     with get_client(sync_client=True) as client:
         for name, limit in POOLS.items():
