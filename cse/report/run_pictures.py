@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from matplotlib.ticker import MaxNLocator
+
 from cse.report.canvas import COLOURS, Picture, canvas
 
 
@@ -43,6 +45,7 @@ def draw_training(folder: Path) -> Picture | None:
     with canvas(6.4, 2.6) as (figure, save):
         left = figure.add_subplot()
         left.plot(*zip(*losses, strict=True), color=COLOURS[0], label="loss")
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
         left.set_xlabel("update")
         left.set_ylabel("loss")
         if scores:

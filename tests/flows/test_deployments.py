@@ -20,7 +20,7 @@ from tests.flows.prefect_server import (
     run_deployment,
     wait_for,
 )
-from tests.pipeline.workspace import STAGES, Workspace, tiny_clone, write_triplets
+from tests.pipeline.workspace import ROOT, STAGES, Workspace, tiny_clone, write_triplets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -268,52 +268,33 @@ def test_a_cancelled_run_leaves_no_process_and_no_result(project, server, first_
     assert not list((project.folder / ".dvc/tmp/cse-runs").glob("*/data/checkpoint/checkpoint.json"))
 
 
-def test_a_killed_worker_and_the_next_attempt(project, server, first_run, tmp_path_factory):
-    """Everything on the worker's machine dies at once; the same flow run goes on when a worker is back."""
-    start_long(server, project, "lost", seed=102)
-    worker = server.workers[-1]
-    victims = stage_processes(project)
-    for process in [*victims, psutil.Process(worker.pid)]:
-        process.kill()
-    worker.wait()
-    psutil.wait_procs(victims, timeout=20)
-    assert server.flow_run("lost")["state_type"] == "RUNNING", "nobody told the server"
-
-    run = server.flow_run("lost")
-    short = {"train.epochs": 3000, "train.save_every": 5, "train.seed": 102}
-    assert run["parameters"]["overrides"] == short
-    state = next(project.folder.glob(".cse/resume/*/state.pt"))
-    assert state.stat().st_size > 0
-    server.post(f"flow_runs/{run['id']}/set_state", state={"type": "CRASHED", "name": "Crashed"}, force=True)
-    server.worker(project, "cse-local", tmp_path_factory.mktemp("elsewhere"))
-    project.run("prefect", "flow-run", "retry", run["id"])
-    wait_for(lambda: "resuming after step" in "\n".join(server.messages(run)), 120, server.log)
-    project.run("prefect", "flow-run", "cancel", run["id"])
-    assert server.finished("lost", 90)["state_type"] == "CANCELLED"
-    wait_for(lambda: not stage_processes(project), 40)
+@pytest.fixture
+def automations(project, server):
+    """Those of ``deploy/lost-workers.yaml``: a run without heartbeats is lost, a lost run starts again."""
+    output = project.run("prefect", "automation", "create", "--from-file", str(ROOT / "deploy/lost-workers.yaml"))
+    yield
+    for identity in re.findall(r"with id ([0-9a-f-]{36})", output):
+        project.run("prefect", "automation", "delete", "--id", identity)
 
 
-def test_a_resumed_run_lands_on_the_undisturbed_score(project, server, first_run, tmp_path_factory):
+def test_a_lost_worker_and_the_undisturbed_score(project, server, first_run, automations, tmp_path_factory):
+    """Everything on the worker's machine dies at once; when a worker is back, the same run goes on by itself."""
     overrides = {"train.epochs": 40, "train.save_every": 5, "train.seed": 103}
     parameters = ("-p", f"overrides={json.dumps(overrides)}")
     known = {path.name for path in project.folder.glob(".cse/resume/*")}
     run_deployment(server, project, "train-cse", *parameters, "--flow-run-name", "killed")
-    saved = wait_for(
-        lambda: [p for p in project.folder.glob(".cse/resume/*/state.pt") if p.parent.name not in known],
-        120,
-        server.log,
-    )
+    saved = wait_for(lambda: states_beside(project, known), 120, server.log)
     victims = [*stage_processes(project), psutil.Process(server.workers[-1].pid)]
     for process in victims:
         process.kill()
     assert saved[0].is_file(), "killed in mid-training"
     psutil.wait_procs(victims, timeout=20)
-    run = server.flow_run("killed")
-    server.post(f"flow_runs/{run['id']}/set_state", state={"type": "CRASHED", "name": "Crashed"}, force=True)
     server.worker(project, "cse-local", tmp_path_factory.mktemp("elsewhere"))
-    project.run("prefect", "flow-run", "retry", run["id"])
-    wait_for(lambda: server.flow_run("killed")["state_type"] in ("RUNNING", "COMPLETED"), 60)
-    assert server.finished("killed")["state_type"] == "COMPLETED", server.log()
+    assert server.flow_run("killed")["state_type"] == "RUNNING", "nobody told the server"
+
+    wait_for(lambda: server.flow_run("killed")["state_type"] == "COMPLETED", 300, server.log)
+    run = server.flow_run("killed")
+    assert run["run_count"] == 2
     assert re.search(r"resuming after step \d+ of \d+", "\n".join(server.messages(run)))
 
     whole = project.copy(tmp_path_factory.mktemp("whole") / "clone")
