@@ -29,7 +29,7 @@ from cse.settings.ablations import Cell, Grid, ablation_names, load_ablation
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
-from flows.repository import experiment, git, paths_left_behind
+from flows.repository import experiment, git, json_at, paths_left_behind
 
 _ALWAYS = {"evaluation.compare_backbone": False}  # the same for every cell
 
@@ -92,7 +92,15 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
                     failed[run.name] = next((line for line in error.last_lines if "error:" in line), str(error))
                     continue
             found[run.name] = _scores(revision, root)
-            _write(grid, settings, cells, runs, found, _show(revision, "data/metrics/prepare.json", root), out / name)
+            _write(
+                grid,
+                settings,
+                cells,
+                runs,
+                found,
+                json_at(root, revision, Path("data/metrics/prepare.json")),
+                out / name,
+            )
             _say(f"{run.cell.label}, seed {run.seed}: {_headline(found[run.name])}")
     for run_name, reason in failed.items():
         _say(f"{run_name}: {reason}")
@@ -140,8 +148,8 @@ def _execute(run: Run, root: Path, again: bool) -> str:
 
 def _scores(revision: str, root: Path) -> dict[str, float]:
     """Return a run's scores by task, with the dev score."""
-    scores: dict[str, float] = _show(revision, "data/metrics/evaluation.json", root).get("trained", {})
-    dev = _show(revision, "data/metrics/train.json", root).get("dev_spearman")
+    scores: dict[str, float] = json_at(root, revision, Path("data/metrics/evaluation.json")).get("trained", {})
+    dev = json_at(root, revision, Path("data/metrics/train.json")).get("dev_spearman")
     return scores if dev is None else scores | {"dev": dev}
 
 
@@ -243,14 +251,6 @@ def _raw_params(root: Path) -> dict[str, Any]:
 
 def _log(run: Run, root: Path) -> Path:
     return root / SCRATCH / "ablate" / f"{run.name}.log"
-
-
-def _show(revision: str, file: str, root: Path) -> dict[str, Any]:
-    try:
-        tree: dict[str, Any] = json.loads(git(root, "show", f"{revision}:{file}"))
-    except (ValueError, CseError):
-        return {}
-    return tree
 
 
 def _root() -> Path:

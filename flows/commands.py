@@ -14,7 +14,6 @@ import click
 
 from cse.cli.options import parse_overrides, set_option
 from cse.errors import CseError
-from cse.stages.common import run_safely
 
 
 @click.group("flow")
@@ -50,11 +49,15 @@ def train(
 
     Changed settings leave this folder as it is: the result is a DVC experiment (`dvc exp show`, `dvc exp apply`).
     """
+    from flows.server import run_here
+    from flows.train_cse import train_cse
+
     grid = parse_overrides(sweep)
     for key, values in grid.items():
         if not isinstance(values, list):
             raise CseError(f"--sweep {key}: give a list of values, for instance {key}=[{values}]")
     run_here(
+        train_cse,
         preset=preset,
         overrides=parse_overrides(overrides),
         sweep=grid or None,
@@ -78,22 +81,26 @@ def run(deployment: str, options: Sequence[str]) -> None:
 
     OPTIONS go to `prefect deployment run`: -p KEY=VALUE (JSON), --params, --watch, --job-variable.
     """
+    from flows.server import check_server
+
     if not deployment.strip("/") or deployment.count("/") > 1:
         raise CseError(f"{deployment}: a deployment is FLOW/NAME, for instance train-cse/local")
     flow_name, _, name = deployment.partition("/")
     command = ["prefect", "deployment", "run", f"{flow_name}/{name or 'local'}", *options]
     click.echo(f"$ {shlex.join(command)}", err=True)
     _check_parameters(flow_name, options)
-    _check_server()
+    check_server()
     sys.exit(subprocess.call([sys.executable, "-m", *command]))
 
 
 @flow_command.command()
 def deploy() -> None:
     """Write the deployments of prefect.yaml to the server, work pools included, and print the full command."""
+    from flows.server import check_server
+
     command = ["prefect", "--no-prompt", "deploy", "--all"]
     click.echo(f"$ {shlex.join(command)}", err=True)
-    _check_server()
+    check_server()
     sys.exit(subprocess.call([sys.executable, "-m", *command]))
 
 
@@ -118,59 +125,3 @@ def _check_parameters(flow_name: str, options: Sequence[str]) -> None:
             TypeAdapter(kinds[name] | None).validate_python(parsed)
         except ValidationError as error:
             raise CseError(f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
-
-
-def train_here() -> None:
-    """Run ``train-cse`` with the settings as they are: ``python -m flows.train_cse``."""
-    sys.exit(run_safely(run_here))
-
-
-def run_here(**parameters: Any) -> None:
-    """Run ``train-cse`` in this process.
-
-    Raises:
-        CseError: the run failed, with its last message; or the server that is set does not answer.
-    """
-    from contextlib import nullcontext
-
-    from prefect.exceptions import ParameterTypeError
-
-    from flows.temporary_server import has_server, leave_in_order, quiet_server
-    from flows.train_cse import train_cse
-
-    leave_in_order()
-    served = has_server()
-    if served:
-        _check_server()
-    else:
-        click.echo("no Prefect server is set: running on a temporary one", err=True)
-    with nullcontext() if served else quiet_server():
-        try:
-            state = train_cse(**parameters, return_state=True)
-        except ParameterTypeError as error:
-            raise CseError(str(error)) from None
-    if state.is_completed():
-        click.echo(state.message)
-        return
-    raise CseError(state.message or state.name or "the run failed")
-
-
-def _check_server() -> None:
-    """Refuse to go on without an answer from the server, in one line instead of a trace."""
-    import httpx
-    from prefect.settings import PREFECT_API_URL
-
-    url = PREFECT_API_URL.value()
-    if not url:
-        raise CseError(
-            "no Prefect server is set: start one with `prefect server start` and set PREFECT_API_URL to the address "
-            "that it prints; `cse flow train` needs none"
-        )
-    try:
-        httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
-    except httpx.HTTPError as error:
-        reason = str(error) or type(error).__name__
-        raise CseError(
-            f"{url}: the Prefect server does not answer ({reason}); start it with `prefect server start`, or unset "
-            "PREFECT_API_URL and use `cse flow train`, which needs none"
-        ) from None

@@ -6,7 +6,6 @@ a gate only: ``cse.stages.gate``.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cse.errors import CseError, nearest
 from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED
-from flows.repository import git
+from flows.repository import git, json_at
 
 if TYPE_CHECKING:
     from cse.stages.gate import Verdict
@@ -179,7 +178,7 @@ def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) 
 
 def scores_at(root: Path, revision: str) -> dict[str, Any]:
     """Return the scores that a commit holds: ``dev``, and the trained model's by task."""
-    train, evaluation = (_json_at(root, revision, METRICS / f"{name}.json") for name in ("train", "evaluation"))
+    train, evaluation = (json_at(root, revision, METRICS / f"{name}.json") for name in ("train", "evaluation"))
     dev = {} if train.get("dev_spearman") is None else {"dev": train["dev_spearman"]}
     return dev | evaluation.get("trained", {})
 
@@ -223,11 +222,3 @@ def _promotion(tag: str) -> int:
 
 def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.removeprefix("v").split(".") if part.isdigit())
-
-
-def _json_at(root: Path, revision: str, file: Path) -> dict[str, Any]:
-    try:
-        tree: dict[str, Any] = json.loads(git(root, "show", f"{revision}:{file.as_posix()}"))
-    except (ValueError, CseError):
-        return {}
-    return tree

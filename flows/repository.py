@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -103,6 +104,15 @@ def stages_in_order(root: Path) -> list[str]:
             return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
     except DvcException as error:
         raise CseError(f"{root / 'dvc.yaml'}: {' '.join(str(error).split())}") from None
+
+
+def json_at(root: Path, revision: str, file: Path) -> dict[str, Any]:
+    """Return a JSON file as a commit holds it; empty where it holds none."""
+    try:
+        tree: dict[str, Any] = json.loads(git(root, "show", f"{revision}:{file.as_posix()}"))
+    except (ValueError, CseError):
+        return {}
+    return tree
 
 
 def experiment(name: str, root: Path) -> str | None:

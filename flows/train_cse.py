@@ -10,6 +10,7 @@ changes works in a throwaway clone and leaves a DVC experiment: the folder stays
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -25,6 +26,7 @@ from prefect.states import Completed, Failed
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.tree import DataSettings
+from cse.stages.common import run_safely
 from flows.artifacts import Summary, publish, read_scores
 from flows.parameters import Overrides, Preset, Sweep, changes_of, settings_with, write_settings
 from flows.registry import assign, fetch_tags, judge_model, push_tags, register
@@ -250,6 +252,6 @@ def give_version(
 
 
 if __name__ == "__main__":
-    from flows.commands import train_here
+    from flows.server import run_here
 
-    train_here()
+    sys.exit(run_safely(lambda: run_here(train_cse)))

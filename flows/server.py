@@ -1,0 +1,105 @@
+"""The Prefect server of a run: the one that is set, or a temporary one of its own, quiet, alone and private."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+from filelock import FileLock, Timeout
+from prefect import Flow
+from prefect.client.schemas import State
+from prefect.exceptions import ParameterTypeError
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.settings.models.server.services import ServerServicesSettings
+
+from cse.errors import CseError
+
+_DATABASE = "cse-runs.db"
+# those that a single run needs: without them task runs and events would not be kept
+_NEEDED = {"event_persister", "task_run_recorder"}
+
+
+def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
+    """Run a flow in this process, recorded on the server that is set, else on a temporary one.
+
+    Raises:
+        CseError: the run failed, with its last message; or the server that is set does not answer.
+    """
+    # an exit that unwinds ends the stage and the temporary server; Prefect hands the signal on when the flow is over
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    served = bool(PREFECT_API_URL.value())
+    if served:
+        check_server()
+    else:
+        click.echo("no Prefect server is set: running on a temporary one", err=True)
+    with nullcontext() if served else quiet_server():
+        try:
+            ended: Any = work(**parameters, return_state=True)
+        except ParameterTypeError as error:
+            raise CseError(str(error)) from None
+    state: State[Any] = ended
+    if not state.is_completed():
+        raise CseError(state.message or state.name or "the run failed")
+    click.echo(state.message)
+
+
+def check_server() -> None:
+    """Refuse to go on without an answer from the server, in one line instead of a trace.
+
+    Raises:
+        CseError: none is set, or it does not answer.
+    """
+    url = PREFECT_API_URL.value()
+    if not url:
+        raise CseError(
+            "no Prefect server is set: start one with `prefect server start` and set PREFECT_API_URL to the address "
+            "that it prints; `cse flow train` needs none"
+        )
+    try:
+        httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise CseError(
+            f"{url}: the Prefect server does not answer ({reason}); start it with `prefect server start`, or unset "
+            "PREFECT_API_URL and use `cse flow train`, which needs none"
+        ) from None
+
+
+@contextmanager
+def quiet_server() -> Iterator[None]:
+    """Let flows inside use a temporary server with a database that no other process writes.
+
+    The database is kept from run to run, as its first making takes seconds; a second run at the same time makes one of
+    its own. Services that wait for other people's runs are off: they would only compete for the database.
+    """
+    home = Path(PREFECT_HOME.value())
+    home.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home / f"{_DATABASE}.lock")
+    with tempfile.TemporaryDirectory(prefix="cse-prefect-") as folder:
+        try:
+            lock.acquire(blocking=False)
+            database = home / _DATABASE
+        except Timeout:
+            database = Path(folder) / _DATABASE
+        try:
+            with temporary_settings(_settings(database)):
+                yield
+        finally:
+            lock.release()
+
+
+def _settings(database: Path) -> dict[str, object]:
+    services = [name for name in ServerServicesSettings.model_fields if name not in _NEEDED]
+    return {
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{database}",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": False,
+        "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+        **{f"PREFECT_SERVER_SERVICES_{name.upper()}_ENABLED": False for name in services},
+    }
