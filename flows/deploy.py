@@ -7,9 +7,7 @@ here, when the module is loaded to deploy. A worker that loads the module to run
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from cse.errors import CseError
 from flows.embed_cse import embed_cse
 from flows.evaluate_cse import evaluate_cse
 from flows.export_cse import export_cse
@@ -24,24 +22,19 @@ __all__ = ["embed_cse", "evaluate_cse", "export_cse", "source", "train_cse", "wa
 POOLS = {"cse-local": None, "cse-gpu": 1}
 
 
-def source() -> dict[str, str]:
+def source() -> dict[str, str | None]:
     """Return where workers get the project from: a step of ``prefect.yaml``.
 
     Returns:
-        ``folder`` of the project here; ``repository``, git's ``origin`` or this folder where it has none; ``branch``.
+        ``folder`` of the project here; ``repository``, git's ``origin`` or this folder where it has none; ``branch``,
+        None where none is checked out (workers then clone the default branch).
     """
-    root = find_root(Path(__file__).parent)
-    here = find_root()
-    root = here if (here / "prefect.yaml").is_file() else root
+    root = find_root()
     remotes = git(root, "remote").splitlines()
-    try:
-        branch = git(root, "symbolic-ref", "--short", "HEAD")
-    except CseError:
-        raise CseError(f"{root}: no branch is checked out; workers clone a branch, `git switch` to one") from None
     return {
         "folder": str(root),
         "repository": git(root, "remote", "get-url", "origin") if "origin" in remotes else root.as_uri(),
-        "branch": branch,
+        "branch": git(root, "branch", "--show-current") or None,
     }
 
 
