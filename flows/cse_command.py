@@ -10,7 +10,7 @@ from prefect.states import Completed, Failed
 
 from flows.processes import CommandError, run_cse
 from flows.repository import find_root
-from flows.stages import OPTIONS, TryLater, explain, message_of
+from flows.stages import OPTIONS, explain, failed, message_of
 
 
 @task(task_run_name="{name}", **OPTIONS)
@@ -34,10 +34,7 @@ def run_command(name: str, arguments: list[str]) -> State[Any]:
     try:
         run_cse(arguments, find_root(), read)
     except CommandError as error:
-        message, later = explain(name, error.code, error.last_lines)
-        if later:
-            raise TryLater(message) from None
-        return Failed(message=message)
+        return failed(*explain(name, error.code, error.last_lines))
     return Completed(message=last)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from prefect import Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State, TaskRun
+from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
 from cse.errors import CseError
@@ -36,9 +37,20 @@ class TryLater(RuntimeError):  # noqa: N818 - what to do, not what went wrong
     """A failure that another attempt may not meet: a hub, a remote or a lock that was away, a killed process."""
 
 
-def worth_another_try(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
+def worth_another_try(task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
     """Tell Prefect to retry what raised ``TryLater``, and nothing else: bad parameters stay bad."""
     return isinstance(state.result(raise_on_failure=False), TryLater)
+
+
+def failed(message: str, later: bool) -> State[Any]:
+    """Return the state of a task that failed.
+
+    Raises:
+        TryLater: another attempt may succeed, and there is one left.
+    """
+    if later and (task_run.get_run_count() or 0) <= len(RETRY_SECONDS):
+        raise TryLater(message)
+    return Failed(message=message)
 
 
 # of every task here: DVC is the cache, and some failures pass
@@ -55,7 +67,7 @@ def run_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
     """Bring one stage up to date and copy what it says into the run's log.
 
     Returns:
-        The state that Prefect shows. Failed where another attempt would fail too.
+        The state that Prefect shows. Failed where another attempt would fail too, or was the last.
 
     Raises:
         TryLater: Prefect starts the task again; a training goes on from its last saved state.
@@ -77,9 +89,7 @@ def run_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
             run_dvc(["repro", *options, "--single-item", stage], workspace.folder, read, workspace.environment)
         except CommandError as error:
             message, later = explain(stage, error.code, error.last_lines)
-            if later:
-                raise TryLater(message) from None
-            return Failed(message=message)
+            return failed(message, later)
     return Completed(name=outcome, message=_MEANING[outcome])
 
 
@@ -135,28 +145,30 @@ def explain(stage: str, code: int, lines: Sequence[str]) -> tuple[str, bool]:
 
 
 @task(task_run_name="pull", **OPTIONS)
-def pull_data(workspace: Workspace) -> None:
+def pull_data(workspace: Workspace) -> State[Any]:
     """Fetch what ``dvc.lock`` and ``*.dvc`` files name from the remote; what it does not have yet is left out."""
-    _with_remote(["pull", "--allow-missing", "--run-cache"], workspace)
+    return _with_remote(["pull", "--allow-missing", "--run-cache"], workspace)
 
 
 @task(task_run_name="push", **OPTIONS)
-def push_data(workspace: Workspace) -> None:
+def push_data(workspace: Workspace) -> State[Any]:
     """Send outputs, and the record of what was computed from what, to the remote."""
-    _with_remote(["push", "--run-cache"], workspace)
+    return _with_remote(["push", "--run-cache"], workspace)
 
 
-def _with_remote(arguments: list[str], workspace: Workspace) -> None:
+def _with_remote(arguments: list[str], workspace: Workspace) -> State[Any]:
     log = get_run_logger()
     try:
         run_dvc(arguments, workspace.folder, lambda line: log.info("%s", line))
     except CommandError as error:
         said = [line for line in error.last_lines if line.startswith("ERROR: ")] or error.last_lines[-1:]
-        raise TryLater(
+        return failed(
             f"{arguments[0]}: the remote refused or does not answer: {' '.join(said).removeprefix('ERROR: ')}; "
-            "`dvc remote list` shows where it is. What was computed is in DVC's cache: the same run again only "
-            f"{arguments[0]}es"
-        ) from None
+            "`dvc remote list` shows where it is. What was computed is in DVC's cache: the same run again goes on with the "
+            f"{arguments[0]}",
+            later=True,
+        )
+    return Completed()
 
 
 def raise_for(state: State[Any]) -> None:

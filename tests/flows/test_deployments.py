@@ -338,7 +338,7 @@ def test_the_server_is_away_at_the_start(project, tmp_path):
 
 def test_two_runs_at_once_in_one_folder(project, server, first_run):
     """The second, here by hand, says whom it waits for, and then finds nothing to do."""
-    project.set({"train.epochs": 400, "train.seed": 105})
+    project.set({"train.epochs": 150, "train.seed": 105})
     run_deployment(server, project, "train-cse", "--flow-run-name", "in-front")
     wait_for(lambda: is_training(project), 90, server.log)
     second = Workspace(project.folder)
@@ -409,7 +409,7 @@ def test_a_remote_that_refuses(project, server, first_run):
     run = server.finished("refused")
     assert run["state_type"] == "FAILED"
     assert "push: the remote refused or does not answer" in run["state"]["message"]
-    assert "the same run again only pushes" in run["state"]["message"]
+    assert "the same run again goes on with the push" in run["state"]["message"]
     assert "didn't change" in project.dvc("repro")
 
 
