@@ -164,8 +164,8 @@ def _with_remote(arguments: list[str], workspace: Workspace) -> State[Any]:
         said = [line for line in error.last_lines if line.startswith("ERROR: ")] or error.last_lines[-1:]
         return failed(
             f"{arguments[0]}: the remote refused or does not answer: {' '.join(said).removeprefix('ERROR: ')}; "
-            "`dvc remote list` shows where it is. What was computed is in DVC's cache: the same run again goes on with the "
-            f"{arguments[0]}",
+            "`dvc remote list` shows where it is. What was computed is in DVC's cache: the same run again goes on with "
+            f"the {arguments[0]}",
             later=True,
         )
     return Completed()
