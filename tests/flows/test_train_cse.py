@@ -186,6 +186,7 @@ def test_quiet_and_private_on_a_slow_first_start(tmp_path):
         for name in ("one", "two"):
             workspace = Workspace(tmp_path / name / "clone")
             workspace.set({"export.normalize": False})  # one stage to run
+            workspace.commit()
             environment = environment_of(workspace) | {
                 "PREFECT_HOME": str(tmp_path / "prefect"),
                 "PYTHONPATH": str(tmp_path / "watch"),
