@@ -31,7 +31,7 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.prompts import Prompt
 from cse.objectives.combine import build_objective
 from cse.stages.build import vocabulary_of
-from cse.training.batch import NO_AUGMENTATION, encode_batch
+from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
 from cse.training.corruption import Corruption, corrupt_all, on_the_fly, prepared
 from cse.training.losses import Losses, Term
 from cse.training.precision import choose_bf16, choose_device
@@ -133,7 +133,7 @@ def make_step(system: str, folder: Path, table: TokenTable, batch_size: int) -> 
         clock = time.perf_counter()
         rows = np.arange(number * batch_size, (number + 1) * batch_size)
         batch = encode_batch(
-            encoder, table, rows, row_groups=1, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(number),
+            encoder, table, rows, cut=Cut(1), augmentation=NO_AUGMENTATION, rng=np.random.default_rng(number),
             step=number, epoch=0, device=device, bf16=bf16,
         )  # fmt: skip
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):

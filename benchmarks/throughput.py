@@ -33,6 +33,7 @@ from cse.export.bundle import write_bundle
 from cse.model.backbone import MINILM, Backbone, find_backbone, load_backbone
 from cse.model.prompts import Prompt
 from cse.objectives.combine import build_objective
+from cse.training.batch import Cut
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.precision import choose_bf16, choose_device
@@ -80,7 +81,7 @@ def train_ours(rows: Dataset, batch_size: int) -> float:
         rows, "triplets", [encoder.backbone.tokenizer], max_length=MAX_LENGTH, pad_id=encoder.backbone.pad_id
     )
     plan = Plan(
-        learning_rate=1e-2, batch_size=batch_size, row_groups=8, bf16=choose_bf16("auto", device), save_every=10**9
+        learning_rate=1e-2, batch_size=batch_size, cut=Cut(8), bf16=choose_bf16("auto", device), save_every=10**9
     )
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:

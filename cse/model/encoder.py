@@ -68,13 +68,14 @@ class Tokens:
 
     Attributes:
         states: the last layer's output ``(B, L, D)``, prompt columns left out, and all before it if pooling needs them.
-        local_BLD: token features that the pooler works on (the last layer's, or the convolutions').
+        local_BLD: token features that the pooler works on (the last layer's, or the convolutions'); None where states
+            were not kept.
         pooled_BD: one vector a row.
         noise_BD: what is subtracted from it, or None.
     """
 
     states: list[torch.Tensor]
-    local_BLD: torch.Tensor
+    local_BLD: torch.Tensor | None
     pooled_BD: torch.Tensor
     noise_BD: torch.Tensor | None
 

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from cse.objectives.precision import in_float32
 
 
-@in_float32
 def masked_lm(logits_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy, a scalar in nats; 0 with zero gradient where nothing was chosen.
 
@@ -22,7 +21,13 @@ def masked_lm(logits_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
         logits_ND: scores of the chosen positions alone, ``(N, vocabulary)``.
         labels_N: ids of the tokens that stood there, int64.
     """
-    return F.cross_entropy(logits_ND, labels_N, reduction="sum") / max(len(labels_N), 1)
+    return masked_lm_sum(logits_ND, labels_N) / max(len(labels_N), 1)
+
+
+@in_float32
+def masked_lm_sum(logits_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
+    """Return the summed cross-entropy; sums add up over the slices of a batch that was encoded in parts."""
+    return F.cross_entropy(logits_ND, labels_N, reduction="sum")
 
 
 def decayed_weight(step: int, *, weight: float, rate: float, every: float) -> float:

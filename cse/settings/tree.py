@@ -394,6 +394,14 @@ class TrainSettings(Group):
     row_groups: Positive = Field(
         4, description="Length-sorted slices in which a batch is encoded, each padded to its own longest row."
     )
+    mini_batch_size: Positive | None = Field(
+        None,
+        description="Most sentences whose activations are in memory at once: each slice of a batch is encoded twice "
+        "(gradient caching, same gradients, a third slower); null: the whole batch, encoded once.",
+    )
+    workers: Positive = Field(
+        1, description="Processes that share each batch, one per GPU (or CPU), on this machine or a Ray cluster."
+    )
     eval_every: Positive = Field(125, description="Steps between evaluations on the dev pairs.")
     early_stop: Positive | None = Field(None, description="Evaluations without improvement before stopping.")
     save_every: Positive = Field(25, description="Steps between saved states that a killed run resumes from.")

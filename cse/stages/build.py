@@ -32,7 +32,7 @@ from cse.settings.tree import (
 )
 from cse.stages.common import CORRUPTION_FILE
 from cse.training.augment import mask_span
-from cse.training.batch import Augmentation
+from cse.training.batch import Augmentation, Cut
 from cse.training.corruption import Corruption, Source, Vocabulary, on_the_fly, prepared
 from cse.training.loop import Plan
 from cse.training.losses import Losses, Term
@@ -319,7 +319,7 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
             shuffle=augment.shuffle_tokens,
             cut_share=augment.cut_features,
         ),
-        row_groups=train.row_groups,
+        cut=Cut(train.row_groups, train.mini_batch_size),
         eval_every=train.eval_every,
         early_stop=train.early_stop,
         save_every=train.save_every,

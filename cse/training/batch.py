@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
+from cse.model.attention import Prefix
 from cse.model.encoder import Alteration, Constants, SentenceEncoder, Tokens
 from cse.training.augment import cut_features, repeat_words, shuffled_positions
-from cse.training.tokens import ChangeIds, TokenTable, pad_in_groups
+from cse.training.group import ALONE, Group, Layout
+from cse.training.replay import RandomState, run_twice
+from cse.training.tokens import ChangeIds, PaddedRows, TokenTable, pad_in_groups
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,24 @@ class _Alteration:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """How a batch is cut into slices that are encoded one after the other.
+
+    Attributes:
+        row_groups: length-sorted slices, each padded to its own longest row.
+        mini_batch_size: most sentences of a slice, whose activations are then not kept (GradCache); None: all are.
+    """
+
+    row_groups: int = 1
+    mini_batch_size: int | None = None
+
+    def slices(self, sentences: int, workers: int) -> int:
+        """Return the number of slices, a multiple of the workers."""
+        least = 1 if self.mini_batch_size is None else math.ceil(sentences / self.mini_batch_size)
+        return math.ceil(max(self.row_groups, least) / workers) * workers
+
+
+@dataclass(frozen=True)
 class Slice:
     """Rows of a batch that were padded and encoded together.
 
@@ -72,8 +97,9 @@ class Slice:
         view_B: view of each row, on the device.
         starts: where each row starts in its column's flat ids (numpy).
         ids_BL, mask_BL: token ids and 1 for real tokens, on the device.
-        constants: the prompt as it was drawn for these rows.
-        tokens: what the backbone made of them.
+        prefix: gives the prompt as it was drawn for these rows.
+        tokens: what the backbone made of them; of a slice that is encoded twice only what the loss reads.
+        twice: whether passes over these rows keep no activations and are run again for their gradient.
     """
 
     places: torch.Tensor
@@ -81,8 +107,13 @@ class Slice:
     starts: np.ndarray
     ids_BL: torch.Tensor
     mask_BL: torch.Tensor
-    constants: Constants
+    prefix: Callable[[], Prefix | None]
     tokens: Tokens
+    twice: bool
+
+    def run(self, further: Callable[..., R], *tensors: torch.Tensor) -> R:
+        """Return ``further(*tensors)``, another pass over these rows."""
+        return run_twice(further, *tensors) if self.twice else further(*tensors)
 
 
 @dataclass(frozen=True)
@@ -90,8 +121,12 @@ class Batch:
     """One step.
 
     Attributes:
-        rows: row numbers ``(B,)``.
-        slices: all views, cut by length.
+        rows: row numbers ``(B,)``, those of all workers.
+        slices: all views, cut by length; this worker's share.
+        group: the workers that share the batch.
+        layout: where all workers' slices belong in the flattened batch.
+        anchors: where the first copies in them belong among the first copies.
+        longest: tokens of the longest row.
         projected_XD: what the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
         labels_B: labels of the rows, or None.
         step: updates done before this one.
@@ -101,6 +136,10 @@ class Batch:
 
     rows: np.ndarray
     slices: tuple[Slice, ...]
+    group: Group
+    layout: Layout
+    anchors: Layout
+    longest: int
     projected_XD: torch.Tensor
     labels_B: torch.Tensor | None
     step: int
@@ -114,18 +153,17 @@ class Batch:
 
     def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Join one tensor per slice, ``(rows of the slice, ...)``, in the order of the flattened batch."""
-        return torch.cat(list(parts))[torch.cat([piece.places for piece in self.slices]).argsort()]
+        return self.layout.join(self.group, parts)
 
 
-def project_in_order(encoder: SentenceEncoder, places: Sequence[torch.Tensor], parts: Sequence[Tokens]) -> torch.Tensor:
-    """Return what the loss compares, ``(X, D)`` in float32 in the order of ``places``.
+def project_in_order(encoder: SentenceEncoder, layout: Layout, group: Group, parts: Sequence[Tokens]) -> torch.Tensor:
+    """Return what the loss compares, ``(X, D)`` in float32, in the order of the batch.
 
     All rows go through the projector together: it may normalise over them.
     """
-    order = torch.cat(list(places)).argsort()
-    pooled_XD = torch.cat([tokens.pooled_BD for tokens in parts])[order]
     noise = [tokens.noise_BD for tokens in parts if tokens.noise_BD is not None]
-    return encoder.project(pooled_XD, torch.cat(noise)[order] if noise else None).float()
+    pooled_XD = layout.join(group, [tokens.pooled_BD for tokens in parts])
+    return encoder.project(pooled_XD, layout.join(group, noise) if noise else None).float()
 
 
 def encode_batch(
@@ -133,13 +171,14 @@ def encode_batch(
     table: TokenTable,
     rows: np.ndarray,
     *,
-    row_groups: int,
+    cut: Cut,
     augmentation: Augmentation,
     rng: np.random.Generator,
     step: int,
     epoch: int,
     device: torch.device,
     bf16: bool,
+    group: Group = ALONE,
 ) -> Batch:
     """Encode all views of a batch together: every copy of a sentence gets its own dropout.
 
@@ -147,31 +186,74 @@ def encode_batch(
         encoder: in training mode.
         table: the tokenised rows.
         rows: row numbers of the batch.
-        row_groups: length-sorted slices to make.
+        cut: how the batch is cut into slices.
         augmentation: how copies are made to differ.
-        rng: draws the augmentation of token ids.
+        rng: draws the augmentation of token ids, the same for all workers.
         step: updates done before.
         epoch: passes over the rows done before.
         device: where the encoder is.
         bf16: whether matrix products run in bfloat16.
+        group: the workers that share the batch; each encodes its share of the slices.
     """
-    slices, real = [], 0
+    wanted = cut.slices(len(table.columns) * len(rows), group.size)
+    padded = pad_in_groups(table, rows, wanted, augmentation.change_ids(rng))
+    if len(padded) < group.size:
+        group = ALONE  # of an epoch's last rows there is not one each: every worker encodes them all
+    shares = [[padded[number] for number in numbers] for numbers in group.deal(len(padded))]
+    places = [np.concatenate([part.places for part in share]) for share in shares]
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
         noise_TND = None
         if encoder.denoise != "none":
             noise_TND = encoder.noise(max(int(column.lengths(rows).max()) for column in table.columns) + 1)
-        for padded in pad_in_groups(table, rows, row_groups, augmentation.change_ids(rng)):
-            ids_BL = torch.from_numpy(padded.ids_BL).to(device, non_blocking=True)
-            mask_BL = torch.from_numpy(padded.mask_BL).to(device, non_blocking=True)
-            view_B = torch.from_numpy(padded.views).to(device)
-            constants = Constants(encoder.prefix(len(ids_BL)), noise_TND)
-            template_B = view_B.clamp(max=len(encoder.templates) - 1) if encoder.templates else None
-            tokens = encoder.pooled(
-                ids_BL, mask_BL, constants, template_B=template_B, alter=augmentation.alteration(view_B)
-            )
-            places = torch.from_numpy(padded.places).to(device)
-            slices.append(Slice(places, view_B, padded.starts, ids_BL, mask_BL, constants, tokens))
-            real += int(padded.mask_BL.sum())
-        projected_XD = project_in_order(encoder, [piece.places for piece in slices], [piece.tokens for piece in slices])
-    labels_B = None if table.labels is None else torch.from_numpy(table.labels[rows]).to(device)
-    return Batch(rows, tuple(slices), projected_XD, labels_B, step, epoch, real)
+        twice = cut.mini_batch_size is not None
+        slices = [
+            _encode_slice(encoder, part, noise_TND, augmentation, device, twice=twice) for part in shares[group.rank]
+        ]
+        layout = Layout(places, device)
+        projected_XD = project_in_order(encoder, layout, group, [piece.tokens for piece in slices])
+    return Batch(
+        rows,
+        tuple(slices),
+        group,
+        layout,
+        Layout([part[part < len(rows)] for part in places], device),
+        max(part.ids_BL.shape[1] for part in padded),
+        projected_XD,
+        None if table.labels is None else torch.from_numpy(table.labels[rows]).to(device),
+        step,
+        epoch,
+        sum(int(part.mask_BL.sum()) for part in padded),
+    )
+
+
+def _encode_slice(
+    encoder: SentenceEncoder,
+    part: PaddedRows,
+    noise_TND: torch.Tensor | None,
+    augmentation: Augmentation,
+    device: torch.device,
+    *,
+    twice: bool,
+) -> Slice:
+    ids_BL = torch.from_numpy(part.ids_BL).to(device, non_blocking=True)
+    mask_BL = torch.from_numpy(part.mask_BL).to(device, non_blocking=True)
+    view_B = torch.from_numpy(part.views).to(device)
+    template_B = view_B.clamp(max=len(encoder.templates) - 1) if encoder.templates else None
+    alter = augmentation.alteration(view_B)
+    places = torch.from_numpy(part.places).to(device)
+
+    def draw() -> Prefix | None:
+        return encoder.prefix(len(part.ids_BL))
+
+    if not twice:
+        prefix = draw()
+        tokens = encoder.pooled(ids_BL, mask_BL, Constants(prefix, noise_TND), template_B=template_B, alter=alter)
+        return Slice(places, view_B, part.starts, ids_BL, mask_BL, lambda: prefix, tokens, twice)
+
+    def encode(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Tokens:
+        made = encoder.pooled(ids_BL, mask_BL, Constants(draw(), noise_TND), template_B=template_B, alter=alter)
+        return Tokens([], made.local_BLD if encoder.cnn is not None else None, made.pooled_BD, made.noise_BD)
+
+    before = RandomState(device)  # a prompt of all rows in all layers is large; it is drawn again where it is needed
+    tokens = run_twice(encode, ids_BL, mask_BL)
+    return Slice(places, view_B, part.starts, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)

@@ -13,7 +13,8 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.model.encoder import SentenceEncoder
-from cse.training.batch import NO_AUGMENTATION, Augmentation, encode_batch
+from cse.training.batch import NO_AUGMENTATION, Augmentation, Cut, encode_batch
+from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
 from cse.training.state import RunFolder, RunState, stop_signals
@@ -37,7 +38,7 @@ class Plan:
     betas: tuple[float, float] = (0.9, 0.999)
     schedule: str = "linear"
     augmentation: Augmentation = NO_AUGMENTATION
-    row_groups: int = 1
+    cut: Cut = Cut()  # noqa: RUF009 - frozen
     eval_every: int = 125
     early_stop: int | None = None
     save_every: int = 25
@@ -70,6 +71,7 @@ def train(
     folder: RunFolder,
     observer: Observer,
     device: torch.device | None = None,
+    group: Group = ALONE,
 ) -> RunState:
     """Train until the plan is done and leave the best weights in the encoder.
 
@@ -82,9 +84,10 @@ def train(
         table: tokenised rows.
         plan: hyperparameters.
         dev: scores the encoder (Spearman * 100) for the choice of the best weights; None keeps the last ones.
-        folder: scratch folder that holds the resumable state.
+        folder: scratch folder that holds the resumable state; of several workers the first one's counts.
         observer: told of progress.
         device: where to train; the CPU by default.
+        group: the workers that share each batch; all of them call this with the same arguments.
 
     Returns:
         The final state; its ``best_weights`` (or last weights, without ``dev``) are in the encoder.
@@ -100,39 +103,37 @@ def train(
     optimizer = _optimizer(weights, losses.rates(), plan)
     per_epoch = plan.steps_per_epoch(len(table))
     steps = per_epoch * plan.epochs
-    state = folder.load() or RunState()
-    if state.step:
-        _copy_into(weights, state.weights)
-        _copy_into(losses.memory(), state.memory)
-        optimizer.load_state_dict(state.optimizer)
+    state = _start(folder, weights, losses, optimizer, group)
     observer.start(state.step, steps)
 
-    clock, sentences, tokens = time.monotonic(), 0, 0
+    clock, sentences, tokens, stop = time.monotonic(), 0, 0, False
     with stop_signals((signal.SIGTERM, signal.SIGINT)) as received:
         try:
             for step in range(state.step, steps):
                 epoch, place = divmod(step, per_epoch)
                 rows = batch_rows(len(table), batch_size=plan.batch_size, seed=plan.seed, epoch=epoch, step=place)
-                torch.manual_seed(_step_seed(plan.seed, step))
-                for group in optimizer.param_groups:
-                    group["lr"] = group["peak"] * plan.factor(step, steps)
+                torch.manual_seed(_step_seed(plan.seed, step, group.rank))
+                for weighted in optimizer.param_groups:
+                    weighted["lr"] = weighted["peak"] * plan.factor(step, steps)
 
                 batch = encode_batch(
                     encoder,
                     table,
                     rows,
-                    row_groups=plan.row_groups,
+                    cut=plan.cut,
                     augmentation=plan.augmentation,
                     rng=np.random.default_rng([plan.seed, step]),
                     step=step,
                     epoch=epoch,
                     device=device,
                     bf16=plan.bf16,
+                    group=group,
                 )
                 with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
                     terms = losses(batch)
                 optimizer.zero_grad()
                 terms["loss"].backward()
+                group.average_gradients(weights)
                 torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
                 optimizer.step()
                 losses.after_update(batch)
@@ -143,7 +144,8 @@ def train(
                 del batch
                 last = state.step == steps
                 if state.step % REPORT_EVERY == 0 or last:
-                    values = {name: value.item() for name, value in terms.items()}
+                    values = group.average(terms)
+                    stop = group.any(bool(received))  # several workers leave at the same step
                     if not math.isfinite(values["loss"]):
                         raise CseError(
                             f"train.learning_rate: the loss is {values['loss']} at step {state.step}; lower it "
@@ -155,14 +157,16 @@ def train(
                     observer.step(StepRecord(state.step, steps, values, learning_rate, *speed, state.best_score))
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 if dev is not None and (state.step % plan.eval_every == 0 or last):
-                    _evaluate(encoder, dev, state, observer)
+                    _evaluate(encoder, group.agree(dev() if group.rank == 0 else None), state, observer)
                     clock, sentences, tokens = time.monotonic(), 0, 0
-                if state.step % plan.save_every == 0 or last or received:
+                stop = stop or (group.size == 1 and bool(received))
+                if state.step % plan.save_every == 0 or last or stop:
                     state.weights, state.memory = _copies(weights), _copies(losses.memory())
                     state.optimizer = optimizer.state_dict()
-                    folder.save(state)
-                if received and not last:
-                    raise Interrupted(received[0], f"after step {state.step} of {steps}")
+                    if group.rank == 0:
+                        folder.save(state)
+                if stop and not last:
+                    raise Interrupted((received or [signal.SIGTERM])[0], f"after step {state.step} of {steps}")
                 if plan.early_stop is not None and state.stale >= plan.early_stop:
                     break
         finally:
@@ -173,8 +177,25 @@ def train(
     return state
 
 
-def _evaluate(encoder: SentenceEncoder, dev: Callable[[], float], state: RunState, observer: Observer) -> None:
-    score = dev()
+def _start(
+    folder: RunFolder,
+    weights: Mapping[str, torch.Tensor],
+    losses: Losses,
+    optimizer: torch.optim.Optimizer,
+    group: Group,
+) -> RunState:
+    """Return the state to go on from, the first worker's for all, with its weights in place."""
+    state: RunState = group.agree((folder.load() or RunState()) if group.rank == 0 else None)
+    if state.step:
+        _copy_into(weights, state.weights)
+        _copy_into(losses.memory(), state.memory)
+        optimizer.load_state_dict(state.optimizer)
+    elif group.size > 1:
+        _copy_into(weights, group.agree(_copies(weights)))
+    return state
+
+
+def _evaluate(encoder: SentenceEncoder, score: float, state: RunState, observer: Observer) -> None:
     best = state.best_score is None or score > state.best_score
     state.evaluations.append((state.step, score))
     state.stale = 0 if best else state.stale + 1
@@ -205,5 +226,7 @@ def _copy_into(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.T
             weight.copy_(values[name])
 
 
-def _step_seed(seed: int, step: int) -> int:
-    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)
+def _step_seed(seed: int, step: int, worker: int) -> int:
+    """Return the seed of a step's dropout; a worker alone draws as the first of several does."""
+    parts = [seed, step, worker] if worker else [seed, step]
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)

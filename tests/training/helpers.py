@@ -48,7 +48,7 @@ def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
         encoder,
         table,
         np.asarray(rows),
-        row_groups=plan.row_groups,
+        cut=plan.cut,
         augmentation=plan.augmentation,
         rng=np.random.default_rng(0),
         step=0,

@@ -12,13 +12,13 @@ from cse.model.encoder import SentenceEncoder
 from cse.model.template import make_template
 from cse.settings.tree import AugmentSettings
 from cse.stages.build import second_text_from
-from cse.training.batch import Augmentation, encode_batch
+from cse.training.batch import Augmentation, Cut, encode_batch
 from cse.training.loop import Plan
 from cse.training.tokens import tokenise
 from tests.training.helpers import embed_rows, make_rows, make_table
 
 ROWS = np.arange(12)
-PLAN = Plan(learning_rate=0.1, batch_size=12, row_groups=3)
+PLAN = Plan(learning_rate=0.1, batch_size=12, cut=Cut(3))
 
 
 def rows_of(batch, view):
@@ -63,7 +63,7 @@ def test_repetitions_are_drawn_anew_at_every_step_and_again_after_a_restart(bert
 
     def second(step):
         batch = encode_batch(
-            encoder, table, ROWS, row_groups=2, augmentation=plan.augmentation, rng=np.random.default_rng([7, step]),
+            encoder, table, ROWS, cut=Cut(2), augmentation=plan.augmentation, rng=np.random.default_rng([7, step]),
             step=step, epoch=0, device=torch.device("cpu"), bf16=False,
         )  # fmt: skip
         return rows_of(batch, 1)

@@ -15,6 +15,7 @@ from cse.errors import CseError
 from cse.model.backbone import find_backbone, load_backbone
 from cse.model.generator import UnigramGenerator, load_generator
 from cse.objectives.combine import build_objective
+from cse.training.batch import Cut
 from cse.training.corruption import Corruption, Vocabulary, corrupt_all, mask_tokens, on_the_fly, prepared, uniform
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
@@ -275,7 +276,7 @@ def test_prepared_rows_equal_rows_made_on_the_fly(parts, tmp_path, how):
 
 def test_training_on_prepared_rows_ends_with_the_same_bits(parts, tmp_path):
     backbone, vocabulary, generator, _ = parts
-    plan = Plan(learning_rate=0.05, batch_size=16, epochs=2, row_groups=3, seed=5)
+    plan = Plan(learning_rate=0.05, batch_size=16, epochs=2, cut=Cut(3), seed=5)
     results = []
     for way in ("live", "prepared"):
         encoder, _, table = make_problem(backbone)

@@ -19,6 +19,7 @@ from cse.errors import CseError, Interrupted
 from cse.model.encoder import SentenceEncoder
 from cse.model.prompts import Prompt
 from cse.objectives.combine import build_objective
+from cse.training.batch import Cut
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder, fingerprint
@@ -28,7 +29,7 @@ from cse.training.tokens import batch_rows, pad_in_groups
 from tests.conftest import make_backbone_folder
 from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
 
-PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, row_groups=3, eval_every=3, save_every=2, seed=5)
+PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=3, save_every=2, seed=5)
 
 
 def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
@@ -78,7 +79,7 @@ def test_merged_forward_equals_one_forward_per_view(bert):
     encoder.eval()
     rows = np.array([3, 17, 0, 9, 31])
     with torch.no_grad():
-        batch = embed_rows(encoder, table, rows, replace(PLAN, row_groups=4))
+        batch = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(4)))
         for view, found in enumerate(batch.views):
             column = table.columns[view]
             for line, row in enumerate(rows):
@@ -198,6 +199,7 @@ import sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from cse.model.backbone import find_backbone, load_backbone
+from cse.training.batch import Cut
 from cse.training.loop import Plan, train
 from cse.training.state import RunFolder
 from tests.training.helpers import Recorder, make_problem
@@ -208,7 +210,7 @@ class Slow(Recorder):
 
 backbone = load_backbone(find_backbone(sys.argv[1]))
 encoder, losses, table = make_problem(backbone, mlp="train_only", rows=400)
-plan = Plan(learning_rate=0.05, batch_size=8, epochs=4, row_groups=2, eval_every=7, save_every=3, seed=5)
+plan = Plan(learning_rate=0.05, batch_size=8, epochs=4, cut=Cut(2), eval_every=7, save_every=3, seed=5)
 state = train(encoder, losses, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
               folder=RunFolder(Path(sys.argv[2])), observer=Slow())
 torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.argv[3])
@@ -348,8 +350,8 @@ def test_batch_norm_sees_all_rows_of_all_views_whatever_the_slices(bert, view):
     encoder = SentenceEncoder(bert, pooler="mean", mlp="train_only", projector="batch_norm")
     table, rows = make_table(bert, view=view), np.arange(10)
     with torch.no_grad():
-        whole = embed_rows(encoder, table, rows, replace(PLAN, row_groups=1))
-        sliced = embed_rows(encoder, table, rows, replace(PLAN, row_groups=4))
+        whole = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(1)))
+        sliced = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(4)))
         apart = torch.cat([encoder.project(piece.tokens.pooled_BD) for piece in sliced.slices])
     assert (len(whole.slices), len(sliced.slices)) == (1, 4)
     torch.testing.assert_close(whole.projected_XD, sliced.projected_XD, atol=2e-4, rtol=1e-4)
@@ -363,6 +365,7 @@ import sys, time, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from cse.model.backbone import find_backbone, load_backbone
+from cse.training.batch import Cut
 from cse.training.loop import Plan, train
 from cse.training.state import RunFolder
 from tests.training.helpers import Recorder
@@ -374,7 +377,7 @@ class Slow(Recorder):
         time.sleep(0.1)
 
 encoder, losses, table = make_composition(load_backbone(find_backbone(sys.argv[1])), rows=160)
-plan = Plan(learning_rate=0.05, batch_size=8, epochs=2, row_groups=2, eval_every=7, save_every=3, seed=5)
+plan = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(2), eval_every=7, save_every=3, seed=5)
 state = train(encoder, losses, table, plan, dev=lambda: -float(encoder.prompt.table.detach().abs().sum()),
               folder=RunFolder(Path(sys.argv[2])), observer=Slow())
 torch.save({"encoder": encoder.state_dict(), "losses": losses.state_dict(), "state": vars(state)}, sys.argv[3])

@@ -16,6 +16,7 @@ from cse.model.encoder import SentenceEncoder
 from cse.model.mlm_head import load_mlm_head
 from cse.model.prompts import Prompt
 from cse.objectives.combine import build_objective
+from cse.training.batch import Cut
 from cse.training.corruption import Vocabulary, mask_tokens
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
@@ -28,7 +29,7 @@ from tests.conftest import make_backbone_folder
 from tests.model import reference
 from tests.training.helpers import Recorder, embed_rows, make_table
 
-PLAN = Plan(learning_rate=0.02, batch_size=8, row_groups=3, seed=5)
+PLAN = Plan(learning_rate=0.02, batch_size=8, cut=Cut(3), seed=5)
 ROWS = np.array([3, 17, 0, 9, 31])
 LAYERS, HEADS, WIDTH, LENGTH = 3, 4, 32, 4
 NOTHING = build_objective(nt_xent_weight=0.0)
@@ -312,7 +313,7 @@ def masked_lm_term(encoder, *, share=0.4, weight=0.1) -> MaskedLm:
 def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
     encoder = make_encoder(with_head, prompt=False).eval()
     term = masked_lm_term(encoder)
-    plan = replace(PLAN, row_groups=1)
+    plan = replace(PLAN, cut=Cut(1))
     with torch.no_grad():
         batch = replace(embed_rows(encoder, make_table(with_head), ROWS, plan), epoch=2)
         found = term(batch).item()
@@ -360,7 +361,7 @@ def test_masked_lm_reads_behind_the_same_prompt_draw(with_head, monkeypatch):
     monkeypatch.setattr(encoder, "states", spy)
     masked_lm_term(encoder)(batch)
     assert len(seen) == 3
-    assert all(prefix is piece.constants.prefix for prefix, piece in zip(seen, batch.slices, strict=True))
+    assert all(prefix is piece.prefix() for prefix, piece in zip(seen, batch.slices, strict=True))
     assert seen[0][0][0].shape[0] == len(batch.slices[0].places), "drawn for each row"
 
 
@@ -443,7 +444,7 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
         model.eval()
     with torch.no_grad():
         values = [
-            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replace(PLAN, row_groups=groups)))
+            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replace(PLAN, cut=Cut(groups))))
             for view, groups in (("sentences", 1), ("sentences", 4), ("triplets", 2))
         ]
     assert values[0].item() == pytest.approx(values[1].item(), rel=1e-4)
@@ -543,7 +544,7 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
             follower[name] = 0.9 * follower[name] + 0.1 * weight.detach()
             bystander.get_parameter(name).data.copy_(follower[name])
         with torch.no_grad():
-            new = embed_rows(bystander.eval(), table, rows, replace(PLAN, row_groups=1)).views[0]
+            new = embed_rows(bystander.eval(), table, rows, replace(PLAN, cut=Cut(1))).views[0]
         bystander.train()
         kept = [*new, *kept][:12]
         found = queue.negatives()
@@ -586,7 +587,7 @@ def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
     table, found = make_table(bert, 40, "sentences"), []
     for groups in (1, 4):
         queue = MomentumQueue(encoder, size=9, momentum=0.5)
-        queue.after_update(embed_rows(encoder, table, np.arange(9), replace(PLAN, row_groups=groups)))
+        queue.after_update(embed_rows(encoder, table, np.arange(9), replace(PLAN, cut=Cut(groups))))
         found.append(queue.negatives())
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
     assert found[0].mean(dim=0).abs().max() < 1e-5, "not normalised over the anchors"

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from cse.model.encoder import Constants, SentenceEncoder
+from cse.model.encoder import Constants, SentenceEncoder, Tokens
 from cse.model.pooling import pool
 from cse.objectives.contrastive_tension import contrastive_tension
 from cse.objectives.self_guided import self_guided, squared_distance
@@ -140,16 +140,16 @@ class MomentumQueue(NegativeQueue):
 
 def _embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
     """Return what an encoder makes of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
-    longest = max(piece.ids_BL.shape[1] for piece in batch.slices)
-    noise_TND = encoder.noise(longest + 1) if encoder.denoise != "none" else None
-    places, slices = [], []
-    for piece in batch.slices:
-        anchor_B = piece.view_B == 0
-        if anchor_B.any():
-            constants = Constants(encoder.prefix(int(anchor_B.sum())), noise_TND)
-            slices.append(encoder.pooled(piece.ids_BL[anchor_B], piece.mask_BL[anchor_B], constants))
-            places.append(piece.places[anchor_B])
-    return project_in_order(encoder, places, slices)
+    noise_TND = encoder.noise(batch.longest + 1) if encoder.denoise != "none" else None
+
+    def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Tokens:
+        made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
+        return Tokens([], None, made.pooled_BD, made.noise_BD)
+
+    found = [(piece, piece.view_B == 0) for piece in batch.slices]
+    found = [(piece, own_B) for piece, own_B in found if own_B.any()] or found[:1]
+    parts = [piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B]) for piece, own_B in found]
+    return project_in_order(encoder, batch.anchors, batch.group, parts)
 
 
 def _flat(name: str) -> str:

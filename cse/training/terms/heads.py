@@ -20,10 +20,10 @@ class MutualInformation(Term):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the negative estimate of the mutual information, tokens against sentences of the batch."""
-        longest = max(piece.ids_BL.shape[1] for piece in batch.slices)
         local, real = [], []
         for piece in batch.slices:
-            missing = longest - piece.ids_BL.shape[1]
+            missing = batch.longest - piece.ids_BL.shape[1]
+            assert piece.tokens.local_BLD is not None  # noqa: S101 - kept where there are convolutions
             local.append(F.pad(piece.tokens.local_BLD, (0, 0, 0, missing)).float())
             real.append(F.pad(piece.mask_BL, (0, missing)))
         return local_global_information(batch.in_order(local), batch.projected_XD, batch.in_order(real))

@@ -7,7 +7,7 @@ import torch
 
 from cse.model.encoder import SentenceEncoder
 from cse.model.mlm_head import MlmHead
-from cse.objectives.masked_lm import decayed_weight, masked_lm
+from cse.objectives.masked_lm import decayed_weight, masked_lm_sum
 from cse.training.batch import Batch, Slice
 from cse.training.corruption import Vocabulary, mask_tokens
 from cse.training.losses import Term
@@ -55,14 +55,18 @@ class MaskedLm(Term):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy over all chosen tokens of the batch."""
         (encoder,) = self.encoder
-        hidden, labels = [], []
+        table_VD = encoder.backbone.model.embeddings.word_embeddings.weight
+        total = torch.zeros((), device=batch.projected_XD.device)
+        count = torch.zeros_like(total)
         for piece in batch.slices:
             masked_BL, chosen_BL = self._mask(piece, batch.epoch)
-            last_BLD = encoder.states(masked_BL, piece.mask_BL, piece.constants.prefix)[-1]
-            hidden.append(last_BLD[chosen_BL])
-            labels.append(piece.ids_BL[chosen_BL])
-        table_VD = encoder.backbone.model.embeddings.word_embeddings.weight
-        return masked_lm(self.head(torch.cat(hidden), table_VD), torch.cat(labels))
+
+            def predict(masked_BL: torch.Tensor, chosen_BL: torch.Tensor, piece: Slice = piece) -> torch.Tensor:
+                last_BLD = encoder.states(masked_BL, piece.mask_BL, piece.prefix())[-1]
+                return masked_lm_sum(self.head(last_BLD[chosen_BL], table_VD), piece.ids_BL[chosen_BL])
+
+            total, count = total + piece.run(predict, masked_BL, chosen_BL), count + chosen_BL.sum()
+        return batch.group.over_all(total, count)
 
     def _mask(self, piece: Slice, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         ids_BL = piece.ids_BL.cpu().numpy()

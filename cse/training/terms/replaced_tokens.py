@@ -75,16 +75,25 @@ class ReplacedTokens(Term):
             corrupted_BL = self.source(piece.ids_BL, piece.mask_BL, piece.starts, piece.view_B, batch.epoch)
             replaced_BL = (corrupted_BL != piece.ids_BL) & (piece.mask_BL == 1)
             sentence_BD = batch.projected_XD[piece.places] if self.condition else None
-            logits_BL2 = self.head(self._read(piece, corrupted_BL, sentence_BD))
-            part, number = replaced_tokens_sums(logits_BL2, replaced_BL, piece.mask_BL, normalize=self.normalize)
+
+            def detect(
+                corrupted_BL: torch.Tensor,
+                replaced_BL: torch.Tensor,
+                piece: Slice = piece,
+                sentence_BD: torch.Tensor | None = sentence_BD,
+            ) -> tuple[torch.Tensor, torch.Tensor]:
+                logits_BL2 = self.head(self._read(piece, corrupted_BL, sentence_BD))
+                return replaced_tokens_sums(logits_BL2, replaced_BL, piece.mask_BL, normalize=self.normalize)
+
+            part, number = piece.run(detect, corrupted_BL, replaced_BL)
             total, count = total + part, count + number
-        return total / count.clamp(min=1)
+        return batch.group.over_all(total, count)
 
     def _read(self, piece: Slice, corrupted_BL: torch.Tensor, sentence_BD: torch.Tensor | None) -> torch.Tensor:
         """Return the discriminator's outputs ``(B, L, D)``."""
         (encoder,) = self.encoder
         if self.discriminator == "shared":
-            prefix = encoder.prefix(len(corrupted_BL)) if self.separate_draw else piece.constants.prefix
+            prefix = encoder.prefix(len(corrupted_BL)) if self.separate_draw else piece.prefix()
             return encoder.states(corrupted_BL, piece.mask_BL, prefix, _first(sentence_BD))[-1]
         body = encoder.backbone if self.copy is None else self.copy
         embedded_BLD = body.embed(body.words(corrupted_BL), body.positions(piece.mask_BL, 0))

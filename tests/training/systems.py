@@ -1,0 +1,105 @@
+"""Whole systems on a tiny backbone: every term of the loss that looks at more than one row, with or without dropout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from cse.model.backbone import find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.mlm_head import load_mlm_head
+from cse.model.prompts import Prompt
+from cse.model.template import make_template
+from cse.objectives.combine import build_objective
+from cse.training.corruption import Vocabulary
+from cse.training.losses import Losses
+from cse.training.terms.copies import ContrastiveTension, MomentumQueue, SelfGuided
+from cse.training.terms.heads import MutualInformation, NliSoftmax
+from cse.training.terms.masked_lm import MaskedLm
+from cse.training.terms.replaced_tokens import ReplacedTokens
+from cse.training.tokens import TokenTable, tokenise
+from tests.training.helpers import make_rows
+
+SYSTEMS = (
+    "promcse", "hinge", "full", "masked_lm", "d2cse", "diffcse", "denoised", "tension", "self_guided", "information",
+    "classifier", "queue",
+)  # fmt: skip
+VIEWS = {"hinge": "triplets", "classifier": "labelled"}  # all others: sentences
+VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
+NOTHING = build_objective(nt_xent_weight=0.0)
+
+
+def swap_some(ids_BL, mask_BL, starts, view_B, epoch):
+    """A source that replaces some tokens by their place and view; the first token stays."""
+    index = torch.from_numpy(starts).to(ids_BL.device)[:, None] + torch.arange(ids_BL.shape[1], device=ids_BL.device)
+    swap = ((index + view_B[:, None] + epoch) % 3 == 0) & (mask_BL == 1)
+    swap[:, 0] = False
+    return torch.where(swap, 5 + (ids_BL + 7) % 30, ids_BL)
+
+
+def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
+    """Return encoder in training mode, losses and tokenised rows of a system, the same each time.
+
+    Args:
+        name: one of ``SYSTEMS``.
+        folder: a tiny BERT with its MLM head.
+        dropout: of prompt and backbone.
+        rows: training rows.
+    """
+    backbone = load_backbone(find_backbone(str(folder)))
+    for module in backbone.model.modules():
+        if hasattr(module, "p"):
+            module.p = dropout
+        if hasattr(module, "dropout_prob"):
+            module.dropout_prob = dropout
+    torch.manual_seed(11)
+    frozen = name not in ("full", "diffcse", "tension", "self_guided")
+    prompt = Prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.5) if frozen else None
+    options = {
+        "d2cse": {"mlp": "train_only", "projector": "batch_norm", "cls": True},
+        "diffcse": {"mlp": "train_only", "projector": "batch_norm"},
+        "information": {"pooler": "cnn"},
+        "denoised": {"pooler": "mask", "denoise": "always", "mlp": "always"},
+    }.get(name, {})
+    if name == "denoised":
+        options["templates"] = [make_template('the "{sentence}" not {mask} .', backbone, trained=False)]
+    encoder = SentenceEncoder(backbone, prompt, frozen=frozen, **({"pooler": "cls"} | options))
+    torch.manual_seed(12)
+    losses = _losses(name, encoder)
+    return encoder.train(), losses.train(), _table(name, encoder, rows)
+
+
+def _losses(name: str, encoder: SentenceEncoder) -> Losses:
+    contrast = build_objective(temperature=0.2, hinge_weight=10.0 if name == "hinge" else 0.0, margin=0.2)
+    if name == "masked_lm":
+        head = load_mlm_head(encoder.backbone, wanted_by="a test")
+        head.untie(encoder.backbone.model.embeddings.word_embeddings.weight)
+        term = MaskedLm(
+            encoder, head, VOCABULARY, weight=0.3, mask_share=0.3, decay_rate=0.9, decay_steps=10, seed=1
+        )  # fmt: skip
+        return Losses(contrast, [term])
+    if name in ("d2cse", "diffcse"):
+        kind = {"d2cse": "shared", "diffcse": "copy"}[name]
+        return Losses(contrast, [ReplacedTokens(encoder, swap_some, weight=0.5, discriminator=kind)])
+    if name == "tension":
+        return Losses(NOTHING, [ContrastiveTension(encoder, weight=1.0, group=4)])
+    if name == "self_guided":
+        term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1)
+        return Losses(NOTHING, [term])
+    if name == "information":
+        return Losses(NOTHING, [MutualInformation(1.0)])
+    if name == "classifier":
+        return Losses(NOTHING, [NliSoftmax(encoder, weight=1.0)])
+    return Losses(contrast, queue=MomentumQueue(encoder, size=6, momentum=0.5) if name == "queue" else None)
+
+
+def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:
+    view, rows = VIEWS.get(name, "sentences"), make_rows(count)
+    if view == "labelled":
+        labels = ("entailment", "neutral", "contradiction")
+        rows = rows.remove_columns("hard_neg").add_column("label", [labels[row % 3] for row in range(count)])
+    elif view == "sentences":
+        rows = rows.select_columns("sent0")
+    tokenizers = [encoder.tokenizer_of_view(0, training=True)]
+    return tokenise(rows, view, tokenizers, max_length=16, pad_id=encoder.backbone.pad_id)

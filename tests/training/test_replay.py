@@ -1,0 +1,140 @@
+"""Gradient caching. What is pinned here, for every system of the literature and with dropout on:
+
+1. the loss and the gradient of a batch that is encoded twice, slice by slice, are those of one that is encoded once;
+2. the test is not empty: dropout was on, there were several slices, each was encoded a second time;
+3. what is kept between the passes does not grow with the layers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cse.training.batch import NO_AUGMENTATION, Augmentation, Cut, encode_batch
+from cse.training.replay import RandomState
+from tests.conftest import make_backbone_folder
+from tests.training.systems import SYSTEMS, make_system
+
+ROWS = np.array([3, 17, 0, 9, 31, 5, 22, 8, 14, 30])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_backbone_folder(tmp_path_factory.mktemp("replay") / "bert", "bert", head=True)
+
+
+def step(system, cut, *, augmentation=NO_AUGMENTATION, bf16=False, before=0):
+    """Return the loss and every gradient of one step, and how often the first layer ran."""
+    encoder, losses, table = system
+    calls = []
+    layer = encoder.backbone.model.encoder.layer[0]
+    hook = layer.register_forward_hook(lambda module, inputs, output: calls.append(len(inputs[0])))
+    torch.manual_seed(7)
+    batch = encode_batch(
+        encoder, table, ROWS, cut=cut, augmentation=augmentation, rng=np.random.default_rng(7), step=3, epoch=0,
+        device=torch.device("cpu"), bf16=bf16,
+    )  # fmt: skip
+    terms = losses(batch)
+    terms["loss"].backward()
+    hook.remove()
+    weights = encoder.trainable() | losses.trainable()
+    return terms["loss"].item(), {n: w.grad.clone() for n, w in weights.items() if w.grad is not None}, len(calls)
+
+
+def assert_same(direct, cached, tolerance=1e-6):
+    loss, gradients, passes = direct
+    cached_loss, cached_gradients, cached_passes = cached
+    assert cached_loss == pytest.approx(loss, rel=tolerance)
+    assert gradients.keys() == cached_gradients.keys()
+    for name, gradient in gradients.items():
+        scale = max(gradient.abs().max().item(), 1e-3)
+        assert (cached_gradients[name] - gradient).abs().max().item() <= tolerance * scale, name
+    assert any(gradient.abs().max() > 1e-4 for gradient in gradients.values())
+    assert cached_passes > passes  # the second passes really ran
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_two_passes_give_the_gradient_of_one_with_dropout_on(folder, name):
+    system = [make_system(name, folder, dropout=0.1) for _ in range(3)]
+    sentences = len(system[0][2].columns) * len(ROWS)
+    direct = step(system[0], Cut(4))
+    assert_same(direct, step(system[1], Cut(1, mini_batch_size=-(-sentences // 4))))
+    still = step([make_system(name, folder, dropout=0.0)][0], Cut(4))
+    assert still[0] != direct[0]  # dropout was on
+
+
+def test_augmented_copies_and_bf16(folder):
+    augmentation = Augmentation(repeat_share=0.3, special=(0, 2, 3), shuffle=True, cut_share=0.2)
+    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4), augmentation=augmentation)
+    cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), augmentation=augmentation)
+    assert_same(direct, cached)
+    direct, cached = (step(make_system("d2cse", folder, dropout=0.1), cut, bf16=True) for cut in (Cut(4), Cut(1, 5)))
+    assert_same(direct, cached)
+
+
+@pytest.mark.parametrize("cut", [Cut(1, 3), Cut(1, 7), Cut(6, 20), Cut(1, 1)])
+def test_slices_of_any_size(folder, cut):
+    slices = cut.slices(2 * len(ROWS), workers=1)
+    assert_same(
+        step(make_system("masked_lm", folder, dropout=0.1), Cut(slices)),
+        step(make_system("masked_lm", folder, dropout=0.1), cut),
+    )
+
+
+def test_without_the_random_state_it_would_be_another_method(folder, monkeypatch):
+    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4))
+
+    def forgetful(run, *tensors):
+        return torch.utils.checkpoint.checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False)
+
+    monkeypatch.setattr("cse.training.batch.run_twice", forgetful)
+    with pytest.raises(AssertionError):
+        assert_same(direct, step(make_system("promcse", folder, dropout=0.1), Cut(1, 5)))
+
+
+def test_two_batches_before_one_gradient(folder):
+    def both(cut):
+        encoder, losses, table = make_system("promcse", folder, dropout=0.1)
+        torch.manual_seed(7)
+        batches = [
+            encode_batch(
+                encoder, table, rows, cut=cut, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(7), step=0,
+                epoch=0, device=torch.device("cpu"), bf16=False,
+            )
+            for rows in (ROWS, ROWS + 1)
+        ]  # fmt: skip
+        sum(losses(batch)["loss"] for batch in batches).backward()
+        return encoder.prompt.table.grad
+
+    torch.testing.assert_close(both(Cut(1, 5)), both(Cut(4)), rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_kept_does_not_grow_with_the_layers(folder):
+    def kept(cut):
+        """Bytes that autograd holds between the passes, each storage once."""
+        encoder, losses, table = make_system("promcse", folder, dropout=0.1)
+        held = {}
+
+        def note(tensor):
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            batch = encode_batch(
+                encoder, table, ROWS, cut=cut, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(7), step=0,
+                epoch=0, device=torch.device("cpu"), bf16=False,
+            )  # fmt: skip
+            losses(batch)
+        return sum(held.values())
+
+    assert kept(Cut(1, 5)) < kept(Cut(4)) / 10
+
+
+def test_a_draw_is_replayed_and_leaves_no_trace():
+    torch.manual_seed(1)
+    state = RandomState(torch.device("cpu"))
+    drawn = torch.rand(3)
+    following = torch.get_rng_state()
+    assert torch.equal(state.replay(lambda: torch.rand(3)), drawn)
+    assert torch.equal(torch.get_rng_state(), following)
