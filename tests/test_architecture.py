@@ -247,7 +247,8 @@ def groups_read(file: Path) -> set[str]:
     """Groups that a stage's module takes from its ``Settings`` arguments.
 
     Allowed are ``settings.group``, ``getattr(settings, name)`` for names that stand in the file, and handing settings
-    to a function of the same file. Anything else would hide what is read.
+    to a function or class of the same file; an attribute of the name ``settings`` counts as settings. Anything else
+    would hide what is read.
     """
     tree = tree_of(file)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -255,12 +256,15 @@ def groups_read(file: Path) -> set[str]:
     names = {arg.arg for arg in arguments if arg.annotation and ast.unparse(arg.annotation) == "Settings"}
     assert names, f"{file}: no function takes Settings"
     parent = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    local = {node.name for node in functions}
+    local = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     groups = set()
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)):
+        named = isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+        if not named and not (isinstance(node, ast.Attribute) and node.attr == "settings"):
             continue
         use = parent[node]
+        if isinstance(use, ast.Tuple):  # several names are given their values at once
+            continue
         call = parent[use] if isinstance(use, ast.keyword) else use
         called = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
         if isinstance(use, ast.Attribute):

@@ -16,7 +16,7 @@ from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import report
 from cse.errors import CseError
-from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PREPARED, run_safely
+from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
 _EPILOG = """\b
@@ -92,8 +92,15 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
     """
     from cse.stages.train import train_stage
 
-    named = {} if out == CHECKPOINT else {"metrics": out.with_suffix(".json"), "plots": out.with_suffix(".plots")}
-    train_stage(settings_from(params, overrides), prepared=data, corrupted=_corrupted(data), checkpoint=out, **named)
+    usual = out == CHECKPOINT
+    train_stage(
+        settings_from(params, overrides),
+        prepared=data,
+        corrupted=_corrupted(data),
+        checkpoint=out,
+        metrics=METRICS / "train.json" if usual else out.with_suffix(".json"),
+        plots=PLOTS / "train" if usual else out.with_suffix(".plots"),
+    )
 
 
 @cli.command(epilog="\b\nExample:\n  cse post data/checkpoint --kind whitening --out data/whitened")

@@ -32,7 +32,7 @@ DEBUG_VARIABLE = "CSE_DEBUG"
 MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
 
 
-def run_safely(work: Callable[[], None]) -> int:
+def run_safely(work: Callable[[], object]) -> int:
     """Run ``work`` and return an exit code: 0, 2 for a mistake of the user's (one line), 128 + n for a signal.
 
     75 (one line too) where the same command may succeed later: a hub that could not be reached.
@@ -56,6 +56,6 @@ def run_safely(work: Callable[[], None]) -> int:
     return 0
 
 
-def run_stage(stage: Callable[[Settings], None]) -> None:
+def run_stage(stage: Callable[[Settings], object]) -> None:
     """Run a stage with the settings of ``params.yaml`` and leave with its exit code."""
     sys.exit(run_safely(lambda: stage(load_settings())))

@@ -4,31 +4,191 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
 
-from cse.data.store import PreparedData
+from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
 from cse.files import naming, publish_file, publish_folder
+from cse.model.backbone import Backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
+from cse.model.static_words import StaticWords
 from cse.settings import Settings
-from cse.settings.tree import AugmentSettings, ObjectiveSettings, TrainSettings
+from cse.settings.tree import ObjectiveSettings, TrainSettings
 from cse.stages.build import encoder_from, losses_from, plan_from, second_text_from, views_of
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.stages.corpus import check_post, fit_post, open_backbone
-from cse.training.loop import train
-from cse.training.observers import CsvLog, Observers, ProgressBar, TensorBoard
+from cse.training.group import ALONE, Group
+from cse.training.loop import take_best, train
+from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
 from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder, RunState, fingerprint
-from cse.training.tokens import TokenTable, tokenise
+from cse.training.tokens import TokenTable, shared_table, tokenise
 
 GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 DEV_BATCH = 64  # sentences
+LAUNCHERS = "cse.launchers"  # entry points: functions of a Training
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that is ready to run, under any launcher.
+
+    Attributes:
+        settings: as they were given.
+        prepared, corrupted: folders of the rows.
+        encoder: newly initialised.
+        data: the rows and dev pairs; nothing else of it is read.
+        device: where to train.
+        bf16: whether matrix products run in bfloat16.
+        folder: what a killed run goes on from, named by a fingerprint of settings, data and code.
+        tokens: a folder where launchers share tokenised rows; None: each tokenises for itself.
+    """
+
+    settings: Settings
+    prepared: Path
+    corrupted: Path
+    encoder: SentenceEncoder
+    data: PreparedData
+    device: torch.device
+    bf16: bool
+    folder: RunFolder
+    tokens: Path | None
+
+    def table(self) -> TokenTable:
+        """Return the training rows as token ids; shared ones are mapped into memory."""
+        settings, encoder = self.settings, self.encoder
+        tokenizers = [encoder.tokenizer_of_view(view, training=True) for view in range(max(len(encoder.templates), 1))]
+
+        def make() -> TokenTable:
+            return tokenise(
+                self.data.train,
+                self.data.view,
+                tokenizers,
+                max_length=settings.train.max_length,
+                pad_id=encoder.backbone.pad_id,
+                views=views_of(settings.objective),
+                second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
+                progress=sys.stderr.isatty(),
+            )
+
+        if self.tokens is None:
+            return make()
+        facts = {
+            "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
+            "max_length": settings.train.max_length,
+            "views": views_of(settings.objective),
+            "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
+        }
+        return shared_table(self.tokens / fingerprint(facts, [self.prepared / TRAIN_FILE]), make)
+
+    def run(self, observer: Observer, group: Group = ALONE) -> RunState:
+        """Train, or go on where a killed run stopped, and leave the best weights in the encoder.
+
+        Raises:
+            CseError: what a loss term needs is not there, or the loss stopped being a number.
+            Interrupted: a signal arrived; the state is saved.
+        """
+        settings, encoder, dev, table = self.settings, self.encoder, self.data.dev, self.table()
+        return train(
+            encoder,
+            losses_from(
+                settings.objective, encoder, table, settings.train, corrupted=self.corrupted, device=self.device
+            ),
+            table,
+            plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
+            dev=None if dev is None else lambda: dev_score(encoder, dev, DEV_BATCH),
+            folder=self.folder,
+            observer=observer,
+            device=self.device,
+            group=group,
+        )
+
+    def take_over(self) -> RunState:
+        """Return the last saved state and leave its best weights in the encoder: a launcher's workers trained.
+
+        Raises:
+            CseError: nothing was saved.
+        """
+        state = self.folder.load()
+        if state is None:
+            raise CseError(f"{self.folder.path}: the workers saved nothing; is it on a disk that all of them see?")
+        take_best(self.encoder, state)
+        return state
+
+
+def open_training(
+    settings: Settings,
+    *,
+    prepared: Path,
+    corrupted: Path,
+    scratch: Path,
+    backbone: Backbone | StaticWords | None = None,
+    tokens: Path | None = None,
+    folder: Path | None = None,
+) -> Training:
+    """Put together what a training needs.
+
+    Args:
+        settings: what to train.
+        prepared: folder of the rows.
+        corrupted: folder of a corruption made beforehand.
+        scratch: where the folder of the run lies.
+        backbone: a backbone that is open already; None: it is opened.
+        tokens: a folder for shared tokenised rows.
+        folder: the folder of the run, where a launcher has decided on it.
+
+    Raises:
+        CseError: rows that were prepared for something else, a backbone, head or GPU that is not there.
+    """
+    data = PreparedData(prepared)
+    _check_view(data, settings.objective, settings.train)
+    backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
+    device = choose_device(settings.train.device)
+    bf16 = choose_bf16(settings.train.precision, device)
+    encoder = encoder_from(
+        backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
+    )
+    check_post(encoder, settings.post)
+    if folder is None:
+        facts = {
+            "settings": _groups(settings),
+            "backbone": backbone.files.sha256,
+            "device": device.type,
+            "bf16": bf16,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        }
+        run = fingerprint(facts, [*sorted(prepared.glob("*.arrow")), *sorted(corrupted.glob("*.npy")), *_code()])
+        folder = scratch / "resume" / run
+    if settings.train.workers > 1 and tokens is None:
+        tokens = scratch / "tokens"
+    return Training(settings, prepared, corrupted, encoder, data, device, bf16, RunFolder(folder), tokens)
+
+
+def train_here(training: Training) -> RunState:
+    """Train in this process."""
+    folder = training.folder.path
+    board = folder.parents[1] / "tensorboard" / folder.name
+    return training.run(Observers([ProgressBar(), CsvLog(folder / "plots"), TensorBoard(board)]))
+
+
+def _launcher(workers: int) -> Callable[[Training], RunState]:
+    """Return what runs a training; several workers need a part of the project that stands above the stages."""
+    if workers == 1:
+        return train_here
+    for found in entry_points(group=LAUNCHERS, name="workers"):
+        launch: Callable[[Training], RunState] = found.load()
+        return launch
+    raise CseError("train.workers: the part for several workers is not installed; run `pip install -e .` again")
 
 
 def train_stage(
@@ -40,65 +200,50 @@ def train_stage(
     metrics: Path = METRICS / "train.json",
     plots: Path = PLOTS / "train",
     scratch: Path = SCRATCH,
-) -> None:
+    launch: Callable[[Training], RunState] | None = None,
+    backbone: Backbone | StaticWords | None = None,
+    tokens: Path | None = None,
+) -> dict[str, Any]:
     """Train, or go on where a killed run of the same settings, data and code stopped, and publish the checkpoint.
 
     With ``train.parameters: none`` nothing is trained: the checkpoint is a read-out, word vectors or post-processing.
+
+    Args:
+        settings: what to train.
+        prepared: folder of the rows.
+        corrupted: folder of a corruption made beforehand.
+        checkpoint: folder to write.
+        metrics: file to write.
+        plots: folder to write.
+        scratch: where the state of a killed run lies.
+        launch: runs the training and leaves the best weights in its encoder; None: as ``train.workers`` says.
+        backbone: as in ``open_training``.
+        tokens: as in ``open_training``.
+
+    Returns:
+        What ``metrics`` holds.
     """
-    data = PreparedData(prepared)
-    _check_view(data, settings.objective, settings.train)
-    made_with = {
-        "settings": {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS},
-        "data": _source(data),
-    }
-    backbone = open_backbone(settings.backbone, settings.pooler, data)
-    device = choose_device(settings.train.device)
-    bf16 = choose_bf16(settings.train.precision, device)
-    encoder = encoder_from(
-        backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
+    training = open_training(
+        settings, prepared=prepared, corrupted=corrupted, scratch=scratch, backbone=backbone, tokens=tokens
     )
-    check_post(encoder, settings.post)
-    facts = {
-        "settings": made_with["settings"],
-        "backbone": backbone.files.sha256,
-        "device": device.type,
-        "bf16": bf16,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    }
-    run = fingerprint(facts, [*sorted(prepared.glob("*.arrow")), *sorted(corrupted.glob("*.npy")), *_code()])
-    folder = RunFolder(scratch / "resume" / run)
-    _announce(encoder, data, device, bf16)
-    dev = data.dev
+    encoder, data, folder = training.encoder, training.data, training.folder
+    _announce(training)
     results: dict[str, Any] = {}
     with naming(folder.path):
         if settings.train.parameters == "none":
             state = RunState()
-            encoder.to(device)
+            encoder.to(training.device)
         else:
-            if dev is None:
+            if data.dev is None:
                 click.echo(
                     "no dev pairs: the last weights are kept, not the best; give data.dev_path to choose", err=True
                 )
-            table = _tokenise(encoder, data, settings.augment, settings.objective, settings.train)
-            losses = losses_from(settings.objective, encoder, table, settings.train, corrupted=corrupted, device=device)
-            state = train(
-                encoder,
-                losses,
-                table,
-                plan_from(settings.train, settings.augment, encoder.backbone, bf16=bf16),
-                dev=None if dev is None else lambda: dev_score(encoder, dev, DEV_BATCH),
-                folder=folder,
-                observer=Observers(
-                    [ProgressBar(), CsvLog(folder.path / "plots"), TensorBoard(scratch / "tensorboard" / run)]
-                ),
-                device=device,
-            )
+            state = (launch or _launcher(settings.train.workers))(training)
             results = _training_facts(state, settings.objective)
     if settings.post.kind != "none":
         fit_post(encoder, settings.post, data)
-    if dev is not None and (settings.post.kind != "none" or settings.train.parameters == "none"):
-        results["dev_spearman"] = round(dev_score(encoder, dev, DEV_BATCH), 4)
+    if data.dev is not None and (settings.post.kind != "none" or settings.train.parameters == "none"):
+        results["dev_spearman"] = round(dev_score(encoder, data.dev, DEV_BATCH), 4)
     encoder.to("cpu")
     results |= _counts(encoder)
     with publish_folder(plots) as target:
@@ -109,11 +254,12 @@ def train_stage(
     with publish_file(metrics) as target:
         target.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     with publish_folder(checkpoint) as target:
-        save_checkpoint(encoder, target, results | made_with)
+        save_checkpoint(encoder, target, results | {"settings": _groups(settings), "data": _source(data)})
     folder.remove()
     score = f", dev Spearman {results['dev_spearman']:.2f}" if "dev_spearman" in results else ""
     at = f" at step {results['best_step']}" if "best_step" in results and settings.post.kind == "none" else ""
     click.echo(f"trained {state.step} steps{score}{at}: {checkpoint}")
+    return results
 
 
 _PLOTS = {"train.csv": b"step,loss\n", "dev.csv": b"step,spearman\n"}
@@ -134,24 +280,8 @@ def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSe
         )
 
 
-def _tokenise(
-    encoder: SentenceEncoder,
-    data: PreparedData,
-    augment: AugmentSettings,
-    objective: ObjectiveSettings,
-    train: TrainSettings,
-) -> TokenTable:
-    views = max(len(encoder.templates), 1)
-    return tokenise(
-        data.train,
-        data.view,
-        [encoder.tokenizer_of_view(view, training=True) for view in range(views)],
-        max_length=train.max_length,
-        pad_id=encoder.backbone.pad_id,
-        views=views_of(objective),
-        second_text=second_text_from(augment, encoder.backbone, train.seed),
-        progress=sys.stderr.isatty(),
-    )
+def _groups(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS}
 
 
 def _training_facts(state: RunState, objective: ObjectiveSettings) -> dict[str, Any]:
@@ -175,12 +305,13 @@ def _source(data: PreparedData) -> dict[str, Any]:
     return {"source": train["source"], "view": data.view, "rows": train["kept"]}
 
 
-def _announce(encoder: SentenceEncoder, data: PreparedData, device: torch.device, bf16: bool) -> None:
+def _announce(training: Training) -> None:
+    encoder, data = training.encoder, training.data
     counts = encoder.counts()
     click.echo(
         f"{encoder.backbone.files.name}: training {counts.trained:,} weights beside {counts.backbone:,} "
         f"({100 * counts.trained / max(counts.backbone, 1):.2f} %), pooler {encoder.pooler}, "
-        f"{len(data.train):,} {data.view}, {device.type} {'bf16' if bf16 else 'fp32'}",
+        f"{len(data.train):,} {data.view}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
 

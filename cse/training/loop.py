@@ -160,6 +160,7 @@ def train(
                     _evaluate(encoder, group.agree(dev() if group.rank == 0 else None), state, observer)
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 stop = stop or (group.size == 1 and bool(received))
+                last = last or (plan.early_stop is not None and state.stale >= plan.early_stop)
                 if state.step % plan.save_every == 0 or last or stop:
                     state.weights, state.memory = _copies(weights), _copies(losses.memory())
                     state.optimizer = optimizer.state_dict()
@@ -167,14 +168,18 @@ def train(
                         folder.save(state)
                 if stop and not last:
                     raise Interrupted((received or [signal.SIGTERM])[0], f"after step {state.step} of {steps}")
-                if plan.early_stop is not None and state.stale >= plan.early_stop:
+                if last:
                     break
         finally:
             observer.close()
-    if state.best_score is not None:
-        _copy_into(encoder.trainable(), state.best_weights)
-    encoder.eval()
+    take_best(encoder, state)
     return state
+
+
+def take_best(encoder: SentenceEncoder, state: RunState) -> None:
+    """Leave a state's best weights in the encoder, or its last ones where there was nothing to choose by."""
+    _copy_into(encoder.trainable(), state.weights if state.best_score is None else state.best_weights)
+    encoder.eval()
 
 
 def _start(

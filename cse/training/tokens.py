@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
+from filelock import FileLock
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
 from cse.data.labels import LABELS
+from cse.files import publish_folder
 
 _CHUNK = 10_000
+_TABLE = "table.json"
 
 # which column each view reads: a sentence is its own positive, told apart by dropout alone
 VIEW_COLUMNS = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2), "labelled": (0, 1)}
@@ -131,6 +136,45 @@ def _tokenise_column(
         pieces.append(np.fromiter((i for ids in encodings for i in ids), dtype=np.int32))
         lengths.append(np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings)))
     return TokenColumn(np.concatenate(pieces), np.concatenate([[0], *lengths]).cumsum())
+
+
+def shared_table(folder: Path, make: Callable[[], TokenTable]) -> TokenTable:
+    """Return a table whose arrays are mapped into memory: processes that open the same folder share one copy.
+
+    Args:
+        folder: of the arrays; the first process that asks makes them, others wait for it.
+        make: tokenises the rows.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        if not (folder / _TABLE).is_file():
+            with publish_folder(folder) as target:
+                _write_table(make(), target)
+    facts = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
+
+    def array(name: str) -> np.ndarray:
+        return np.load(folder / f"{name}.npy", mmap_mode="r")
+
+    columns = {number: TokenColumn(array(f"ids-{number}"), array(f"offsets-{number}")) for number in facts["columns"]}
+    labels = np.array(array("labels")) if facts["labels"] else None
+    return TokenTable(tuple(columns[number] for number in facts["columns"]), facts["pad_id"], labels)
+
+
+def _write_table(table: TokenTable, folder: Path) -> None:
+    numbers: dict[int, int] = {}  # the same column twice is written once
+    for column in table.columns:
+        if id(column) not in numbers:
+            number = numbers.setdefault(id(column), len(numbers))
+            np.save(folder / f"ids-{number}.npy", column.ids)
+            np.save(folder / f"offsets-{number}.npy", column.offsets)
+    if table.labels is not None:
+        np.save(folder / "labels.npy", table.labels)
+    facts = {
+        "columns": [numbers[id(column)] for column in table.columns],
+        "pad_id": table.pad_id,
+        "labels": table.labels is not None,
+    }
+    (folder / _TABLE).write_text(json.dumps(facts), encoding="utf-8")
 
 
 def batch_rows(count: int, *, batch_size: int, seed: int, epoch: int, step: int) -> np.ndarray:

@@ -1,0 +1,111 @@
+"""``train.workers``: Ray Train with real processes; a killed worker costs time and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.cli.workspace import contents, write_params, write_prepared
+
+pytestmark = pytest.mark.slow
+
+WORKER = "RayTrainWorker"
+
+
+@pytest.fixture
+def folder(tiny_folders, tmp_path):
+    write_prepared(tmp_path / "data/prepared", rows=400)
+    write_params(tmp_path / "params.yaml", tiny_folders["bert"])
+    return tmp_path
+
+
+def start(folder, out, *settings):
+    options = [part for setting in ("train.epochs=8", "train.eval_every=20", *settings) for part in ("-s", setting)]
+    command = [sys.executable, "-m", "cse.cli", "train", "--out", str(folder / out), *options]
+    return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def workers_of(process):
+    """The worker processes below a command."""
+    try:
+        below = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [child for child in below if WORKER in " ".join(_line(child))]
+
+
+def _line(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def progress(folder):
+    return "".join(log.read_text() for log in folder.glob(".cse/resume/*/progress.log"))
+
+
+def wait_for(condition, seconds=90):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def metrics(folder, out):
+    return json.loads((folder / f"{out}.json").read_text())
+
+
+def test_a_killed_worker_costs_nothing_but_time(folder):
+    undisturbed = start(folder, "undisturbed", "train.workers=2")
+    output, errors = undisturbed.communicate(timeout=240)
+    assert undisturbed.returncode == 0, errors
+    assert "2 workers share each batch" in errors
+
+    disturbed = start(folder, "disturbed", "train.workers=2")
+    wait_for(lambda: "dev Spearman" in progress(folder))
+    victims = workers_of(disturbed)
+    assert len(victims) == 2
+    os.kill(victims[1].pid, signal.SIGKILL)
+    output, errors = disturbed.communicate(timeout=240)
+    assert disturbed.returncode == 0, errors
+    assert errors.count("workers share each batch") == 2  # the group was started twice
+    assert "resuming after step" in errors
+    assert contents(folder / "disturbed") == contents(folder / "undisturbed")
+    assert metrics(folder, "disturbed") == metrics(folder, "undisturbed")
+    assert not workers_of(disturbed) and not list((folder / ".cse/resume").iterdir())
+
+
+def test_a_killed_command_goes_on(folder):
+    first = start(folder, "out", "train.workers=2")
+    wait_for(lambda: "dev Spearman" in progress(folder))
+    workers = workers_of(first)
+    assert len(workers) == 2
+    first.kill()
+    first.communicate(timeout=60)
+    wait_for(lambda: not any(worker.is_running() for worker in workers), 30)  # they do not outlive the command
+    second = start(folder, "out", "train.workers=2")
+    output, errors = second.communicate(timeout=240)
+    assert second.returncode == 0, errors
+    assert "resuming after step" in errors
+    assert metrics(folder, "out")["steps"] == 400
+
+
+def test_what_cannot_work_is_said_in_one_line(folder):
+    many = start(folder, "out", "train.workers=1000")
+    output, errors = many.communicate(timeout=100)
+    assert many.returncode == 2
+    assert "train.workers: 1000 workers, but there are" in errors.splitlines()[-1]
+
+    wild = start(folder, "out", "train.workers=2", "train.learning_rate=1e30")
+    output, errors = wild.communicate(timeout=200)
+    assert wild.returncode == 2
+    assert errors.splitlines()[-1].startswith("error: train.learning_rate: the loss is")
+    assert not (folder / "out").exists()
