@@ -7,11 +7,12 @@ process left of either is put right by the next writer of the same output.
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,15 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(head)
         writer.writerows(rows)
+
+
+def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
+    """Return 16 hexadecimal digits over JSON facts and the bytes of files (settings, data, code)."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for path in files:
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from cse.errors import CseError
 from cse.runtime.providers import usable_cpus
 
@@ -42,8 +44,7 @@ def ray_session(*, dashboard: bool = False, variables: dict[str, str] | None = N
     import ray
 
     address = os.environ.get("RAY_ADDRESS")
-    # short: the paths of its sockets may have 107 characters
-    own = Path(tempfile.mkdtemp(prefix="cse-ray-", dir="/tmp")) if address is None else None
+    own = _own_folder() if address is None else None
     common: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
@@ -73,9 +74,22 @@ def ray_session(*, dashboard: bool = False, variables: dict[str, str] | None = N
             shutil.rmtree(own, ignore_errors=True)
 
 
+def _own_folder() -> Path:
+    """Make a folder for sockets and logs, and remove those of processes that were killed.
+
+    It is short and not where the user's temporary files are: the paths of Ray's sockets may have 107 characters.
+    """
+    for folder in Path("/tmp").glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir="/tmp"))
+
+
 def _paths() -> dict[str, str]:
     """Let workers on this machine import what this process imports."""
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in (str(_PROJECT), *sys.path) if path))}
 
 
 _PROJECT = Path(__file__).parents[2]
+_PREFIX = "cse-ray-"

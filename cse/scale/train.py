@@ -56,7 +56,7 @@ def train_on_workers(training: Training) -> RunState:
                 "tokens": str(training.tokens.resolve()) if training.tokens else None,
             },
             scaling_config=ScalingConfig(
-                num_workers=(1, wanted),  # type: ignore[arg-type]  # at least 1
+                num_workers=(1, wanted),  # at least 1
                 use_gpu=gpus,
                 resources_per_worker=each,
             ),

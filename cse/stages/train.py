@@ -16,7 +16,7 @@ import torch
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
-from cse.files import naming, publish_file, publish_folder
+from cse.files import fingerprint, naming, publish_file, publish_folder
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
@@ -30,7 +30,7 @@ from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
 from cse.training.precision import choose_bf16, choose_device
-from cse.training.state import RunFolder, RunState, fingerprint
+from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable, shared_table, tokenise
 
 GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import pickle
 import shutil
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,15 +96,6 @@ class RunFolder:
 
 def _best_file(step: int) -> str:
     return f"best-{step}.pt"
-
-
-def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
-    """Return 16 hexadecimal digits over JSON facts and the bytes of files (settings, data, code)."""
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for path in files:
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ def metrics(folder, out):
 
 def test_a_killed_worker_costs_nothing_but_time(folder):
     undisturbed = start(folder, "undisturbed", "train.workers=2")
-    output, errors = undisturbed.communicate(timeout=240)
+    _, errors = undisturbed.communicate(timeout=240)
     assert undisturbed.returncode == 0, errors
     assert "2 workers share each batch" in errors
 
@@ -74,7 +74,7 @@ def test_a_killed_worker_costs_nothing_but_time(folder):
     victims = workers_of(disturbed)
     assert len(victims) == 2
     os.kill(victims[1].pid, signal.SIGKILL)
-    output, errors = disturbed.communicate(timeout=240)
+    _, errors = disturbed.communicate(timeout=240)
     assert disturbed.returncode == 0, errors
     assert errors.count("workers share each batch") == 2  # the group was started twice
     assert "resuming after step" in errors
@@ -92,7 +92,7 @@ def test_a_killed_command_goes_on(folder):
     first.communicate(timeout=60)
     wait_for(lambda: not any(worker.is_running() for worker in workers), 30)  # they do not outlive the command
     second = start(folder, "out", "train.workers=2")
-    output, errors = second.communicate(timeout=240)
+    _, errors = second.communicate(timeout=240)
     assert second.returncode == 0, errors
     assert "resuming after step" in errors
     assert metrics(folder, "out")["steps"] == 400
@@ -100,12 +100,12 @@ def test_a_killed_command_goes_on(folder):
 
 def test_what_cannot_work_is_said_in_one_line(folder):
     many = start(folder, "out", "train.workers=1000")
-    output, errors = many.communicate(timeout=100)
+    _, errors = many.communicate(timeout=100)
     assert many.returncode == 2
     assert "train.workers: 1000 workers, but there are" in errors.splitlines()[-1]
 
     wild = start(folder, "out", "train.workers=2", "train.learning_rate=1e30")
-    output, errors = wild.communicate(timeout=200)
+    _, errors = wild.communicate(timeout=200)
     assert wild.returncode == 2
     assert errors.splitlines()[-1].startswith("error: train.learning_rate: the loss is")
     assert not (folder / "out").exists()

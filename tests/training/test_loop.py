@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
+from cse.files import fingerprint
 from cse.model.encoder import SentenceEncoder
 from cse.model.prompts import Prompt
 from cse.objectives.combine import build_objective
 from cse.training.batch import Cut
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
-from cse.training.state import RunFolder, fingerprint
+from cse.training.state import RunFolder
 from cse.training.terms.copies import MomentumQueue
 from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import batch_rows, pad_in_groups

@@ -1,0 +1,275 @@
+"""What a sweep searches: dimensions over keys of ``params.yaml``, checked before anything is trained."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from typing import Any
+
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from cse.errors import CseError, nearest
+from cse.settings.load import check_settings, flatten, set_key, walk_keys
+from cse.settings.tree import Settings
+
+# groups that stage `train` reads; the others change its data, or nothing that the dev score could tell
+SEARCHED = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
+_FIXED = ("train.device", "train.workers", "train.eval_every", "train.save_every", "train.parameters")
+_RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
+_STEP = 0.001  # of D2CSE's second search
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key and the values that it may take.
+
+    Attributes:
+        key: dotted.
+        values: a list of values; empty for a range.
+        low, high: ends of a range, both included.
+        log: whether the range is searched on a logarithmic scale.
+    """
+
+    key: str
+    values: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether a range is over whole numbers."""
+        return isinstance(self.low, int)
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """Values that must be allowed for all of them to be."""
+        return self.values or (self.low, self.high)
+
+    def holds(self, value: Any) -> bool:
+        """Say whether a value lies in the dimension."""
+        return (
+            value in self.values if self.values else isinstance(value, int | float) and self.low <= value <= self.high
+        )
+
+    def __str__(self) -> str:
+        if self.values:
+            return f"{self.key}: {', '.join(map(str, self.values))}"
+        return f"{self.key}: {self.low:g} to {self.high:g}{' (log)' if self.log else ''}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """A search space.
+
+    Attributes:
+        name: of a ready space, or ``own``.
+        search: ``grid`` (every combination), ``optuna`` or ``two_step``.
+        dimensions: what is searched, in order.
+    """
+
+    name: str
+    search: str
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are searched."""
+        return tuple(dimension.key for dimension in self.dimensions)
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Return every combination of listed values."""
+        return [
+            dict(zip(self.keys, values, strict=True)) for values in product(*(part.values for part in self.dimensions))
+        ]
+
+    def second_step(self, scores: Mapping[Any, float]) -> Space:
+        """Return the finer search between the two best values of the first one (D2CSE section 4).
+
+        Args:
+            scores: dev score by value.
+        """
+        low, high = sorted(sorted(scores, key=lambda value: -scores[value])[:2])
+        count = round((high - low) / _STEP)
+        values = tuple(round(low + step * _STEP, 6) for step in range(1, count))
+        return Space(self.name, "grid", (Dimension(self.keys[0], values),))
+
+
+def space_names() -> list[str]:
+    """Return the names of the ready spaces."""
+    return list(_ready())
+
+
+def about(name: str) -> str:
+    """Return what a ready space is, in a line."""
+    return str(_ready()[name]["about"])
+
+
+def build_space(settings: Settings) -> Space:
+    """Return the space that group ``tune`` asks for, every value of it checked with the settings around.
+
+    Raises:
+        CseError: an unknown key, an empty or impossible dimension, one that the system has no use for, a key twice,
+            or a search that does not fit.
+    """
+    wanted = settings.tune
+    if wanted.over:
+        dimensions = [parse_dimension(entry) for entry in wanted.over]
+        grid = all(dimension.values for dimension in dimensions)
+        name, search = "own", "grid" if grid else "optuna"
+    else:
+        ready = _ready()[wanted.space]
+        entries = [*ready["over"], *_those_that_apply(ready.get("where", ()), settings)]
+        dimensions = [parse_dimension(entry) for entry in entries]
+        name, search = wanted.space, str(ready["search"])
+    if wanted.search != "auto":
+        search = wanted.search
+    space = Space(name, search, tuple(dimensions))
+    _check(space, settings)
+    return space
+
+
+def parse_dimension(entry: str) -> Dimension:
+    """Read ``KEY=[VALUE, ...]`` or ``KEY=LOW..HIGH [log]``.
+
+    Raises:
+        CseError: another form, an unknown key, no values, or a range that is none.
+    """
+    key, equals, text = (part.strip() for part in entry.partition("="))
+    if not equals:
+        raise CseError(f"tune.over: {entry!r}: write KEY=[VALUE, ...] or KEY=LOW..HIGH, with `log` behind it if wanted")
+    _check_key(key)
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        return _listed(key, text)
+    low, high, log = _number(found["low"], key), _number(found["high"], key), bool(found["log"])
+    if not low < high:
+        raise CseError(f"tune.over: {key}: the range {text} is empty; give the lower end first")
+    if log and low <= 0:
+        raise CseError(f"tune.over: {key}: a logarithmic range starts above 0, this one at {low:g}")
+    if not _is_whole(key):
+        low, high = float(low), float(high)
+    elif not (isinstance(low, int) and isinstance(high, int)):
+        raise CseError(f"tune.over: {key}: takes whole numbers; {text} has others")
+    return Dimension(key, (), low, high, log)
+
+
+def _listed(key: str, text: str) -> Dimension:
+    try:
+        values = YAML(typ="safe", pure=True).load(text)
+    except YAMLError:
+        values = None
+    if not isinstance(values, list):
+        raise CseError(f"tune.over: {key}: {text!r} is neither a list like [8, 12] nor a range like 8..16")
+    if not values:
+        raise CseError(f"tune.over: {key}: the list is empty; give the values to try")
+    doubled = [value for place, value in enumerate(values) if value in values[:place]]
+    if doubled:
+        raise CseError(f"tune.over: {key}: {doubled[0]} stands there twice; remove one")
+    return Dimension(key, tuple(values))
+
+
+def _check_key(key: str) -> None:
+    known = [name for name, _ in walk_keys()]
+    group = key.partition(".")[0]
+    if key not in known:
+        raise CseError(f"tune.over: {key}: no such setting{nearest(key, known)}; docs/settings.md has all")
+    if group not in SEARCHED:
+        what = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
+        raise CseError(f"tune.over: {key}: {what}; searched are the groups {', '.join(SEARCHED)}")
+    if key in _FIXED:
+        raise CseError(f"tune.over: {key}: is the same for all trials; remove it")
+
+
+def _check(space: Space, settings: Settings) -> None:
+    """Refuse what cannot be searched, before anything is trained."""
+    if not space.dimensions:
+        raise CseError("tune: the search space is empty; give tune.over or another tune.space")
+    doubled = [key for place, key in enumerate(space.keys) if key in space.keys[:place]]
+    if doubled:
+        raise CseError(f"tune.over: {doubled[0]} stands there twice; keep one")
+    ranges = [part for part in space.dimensions if not part.values]
+    if space.search == "grid" and ranges:
+        raise CseError(f"tune.search: a grid needs lists, {ranges[0].key} has a range; list its values or use optuna")
+    if space.search == "two_step" and (len(space.dimensions) > 1 or len(space.dimensions[0].ends) < 2 or ranges):
+        raise CseError("tune.search: two_step is over a list of values of one key")
+    for dimension in space.dimensions:
+        _check_use(dimension.key, space.keys, settings)
+    if space.search == "grid":
+        for values in space.grid():
+            settings_with(settings, values)
+        return
+    for dimension in space.dimensions:
+        for value in dimension.ends:
+            settings_with(settings, {dimension.key: value})
+
+
+def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
+    """Refuse to vary what the system does not have: every trial would be the same."""
+    values = flatten(settings.model_dump())
+    parts = key.split(".")
+    if parts[0] == "prompt" and key not in ("prompt.kind", "prompt.cls") and settings.prompt.kind == "none":
+        raise CseError(f"tune: {key}: the system has no prompt (prompt.kind none); remove it or choose another space")
+    weight = f"objective.{parts[1]}.weight" if parts[0] == "objective" else ""
+    if weight and key != weight and weight not in keys and values[weight] == 0:
+        raise CseError(f"tune: {key}: the term has weight 0 ({weight}); give it a weight, or search another key")
+
+
+def settings_with(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """Return settings with some values changed.
+
+    Raises:
+        CseError: the settings refuse a value, or the combination.
+    """
+    tree = settings.model_dump(mode="json")
+    for key, value in values.items():
+        set_key(tree, key, value)
+    where = ", ".join(f"{key} {value}" for key, value in values.items())
+    return check_settings(tree, where=f"tune: {where}")
+
+
+def _those_that_apply(entries: Iterable[str], settings: Settings) -> list[str]:
+    """Return the entries ``KEY [VALUE]: entry`` whose key has the value, or any but 0 and none."""
+    values = flatten(settings.model_dump())
+    found = []
+    for line in entries:
+        condition, _, entry = line.partition(": ")
+        key, _, value = condition.partition(" ")
+        if str(values[key]) == value if value else values[key] not in (0, "none"):
+            found.append(entry)
+    return found
+
+
+def _number(text: str, key: str) -> float:
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            return number
+    raise CseError(f"tune.over: {key}: {text!r} is no number; write a range as LOW..HIGH, for instance 1e-3..5e-2")
+
+
+def _is_whole(key: str) -> bool:
+    model: type[BaseModel] = Settings
+    *groups, name = key.split(".")
+    for group in groups:
+        child: Any = model.model_fields[group].annotation
+        model = child
+    field = model.model_fields[name]
+    return "int" in str(field.annotation) and "float" not in str(field.annotation)
+
+
+@cache
+def _ready() -> dict[str, Any]:
+    text = files("cse.settings").joinpath("spaces.yaml").read_text(encoding="utf-8")
+    tree: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    return tree

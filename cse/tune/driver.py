@@ -1,0 +1,245 @@
+"""The driver of a sweep: starts Ray Tune, or goes on with a sweep that was killed, and collects what trials found."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData
+from cse.errors import CseError
+from cse.files import fingerprint
+from cse.scale.session import ray_session
+from cse.settings import Settings
+from cse.settings.load import flatten
+from cse.settings.spaces import Dimension, Space, build_space
+from cse.tune.job import METRIC, Job, share_data
+from cse.tune.outcome import Sweep, read_sweep, trial_records, write_sweep
+from cse.tune.page import write_page
+from cse.tune.watch import Watch, callback
+
+_NOT_THE_TRIALS = ("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.eval_every")
+_SYNC = 10  # seconds between copies of logs and of the search's state into the sweep's folder
+_STARTUP = 4  # settings that Optuna draws at random before it learns
+
+
+def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: Path) -> Sweep:
+    """Search the space of group ``tune``; a sweep that was killed goes on, one that is done is only read.
+
+    Args:
+        settings: around what is searched.
+        prepared: folder of the rows; its test sets are not opened.
+        corrupted: folder of a corruption made beforehand.
+        scratch: the sweep's folder is made in it, named by a fingerprint of space, settings, data and code.
+
+    Raises:
+        CseError: a space that cannot be searched, no dev pairs to choose by, more CPUs or GPUs asked for than there
+            are, another driver at the same sweep, or no trial that ended well.
+    """
+    space = build_space(settings)
+    _check_objective(settings, prepared)
+    folder = (scratch / "tune" / _name(space, settings, prepared, corrupted)).resolve()
+    with _alone(folder):
+        done = read_sweep(folder)
+        if done is not None:
+            return done
+        job = Job(
+            settings=settings,
+            folder=folder,
+            corrupted=corrupted.resolve(),
+            threads=settings.tune.cpus_per_trial,
+            evaluations=settings.tune.evaluations if _stops_early(space, settings) else None,
+            rows=len(PreparedData(prepared).train),
+            ranges=tuple(part.key for part in space.dimensions if not part.values),
+        )
+        share_data(prepared, job.data)
+        records = []
+        with _session(job) as dashboard, Watch(space, job, dashboard) as watch:
+            trials = _search(space, job, "tune", watch)
+            records = trial_records(trials, space, job)
+            if space.search == "two_step":
+                scores = {r.config[space.keys[0]]: r.score for r in records if r.state == "finished"}
+                if len(scores) < 2:
+                    raise CseError("tune.search: fewer than two trials of the coarse search ended; see trials.csv")
+                trials += _search(space.second_step(scores), job, "tune-fine", watch)  # type: ignore[arg-type]
+                records = trial_records(trials, space, job)
+        sweep = Sweep(folder, space.name, space.search, space.dimensions, tuple(records))
+        write_page(sweep)
+        write_sweep(sweep)
+    return sweep
+
+
+def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
+    """Run the trials of one search and return them as Ray Tune knows them."""
+    from ray import tune
+    from ray.tune import FailureConfig, RunConfig, SyncConfig, TuneConfig, Tuner
+
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the table says what became of each trial
+    wanted, path = job.settings.tune, job.folder / name
+    trainable = tune.with_resources(
+        tune.with_parameters(_trial, job=job),  # one copy for all trials
+        {"cpu": wanted.cpus_per_trial, "gpu": _gpus(job.settings)},
+    )
+    param_space = {part.key: _domain(part, grid=space.search != "optuna") for part in space.dimensions}
+    if Tuner.can_restore(str(path)):
+        watch.say(f"going on with the sweep in {path}")
+        tuner = Tuner.restore(str(path), trainable=trainable, param_space=param_space, resume_errored=True)
+    else:
+        optuna = space.search == "optuna"
+        tuner = Tuner(
+            trainable,
+            param_space=param_space,
+            tune_config=TuneConfig(
+                metric=METRIC,
+                mode="max",
+                num_samples=wanted.trials if optuna else 1,
+                search_alg=_sampler(space, job) if optuna else None,
+                scheduler=_scheduler(job),
+                max_concurrent_trials=wanted.concurrent,
+                reuse_actors=True,  # the backbone stays loaded
+                trial_dirname_creator=lambda trial: f"trial-{trial.trial_id}",
+            ),
+            run_config=RunConfig(
+                name=name,
+                storage_path=str(job.folder),
+                failure_config=FailureConfig(max_failures=1),  # a lost worker; a trial goes on where it was
+                callbacks=[callback()],
+                sync_config=SyncConfig(sync_period=_SYNC),
+                verbose=0,
+            ),
+        )
+    grid = tuner.fit()
+    return list(grid._experiment_analysis.trials)
+
+
+def _trial(config: dict[str, Any], job: Job) -> None:
+    """Run in a worker; torch is imported there alone."""
+    from ray import tune
+
+    from cse.tune.trial import run_trial
+
+    run_trial(config, job, tune.report)
+
+
+def _domain(part: Dimension, *, grid: bool) -> Any:
+    from ray import tune
+
+    if part.values:
+        return tune.grid_search(list(part.values)) if grid else tune.choice(list(part.values))
+    if part.whole:
+        whole = tune.lograndint if part.log else tune.randint
+        return whole(int(part.low), int(part.high) + 1)
+    return (tune.loguniform if part.log else tune.uniform)(part.low, part.high)
+
+
+def _sampler(space: Space, job: Job) -> Any:
+    import optuna
+    from optuna.samplers import TPESampler
+    from ray.tune.search.optuna import OptunaSearch
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+    now = flatten(job.settings.model_dump(mode="json"))
+    start = {part.key: now[part.key] for part in space.dimensions if part.holds(now[part.key])}
+    wanted = job.settings.tune
+    sampler = TPESampler(
+        seed=wanted.seed,
+        n_startup_trials=min(_STARTUP, max(wanted.trials // 3, 1)),
+        multivariate=True,
+        constant_liar=True,  # trials run at the same time
+    )
+    return OptunaSearch(sampler=sampler, points_to_evaluate=[start] if len(start) == len(space.dimensions) else None)
+
+
+def _scheduler(job: Job) -> Any:
+    """Return ASHA over the share of a training that is done: steps of different batch sizes do not compare."""
+    from ray.tune.schedulers import ASHAScheduler
+
+    if job.evaluations is None:
+        return None
+    first = max(100 // job.evaluations, 1)
+    return ASHAScheduler(time_attr="percent", max_t=101, grace_period=first, reduction_factor=2)
+
+
+def _stops_early(space: Space, settings: Settings) -> bool:
+    return space.search == "optuna" and settings.tune.stop_early and settings.tune.evaluations > 1
+
+
+def _check_objective(settings: Settings, prepared: Path) -> None:
+    if settings.train.parameters == "none":
+        raise CseError("train.parameters: 'none' leaves nothing to search; choose prompts or full")
+    if PreparedData(prepared).dev is None:
+        raise CseError("tune: there are no dev pairs, so no trial would ever report a score; give data.dev_path")
+
+
+def _gpus(settings: Settings) -> float:
+    """Return the GPUs of a trial.
+
+    Raises:
+        CseError: more than there are.
+    """
+    import ray
+
+    there = ray.cluster_resources().get("GPU", 0)
+    wanted = settings.tune.gpus_per_trial
+    if wanted is None:
+        wanted = 1 if there and settings.train.device != "cpu" else 0
+    if wanted > there:
+        raise CseError(f"tune.gpus_per_trial: {wanted:g} GPUs a trial, but there are {there:g}; give less, or 0")
+    if settings.train.device == "cuda" and wanted == 0:
+        raise CseError("tune.gpus_per_trial: train.device is cuda, but trials get no GPU; give a share of one")
+    return wanted
+
+
+@contextmanager
+def _session(job: Job) -> Iterator[str]:
+    """Start Ray with its dashboard and yield the dashboard's address."""
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C ends the sweep, which goes on when it is started again
+    variables = {
+        "OMP_NUM_THREADS": str(job.threads),
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "TUNE_FUNCTION_THREAD_TIMEOUT_S": "60",  # a stopped trial's thread ends at its next report
+    }
+    os.environ |= variables
+    with ray_session(dashboard=True, variables=variables) as ray:
+        cpus = ray.cluster_resources().get("CPU", 0)
+        if job.threads > cpus:
+            raise CseError(f"tune.cpus_per_trial: {job.threads} CPUs a trial, but there are {cpus:g}")
+        _gpus(job.settings)
+        yield ray._private.worker.get_dashboard_url() or ""
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "driver.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise CseError(f"{folder}: another process runs this sweep; wait for it, or end it first") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> str:
+    """Return a name for the sweep's folder that changes with whatever could change a trial's score."""
+    values = flatten(settings.model_dump(mode="json"))
+    others = ("data.", "evaluation.", "export.", "promotion.")
+    around = {
+        key: value
+        for key, value in values.items()
+        if key not in space.keys and key not in _NOT_THE_TRIALS and not key.startswith(others)
+    }
+    root = Path(__file__).parents[1]
+    code = [path for part in ("model", "objectives", "training") for path in sorted((root / part).rglob("*.py"))]
+    data = [prepared / TRAIN_FILE, prepared / DEV_FILE, *sorted(corrupted.glob("*.npy"))]
+    facts: Mapping[str, Any] = {"space": [str(part) for part in space.dimensions], "around": around}
+    return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"

@@ -1,0 +1,167 @@
+"""What a sweep found: read from its trials, written as JSON and CSV."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+from cse.files import publish_file, write_csv
+from cse.settings.spaces import Dimension, Space
+from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve, steps_of
+
+SWEEP, TRIALS, PAGE = "sweep.json", "trials.csv", "sweep.html"
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial.
+
+    Attributes:
+        number: in the order in which they were started, from 1.
+        state: ``finished``, ``stopped`` (it fell behind) or ``failed``.
+        config: what was searched, by dotted key.
+        values: everything that sets the trial apart from the settings around; what ``--promote`` writes.
+        score: best dev Spearman * 100, or None.
+        percent: how much of the training was done.
+        seconds: from start to end.
+        curve: ``(percent, best dev score so far)``.
+        reason: why it failed.
+        folder: of its checkpoint, metrics and plots.
+    """
+
+    number: int
+    state: str
+    config: dict[str, Any]
+    values: dict[str, Any]
+    score: float | None
+    percent: int
+    seconds: float
+    curve: list[tuple[int, float]]
+    reason: str
+    folder: str
+
+    @property
+    def label(self) -> str:
+        """The values in a line, without the groups of their keys."""
+        return ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in self.config.items())
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that is done.
+
+    Attributes:
+        folder: of everything that it left.
+        space: name of its space.
+        search: how it searched.
+        dimensions: what it searched.
+        trials: in the order of their start.
+    """
+
+    folder: Path
+    space: str
+    search: str
+    dimensions: tuple[Dimension, ...]
+    trials: tuple[TrialRecord, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that were searched."""
+        return tuple(part.key for part in self.dimensions)
+
+    @property
+    def best(self) -> TrialRecord:
+        """The finished trial with the best dev score, the earlier of equals.
+
+        Raises:
+            CseError: none has finished.
+        """
+        finished = [trial for trial in self.trials if trial.state == "finished"]
+        if not finished:
+            reasons = [trial.reason for trial in self.trials if trial.reason] or ["all were stopped"]
+            raise CseError(f"tune: no trial ended well ({reasons[0]}); {self.folder / TRIALS} has them all")
+        return max(finished, key=lambda trial: trial.score or -math.inf)
+
+
+def trial_records(trials: Sequence[Any], space: Space, job: Job) -> list[TrialRecord]:
+    """Return the records of Ray Tune's trials."""
+    return [_record(number, trial, space, job) for number, trial in enumerate(trials, start=1)]
+
+
+def _record(number: int, trial: Any, space: Space, job: Job) -> TrialRecord:
+    config = job.config_of({key: trial.config[key] for key in space.keys})
+    folder = job.folder_of(config)
+    last: Mapping[str, Any] = trial.last_result or {}
+    curve = read_curve(folder, steps_of(job.settings_of(config), job.rows))
+    values, score, state, reason = dict(config), last.get(METRIC), "stopped", ""
+    if (folder / FAILED).is_file():
+        score, state, reason, curve = None, "failed", (folder / FAILED).read_text(encoding="utf-8"), []
+    elif (folder / RESULT).is_file():
+        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        values, score, state = found["values"], found[METRIC], "finished"
+    elif trial.status != "TERMINATED":
+        state, reason = "failed", _reason(trial)
+    return TrialRecord(
+        number,
+        state,
+        config,
+        values,
+        None if score is None or not math.isfinite(score) else round(float(score), 4),
+        int(last.get("percent", 0)),
+        round(float(last.get("time_total_s", 0.0)), 1),
+        curve,
+        reason,
+        str(folder),
+    )
+
+
+def _reason(trial: Any) -> str:
+    """Return in one line why a trial's worker was lost."""
+    path = getattr(trial, "error_file", None)
+    lines = Path(path).read_text(encoding="utf-8").splitlines() if path and Path(path).is_file() else []
+    said = [line.strip() for line in lines if line.strip()]
+    known = [line for line in said if "Error" in line or "died" in line]
+    return (known or said or ["it did not end; the sweep was stopped"])[-1][:300]
+
+
+def write_sweep(sweep: Sweep) -> None:
+    """Write ``trials.csv``, and ``sweep.json`` last: it says that the sweep is done."""
+    with publish_file(sweep.folder / TRIALS) as target:
+        write_csv(
+            target,
+            ["trial", "state", METRIC, "percent", "seconds", *sweep.keys, "reason", "folder"],
+            [
+                [t.number, t.state, t.score, t.percent, t.seconds, *t.config.values(), t.reason, t.folder]
+                for t in sweep.trials
+            ],
+        )
+    tree = {
+        "space": sweep.space,
+        "search": sweep.search,
+        "dimensions": [asdict(part) for part in sweep.dimensions],
+        "trials": [asdict(trial) for trial in sweep.trials],
+    }
+    with publish_file(sweep.folder / SWEEP) as target:
+        target.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+
+
+def read_sweep(folder: Path) -> Sweep | None:
+    """Return a sweep that is done, or None."""
+    try:
+        tree = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    trials = tuple(
+        TrialRecord(**{**trial, "curve": [tuple(point) for point in trial["curve"]]}) for trial in tree["trials"]
+    )
+    dimensions = tuple(Dimension(**{**part, "values": tuple(part["values"])}) for part in tree["dimensions"])
+    return Sweep(folder, tree["space"], tree["search"], dimensions, trials)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,147 @@
+"""A sweep as one HTML page that needs no server: best setting, parallel coordinates, importance, curves, all trials."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from cse.files import publish_file
+from cse.settings.document import yaml_value
+from cse.settings.spaces import Dimension
+from cse.tune.outcome import PAGE, Sweep
+
+_COLOUR = {"finished": "#2f6db2", "stopped": "#b0b7c3", "failed": "#c0392b"}
+
+
+def write_page(sweep: Sweep) -> None:
+    """Write ``sweep.html`` into the sweep's folder."""
+    from plotly.offline import get_plotlyjs
+
+    best = sweep.best
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        files("cse.tune").joinpath("sweep.html").read_text(encoding="utf-8")
+    )
+    text = template.render(
+        sweep=sweep,
+        best=best,
+        values={key: yaml_value(value) for key, value in best.values.items()},
+        pictures=[(title, note, Markup(html)) for title, note, html in _pictures(sweep)],
+        script=Markup(get_plotlyjs()),
+        count={state: sum(trial.state == state for trial in sweep.trials) for state in _COLOUR},
+        yaml=yaml_value,
+    )
+    with publish_file(sweep.folder / PAGE) as target:
+        target.write_text(text, encoding="utf-8")
+
+
+def _pictures(sweep: Sweep) -> list[tuple[str, str, str]]:
+    """Return title, note and HTML of each picture; one that these trials cannot give says why."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study = study_of(sweep)
+        drawn: list[tuple[str, str, Callable[[], Any]]] = [
+            (
+                "Which values go with which score",
+                "Each line is a trial that finished. Drag along an axis to pick out some of them.",
+                lambda: optuna.visualization.plot_parallel_coordinate(study, target_name="dev"),
+            ),
+            (
+                "What mattered",
+                "Share of the variance of the dev score that each setting explains (fANOVA), over finished trials.",
+                lambda: _importance(study),
+            ),
+            (
+                "Learning curves",
+                "Best dev score so far against the share of the training; grey trials fell behind and were stopped.",
+                lambda: _curves(sweep),
+            ),
+            (
+                "In the order of the trials",
+                "Each trial's dev score, and the best so far.",
+                lambda: optuna.visualization.plot_optimization_history(study, target_name="dev"),
+            ),
+        ]
+        return [(title, note, _html(draw)) for title, note, draw in drawn]
+
+
+def _html(draw: Callable[[], Any]) -> str:
+    try:
+        figure = draw()
+    except (ValueError, RuntimeError) as error:
+        return f"<p>Not with these trials: {error}</p>"
+    figure.update_layout(title=None, template="plotly_white", margin={"t": 30, "r": 30}, font={"size": 13}, height=420)
+    html: str = figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
+    return html
+
+
+def study_of(sweep: Sweep) -> Any:
+    """Return an Optuna study of the trials that have a score; those that were stopped count as pruned."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize")
+    spaces = {part.key: _distribution(part, sweep) for part in sweep.dimensions}
+    states = {"finished": optuna.trial.TrialState.COMPLETE, "stopped": optuna.trial.TrialState.PRUNED}
+    for trial in sweep.trials:
+        if trial.score is not None and trial.state in states:
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=states[trial.state],
+                    params=trial.config,
+                    distributions=spaces,
+                    value=trial.score,
+                    intermediate_values=dict(trial.curve),
+                )
+            )
+    return study
+
+
+def _distribution(part: Dimension, sweep: Sweep) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if part.values:
+        tried = [trial.config[part.key] for trial in sweep.trials]  # a second step has others
+        return CategoricalDistribution(tuple(dict.fromkeys([*part.values, *tried])))
+    # values were rounded after they were drawn
+    tried = [part.low, part.high, *(trial.config[part.key] for trial in sweep.trials)]
+    kind = IntDistribution if part.whole else FloatDistribution
+    return kind(min(tried), max(tried), log=part.log)
+
+
+def _importance(study: Any) -> Any:
+    import optuna
+
+    if len({trial.value for trial in study.get_trials(states=[optuna.trial.TrialState.COMPLETE])}) < 3:
+        raise ValueError("it takes three finished trials with different scores.")
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    return optuna.visualization.plot_param_importances(study, evaluator=evaluator, target_name="dev")
+
+
+def _curves(sweep: Sweep) -> Any:
+    from plotly.graph_objects import Figure, Scatter
+
+    figure = Figure()
+    for trial in sorted(sweep.trials, key=lambda trial: trial.state == "finished"):
+        if trial.curve:
+            percents, scores = zip(*trial.curve, strict=True)
+            figure.add_trace(
+                Scatter(
+                    x=percents,
+                    y=scores,
+                    mode="lines+markers",
+                    name=f"{trial.number}: {trial.label}",
+                    line={"color": _COLOUR[trial.state], "width": 3 if trial is sweep.best else 1.2},
+                    opacity=1.0 if trial is sweep.best else 0.75,
+                )
+            )
+    figure.update_layout(
+        xaxis_title="% of the training", yaxis_title="dev Spearman * 100", showlegend=False, hovermode="closest"
+    )
+    return figure

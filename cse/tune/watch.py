@@ -1,0 +1,137 @@
+"""A sweep on the terminal: a live table, or a line for each trial that starts or ends where there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from cse.settings.spaces import Space
+from cse.tune.job import METRIC, WORST, Job
+
+_EVERY = 1.0  # seconds between tables
+
+
+_watching: Watch | None = None  # a sweep that is restored unpickles its callbacks, which find their terminal here
+
+
+def callback() -> Any:
+    """Return what tells the watch of this process; importing Ray takes its time."""
+    from ray.tune import Callback
+
+    class _Told(Callback):
+        def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            _note(trial, "running")
+
+        def on_trial_result(
+            self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+        ) -> None:
+            _note(trial, "running", result)
+
+        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            last = trial.last_result or {}
+            ended = "failed" if last.get(METRIC) == WORST else "finished"
+            _note(trial, ended if last.get("percent") == 100 else "stopped", last)
+
+        def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            _note(trial, "failed")
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return callback, ()
+
+    return _Told()
+
+
+def _note(trial: Any, state: str, result: dict[str, Any] | None = None) -> None:
+    if _watching is not None:
+        _watching.note(trial, state, result)
+
+
+class Watch:
+    """Shows a sweep while it runs.
+
+    Args:
+        space: what is searched.
+        job: the sweep.
+        dashboard: address of Ray's dashboard; empty where there is none.
+    """
+
+    def __init__(self, space: Space, job: Job, dashboard: str) -> None:
+        self.space, self.job, self.dashboard = space, job, dashboard
+        self.trials: dict[str, dict[str, Any]] = {}
+        self.console = Console(stderr=True)
+        self.live = Live(console=self.console, auto_refresh=False) if sys.stderr.isatty() else None
+        self.shown = self.started = 0.0
+
+    def __enter__(self) -> Watch:
+        global _watching
+        _watching = self
+        self.started = time.monotonic()
+        wanted = self.job.settings.tune.trials if self.space.search == "optuna" else len(self.space.grid())
+        self.say(f"space {self.space.name}, {self.space.search}, {wanted} trials in {self.job.folder}")
+        for dimension in self.space.dimensions:
+            self.say(f"  {dimension}")
+        if self.dashboard:
+            self.say(f"dashboard: http://{self.dashboard}; TensorBoard: tensorboard --logdir {self.job.folder}")
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self._show(now=True)
+            self.live.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above the table."""
+        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def note(self, trial: Any, state: str, result: dict[str, Any] | None = None) -> None:
+        """Note what became of a trial."""
+        known = self.trials.setdefault(trial.trial_id, {"number": len(self.trials) + 1, "since": time.monotonic()})
+        before = known.get("state")
+        known |= {"state": state, "config": self.job.config_of(trial.config)}
+        if result is not None:
+            known |= {"score": result.get(METRIC), "percent": result.get("percent", 0)}
+        known["seconds"] = time.monotonic() - known["since"]
+        if self.live is not None:
+            self._show()
+        elif state != before:
+            score = "" if known.get("score") is None else f": dev {known['score']:.2f} ({known['percent']} %)"
+            self.say(f"trial {known['number']} {state}, {_values(known['config'])}{score}")
+
+    def _show(self, now: bool = False) -> None:
+        if self.live is not None and (now or time.monotonic() - self.shown >= _EVERY):
+            self.shown = time.monotonic()
+            self.live.update(self._table(), refresh=True)
+
+    def _table(self) -> Table:
+        scores = [trial["score"] for trial in self.trials.values() if trial.get("score") is not None]
+        best = max(scores, default=None)
+        minutes, seconds = divmod(int(time.monotonic() - self.started), 60)
+        title = f"{minutes}:{seconds:02d}" + ("" if best is None else f", best dev {best:.2f}")
+        table = Table("trial", "state", *self.space.keys, "done", "dev", "time", title=title)
+        for trial in self.trials.values():
+            score = trial.get("score")
+            table.add_row(
+                str(trial["number"]),
+                trial["state"],
+                *(_short(value) for value in trial["config"].values()),
+                f"{trial.get('percent', 0)} %",
+                "" if score is None else f"{score:.2f}",
+                f"{trial['seconds']:.0f} s",
+                style="bold" if score is not None and score == best else None,
+            )
+        return table
+
+
+def _values(config: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {_short(value)}" for key, value in config.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
