@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,13 @@ from cse.errors import CseError, describe_os_error
 from cse.runtime.providers import usable_cpus
 from cse.scale.corpus.plan import Piece
 from cse.scale.corpus.sources import Source
-from cse.scale.corpus.worker import Job, Worker
+from cse.scale.corpus.worker import Job, Made, Worker
 
 ADDRESS = "RAY_ADDRESS"
 _FOLDER = "cse-ray-"  # sockets lie in it, whose paths may have 107 characters
 _STORE_BYTES = 100 * 1024 * 1024  # only names of pieces and counts pass through it
 _WINDOW = 1024  # pieces that Ray knows of at once, so that its memory does not grow with the corpus
-_RESTARTS = 8
-_LOST = "a worker ended by itself more than {} times in a row: too little memory? take fewer --workers"
+_TRIES = 5  # of a piece whose actor dies, and of an actor that dies while it starts
 
 
 class PieceActor:
@@ -45,26 +46,42 @@ class PieceActor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Make the shards of a batch (of one piece)."""
-        rows, error = 0, self.error
+        rows, cut, error = 0, 0, self.error
         if not error:
             piece, source = batch["item"][0]
             try:
-                rows = self.worker.make_shard(piece, source)
+                self._count_tries(piece, source)
+                rows, cut = self.worker.make_shard(piece, source)
             except (CseError, OSError) as failure:
                 error = _one_line(failure)
-        return {"rows": np.array([rows]), "error": np.array([error])}
+        return {"rows": np.array([rows]), "cut": np.array([cut]), "error": np.array([error])}
+
+    def _count_tries(self, piece: Piece, source: Source) -> None:
+        """Refuse a piece that ended several processes: Ray alone would start them for ever."""
+        if self.worker.folder.count_try(piece.shard) > _TRIES:
+            raise CseError(
+                f"{source.shown}:{piece.line}: the process that embeds the {piece.rows} rows from here ended by itself "
+                f"{_TRIES} times (out of memory?); take fewer --workers, or smaller --shard-rows"
+            )
 
 
-def make_shards(job: Job, todo: Iterator[tuple[Piece, Source]], workers: int, gpus: float) -> Iterator[int]:
-    """Make the shards of all pieces and yield the rows of each as it is saved, in any order.
+@dataclass(frozen=True)
+class Pool:
+    """How many actors there are, and which share of a GPU each takes (0: none)."""
+
+    workers: int
+    gpus: float
+
+
+def make_shards(job: Job, todo: Iterator[tuple[Piece, Source]], pool: Pool) -> Iterator[Made]:
+    """Make the shards of all pieces and yield what became of each as it is saved, in any order.
 
     Ray must run, see ``running_ray``. An actor that dies is started again and its piece done again.
 
     Args:
         job: what to do.
         todo: pieces with their files.
-        workers: actors.
-        gpus: share of a GPU that each takes; 0: one CPU core each.
+        pool: who does it.
 
     Raises:
         CseError: what the first actor that failed has to say.
@@ -73,112 +90,106 @@ def make_shards(job: Job, todo: Iterator[tuple[Piece, Source]], workers: int, gp
     from ray.data import ActorPoolStrategy
     from ray.exceptions import RayError
 
-    while window := list(islice(todo, max(_WINDOW, 64 * workers))):
-        actors = min(workers, len(window))
+    while window := list(islice(todo, max(_WINDOW, 64 * pool.workers))):
+        actors = min(pool.workers, len(window))
         shards = ray.data.from_items(window, override_num_blocks=len(window)).map_batches(
             PieceActor,
             batch_size=1,
             compute=ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
             fn_constructor_args=(job,),
             num_cpus=1,
-            num_gpus=gpus or None,
-            max_restarts=_RESTARTS,
-            max_task_retries=_RESTARTS,
+            num_gpus=pool.gpus or None,
         )
         try:
             for answer in shards.iter_batches(batch_size=None, prefetch_batches=0, batch_format="numpy"):
-                for rows, error in zip(answer["rows"], answer["error"], strict=True):
+                for rows, cut, error in zip(answer["rows"], answer["cut"], answer["error"], strict=True):
                     if error:
                         raise CseError(str(error))
-                    yield int(rows)
+                    yield Made(int(rows), int(cut))
         except RayError as error:
-            if isinstance(error, ray.exceptions.ActorDiedError | ray.exceptions.OutOfMemoryError):
-                raise CseError(_LOST.format(_RESTARTS)) from error
-            raise CseError(f"Ray: {_one_line(error)[:300]}") from error
+            raise CseError(f"Ray gave up: {_one_line(error)[:300]}; CSE_DEBUG=1 shows all of it") from error
 
 
 @contextmanager
-def running_ray(workers: int, gpus: float) -> Iterator[None]:
+def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
     """Join the cluster that ``RAY_ADDRESS`` names, or start Ray here for as long as the block lasts.
 
     Args:
-        workers: actors that will be asked for.
-        gpus: share of a GPU that each takes.
+        workers: actors; None: one for each core, or for each GPU.
+        provider: ``cpu`` or ``cuda``.
 
     Raises:
-        CseError: a cluster that does not answer, or one with too few cores or GPUs.
+        CseError: a cluster that does not answer, or fewer cores or GPUs than workers.
     """
+    address = os.environ.get(ADDRESS)
+    if not address:
+        _check_cores(workers or 1, usable_cpus(), "this machine")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of its next version
-    quiet = logging.ERROR
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
     import ray
 
     folder = None
     try:
-        if os.environ.get(ADDRESS):
-            _join(ray, quiet)
+        if address:
+            _join(ray, address)
         else:
             folder = _own_folder()
             ray.init(
                 address="local",
-                num_cpus=workers,
+                num_cpus=workers or usable_cpus(),
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level=quiet,
+                logging_level=logging.ERROR,
                 object_store_memory=_STORE_BYTES,
                 _temp_dir=str(folder),
             )
-        _check_resources(ray.cluster_resources(), workers, gpus)
-        _silence(ray, quiet)
-        yield
+        pool = _share_out(ray.cluster_resources(), workers, provider)
+        _configure()
+        yield pool
     finally:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def check_workers(workers: int) -> None:
-    """Refuse more workers than this machine has cores, where it is to run them.
+def _share_out(there: dict[str, float], workers: int | None, provider: str) -> Pool:
+    """Give each worker a core and, where they are asked for, its share of the GPUs."""
+    cores, gpus = int(there.get("CPU", 0)), int(there.get("GPU", 0))
+    if provider == "cuda" and not gpus:
+        raise CseError("--provider cuda: Ray sees no GPU; take --provider cpu")
+    count = workers or (gpus if provider == "cuda" else cores)
+    _check_cores(count, cores, "the cluster")
+    if provider != "cuda":
+        return Pool(count, 0.0)
+    per_gpu = -(-count // gpus)
+    return Pool(count, math.floor(10_000 / per_gpu) / 10_000)
 
-    Raises:
-        CseError: says how many there are.
-    """
-    cpus = usable_cpus()
-    if not os.environ.get(ADDRESS) and workers > cpus:
-        raise CseError(f"--workers {workers}: this machine has {cpus} usable cores; give {cpus} or fewer")
+
+def _check_cores(workers: int, cores: int, where: str) -> None:
+    if workers > cores:
+        raise CseError(f"--workers {workers}: {where} has {cores} usable cores; give {cores} or fewer")
 
 
-def _join(ray: Any, quiet: int) -> None:
-    address = os.environ[ADDRESS]
+def _join(ray: Any, address: str) -> None:
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=quiet)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # ConnectionError, ValueError, RuntimeError, by what is wrong with it
-        raise CseError(f"{ADDRESS}={address}: no Ray cluster answers ({_one_line(error)[:200]}); start or unset it") from None
+        why = _one_line(error)[:200]
+        raise CseError(f"{ADDRESS}={address}: no Ray cluster answers ({why}); start it, or unset {ADDRESS}") from None
 
 
-def _check_resources(there: dict[str, float], workers: int, gpus: float) -> None:
-    if workers > there.get("CPU", 0):
-        raise CseError(f"--workers {workers}: the cluster has {there.get('CPU', 0):.0f} cores; give as many or fewer")
-    if workers * gpus > there.get("GPU", 0) + 1e-6:
-        raise CseError(f"--workers {workers}: each takes {gpus:g} GPU, Ray sees {there.get('GPU', 0):g}; give fewer")
-
-
-def _silence(ray: Any, quiet: int) -> None:
+def _configure() -> None:
+    """Keep Ray Data quiet and patient."""
     import ray.data
 
+    logging.getLogger("ray").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
-    # a crash while an actor starts is worth another try too
-    context.max_consecutive_actor_init_deaths = _RESTARTS
-    # a piece on a slow machine may take long
-    context.execution_no_progress_timeout_s = -1
-    logging.getLogger("ray").setLevel(quiet)
-    # Ray Data sets its logger up with the first data set, and then writes to a file too
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
-    logging.getLogger("ray.data").setLevel(quiet)
+    context.max_consecutive_actor_init_deaths = _TRIES
+    context.execution_no_progress_timeout_s = -1  # a piece may take long
 
 
 def _own_folder() -> Path:

@@ -10,7 +10,7 @@ _SECONDS = 10.0
 
 
 class Progress:
-    """Counts rows, of which some were done before.
+    """Counts rows, of which some were done before; the clock starts with the ``with`` block.
 
     Args:
         total: rows of the corpus.
@@ -22,12 +22,21 @@ class Progress:
         self.stream = sys.stderr
         self.began = self.said = time.monotonic()
         self.bar: Any = None
+
+    def __enter__(self) -> Progress:
+        self.began = self.said = time.monotonic()
         if self.stream.isatty():
             from tqdm import tqdm
 
             self.bar = tqdm(
-                total=total, initial=done, desc="embed", unit="row", unit_scale=True, file=self.stream, dynamic_ncols=True
-            )
+                total=self.total, initial=self.done, desc="embed", unit="row", unit_scale=True, file=self.stream,
+                dynamic_ncols=True,
+            )  # fmt: skip
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
 
     def add(self, rows: int) -> None:
         """Note that more rows are saved."""
@@ -41,11 +50,6 @@ class Progress:
             rate = (self.done - self.before) / (now - self.began)
             left = duration((self.total - self.done) / rate)
             self._say(f"embed: {self.done:,} of {self.total:,} rows, {rate:,.0f} rows/s, {left} left")
-
-    def close(self) -> None:
-        """End the bar."""
-        if self.bar is not None:
-            self.bar.close()
 
     def _say(self, line: str) -> None:
         self.stream.write(f"{line}\n")

@@ -67,7 +67,9 @@ def find_corpus(corpus: str) -> Corpus:
             raise CseError(f"{corpus}: no {_ENDINGS} file here{found}; name a corpus in one of these formats")
         formats = sorted(set(chosen.values()))
         if len(formats) > 1:
-            raise CseError(f"{corpus}: files of several formats ({', '.join(formats)}); name one with a glob, as *.jsonl")
+            raise CseError(
+                f"{corpus}: files of several formats ({', '.join(formats)}); name one with a glob, as *.jsonl"
+            )
         return Corpus(formats[0], [_source(fs, root, one) for one in sorted(chosen)])
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cse.runtime.encode import CUT_WARNING
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.pieces import Rows, read_piece
@@ -37,6 +41,13 @@ class Job:
     id_type: IdType
 
 
+class Made(NamedTuple):
+    """What became of a piece: its rows, and how many distinct ones were longer than the model reads."""
+
+    rows: int
+    cut: int
+
+
 class Worker:
     """An encoder that makes shards on one core, or on a GPU.
 
@@ -50,8 +61,8 @@ class Worker:
         self.encoder = OnnxEncoder(job.bundle, provider=job.choices.provider, threads=1)
         self.folder = Folder(job.out)
 
-    def make_shard(self, piece: Piece, source: Source) -> int:
-        """Read, encode and write a piece; return its rows.
+    def make_shard(self, piece: Piece, source: Source) -> Made:
+        """Read, encode and write a piece.
 
         Raises:
             CseError: a corpus, a model or a place to write that does not do.
@@ -59,9 +70,29 @@ class Worker:
         """
         job, choices = self.job, self.job.choices
         rows = read_piece(piece, source, job.format, choices.columns, job.id_type)
-        vectors = self.encoder.encode(rows.texts, batch_size=choices.batch_size, normalize=choices.normalize)
+        with _counting_cuts() as cuts:
+            vectors = self.encoder.encode(rows.texts, batch_size=choices.batch_size, normalize=choices.normalize)
         self.folder.write(piece.shard, shard_bytes(rows, vectors, job.id_type, keep_text=choices.keep_text))
-        return piece.rows
+        return Made(piece.rows, sum(cuts))
+
+
+@contextmanager
+def _counting_cuts() -> Iterator[list[int]]:
+    """Collect the numbers in the encoder's warnings of cut sentences, which would come once a shard."""
+    cuts: list[int] = []
+
+    def is_other(record: logging.LogRecord) -> bool:
+        if record.msg == CUT_WARNING and isinstance(record.args, tuple):
+            cuts.append(int(str(record.args[0])))
+            return False
+        return True
+
+    log = logging.getLogger("cse")
+    log.addFilter(is_other)
+    try:
+        yield cuts
+    finally:
+        log.removeFilter(is_other)
 
 
 def shard_bytes(rows: Rows, vectors: NDArray[np.float32], id_type: IdType, *, keep_text: bool) -> memoryview:
