@@ -20,7 +20,7 @@ from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.progress import Progress
 from cse.scale.corpus.sources import Corpus, Source, find_corpus
 from cse.scale.corpus.storage import Folder
-from cse.scale.corpus.worker import Job, Worker
+from cse.scale.corpus.worker import Job, Made, Worker
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _make(job: Job, missing: list[Piece], sources: list[Source], workers: int | 
     with contextlib.ExitStack() as stack:
         if workers == 0:
             worker = Worker(job)
-            done = (worker.make_shard(piece, source) for piece, source in todo)
+            done: Iterator[Made] = (worker.make_shard(piece, source) for piece, source in todo)
         else:
             from cse.scale.corpus.pool import make_shards, running_ray
 

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,19 @@ from cse.runtime.providers import usable_cpus
 from cse.scale.corpus.plan import Piece
 from cse.scale.corpus.sources import Source
 from cse.scale.corpus.worker import Job, Made, Worker
+from cse.stages.common import DEBUG_VARIABLE
 
 ADDRESS = "RAY_ADDRESS"
 _FOLDER = "cse-ray-"  # sockets lie in it, whose paths may have 107 characters
 _STORE_BYTES = 100 * 1024 * 1024  # only names of pieces and counts pass through it
 _WINDOW = 1024  # pieces that Ray knows of at once, so that its memory does not grow with the corpus
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of its next version
+    "RAY_DATA_LOG_LEVEL": "ERROR",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # its C++ part warns of what Ray Data does itself
+}
 _TRIES = 5  # of a piece whose actor dies, and of an actor that dies while it starts
 
 
@@ -48,7 +56,7 @@ class PieceActor:
         """Make the shards of a batch (of one piece)."""
         rows, cut, error = 0, 0, self.error
         if not error:
-            piece, source = batch["item"][0]
+            piece, source = _from_row(batch)
             try:
                 self._count_tries(piece, source)
                 rows, cut = self.worker.make_shard(piece, source)
@@ -92,7 +100,8 @@ def make_shards(job: Job, todo: Iterator[tuple[Piece, Source]], pool: Pool) -> I
 
     while window := list(islice(todo, max(_WINDOW, 64 * pool.workers))):
         actors = min(pool.workers, len(window))
-        shards = ray.data.from_items(window, override_num_blocks=len(window)).map_batches(
+        rows = [_to_row(piece, source) for piece, source in window]
+        shards = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             PieceActor,
             batch_size=1,
             compute=ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
@@ -102,10 +111,10 @@ def make_shards(job: Job, todo: Iterator[tuple[Piece, Source]], pool: Pool) -> I
         )
         try:
             for answer in shards.iter_batches(batch_size=None, prefetch_batches=0, batch_format="numpy"):
-                for rows, cut, error in zip(answer["rows"], answer["cut"], answer["error"], strict=True):
+                for made, cut, error in zip(answer["rows"], answer["cut"], answer["error"], strict=True):
                     if error:
                         raise CseError(str(error))
-                    yield Made(int(rows), int(cut))
+                    yield Made(int(made), int(cut))
         except RayError as error:
             raise CseError(f"Ray gave up: {_one_line(error)[:300]}; CSE_DEBUG=1 shows all of it") from error
 
@@ -124,18 +133,19 @@ def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
     address = os.environ.get(ADDRESS)
     if not address:
         _check_cores(workers or 1, usable_cpus(), "this machine")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of its next version
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import ray
 
-    folder = None
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_hushed())
         if address:
+            stack.callback(ray.shutdown)
             _join(ray, address)
         else:
             folder = _own_folder()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(ray.shutdown)
             ray.init(
                 address="local",
                 num_cpus=workers or usable_cpus(),
@@ -148,10 +158,19 @@ def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
         pool = _share_out(ray.cluster_resources(), workers, provider)
         _configure()
         yield pool
-    finally:
-        ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Drop what Ray writes to Python's standard error: it reports every actor that it ends itself as lost.
+
+    Who has something to say in the block needs the stream from before it. ``CSE_DEBUG=1`` drops nothing.
+    """
+    if os.environ.get(DEBUG_VARIABLE):
+        yield
+        return
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def _share_out(there: dict[str, float], workers: int | None, provider: str) -> Pool:
@@ -194,7 +213,7 @@ def _configure() -> None:
 
 def _own_folder() -> Path:
     """Make a folder for Ray's sockets and logs, and remove those of killed runs."""
-    base = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # noqa: S108 - short on purpose
+    base = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # short
     for left in base.glob(f"{_FOLDER}*"):
         pid = left.name.removeprefix(_FOLDER).partition("-")[0]
         if pid.isdecimal() and not _is_alive(int(pid)):
@@ -209,6 +228,18 @@ def _is_alive(pid: int) -> bool:
         except ProcessLookupError:
             return False
     return True
+
+
+def _to_row(piece: Piece, source: Source) -> dict[str, Any]:
+    """Return a piece and where to read it as a row of plain values, which Arrow knows."""
+    return {**asdict(piece), "url": source.url, "shown": source.shown}
+
+
+def _from_row(batch: dict[str, Any]) -> tuple[Piece, Source]:
+    """Return the piece of a batch of one row."""
+    values = {name: column[0] for name, column in batch.items()}
+    url, shown = str(values.pop("url")), str(values.pop("shown"))
+    return Piece(**{name: int(value) for name, value in values.items()}), Source(url, "", shown, None, "")
 
 
 def _one_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ class Progress:
 
     def __init__(self, total: int, done: int) -> None:
         self.total, self.done, self.before = total, done, done
-        self.stream = sys.stderr
+        self.stream = sys.stderr  # as it is now: Ray's is hushed later
         self.began = self.said = time.monotonic()
         self.bar: Any = None
 
