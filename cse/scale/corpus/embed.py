@@ -17,7 +17,7 @@ from cse.runtime.bundle import MODEL
 from cse.runtime.providers import no_cuda_reason, open_session
 from cse.scale.corpus.output import MANIFEST, finish, model_facts, only_writer, open_manifest, open_plan
 from cse.scale.corpus.plan import Choices, Piece
-from cse.scale.corpus.progress import Progress
+from cse.scale.corpus.progress import Progress, own_stderr
 from cse.scale.corpus.sources import Corpus, Source, find_corpus
 from cse.scale.corpus.storage import Folder
 from cse.scale.corpus.worker import Job, Made, Worker
@@ -66,11 +66,11 @@ def embed_corpus(
     folder = Folder(out)
     _check_places(files, folder, workers)
     choices = replace(choices, provider=_provider(choices.provider, bundle))
-    with only_writer(folder):
+    with only_writer(folder), own_stderr() as stream:
         plan, names = open_plan(folder, files, choices, model_facts(manifest), again=again)
         missing = [piece for piece in plan.pieces() if piece.shard not in names]
         found = plan.rows - sum(piece.rows for piece in missing)
-        progress = Progress(plan.rows, found)
+        progress = Progress(plan.rows, found, stream)
         cut = 0
         if missing:
             # actors may have another working folder

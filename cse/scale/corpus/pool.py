@@ -33,8 +33,8 @@ _ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of its next version
     "RAY_DATA_LOG_LEVEL": "ERROR",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # its C++ part warns of what Ray Data does itself
 }
+_STDERR = 2
 _TRIES = 5  # of a piece whose actor dies, and of an actor that dies while it starts
 
 
@@ -162,15 +162,21 @@ def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Drop what Ray writes to Python's standard error: it reports every actor that it ends itself as lost.
+    """Drop what Ray writes to standard error: it reports every actor that it ends itself as lost.
 
-    Who has something to say in the block needs the stream from before it. ``CSE_DEBUG=1`` drops nothing.
+    Who has something to say in the block needs a stream of its own, see ``own_stderr``. ``CSE_DEBUG=1`` drops nothing.
     """
     if os.environ.get(DEBUG_VARIABLE):
         yield
         return
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
-        yield
+        kept = os.dup(_STDERR)
+        os.dup2(nowhere.fileno(), _STDERR)  # its C++ part writes there
+        try:
+            yield
+        finally:
+            os.dup2(kept, _STDERR)
+            os.close(kept)
 
 
 def _share_out(there: dict[str, float], workers: int | None, provider: str) -> Pool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 _SECONDS = 10.0
 
@@ -15,15 +18,17 @@ class Progress:
     Args:
         total: rows of the corpus.
         done: rows that were there at the start.
+        stream: where to report.
     """
 
-    def __init__(self, total: int, done: int) -> None:
+    def __init__(self, total: int, done: int, stream: TextIO) -> None:
         self.total, self.done, self.before = total, done, done
-        self.stream = sys.stderr  # as it is now: Ray's is hushed later
+        self.stream = stream
         self.began = self.said = time.monotonic()
         self.bar: Any = None
 
     def __enter__(self) -> Progress:
+        """Start the clock and the bar."""
         self.began = self.said = time.monotonic()
         if self.stream.isatty():
             from tqdm import tqdm
@@ -62,3 +67,15 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+@contextmanager
+def own_stderr() -> Iterator[TextIO]:
+    """Yield standard error as it is now: another may take its descriptor away meanwhile."""
+    try:
+        descriptor = os.dup(sys.stderr.fileno())
+    except (OSError, ValueError):  # a stream in memory, or none
+        yield sys.stderr
+        return
+    with open(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+        yield stream
