@@ -77,5 +77,5 @@ def own_stderr() -> Iterator[TextIO]:
     except (OSError, ValueError):  # a stream in memory, or none
         yield sys.stderr
         return
-    with open(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
         yield stream

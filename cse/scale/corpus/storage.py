@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,15 +122,30 @@ class Folder:
             except Exception as error:  # each remote file system has exceptions of its own
                 raise CseError(f"{self / name}: cannot be written: {type(error).__name__}: {error}") from None
             return
+        with self.writing(name) as draft:
+            draft.write_bytes(content)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Yield the name of a file of this machine to fill, which comes to the folder when the block ends well.
+
+        Raises:
+            OSError: it cannot be written; what was there before is untouched.
+        """
+        if not self.local:
+            with tempfile.TemporaryDirectory() as here:
+                yield Path(here, name)
+                self.fs.put_file(str(Path(here, name)), f"{self.path}/{name}")
+            return
         drafts = Path(self.path, DRAFTS)
         drafts.mkdir(parents=True, exist_ok=True)
         draft = drafts / f"{name}-{os.uname().nodename}-{os.getpid()}"
         try:
-            with naming(Path(self / name)), draft.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.replace(Path(self.path, name))
+            with naming(Path(self / name)):
+                yield draft
+                with draft.open("rb") as stream:
+                    os.fsync(stream.fileno())
+                draft.replace(Path(self.path, name))
         finally:
             draft.unlink(missing_ok=True)
 
