@@ -18,7 +18,7 @@ from tests.scale.corpora import outputs, sentences, shards, write_jsonl, write_t
 
 pytestmark = pytest.mark.slow
 
-ROWS, SHARD_ROWS = 60_000, 100
+ROWS, SHARD_ROWS = 20_000, 100
 SHARDS = ROWS // SHARD_ROWS
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 
@@ -83,13 +83,13 @@ def kill_all(process: subprocess.Popen, out: Path, at: int) -> int:
 
 def test_killed_twice_then_equal_to_an_undisturbed_run_and_to_one_without_ray(start, corpus, tmp_path):
     said = finished(start(corpus, tmp_path / "straight", "--keep-text"))
-    assert f"60,000 vectors of 8 dimensions in {SHARDS} shards\n" in said
+    assert f"20,000 vectors of 8 dimensions in {SHARDS} shards\n" in said
     finished(start(corpus, tmp_path / "plain", "--keep-text", workers=0))
     out = tmp_path / "killed"
-    first = kill_all(start(corpus, out, "--keep-text"), out, 40)
-    assert 40 <= first < SHARDS, "killed in the middle"
-    second = kill_all(start(corpus, out, "--keep-text"), out, first + 40)
-    assert first + 40 <= second < SHARDS, "killed in the middle again"
+    first = kill_all(start(corpus, out, "--keep-text"), out, 20)
+    assert 20 <= first < SHARDS, "killed in the middle"
+    second = kill_all(start(corpus, out, "--keep-text"), out, first + 20)
+    assert first + 20 <= second < SHARDS, "killed in the middle again"
     said = finished(start(corpus, out, "--keep-text"))
     assert f"in {SHARDS} shards, {second * SHARD_ROWS:,} of them from before\n" in said
     assert len(outputs(out)) == SHARDS + 2
@@ -99,7 +99,7 @@ def test_killed_twice_then_equal_to_an_undisturbed_run_and_to_one_without_ray(st
 def test_a_killed_actor_is_replaced(start, corpus, tmp_path):
     out = tmp_path / "vectors"
     process = start(corpus, out)
-    wait_for_shards(process, out, 20)
+    wait_for_shards(process, out, 10)
     actor = next(member for member in family(process) if "PieceActor" in name_of(member))
     actor.kill()
     assert len(shards(out)) < SHARDS, "killed in the middle"
@@ -117,15 +117,15 @@ def name_of(process: psutil.Process) -> str:
 def test_sigterm_ends_in_one_line_and_leaves_no_process(start, corpus, tmp_path):
     out = tmp_path / "vectors"
     process = start(corpus, out)
-    wait_for_shards(process, out, 20)
+    wait_for_shards(process, out, 10)
     members = family(process)
     folders = ray_folders(process.pid)
     assert len(folders) == 1
     process.terminate()
     (line,) = finished(process, 128 + signal.SIGTERM).splitlines()
     assert line.startswith("SIGTERM after ")
-    assert line.endswith(" of 60,000 rows: state saved, the same command goes on from there")
-    assert 20 <= len(shards(out)) < SHARDS
+    assert line.endswith(" of 20,000 rows: state saved, the same command goes on from there")
+    assert 10 <= len(shards(out)) < SHARDS
     assert gone(members)
     assert ray_folders(process.pid) == []
 

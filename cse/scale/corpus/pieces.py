@@ -47,6 +47,8 @@ def read_piece(piece: Piece, source: Source, kind: Format, columns: Columns, id_
 def _text(piece: Piece, source: Source, columns: Columns | None, id_type: IdType) -> Rows:
     fs, path = filesystem(source.url)
     content = fs.cat_file(path, start=piece.start, end=piece.end)
+    if len(content) > piece.end - piece.start:
+        raise CseError(f"{source.shown}: the server sends whole files only; copy it here first")
     lines = split_lines(decoded(content, source.shown, piece.line))
     if columns is None:
         return Rows(lines, [])

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ _ENVIRONMENT = {
     "RAY_DATA_LOG_LEVEL": "ERROR",
 }
 _STDERR = 2
+_KNOCK_SECONDS = 10.0
 _TRIES = 5  # of a piece whose actor dies, and of an actor that dies while it starts
 
 
@@ -199,10 +201,18 @@ def _check_cores(workers: int, cores: int, where: str) -> None:
 
 def _join(ray: Any, address: str) -> None:
     try:
+        _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # ConnectionError, ValueError, RuntimeError, by what is wrong with it
         why = _one_line(error)[:200]
         raise CseError(f"{ADDRESS}={address}: no Ray cluster answers ({why}); start it, or unset {ADDRESS}") from None
+
+
+def _knock(address: str) -> None:
+    """Raise ``OSError`` where nothing listens: Ray itself would try for minutes and end the process."""
+    host, colon, port = address.partition("://")[2].rpartition(":") if "://" in address else address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
 
 
 def _configure() -> None:
