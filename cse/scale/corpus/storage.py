@@ -73,12 +73,12 @@ class Folder:
     def names(self) -> set[str]:
         """Return the names of what is in it; none where it does not exist."""
         self.fs.invalidate_cache()
-        if not self.fs.isdir(self.path):
+        with reading(self.url):
+            if self.fs.isdir(self.path):
+                return {str(entry).rstrip("/").rpartition("/")[2] for entry in self.fs.ls(self.path, detail=False)}
             if self.fs.exists(self.path):
                 raise CseError(f"{self.url}: a file; name a folder")
-            return set()
-        with reading(self.url):
-            return {str(entry).rstrip("/").rpartition("/")[2] for entry in self.fs.ls(self.path, detail=False)}
+        return set()
 
     def create(self) -> None:
         """Make the folder, and remove drafts of killed writers."""
