@@ -174,7 +174,8 @@ def memory(work: Path, options: argparse.Namespace) -> dict[str, float]:
     figures = {}
     for rows in options.sizes:
         corpus = write_words(work / f"{rows}.txt", rows)
-        took, peaks = embed(corpus, work / f"memory-{rows}", model, "--workers", str(options.workers))
+        sizes = ["--workers", str(options.workers), "--shard-rows", str(options.shard_rows)]
+        took, peaks = embed(corpus, work / f"memory-{rows}", model, *sizes)
         figures |= {f"{rows:,} rows: {name}, MB": value for name, value in peaks.items()}
         figures[f"{rows:,} rows: seconds"] = took
         print(f"{rows:,} rows: {took:.1f} s, " + ", ".join(f"{name} {value:.0f} MB" for name, value in peaks.items()))
@@ -186,8 +187,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="data/bundle", help="bundle for the throughput")
     parser.add_argument("--workers", type=int, default=usable_cpus())
-    parser.add_argument("--rows", type=int, default=32_768)
-    parser.add_argument("--shard-rows", type=int, default=4096, help="for the throughput; memory has the usual 8192")
+    parser.add_argument("--rows", type=int, default=16_384)
+    parser.add_argument("--shard-rows", type=int, default=2048, help="small, so that the short corpora have several")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--only", choices=["throughput", "memory"])
