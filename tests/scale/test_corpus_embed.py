@@ -207,6 +207,13 @@ def test_another_model_is_refused(run, corpus, tmp_path, bundle):  # noqa: F811
 # ---- what is refused ----------------------------------------------------------------------------------------------
 
 
+def test_vectors_inside_the_corpus_are_no_part_of_it(run, tmp_path):
+    write_parquet(tmp_path / "texts/a.parquet", {"text": TEXTS})
+    for _ in range(2):
+        done = run(tmp_path / "texts", tmp_path / "texts/vectors")
+        assert "48 vectors of 8 dimensions in 5 shards" in done.err
+
+
 def test_places_that_do_not_do(run, cse, corpus, tmp_path, bundle):  # noqa: F811
     assert "the corpus lies in the folder to write" in run(corpus, tmp_path).refused()
     assert "corpus.txt: a file; name a folder" in run(write_txt(tmp_path / "in/a.txt", ["a"]), corpus).refused()

@@ -62,8 +62,8 @@ def embed_corpus(
         Interrupted: SIGTERM or SIGINT; the same call goes on from there.
     """
     manifest = open_manifest(bundle)
-    files = find_corpus(corpus)
     folder = Folder(out)
+    files = find_corpus(corpus, skip=folder)
     _check_places(files, folder, workers)
     choices = replace(choices, provider=_provider(choices.provider, bundle))
     with only_writer(folder), own_stderr() as stream:
@@ -87,10 +87,6 @@ def _check_places(files: Corpus, folder: Folder, workers: int | None) -> None:
     for url in (files.files[0].url, folder.url):
         if url.startswith("memory:") and workers != 0:
             raise CseError(f"{url}: memory:// is known to this process alone; give --workers 0")
-    out = folder.path.rstrip("/") + "/"
-    inside = next((file for file in files.files if file.url.startswith(out)), None)
-    if inside is not None:
-        raise CseError(f"{inside.shown}: the corpus lies in the folder to write; give another --out")
 
 
 def _provider(asked: str, bundle: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, cast
 
 from cse.errors import CseError, nearest
-from cse.scale.corpus.storage import filesystem, is_local, reading, shown
+from cse.scale.corpus.storage import Folder, filesystem, is_local, reading, shown
 
 Format = Literal["txt", "jsonl", "parquet"]
 
@@ -45,18 +45,27 @@ class Corpus:
     files: list[Source]
 
 
-def find_corpus(corpus: str) -> Corpus:
+def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
     """List the files of a corpus, sorted by name.
 
     In a folder, subfolders count too; names that start with a dot or an underscore, README files and endings that are
     no text do not.
 
+    Args:
+        corpus: file, folder or glob; path or URL.
+        skip: a folder whose files are none of the corpus's, for it is written.
+
     Raises:
-        CseError: nothing there, no file of a known format, several formats, or compressed files.
+        CseError: nothing there, no file of a known format, several formats, compressed files, or all of it in ``skip``.
     """
     fs, path = filesystem(corpus)
     with reading(corpus):
         root, paths = _listed(fs, path, corpus)
+        if skip is not None and type(skip.fs) is type(fs):
+            inside = skip.path.rstrip("/") + "/"
+            if f"{path}/".startswith(inside):
+                raise CseError(f"{corpus}: the corpus lies in the folder to write; give another --out")
+            paths = [one for one in paths if not one.startswith(inside)]
         kinds = {one: PurePosixPath(one.partition("?")[0]).suffix.lower() for one in paths}
         packed = next((one for one, kind in kinds.items() if kind in _COMPRESSED), None)
         if packed:
