@@ -3,7 +3,8 @@
     python -m benchmarks.corpus --model data/bundle
 
 Throughput: as many single-threaded processes as there are workers run the bare loop at once, over the same sentences
-in the same portions, so that both have the same cores under the same load; rounds are interleaved, medians are shown.
+in the same portions, so that both have the same cores under the same load; rounds are interleaved, medians are shown. On a machine that does
+something else meanwhile look at the CPU time: of every process of `cse embed`, Ray's own too, less that of its start-up.
 The start-up of `cse embed` (Python, Ray, the model in each actor, the end) is the time that it takes for one line a
 worker. Memory: the resident set of the command and of its actors, sampled while it embeds corpora of growing size with
 a small model of random weights and the usual width; resident sets count shared pages once for each process.
@@ -12,6 +13,7 @@ a small model of random weights and the usual width; resident sets count shared 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import statistics
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,18 +48,18 @@ def sentences(count: int) -> Iterator[str]:
 
 
 def bare_loop(model: str, texts: list[str], portion: int, barrier: Any, seconds: Any) -> None:
-    """Encode portions one after another on one thread; put the seconds into a queue."""
+    """Encode portions one after another on one thread; put the seconds into a queue, and those of the CPU."""
     encoder = OnnxEncoder(model, provider="cpu", threads=1)
     encoder.encode(texts[:200])
     barrier.wait()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     for first in range(0, len(texts), portion):
         encoder.encode(texts[first : first + portion])
-    seconds.put(time.perf_counter() - start)
+    seconds.put((time.perf_counter() - start, time.process_time() - cpu))
 
 
-def bare_rate(model: str, texts: list[str], portion: int, workers: int) -> float:
-    """Return rows per second of bare loops in ``workers`` processes at once, together."""
+def bare_rate(model: str, texts: list[str], portion: int, workers: int) -> tuple[float, float]:
+    """Return rows per second of bare loops in ``workers`` processes at once, together, and their CPU seconds a row."""
     context = multiprocessing.get_context("spawn")
     barrier, seconds = context.Barrier(workers), context.Queue()
     share = len(texts) // workers
@@ -66,42 +69,51 @@ def bare_rate(model: str, texts: list[str], portion: int, workers: int) -> float
     ]
     for process in processes:
         process.start()
-    rate = sum(share / seconds.get() for _ in processes)
+    took = [seconds.get() for _ in processes]
     for process in processes:
         process.join()
-    return rate
+    return sum(share / wall for wall, _ in took), sum(cpu for _, cpu in took) / (share * workers)
 
 
-def embed(corpus: Path, out: Path, model: str, *options: str) -> tuple[float, dict[str, float]]:
-    """Run `cse embed`; return its seconds, and peaks of memory in MB: of the command, of it with its actors."""
+@dataclass
+class Run:
+    """What a run of `cse embed` took: seconds, CPU seconds of all its processes, peaks of memory in MB."""
+
+    seconds: float = 0.0
+    cpu: dict[int, float] = field(default_factory=dict)
+    driver: float = 0.0
+    with_actors: float = 0.0
+
+    def sample(self, pid: int) -> None:
+        """Look at the processes of a command."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            driver = psutil.Process(pid)
+            resident = self._look(driver)
+            self.driver = max(self.driver, resident)
+            for child in driver.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    own = self._look(child)
+                    resident += own if "PieceActor" in " ".join(child.cmdline()) else 0
+            self.with_actors = max(self.with_actors, resident)
+
+    def _look(self, process: psutil.Process) -> float:
+        times = process.cpu_times()
+        self.cpu[process.pid] = times.user + times.system
+        return float(process.memory_info().rss / 1e6)
+
+
+def embed(corpus: Path, out: Path, model: str, *options: str) -> Run:
+    """Run `cse embed` and watch it."""
     command = [sys.executable, "-m", "cse.cli", "embed", str(corpus), "--out", str(out), "--model", model]
-    start = time.perf_counter()
+    start, run = time.perf_counter(), Run()
     process = subprocess.Popen([*command, "--provider", "cpu", *options], stderr=subprocess.PIPE, text=True)
-    peaks = {"driver": 0.0, "driver and actors": 0.0}
     while process.poll() is None:
-        for name, value in _resident(process.pid).items():
-            peaks[name] = max(peaks[name], value)
+        run.sample(process.pid)
         time.sleep(_SAMPLE_SECONDS)
-    took = time.perf_counter() - start
+    run.seconds = time.perf_counter() - start
     if process.returncode:
         raise SystemExit(process.stderr.read() if process.stderr else "cse embed failed")
-    return took, peaks
-
-
-def _resident(pid: int) -> dict[str, float]:
-    try:
-        driver = psutil.Process(pid)
-        own = driver.memory_info().rss / 1e6
-        actors = 0.0
-        for child in driver.children(recursive=True):
-            try:
-                if "PieceActor" in " ".join(child.cmdline()):
-                    actors += child.memory_info().rss / 1e6
-            except psutil.NoSuchProcess:
-                continue
-    except psutil.NoSuchProcess:
-        return {}
-    return {"driver": own, "driver and actors": own + actors}
+    return run
 
 
 def small_model(folder: Path) -> Path:
@@ -152,19 +164,27 @@ def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
     bare, whole, start = [], [], []
     for round_ in range(options.rounds):
         bare.append(bare_rate(options.model, texts, options.shard_rows, options.workers))
-        start.append(embed(few, work / f"few-{round_}", options.model, *workers, "--shard-rows", "1")[0])
+        start.append(embed(few, work / f"few-{round_}", options.model, *workers, "--shard-rows", "1"))
         shard_rows = ["--shard-rows", str(options.shard_rows)]
-        whole.append(embed(corpus, work / f"out-{round_}", options.model, *workers, *shard_rows)[0])
-        print(f"round {round_ + 1}: bare {bare[-1]:.1f} rows/s, start-up {start[-1]:.1f} s, whole {whole[-1]:.1f} s")
-    rates = [options.rows / (all_ - up) for all_, up in zip(whole, start, strict=True)]
+        whole.append(embed(corpus, work / f"out-{round_}", options.model, *workers, *shard_rows))
+        print(
+            f"round {round_ + 1}: bare {bare[-1][0]:.1f} rows/s, start-up {start[-1].seconds:.1f} s, "
+            f"whole {whole[-1].seconds:.1f} s",
+            flush=True,
+        )
+    rates = [options.rows / (run.seconds - up.seconds) for run, up in zip(whole, start, strict=True)]
+    cpu = [(sum(run.cpu.values()) - sum(up.cpu.values())) / options.rows for run, up in zip(whole, start, strict=True)]
     return {
-        "bare loop, rows/s per core": statistics.median(bare) / options.workers,
+        "bare loop, rows/s per core": statistics.median(rate for rate, _ in bare) / options.workers,
         "cse embed, rows/s per core, after start-up": statistics.median(rates) / options.workers,
-        "ratio after start-up": statistics.median(rate / one for rate, one in zip(rates, bare, strict=True)),
-        "start-up and end, s": statistics.median(start),
+        "ratio after start-up": statistics.median(rate / one for rate, (one, _) in zip(rates, bare, strict=True)),
+        "start-up and end, s": statistics.median(run.seconds for run in start),
         "ratio with start-up": statistics.median(
-            options.rows / all_ / one for all_, one in zip(whole, bare, strict=True)
+            options.rows / run.seconds / one for run, (one, _) in zip(whole, bare, strict=True)
         ),
+        "bare loop, rows per CPU second": statistics.median(1 / one for _, one in bare),
+        "cse embed, rows per CPU second": statistics.median(1 / own for own in cpu),
+        "ratio of rows per CPU second": statistics.median(one / own for own, (_, one) in zip(cpu, bare, strict=True)),
     }
 
 
@@ -175,10 +195,13 @@ def memory(work: Path, options: argparse.Namespace) -> dict[str, float]:
     for rows in options.sizes:
         corpus = write_words(work / f"{rows}.txt", rows)
         sizes = ["--workers", str(options.workers), "--shard-rows", str(options.shard_rows)]
-        took, peaks = embed(corpus, work / f"memory-{rows}", model, *sizes)
-        figures |= {f"{rows:,} rows: {name}, MB": value for name, value in peaks.items()}
-        figures[f"{rows:,} rows: seconds"] = took
-        print(f"{rows:,} rows: {took:.1f} s, " + ", ".join(f"{name} {value:.0f} MB" for name, value in peaks.items()))
+        run = embed(corpus, work / f"memory-{rows}", model, *sizes)
+        figures |= {
+            f"{rows:,} rows: driver, MB": run.driver,
+            f"{rows:,} rows: driver and actors, MB": run.with_actors,
+            f"{rows:,} rows: seconds": run.seconds,
+        }
+        print(f"{rows:,} rows: {run.seconds:.1f} s, {run.driver:.0f} MB, with actors {run.with_actors:.0f}", flush=True)
     return figures
 
 

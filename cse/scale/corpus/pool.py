@@ -34,6 +34,7 @@ _ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of its next version
     "RAY_DATA_LOG_LEVEL": "ERROR",
+    "RAY_worker_niceness": "0",  # the actors are the command: no less urgent than what else the user runs
 }
 _STDERR = 2
 _KNOCK_SECONDS = 10.0
