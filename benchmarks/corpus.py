@@ -3,10 +3,11 @@
     python -m benchmarks.corpus --model data/bundle
 
 Throughput: as many single-threaded processes as there are workers run the bare loop at once, over the same sentences
-in the same portions, so that both have the same cores under the same load; rounds are interleaved, medians are shown. On a machine that does
-something else meanwhile look at the CPU time: of every process of `cse embed`, Ray's own too, less that of its start-up.
+in the same portions, so that both have the same cores under the same load; rounds are interleaved, medians are shown.
 The start-up of `cse embed` (Python, Ray, the model in each actor, the end) is the time that it takes for one line a
-worker. Memory: the resident set of the command and of its actors, sampled while it embeds corpora of growing size with
+worker. On a machine that does something else meanwhile look at the CPU time: that of every process of `cse embed`,
+Ray's own too, less that of its start-up.
+Memory: the resident set of the command and of its actors, sampled while it embeds corpora of growing size with
 a small model of random weights and the usual width; resident sets count shared pages once for each process.
 """
 
