@@ -192,7 +192,11 @@ def test_something_else_is_refused_until_again(run, corpus, tmp_path):
         assert line == f"{out}: made from something else: {what}; give another --out, or --again to start over"
     write_txt(corpus, TEXTS[:12])
     assert "corpus.txt has changed" in run(corpus, out).refused()
-    assert outputs(out) == expected
+    assert "this machine has" in run(corpus, out, "--again", "--workers", 5000).refused()
+    corpus.write_bytes(b"\xff")
+    assert "corpus.txt:1: byte 0xff is not utf-8" in run(corpus, out, "--again").refused()
+    assert outputs(out) == expected, "what is refused removes nothing"
+    write_txt(corpus, TEXTS[:12])
     assert run(corpus, out, "--again").err.endswith("12 vectors of 8 dimensions in 2 shards\n")
     assert len(shards(out)) == 2
 

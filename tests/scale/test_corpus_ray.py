@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cse.scale.corpus import pool
+from cse.scale.corpus.embed import embed_corpus
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
-from tests.scale.corpora import outputs, sentences, shards, write_jsonl, write_txt
+from tests.scale.corpora import choices, outputs, sentences, shards, write_jsonl, write_txt
 
 pytestmark = pytest.mark.slow
 
@@ -151,3 +153,13 @@ def test_a_cluster_that_does_not_answer_is_one_line(start, tmp_path, corpus, mon
     assert process.returncode == 2
     (line,) = process.stderr.splitlines()
     assert line.startswith("error: RAY_ADDRESS=127.0.0.1:1: no Ray cluster answers")
+
+
+def test_more_pieces_than_ray_is_told_of_at_once(bundle, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(pool, "_WINDOW", 1)  # 64 for a worker
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    corpus = str(write_txt(tmp_path / "corpus.txt", sentences(1500)))
+    for name, workers in (("with", 1), ("without", 0)):
+        done = embed_corpus(corpus, str(tmp_path / name), str(bundle), choices(), workers=workers)
+        assert (done.rows, done.found, done.shards) == (1500, 0, 150)
+    assert outputs(tmp_path / "with") == outputs(tmp_path / "without")

@@ -17,6 +17,7 @@ from cse.runtime.bundle import MODEL
 from cse.runtime.providers import no_cuda_reason, open_session
 from cse.scale.corpus.output import MANIFEST, finish, model_facts, only_writer, open_manifest, open_plan
 from cse.scale.corpus.plan import Choices, Piece
+from cse.scale.corpus.pool import check_workers, make_shards, running_ray
 from cse.scale.corpus.progress import Progress, own_stderr
 from cse.scale.corpus.sources import Corpus, Source, find_corpus
 from cse.scale.corpus.storage import Folder
@@ -65,6 +66,7 @@ def embed_corpus(
     folder = Folder(out)
     files = find_corpus(corpus, skip=folder)
     _check_places(files, folder, workers)
+    check_workers(workers)
     choices = replace(choices, provider=_provider(choices.provider, bundle))
     with only_writer(folder), own_stderr() as stream:
         plan, names = open_plan(folder, files, choices, model_facts(manifest), again=again)
@@ -105,8 +107,6 @@ def _make(job: Job, missing: list[Piece], sources: list[Source], workers: int | 
             worker = Worker(job)
             done: Iterator[Made] = (worker.make_shard(piece, source) for piece, source in todo)
         else:
-            from cse.scale.corpus.pool import make_shards, running_ray
-
             pool = stack.enter_context(running_ray(workers, job.choices.provider))
             done = make_shards(job, todo, pool)
         stack.enter_context(_stoppable(progress))  # after Ray, which sets handlers of its own

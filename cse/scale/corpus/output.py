@@ -140,10 +140,7 @@ def open_plan(
     """
     names = folder.names()
     facts = json.loads(json.dumps(plan_facts(corpus, choices, model)))
-    if again:
-        _clear(folder, names)
-        names = set()
-    if PLAN in names:
+    if PLAN in names and not again:
         plan = Plan.from_json(folder.read(PLAN), folder / PLAN)
         if changed := difference(plan.facts, facts):
             raise CseError(
@@ -151,12 +148,14 @@ def open_plan(
             )
         folder.create()
         return plan, names
-    if any(_SHARD.fullmatch(name) for name in names):
+    if not again and any(_SHARD.fullmatch(name) for name in names):
         raise CseError(f"{folder.url}: shards without {PLAN}; give another --out, or --again to start over")
-    plan = make_plan(corpus, choices, facts)
+    plan = make_plan(corpus, choices, facts)  # a corpus that does not do costs nobody what is there
+    if again:
+        _clear(folder, names)
     folder.create()
     folder.write(PLAN, plan.to_json())
-    return plan, names
+    return plan, set()
 
 
 def finish(folder: Folder, plan: Plan, manifest: Bundle, bundle: str) -> None:

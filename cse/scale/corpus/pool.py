@@ -134,8 +134,6 @@ def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
         CseError: a cluster that does not answer, or fewer cores or GPUs than workers.
     """
     address = os.environ.get(ADDRESS)
-    if not address:
-        _check_cores(workers or 1, usable_cpus(), "this machine")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -180,6 +178,16 @@ def _hushed() -> Iterator[None]:
         finally:
             os.dup2(kept, _STDERR)
             os.close(kept)
+
+
+def check_workers(workers: int | None) -> None:
+    """Refuse more workers than this machine has cores, before anything is started or removed.
+
+    Raises:
+        CseError: says how many there are; of a cluster only ``running_ray`` knows.
+    """
+    if not os.environ.get(ADDRESS):
+        _check_cores(workers or 1, usable_cpus(), "this machine")
 
 
 def _share_out(there: dict[str, float], workers: int | None, provider: str) -> Pool:
