@@ -32,8 +32,9 @@ def corpus(tmp_path):
 
 
 @pytest.fixture
-def run(cse, bundle):  # noqa: F811
+def run(cse, bundle, monkeypatch):  # noqa: F811
     """`cse embed` without Ray, ten rows a shard."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def embed(corpus, out, *options):
         return cse(
@@ -251,7 +252,6 @@ def test_two_runs_do_not_write_one_folder(run, corpus, tmp_path):
 
 def test_more_workers_than_cores(run, corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # said before Ray is started
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     line = run(corpus, tmp_path / "vectors", "--workers", 5000).refused()
     assert line.startswith("--workers 5000: this machine has ")
 
