@@ -53,7 +53,9 @@ def read_slice(file: BinaryIO, shown: str, start: int, end: int, columns: Column
         before += count
     row = position or 0
     try:
-        for batch in opened.iter_batches(batch_size=_BATCH, row_groups=groups, columns=columns.names):
+        # one thread: the other cores belong to other workers
+        batches = opened.iter_batches(batch_size=_BATCH, row_groups=groups, columns=columns.names, use_threads=False)
+        for batch in batches:
             first, last = max(start - row, 0), min(end - row, len(batch))
             if first < last:
                 part = batch.slice(first, last - first)

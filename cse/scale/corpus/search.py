@@ -129,7 +129,8 @@ def _read(vectors: Vectors, piece: Piece, columns: Sequence[str]) -> Any:
 
     try:
         with vectors.folder.open(piece.shard) as file:
-            return pq.ParquetFile(file).read(columns=list(columns))
+            # a thread of Arrow's that still holds the Python file when the process ends would abort it
+            return pq.ParquetFile(file).read(columns=list(columns), use_threads=False)
     except FileNotFoundError:
         raise CseError(f"{vectors.folder / piece.shard}: missing; run `cse embed` again, which makes it") from None
     except pa.ArrowInvalid:
