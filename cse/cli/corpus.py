@@ -84,7 +84,9 @@ def embed(
     "  cse index data/vectors --kind hnsw     a graph: approximate, for millions of rows"
 )  # fmt: skip
 @click.argument("folder")
-@click.option("--kind", type=click.Choice(["exact", "hnsw"]), default="exact", show_default=True)
+@click.option(
+    "--kind", type=click.Choice(["exact", "hnsw"]), default="exact", show_default=True, help="All vectors, or a graph."
+)
 def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
     """Build an index of the vectors that `cse embed` put into FOLDER (pip install 'cse[search]')."""
     _build(folder, kind)

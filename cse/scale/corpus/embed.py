@@ -17,8 +17,9 @@ from cse.runtime.bundle import MODEL
 from cse.runtime.providers import no_cuda_reason, open_session
 from cse.scale.corpus.output import MANIFEST, finish, model_facts, only_writer, open_manifest, open_plan
 from cse.scale.corpus.plan import Choices, Piece
-from cse.scale.corpus.pool import check_workers, make_shards, running_ray
+from cse.scale.corpus.pool import make_shards
 from cse.scale.corpus.progress import Progress, own_stderr
+from cse.scale.corpus.session import check_workers, running_ray
 from cse.scale.corpus.sources import Corpus, Source, find_corpus
 from cse.scale.corpus.storage import Folder
 from cse.scale.corpus.worker import Job, Made, Worker
