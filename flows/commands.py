@@ -72,7 +72,7 @@ def train(
     context_settings={"ignore_unknown_options": True},
     epilog="\b\nExamples:\n  cse flow run train-cse --watch\n"
     "  cse flow run train-cse/gpu -p preset=promcse-eh-bert-base -p push=true\n"
-    "  cse flow run embed-cse -p text=tickets.txt -p out=tickets.npy",
+    "  cse flow run embed-cse -p corpus=tickets.jsonl -p out=data/vectors",
 )
 @click.argument("deployment")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from cse.cli.corpus import embed, index_command, search
 from cse.cli.evaluate import evaluate
 from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
@@ -169,6 +170,11 @@ def encode(model: str, text: Any, out: Path, batch_size: int, device: str, norma
         np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(vectors))
         stream.write(vectors.data)
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
+
+
+cli.add_command(embed)
+cli.add_command(index_command)
+cli.add_command(search)
 
 
 def main() -> None:

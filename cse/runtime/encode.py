@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Embed = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
 
+CUT_WARNING = "%d of %d distinct sentences were cut at %d tokens"  # who encodes piece by piece adds them up
+
 _CHUNK = 8192
 _log = logging.getLogger("cse")
 
@@ -175,7 +177,7 @@ def _tokenize(texts: list[str], tokenizer: Tokenizer, max_length: int) -> tuple[
             lengths.append(len(ids))
             cut += len(ids) == max_length and bool(encoding.overflowing)
     if cut:
-        _log.warning("%d of %d distinct sentences were cut at %d tokens", cut, len(texts), max_length)
+        _log.warning(CUT_WARNING, cut, len(texts), max_length)
     starts = np.zeros(len(texts) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return (np.concatenate(pieces) if pieces else np.empty(0, np.int32)), starts

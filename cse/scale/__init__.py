@@ -1,1 +1,1 @@
-"""Many workers, many trials, many lines: the parts that run on Ray. Nothing below imports them."""
+"""Work that is shared out to many processes and machines, with Ray: training workers, and encoders of a corpus."""

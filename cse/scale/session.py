@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from cse.errors import CseError
+from cse.errors import CseError, describe_os_error
 from cse.runtime.providers import usable_cpus
 
+ADDRESS = "RAY_ADDRESS"
+_PROJECT = Path(__file__).parents[2]
+_PREFIX = "cse-ray-"  # sockets lie in the folder, whose paths may have 107 characters
+_KNOCK_SECONDS = 10.0
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # or the working folder would be uploaded to every worker
@@ -28,13 +33,21 @@ _QUIET = {
 
 
 @contextmanager
-def ray_session(*, dashboard: bool = False, variables: dict[str, str] | None = None) -> Iterator[Any]:
+def ray_session(
+    *,
+    cpus: int | None = None,
+    dashboard: bool = False,
+    store_bytes: int | None = None,
+    variables: dict[str, str] | None = None,
+) -> Iterator[Any]:
     """Yield the ``ray`` module, connected; what was started here is stopped and removed at the end.
 
     A Ray of one's own dies with this process, however that dies. SIGTERM ends the block as ``SystemExit``.
 
     Args:
-        dashboard: whether to serve Ray's dashboard on loopback.
+        cpus: of a Ray of one's own; None: those that this process may use.
+        dashboard: whether to serve Ray's dashboard, on loopback.
+        store_bytes: size of the object store; None: as Ray chooses.
         variables: environment of the workers.
 
     Raises:
@@ -43,47 +56,69 @@ def ray_session(*, dashboard: bool = False, variables: dict[str, str] | None = N
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
     import ray
 
-    address = os.environ.get("RAY_ADDRESS")
-    own = _own_folder() if address is None else None
+    address = os.environ.get(ADDRESS)
     common: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         "runtime_env": {"env_vars": _paths() | (variables or {})},
     }
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        if own is None:
-            ray.init(address=address, **common)
+    with contextlib.ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+            stack.callback(signal.signal, signal.SIGTERM, before)
+        if address:
+            stack.callback(ray.shutdown)
+            _join(ray, address, common)
         else:
+            folder = _own_folder()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(ray.shutdown)
             ray.init(
-                num_cpus=usable_cpus(),
+                address="local",
+                num_cpus=cpus or usable_cpus(),
                 include_dashboard=dashboard,
                 dashboard_host="127.0.0.1",
-                _temp_dir=str(own),
+                object_store_memory=store_bytes,
+                _temp_dir=str(folder),
                 **common,
             )
+        logging.getLogger("ray").setLevel(logging.ERROR)
         yield ray
-    except ConnectionError as error:
-        raise CseError(
-            f"RAY_ADDRESS {address}: no Ray cluster answers there; `ray status` shows one ({error})"
-        ) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        ray.shutdown()
-        if own is not None:
-            shutil.rmtree(own, ignore_errors=True)
+
+
+def _join(ray: Any, address: str, options: dict[str, Any]) -> None:
+    try:
+        _knock(address)
+        ray.init(address=address, **options)
+    except Exception as error:  # ConnectionError, ValueError, RuntimeError, by what is wrong with it
+        why = one_line(error)[:200]
+        raise CseError(f"{ADDRESS}={address}: no Ray cluster answers ({why}); start it, or unset {ADDRESS}") from None
+
+
+def _knock(address: str) -> None:
+    """Raise ``OSError`` where nothing listens: Ray itself would try for minutes and end the process."""
+    host, colon, port = address.partition("://")[2].rpartition(":") if "://" in address else address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
 
 
 def _own_folder() -> Path:
-    """Make a folder for sockets and logs, and remove those of processes that were killed.
+    """Make a folder for Ray's sockets and logs, and remove those of killed runs."""
+    base = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # short
+    for left in base.glob(f"{_PREFIX}*"):
+        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
 
-    It is short and not where the user's temporary files are: the paths of Ray's sockets may have 107 characters.
-    """
-    for folder in Path("/tmp").glob(f"{_PREFIX}*"):
-        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir="/tmp"))
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
 
 
 def _paths() -> dict[str, str]:
@@ -91,5 +126,7 @@ def _paths() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in (str(_PROJECT), *sys.path) if path))}
 
 
-_PROJECT = Path(__file__).parents[2]
-_PREFIX = "cse-ray-"
+def one_line(error: BaseException) -> str:
+    """Return what an error says, on one line."""
+    text = describe_os_error(error) if isinstance(error, OSError) else str(error)
+    return " ".join(text.split())

@@ -219,6 +219,12 @@ def test_the_other_flows(project, server, first_run, tmp_path):
     assert (tmp_path / "bundle/bundle.json").is_file()
     assert (tmp_path / "vectors.npy").stat().st_size == 128 + 2 * 32 * 4
     run_deployment(
+        server, project, "embed-cse", "-p", f"corpus={text}", "-p", f"out={tmp_path / 'vectors'}", "-p", "workers=1",
+        "-p", "keep_text=true", "--watch", "--flow-run-name", "embed-a-corpus",
+    )  # fmt: skip
+    assert "2 vectors of 32 dimensions in 1 shard" in server.finished("embed-a-corpus")["state"]["message"]
+    assert json.loads((tmp_path / "vectors/manifest.json").read_text())["rows"] == 2
+    run_deployment(
         server, project, "embed-cse", "-p", "text=nowhere.txt", "-p", "out=x.npy", "--watch",
         "--flow-run-name", "no-text", fails=True,
     )  # fmt: skip

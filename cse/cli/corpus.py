@@ -1,0 +1,144 @@
+"""``cse embed``, ``cse index`` and ``cse search``: vectors of a whole corpus, and what is near to a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from cse.stages.common import BUNDLE
+
+if TYPE_CHECKING:
+    from cse.scale.corpus.search import Hit
+
+_EMBED_EXAMPLES = """\b
+Examples:
+  cse embed sentences.txt --out data/vectors
+  cse embed 'tickets/*.jsonl' --out data/vectors --text-column body --id-column ticket --keep-text
+  cse embed s3://bucket/corpus --out s3://bucket/vectors --workers 16      (pip install s3fs)
+  cse embed sentences.txt --out data/vectors --index hnsw && cse search data/vectors "A cat sleeps."
+
+\b
+Killed or stopped? The same command goes on from there. What is in the folder: docs/corpus.md.
+"""
+
+
+@click.command(epilog=_EMBED_EXAMPLES)
+@click.argument("corpus")
+@click.option(
+    "--out", required=True, metavar="FOLDER", help="Folder to write: a path, or a URL as s3://bucket/vectors."
+)
+@click.option("--model", default=str(BUNDLE), show_default=True, help="A bundle (`cse export`).")
+@click.option("--text-column", default="text", show_default=True, help="Of jsonl and parquet.")
+@click.option("--id-column", help="Whole numbers or text to know rows by; default: rows are numbered from 0.")
+@click.option("--keep-text", is_flag=True, help="Put the text beside its vector, so that a search can show it.")
+@click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows of a file.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), help="Processes; default: one a core, or a GPU. 0: this one alone, no Ray."
+)
+@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Of a forward pass.")
+@click.option(
+    "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
+)
+@click.option("--normalize/--raw", default=True, show_default=True, help="Unit length, or as pooled.")
+@click.option("--index", type=click.Choice(["none", "exact", "hnsw"]), default="none", help="Build one afterwards.")
+@click.option("--again", is_flag=True, help="Start over: remove what an earlier run put into the folder.")
+def embed(
+    corpus: str,
+    out: str,
+    model: str,
+    text_column: str,
+    id_column: str | None,
+    keep_text: bool,
+    shard_rows: int,
+    workers: int | None,
+    batch_size: int,
+    provider: str,
+    normalize: bool,
+    index: Literal["none", "exact", "hnsw"],
+    again: bool,
+) -> None:
+    """Embed every row of CORPUS: txt, jsonl or parquet; a file, a folder, or a glob in quotes; a path or a URL.
+
+    Writes parquet files of at most --shard-rows rows with the columns id and embedding, on all cores.
+    """
+    from cse.scale.corpus.columns import Columns
+    from cse.scale.corpus.embed import embed_corpus
+    from cse.scale.corpus.plan import Choices
+
+    choices = Choices(Columns(text_column, id_column), keep_text, shard_rows, batch_size, normalize, provider)
+    done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
+    if done.cut:
+        click.echo(f"{done.cut:,} rows were cut at {done.max_length} tokens, which is what the model reads", err=True)
+    if index != "none":
+        _build(out, index)
+    before = f", {done.found:,} of them from before" if done.found else ""
+    shards = "1 shard" if done.shards == 1 else f"{done.shards:,} shards"
+    click.echo(f"{out}: {done.rows:,} vectors of {done.dimension} dimensions in {shards}{before}", err=True)
+
+
+@click.command(
+    "index", epilog="\b\nExamples:\n  cse index data/vectors                 every vector compared, in memory\n"
+    "  cse index data/vectors --kind hnsw     a graph: approximate, for millions of rows"
+)  # fmt: skip
+@click.argument("folder")
+@click.option(
+    "--kind", type=click.Choice(["exact", "hnsw"]), default="exact", show_default=True, help="All vectors, or a graph."
+)
+def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
+    """Build an index of the vectors that `cse embed` put into FOLDER (pip install 'cse[search]')."""
+    _build(folder, kind)
+
+
+@click.command(
+    epilog='\b\nExamples:\n  cse search data/vectors "The invoice is wrong."\n'
+    '  cse search data/vectors "billing" "refund" -k 3 --json | jq .hits[0].id'
+)
+@click.argument("folder")
+@click.argument("queries", nargs=-1, required=True, metavar="QUERY...")
+@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Rows for each query.")
+@click.option("--model", help="The bundle that made the vectors; default: where it lay then.")
+@click.option(
+    "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
+)
+@click.option("--scan", is_flag=True, help="Compare every vector, though there is an index.")
+@click.option("--json", "as_json", is_flag=True, help="One object a query.")
+def search(
+    folder: str, queries: Sequence[str], k: int, model: str | None, provider: str, scan: bool, as_json: bool
+) -> None:
+    """Print the rows of FOLDER nearest to each QUERY: rank, cosine, id, and the text if it was kept.
+
+    Through the index where there is one; else all shards are read, one after another.
+    """
+    from cse.scale.corpus.output import open_vectors
+    from cse.scale.corpus.search import open_encoder
+    from cse.scale.corpus.search import search as find
+
+    vectors = open_vectors(folder)
+    encoder = open_encoder(vectors, model, provider)
+    found = find(vectors, encoder.encode(list(queries), normalize=True), k, scan=scan)
+    for query, hits in zip(queries, found, strict=True):
+        if as_json:
+            listed = [_as_json(rank, hit, vectors.text) for rank, hit in enumerate(hits, start=1)]
+            click.echo(json.dumps({"query": query, "hits": listed}, ensure_ascii=False))
+            continue
+        if len(queries) > 1:
+            click.echo(query)
+        for rank, hit in enumerate(hits, start=1):
+            click.echo(f"{rank:4}  {hit.cosine:7.4f}  {hit.id}" + ("" if hit.text is None else f"  {hit.text}"))
+
+
+def _as_json(rank: int, hit: Hit, text: bool) -> dict[str, Any]:
+    tree: dict[str, Any] = {"rank": rank, "id": hit.id, "cosine": round(hit.cosine, 6)}
+    return {**tree, "text": hit.text} if text else tree
+
+
+def _build(folder: str, kind: Literal["exact", "hnsw"]) -> None:
+    from cse.scale.corpus.index import build_index
+    from cse.scale.corpus.output import open_vectors
+
+    vectors = open_vectors(folder)
+    size = build_index(vectors, kind)
+    click.echo(f"{folder}: index {kind} of {vectors.plan.rows:,} vectors, {size / 1e6:,.1f} MB", err=True)

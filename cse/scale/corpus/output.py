@@ -1,0 +1,190 @@
+"""The folder of vectors: its plan, its shards, its manifest, and what an earlier run left in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError, nearest
+from cse.runtime.bundle import Bundle, read_manifest
+from cse.scale.corpus.columns import IdType
+from cse.scale.corpus.plan import PLAN, Choices, Plan, difference, make_plan, plan_facts
+from cse.scale.corpus.sources import Corpus
+from cse.scale.corpus.storage import Folder
+
+MANIFEST = "manifest.json"
+INDEX, INDEX_FACTS = "index.faiss", "index.json"
+FORMAT = 1
+_SHARD = re.compile(r"part-\d{6,}\.parquet")
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A finished folder of vectors.
+
+    Attributes:
+        folder: where it lies.
+        plan: which rows each shard holds.
+        dimension: width of a vector.
+        normalize: whether vectors have unit length.
+        id_type: of the ids.
+        text: whether shards hold the text.
+        bundle: where the model lay.
+        model: what tells it from another, see ``model_facts``.
+        digest: SHA-256 of the manifest.
+    """
+
+    folder: Folder
+    plan: Plan
+    dimension: int
+    normalize: bool
+    id_type: IdType
+    text: bool
+    bundle: str
+    model: dict[str, Any]
+    digest: str
+
+
+def open_vectors(url: str) -> Vectors:
+    """Open a folder that ``cse embed`` finished.
+
+    Raises:
+        CseError: no such folder, one that is not finished, or a manifest that is damaged.
+    """
+    folder = Folder(url)
+    names = folder.names()
+    if MANIFEST not in names or PLAN not in names:
+        if PLAN in names:
+            raise CseError(f"{url}: not finished; run the same `cse embed` again, which goes on from there")
+        near = "" if names or not folder.local else nearest(url, map(str, Path(url).parent.glob("*/")))
+        raise CseError(f"{url}: no vectors here ({MANIFEST} is missing){near or '; `cse embed` writes them'}")
+    content = folder.read(MANIFEST)
+    plan_content = folder.read(PLAN)
+    try:
+        tree = json.loads(content)
+        if tree["format"] != FORMAT:
+            raise CseError(f"{folder / MANIFEST}: format {tree['format']!r}, this version reads {FORMAT}; embed again")
+        if tree["plan"] != hashlib.sha256(plan_content).hexdigest():
+            raise CseError(f"{folder / MANIFEST}: belongs to another {PLAN}; copy the whole folder again")
+        model = dict(tree["model"])
+        bundle = model.pop("path")
+        facts = tree["dimension"], tree["normalize"], tree["id"]["type"], tree["text"]
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, CseError):
+            raise
+        raise CseError(f"{folder / MANIFEST}: damaged; copy the whole folder again") from None
+    plan = Plan.from_json(plan_content, folder / PLAN)
+    return Vectors(folder, plan, *facts, bundle, model, hashlib.sha256(content).hexdigest())
+
+
+def open_manifest(bundle: str) -> Bundle:
+    """Read a bundle's manifest.
+
+    Raises:
+        CseError: no such folder, with the nearest name, or no bundle in it.
+    """
+    folder = Path(bundle)
+    if not folder.exists():
+        hint = nearest(bundle, map(str, folder.parent.glob("*/"))) or "; `cse export` writes one"
+        raise CseError(f"{bundle}: no such folder (--model){hint}")
+    return read_manifest(folder)
+
+
+def model_facts(manifest: Bundle) -> dict[str, Any]:
+    """Return what tells one model from another."""
+    files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
+    return {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
+
+
+@contextmanager
+def only_writer(folder: Folder) -> Iterator[None]:
+    """Keep a second run from writing the same folder; on an object store nothing can.
+
+    Raises:
+        CseError: another run is at it, or a file has that name.
+    """
+    if not folder.local:
+        yield
+        return
+    from filelock import FileLock, Timeout
+
+    place = Path(folder.path)
+    if place.is_file():
+        raise CseError(f"{folder.url}: a file; name a folder (--out)")
+    place.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(place / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise CseError(f"{folder.url}: another `cse embed` writes here; wait for it, or give another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def open_plan(
+    folder: Folder, corpus: Corpus, choices: Choices, model: dict[str, Any], *, again: bool
+) -> tuple[Plan, set[str]]:
+    """Return the plan of the folder, made now where there is none, and the names of the files that are there already.
+
+    Raises:
+        CseError: a plan made from something else, shards without a plan, or what ``make_plan`` raises.
+    """
+    names = folder.names()
+    facts = json.loads(json.dumps(plan_facts(corpus, choices, model)))
+    if PLAN in names and not again:
+        plan = Plan.from_json(folder.read(PLAN), folder / PLAN)
+        if changed := difference(plan.facts, facts):
+            raise CseError(
+                f"{folder.url}: made from something else: {changed}; give another --out, or --again to start over"
+            )
+        folder.create()
+        return plan, names
+    if not again and any(_SHARD.fullmatch(name) for name in names):
+        raise CseError(f"{folder.url}: shards without {PLAN}; give another --out, or --again to start over")
+    plan = make_plan(corpus, choices, facts)  # a corpus that does not do costs nobody what is there
+    if again:
+        _clear(folder, names)
+    folder.create()
+    folder.write(PLAN, plan.to_json())
+    return plan, set()
+
+
+def finish(folder: Folder, plan: Plan, manifest: Bundle, bundle: str) -> None:
+    """Check that every shard is there, and write the manifest.
+
+    Raises:
+        CseError: a shard that was there is gone.
+    """
+    there = folder.names()
+    lost = [piece.shard for piece in plan.pieces() if piece.shard not in there]
+    if lost:
+        raise CseError(f"{folder / lost[0]}: gone since it was written; run the same command again")
+    facts = plan.facts
+    tree = {
+        "format": FORMAT,
+        "rows": plan.rows,
+        "shards": len(plan.cuts),
+        "dimension": manifest.dimension,
+        "normalize": facts["normalize"],
+        "id": {"column": facts.get("id_column"), "type": plan.id_type},
+        "text": facts["keep_text"],
+        "model": {"path": os.path.abspath(bundle), **facts["model"]},  # noqa: PTH100 - links stay as they are
+        "plan": hashlib.sha256(plan.to_json()).hexdigest(),
+    }
+    folder.write(MANIFEST, (json.dumps(tree, indent=2) + "\n").encode())
+
+
+def _clear(folder: Folder, names: set[str]) -> None:
+    """Remove what an earlier run made; shards go last, and without a plan they are seen for what they are."""
+    ours = [name for name in (MANIFEST, PLAN, INDEX_FACTS, INDEX) if name in names]
+    for name in [*ours, *sorted(name for name in names if _SHARD.fullmatch(name))]:
+        folder.remove(name)

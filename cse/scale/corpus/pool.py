@@ -1,0 +1,105 @@
+"""Pieces shared out to a pool of actors by Ray Data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from cse.errors import CseError
+from cse.scale.corpus.plan import Piece
+from cse.scale.corpus.session import TRIES, Pool
+from cse.scale.corpus.sources import Source
+from cse.scale.corpus.worker import Job, Made, Worker
+from cse.scale.session import one_line
+
+_WINDOW = 1024  # pieces that Ray knows of at once, so that its memory does not grow with the corpus
+
+
+class PieceActor:
+    """A ``Worker`` as an actor of Ray Data: a row names a piece, the answer says what became of it.
+
+    Errors of the user's come back as text: an exception would arrive as pages.
+    """
+
+    def __init__(self, job: Job) -> None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the other cores belong to the other actors
+        self.error = ""
+        try:
+            self.worker = Worker(job)
+        except (CseError, OSError) as error:
+            self.error = one_line(error)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Make the shards of a batch (of one piece)."""
+        rows, cut, error = 0, 0, self.error
+        if not error:
+            piece, source = _from_row(batch)
+            try:
+                self._count_tries(piece, source)
+                rows, cut = self.worker.make_shard(piece, source)
+            except (CseError, OSError) as failure:
+                error = one_line(failure)
+        return {"rows": np.array([rows]), "cut": np.array([cut]), "error": np.array([error])}
+
+    def _count_tries(self, piece: Piece, source: Source) -> None:
+        """Refuse a piece that ended several processes: Ray alone would start them for ever."""
+        if self.worker.folder.count_try(piece.shard) > TRIES:
+            raise CseError(
+                f"{source.shown}:{piece.line}: the process that embeds the {piece.rows} rows from here ended by itself "
+                f"{TRIES} times (out of memory?); take fewer --workers, or smaller --shard-rows"
+            )
+
+
+def make_shards(job: Job, todo: Iterator[tuple[Piece, Source]], pool: Pool) -> Iterator[Made]:
+    """Make the shards of all pieces and yield what became of each as it is saved, in any order.
+
+    Ray must run, see ``session.running_ray``. An actor that dies is started again and its piece done again.
+
+    Args:
+        job: what to do.
+        todo: pieces with their files.
+        pool: who does it.
+
+    Raises:
+        CseError: what the first actor that failed has to say.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy
+    from ray.exceptions import RayError
+
+    while window := list(islice(todo, max(_WINDOW, 64 * pool.workers))):
+        actors = min(pool.workers, len(window))
+        rows = [_to_row(piece, source) for piece, source in window]
+        shards = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            PieceActor,
+            batch_size=1,
+            compute=ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
+            fn_constructor_args=(job,),
+            num_cpus=1,
+            num_gpus=pool.gpus or None,
+        )
+        try:
+            for answer in shards.iter_batches(batch_size=None, prefetch_batches=0, batch_format="numpy"):
+                for made, cut, error in zip(answer["rows"], answer["cut"], answer["error"], strict=True):
+                    if error:
+                        raise CseError(str(error))
+                    yield Made(int(made), int(cut))
+        except RayError as error:
+            raise CseError(f"Ray gave up: {one_line(error)[:300]}; CSE_DEBUG=1 shows all of it") from error
+
+
+def _to_row(piece: Piece, source: Source) -> dict[str, Any]:
+    """Return a piece and where to read it as a row of plain values, which Arrow knows."""
+    return {**asdict(piece), "url": source.url, "shown": source.shown}
+
+
+def _from_row(batch: dict[str, Any]) -> tuple[Piece, Source]:
+    """Return the piece of a batch of one row."""
+    values = {name: column[0] for name, column in batch.items()}
+    url, shown = str(values.pop("url")), str(values.pop("shown"))
+    return Piece(**{name: int(value) for name, value in values.items()}), Source(url, "", shown, None, "")

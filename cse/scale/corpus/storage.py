@@ -1,0 +1,170 @@
+"""Folders and files on any file system that fsspec knows: a local path, ``s3://``, ``gs://``, ``http://``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cse.errors import CseError
+from cse.files import naming
+
+DRAFTS = ".drafts"  # inside an output folder: files on their way in
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """Return the file system of a path or URL, and the path inside it.
+
+    Raises:
+        CseError: a protocol that fsspec does not know, or one whose package is not installed.
+    """
+    import fsspec
+
+    try:
+        return fsspec.core.url_to_fs(str(url))
+    except (ValueError, ImportError) as error:
+        raise CseError(f"{url}: cannot be opened: {error}") from None
+
+
+def is_local(fs: Any) -> bool:
+    """Tell whether a file system is this machine's."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
+@contextmanager
+def reading(shown: str) -> Iterator[None]:
+    """Turn what a file system raises while ``shown`` is read into one line; local errors stay as they are.
+
+    Raises:
+        CseError: any error of a remote file system.
+    """
+    try:
+        yield
+    except (CseError, OSError):
+        raise
+    except Exception as error:  # each remote file system has exceptions of its own
+        raise CseError(f"{shown}: cannot be read: {type(error).__name__}: {error}") from None
+
+
+class Folder:
+    """A folder whose files are written whole or not at all.
+
+    Local files are drafted beside their place, brought to disk and renamed; an object store takes each with one put.
+
+    Args:
+        url: local path or URL; need not exist.
+    """
+
+    def __init__(self, url: str | Path) -> None:
+        self.url = str(url)
+        self.fs, self.path = filesystem(self.url)
+        self.local = is_local(self.fs)
+
+    def __truediv__(self, name: str) -> str:
+        """Return how a file in it is shown to the user."""
+        return f"{self.url.rstrip('/')}/{name}"
+
+    def names(self) -> set[str]:
+        """Return the names of what is in it; none where it does not exist."""
+        self.fs.invalidate_cache()
+        with reading(self.url):
+            if self.fs.isdir(self.path):
+                return {str(entry).rstrip("/").rpartition("/")[2] for entry in self.fs.ls(self.path, detail=False)}
+            if self.fs.exists(self.path):
+                raise CseError(f"{self.url}: a file; name a folder")
+        return set()
+
+    def create(self) -> None:
+        """Make the folder, and remove drafts of killed writers."""
+        if self.local:
+            shutil.rmtree(Path(self.path, DRAFTS), ignore_errors=True)
+            Path(self.path, DRAFTS).mkdir(parents=True, exist_ok=True)
+        else:
+            self.fs.makedirs(self.path, exist_ok=True)
+
+    def close(self) -> None:
+        """Remove the folder of drafts."""
+        if self.local:
+            shutil.rmtree(Path(self.path, DRAFTS), ignore_errors=True)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with reading(self / name):
+            content: bytes = self.fs.cat_file(f"{self.path}/{name}")
+        return content
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to read parts of it."""
+        with reading(self / name):
+            file: BinaryIO = self.fs.open(f"{self.path}/{name}", "rb")
+        return file
+
+    def write(self, name: str, content: bytes | memoryview) -> None:
+        """Write a file whole or not at all.
+
+        Raises:
+            OSError: it cannot be written; what was there before is untouched.
+            CseError: the same of a remote file system.
+        """
+        if not self.local:
+            try:
+                self.fs.pipe_file(f"{self.path}/{name}", bytes(content))
+            except Exception as error:  # each remote file system has exceptions of its own
+                raise CseError(f"{self / name}: cannot be written: {type(error).__name__}: {error}") from None
+            return
+        with self.writing(name) as draft:
+            draft.write_bytes(content)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Yield the name of a file of this machine to fill, which comes to the folder when the block ends well.
+
+        Raises:
+            OSError: it cannot be written; what was there before is untouched.
+        """
+        if not self.local:
+            with tempfile.TemporaryDirectory() as here:
+                yield Path(here, name)
+                self.fs.put_file(str(Path(here, name)), f"{self.path}/{name}")
+            return
+        drafts = Path(self.path, DRAFTS)
+        drafts.mkdir(parents=True, exist_ok=True)
+        draft = drafts / f"{name}-{os.uname().nodename}-{os.getpid()}"
+        try:
+            with naming(Path(self / name)):
+                yield draft
+                with draft.open("rb") as stream:
+                    os.fsync(stream.fileno())
+                draft.replace(Path(self.path, name))
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def count_try(self, name: str) -> int:
+        """Return how often this was called for a file since ``create``; an object store does not count: 1."""
+        if not self.local:
+            return 1
+        with Path(self.path, DRAFTS, f"{name}.tries").open("ab") as tries:
+            tries.write(b".")
+            return tries.tell()
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.fs.rm_file(f"{self.path}/{name}")
+
+
+def shown(fs: Any, path: str) -> str:
+    """Return how a file's path is shown: relative where it lies below the working folder, a URL where it is remote."""
+    if not is_local(fs):
+        return str(fs.unstrip_protocol(path))
+    here = os.getcwd().rstrip("/") + "/"  # noqa: PTH109 - compared as text, as fsspec writes paths
+    return path.removeprefix(here)

@@ -1,0 +1,100 @@
+"""Corpora and vectors behind URLs, on servers on loopback."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+
+import boto3
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from cse.errors import CseError
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.scale.corpus.embed import embed_corpus
+from cse.scale.corpus.output import open_vectors
+from cse.scale.corpus.search import search
+from tests.flows.prefect_server import free_port
+from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
+from tests.scale.corpora import choices, sentences, shards, write_parquet, write_txt
+
+TEXTS = sentences(35)
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """A client of an S3 server with the bucket `texts`; fsspec finds it through the environment, as people set it."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=free_port(), verbose=False)
+    server.start()
+    url = f"http://127.0.0.1:{server._port}"
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    s3fs.S3FileSystem.clear_instance_cache()
+    client = boto3.client("s3", endpoint_url=url)
+    client.create_bucket(Bucket="texts")
+    yield client
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.mark.parametrize("ending", ["txt", "parquet"])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_from_bucket_to_bucket(bucket, bundle, tmp_path, ending, workers):  # noqa: F811
+    here = tmp_path / f"a.{ending}"
+    write_txt(here, TEXTS) if ending == "txt" else write_parquet(here, {"text": TEXTS}, 8)
+    corpus, out = f"in-{ending}-{workers}", f"out-{ending}-{workers}"  # moto forgets nothing
+    bucket.upload_file(str(here), "texts", f"{corpus}/a.{ending}")
+
+    def embed():
+        return embed_corpus(f"s3://texts/{corpus}", f"s3://texts/{out}", str(bundle), choices(), workers=workers)
+
+    done = embed()
+    assert (done.rows, done.found, done.shards) == (35, 0, 4)
+    embed_corpus(str(here), str(tmp_path / "local"), str(bundle), choices(), workers=0)
+    for shard in shards(tmp_path / "local"):
+        stored = bucket.get_object(Bucket="texts", Key=f"{out}/{shard.name}")["Body"].read()
+        assert stored == shard.read_bytes()
+    bucket.delete_object(Bucket="texts", Key=f"{out}/part-000002.parquet")
+    again = embed()
+    assert (again.rows, again.found) == (35, 25)
+    queries = OnnxEncoder(bundle, provider="cpu").encode([TEXTS[3]])
+    (hits,) = search(open_vectors(f"s3://texts/{out}"), queries, 1)
+    assert hits[0].cosine == pytest.approx(1, abs=1e-6)
+
+
+def test_no_such_bucket_is_one_line(bucket, bundle):  # noqa: F811
+    with pytest.raises((CseError, OSError)) as error:
+        embed_corpus("s3://nowhere/in", "s3://texts/vectors", str(bundle), choices(), workers=0)
+    assert "nowhere" in str(error.value)
+
+
+@pytest.fixture
+def website(tmp_path):
+    """A plain web server, which knows no ranges."""
+    (tmp_path / "site").mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *words):
+            pass
+
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path / "site"))
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield tmp_path / "site", f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_from_the_web(website, bundle, tmp_path):  # noqa: F811
+    folder, url = website
+    write_txt(folder / "a.txt", TEXTS)
+    embed_corpus(f"{url}/a.txt", str(tmp_path / "vectors"), str(bundle), choices(shard_rows=100), workers=0)
+    assert pq.read_table(tmp_path / "vectors/part-000000.parquet")["text"].to_pylist() == TEXTS
+    with pytest.raises(CseError, match="the server sends whole files only; copy it here first"):
+        embed_corpus(f"{url}/a.txt", str(tmp_path / "pieces"), str(bundle), choices(), workers=0)
+    with pytest.raises(CseError, match=r"b\.txt: no such file or folder"):
+        embed_corpus(f"{url}/b.txt", str(tmp_path / "x"), str(bundle), choices(), workers=0)

@@ -1,0 +1,355 @@
+"""`cse embed`, `cse index` and `cse search`: what they write, go on from, refuse and find. Without Ray: fast."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+
+import fsspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from cse.errors import CseError, Interrupted
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.scale.corpus import embed as module
+from cse.scale.corpus.embed import embed_corpus
+from cse.scale.corpus.output import open_vectors
+from cse.scale.corpus.search import search
+from cse.scale.corpus.worker import Worker
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.cli.workspace import full_disk
+from tests.runtime.conftest import DIMENSION, bundle  # noqa: F401 - a fixture
+from tests.scale.corpora import choices, outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
+
+TEXTS = [*sentences(45), "", "the cat", ""]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_txt(tmp_path / "corpus.txt", TEXTS)
+
+
+@pytest.fixture
+def run(cse, bundle, monkeypatch):  # noqa: F811
+    """`cse embed` without Ray, ten rows a shard."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def embed(corpus, out, *options):
+        return cse(
+            "embed", corpus, "--out", out, "--model", bundle, "--workers", 0, "--shard-rows", 10, "--provider", "cpu",
+            *options,
+        )  # fmt: skip
+
+    return embed
+
+
+# ---- what is written ----------------------------------------------------------------------------------------------
+
+
+def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):  # noqa: F811
+    done = run(corpus, tmp_path / "vectors", "--keep-text")
+    assert done.code == 0
+    assert done.err.endswith(f"{tmp_path}/vectors: 48 vectors of 8 dimensions in 5 shards\n")
+    assert [path.name for path in shards(tmp_path / "vectors")] == [f"part-00000{n}.parquet" for n in range(5)]
+    ids, vectors, texts = read_vectors(tmp_path / "vectors")
+    assert (ids, texts) == (list(range(48)), TEXTS)
+    np.testing.assert_allclose(vectors, OnnxEncoder(bundle, provider="cpu").encode(TEXTS), atol=1e-6)
+    schema = pq.read_schema(tmp_path / "vectors/part-000000.parquet")
+    assert [(name, str(schema.field(name).type)) for name in schema.names] == [
+        ("id", "int64"), ("text", "string"), ("embedding", f"fixed_size_list<element: float>[{DIMENSION}]"),
+    ]  # fmt: skip
+    assert set(outputs(tmp_path / "vectors")) == {
+        "plan.json",
+        "manifest.json",
+        *(f"part-00000{n}.parquet" for n in range(5)),
+    }
+    assert not (tmp_path / "vectors/.drafts").exists()
+
+
+def test_raw_vectors_and_no_text(run, corpus, tmp_path, bundle):  # noqa: F811
+    assert run(corpus, tmp_path / "vectors", "--raw").code == 0
+    table = pq.read_table(tmp_path / "vectors/part-000000.parquet")
+    assert table.column_names == ["id", "embedding"]
+    expected = OnnxEncoder(bundle, provider="cpu").encode(TEXTS[:10], normalize=False)
+    np.testing.assert_allclose(table["embedding"].to_pylist(), expected, atol=1e-6)
+
+
+def test_ids_of_a_column(run, tmp_path):
+    rows = [{"key": f"k{n}", "body": text} for n, text in enumerate(TEXTS)]
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    write_parquet(tmp_path / "a.parquet", {name: [row[name] for row in rows] for name in ("key", "body")}, 7)
+    tables = {}
+    for name in ("jsonl", "parquet"):
+        done = run(
+            tmp_path / f"a.{name}", tmp_path / name, "--keep-text", "--text-column", "body", "--id-column", "key"
+        )
+        assert done.code == 0, done.err
+        tables[name] = read_vectors(tmp_path / name)
+    assert tables["jsonl"][0] == tables["parquet"][0] == [row["key"] for row in rows]
+    assert tables["jsonl"][2] == tables["parquet"][2] == TEXTS
+    np.testing.assert_array_equal(tables["jsonl"][1], tables["parquet"][1])
+
+
+def test_cut_sentences_are_counted_once_for_all_shards(run, tmp_path):
+    corpus = write_txt(tmp_path / "a.txt", [f"{'the ' * n}cat" for n in range(3, 15)])
+    first, second = run(corpus, tmp_path / "vectors").err.splitlines()
+    assert first == "11 rows were cut at 6 tokens, which is what the model reads"
+    assert second.endswith("12 vectors of 8 dimensions in 2 shards")
+
+
+def test_folders_on_other_file_systems(bundle, tmp_path, corpus):  # noqa: F811
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/texts/a.txt", corpus.read_bytes())
+    embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=0)
+    embed_corpus(str(corpus), f"file://{tmp_path}/vectors", str(bundle), choices(), workers=0)
+    for name in [f"part-00000{n}.parquet" for n in range(5)]:
+        assert memory.cat_file(f"/vectors/{name}") == (tmp_path / "vectors" / name).read_bytes()
+    again = embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=0)
+    assert (again.rows, again.found) == (48, 48)
+    found = search(open_vectors("memory://vectors"), OnnxEncoder(bundle).encode(["the cat"]), 1)
+    assert found[0][0].id == TEXTS.index("the cat")
+    with pytest.raises(CseError, match="memory:// is known to this process alone; give --workers 0"):
+        embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=1)
+
+
+# ---- going on -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stopped_after(count, error):
+    """Let a run end with an exception after some shards."""
+    make = Worker.make_shard
+
+    def make_shard(self, piece, source):
+        if piece.number >= count:
+            raise error
+        return make(self, piece, source)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "make_shard", make_shard)
+        yield
+
+
+def test_a_stopped_run_goes_on(run, corpus, tmp_path):
+    run(corpus, tmp_path / "straight")
+    with stopped_after(2, Interrupted(15, "after 20 of 48 rows")):
+        done = run(corpus, tmp_path / "vectors")
+    assert done.code == 128 + 15
+    assert done.err == "SIGTERM after 20 of 48 rows: state saved, the same command goes on from there\n"
+    assert len(shards(tmp_path / "vectors")) == 2
+    assert "not finished; run the same `cse embed` again" in search_refused(tmp_path / "vectors")
+    first = {shard: shard.stat().st_mtime_ns for shard in shards(tmp_path / "vectors")}
+    done = run(corpus, tmp_path / "vectors")
+    assert done.err.endswith("48 vectors of 8 dimensions in 5 shards, 20 of them from before\n")
+    assert {shard: shard.stat().st_mtime_ns for shard in first} == first
+    assert outputs(tmp_path / "vectors") == outputs(tmp_path / "straight")
+
+
+def search_refused(folder) -> str:
+    with pytest.raises(CseError) as error:
+        open_vectors(str(folder))
+    return str(error.value)
+
+
+def test_a_finished_folder_is_left_alone(run, corpus, tmp_path, monkeypatch):
+    run(corpus, tmp_path / "vectors")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").iterdir() if path.name != ".lock"}
+    monkeypatch.setattr(module, "Worker", None)  # no model is opened
+    assert "48 of them from before" in run(corpus, tmp_path / "vectors").err
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_lost_shard_is_made_again(run, corpus, tmp_path):
+    run(corpus, tmp_path / "vectors")
+    expected = outputs(tmp_path / "vectors")
+    shards(tmp_path / "vectors")[3].unlink()
+    assert "38 of them from before" in run(corpus, tmp_path / "vectors").err
+    assert outputs(tmp_path / "vectors") == expected
+
+
+def test_a_full_disk_leaves_whole_shards(run, corpus, tmp_path):
+    run(corpus, tmp_path / "straight")
+    with full_disk(1000):  # the plan fits, a shard does not
+        done = run(corpus, tmp_path / "vectors")
+    assert "no space left while writing" in done.refused()
+    assert "part-000000.parquet" in done.refused()
+    assert sorted(outputs(tmp_path / "vectors")) == ["plan.json"]
+    run(corpus, tmp_path / "vectors")
+    assert outputs(tmp_path / "vectors") == outputs(tmp_path / "straight")
+
+
+def test_something_else_is_refused_until_again(run, corpus, tmp_path):
+    out = tmp_path / "vectors"
+    run(corpus, out)
+    expected = outputs(out)
+    for options, what in (
+        (["--batch-size", 3], "batch_size was 64, now 3"),
+        (["--raw"], "normalize was True, now False"),
+        (["--keep-text"], "keep_text was False, now True"),
+    ):
+        line = run(corpus, out, *options).refused()
+        assert line == f"{out}: made from something else: {what}; give another --out, or --again to start over"
+    write_txt(corpus, TEXTS[:12])
+    assert "corpus.txt has changed" in run(corpus, out).refused()
+    assert "this machine has" in run(corpus, out, "--again", "--workers", 5000).refused()
+    corpus.write_bytes(b"\xff")
+    assert "corpus.txt:1: byte 0xff is not utf-8" in run(corpus, out, "--again").refused()
+    assert outputs(out) == expected, "what is refused removes nothing"
+    write_txt(corpus, TEXTS[:12])
+    assert run(corpus, out, "--again").err.endswith("12 vectors of 8 dimensions in 2 shards\n")
+    assert len(shards(out)) == 2
+
+
+def test_another_model_is_refused(run, corpus, tmp_path, bundle):  # noqa: F811
+    run(corpus, tmp_path / "vectors")
+    tree = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps(tree | {"max_length": 5}))
+    assert "the model is another" in run(corpus, tmp_path / "vectors").refused()
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_vectors_inside_the_corpus_are_no_part_of_it(run, tmp_path):
+    write_parquet(tmp_path / "texts/a.parquet", {"text": TEXTS})
+    for _ in range(2):
+        done = run(tmp_path / "texts", tmp_path / "texts/vectors")
+        assert "48 vectors of 8 dimensions in 5 shards" in done.err
+
+
+def test_places_that_do_not_do(run, cse, corpus, tmp_path, bundle):  # noqa: F811
+    assert "the corpus lies in the folder to write" in run(corpus, tmp_path).refused()
+    assert "corpus.txt: a file; name a folder" in run(write_txt(tmp_path / "in/a.txt", ["a"]), corpus).refused()
+    assert "no such folder (--model); did you mean" in run(corpus, tmp_path / "x", "--model", f"{bundle}s").refused()
+    assert "no bundle here" in run(corpus, tmp_path / "x", "--model", tmp_path).refused()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/part-000000.parquet").write_bytes(b"mine")
+    assert "shards without plan.json" in run(corpus, tmp_path / "foreign").refused()
+
+
+def test_a_bad_line_is_named_before_anything_is_written(run, tmp_path):
+    rows = [json.dumps({"text": text}) for text in TEXTS]
+    path = write_txt(tmp_path / "a.jsonl", [*rows, "{"])
+    assert "a.jsonl:49: not valid JSON" in run(path, tmp_path / "vectors").refused()
+    assert outputs(tmp_path / "vectors") == {}
+
+
+def test_vectors_that_are_not_finite(run, tmp_path):
+    path = write_txt(tmp_path / "a.txt", [*TEXTS, "a bad mat"])
+    assert "its embedding is not finite (text starts 'a bad mat')" in run(path, tmp_path / "vectors").refused()
+    assert len(shards(tmp_path / "vectors")) == 4
+
+
+def test_two_runs_do_not_write_one_folder(run, corpus, tmp_path):
+    from filelock import FileLock
+
+    (tmp_path / "vectors").mkdir()
+    with FileLock(tmp_path / "vectors/.lock"):
+        assert "another `cse embed` writes here" in run(corpus, tmp_path / "vectors").refused()
+
+
+def test_more_workers_than_cores(run, corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # said before Ray is started
+    line = run(corpus, tmp_path / "vectors", "--workers", 5000).refused()
+    assert line.startswith("--workers 5000: this machine has ")
+
+
+# ---- search -------------------------------------------------------------------------------------------------------
+
+QUERIES = ["the cat sat", "dog", "a mat"]
+
+
+@pytest.fixture
+def vectors(run, corpus, tmp_path):
+    """A folder of vectors that are not of unit length, with text."""
+    run(corpus, tmp_path / "vectors", "--raw", "--keep-text")
+    return tmp_path / "vectors"
+
+
+def by_numpy(vectors, bundle, k):  # noqa: F811
+    """The k largest cosines for each query, over distinct ones to six digits: (ids, cosines)."""
+    _, rows, _ = read_vectors(vectors)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = OnnxEncoder(bundle, provider="cpu").encode(QUERIES, normalize=True) @ unit.T
+    return np.sort(cosines, axis=1)[:, ::-1][:, :k], cosines
+
+
+def found_by(cse, vectors, *options):  # noqa: F811
+    done = cse("search", vectors, *QUERIES, "-k", 5, "--json", "--provider", "cpu", *options)
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["none", "exact", "hnsw"])
+def test_search_finds_what_numpy_finds(cse, vectors, bundle, kind):  # noqa: F811
+    if kind != "none":
+        pytest.importorskip("faiss")
+        assert f"index {kind} of 48 vectors" in cse("index", vectors, "--kind", kind).err
+    best, cosines = by_numpy(vectors, bundle, 5)
+    for number, answer in enumerate(found_by(cse, vectors)):
+        hits = answer["hits"]
+        assert answer["query"] == QUERIES[number]
+        assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
+        np.testing.assert_allclose([hit["cosine"] for hit in hits], best[number], atol=2e-6)
+        for hit in hits:
+            assert hit["text"] == TEXTS[hit["id"]]
+            assert hit["cosine"] == pytest.approx(cosines[number, hit["id"]], abs=2e-6)
+
+
+def test_search_without_an_index_names_the_earlier_of_equals(cse, vectors):  # noqa: F811
+    (answer,) = found_by_one(cse, vectors, TEXTS[46])
+    equal = [n for n, text in enumerate(TEXTS) if sorted(text.split()) == ["cat", "the"]]
+    assert [hit["id"] for hit in answer["hits"]][: len(equal)] == equal
+
+
+def found_by_one(cse, vectors, query):  # noqa: F811
+    return [json.loads(cse("search", vectors, query, "--json").out)]
+
+
+def test_search_for_people(cse, run, corpus, tmp_path):  # noqa: F811
+    run(corpus, tmp_path / "vectors", "--keep-text")
+    done = cse("search", tmp_path / "vectors", "the cat", "-k", 1)
+    assert done.out == "   1   1.0000  46  the cat\n"
+    assert cse("search", tmp_path / "vectors", "the cat", "-k", 500).out.count("\n") == 48
+
+
+def test_an_index_of_other_vectors_is_refused(cse, run, corpus, vectors):  # noqa: F811
+    pytest.importorskip("faiss")
+    cse("index", vectors)
+    facts = json.loads((vectors / "index.json").read_text())
+    (vectors / "index.json").write_text(json.dumps(facts | {"manifest": "0" * 64}))
+    assert "made from other vectors; build it again" in cse("search", vectors, "dog").refused()
+    assert found_by(cse, vectors, "--scan")
+    run(corpus, vectors, "--again")
+    assert not (vectors / "index.json").exists(), "starting over removes the index"
+
+
+def test_a_damaged_index_is_refused(cse, vectors):  # noqa: F811
+    pytest.importorskip("faiss")
+    cse("index", vectors)
+    (vectors / "index.faiss").write_bytes(b"")
+    assert "index.faiss: damaged" in cse("search", vectors, "dog").refused()
+
+
+def test_without_faiss_the_line_says_what_to_install(cse, vectors, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert "pip install 'cse[search]'" in cse("index", vectors).refused()
+    assert cse("search", vectors, "dog").code == 0
+
+
+def test_a_query_needs_the_same_model(cse, vectors, bundle, tmp_path):  # noqa: F811
+    moved = bundle.rename(tmp_path / "moved")
+    assert f"{bundle}: no such folder (--model)" in cse("search", vectors, "dog").refused()
+    assert cse("search", vectors, "dog", "--model", moved).code == 0
+    tree = json.loads((moved / "bundle.json").read_text())
+    (moved / "bundle.json").write_text(json.dumps(tree | {"max_length": 5}))
+    assert "not the model that made" in cse("search", vectors, "dog", "--model", moved).refused()
+
+
+def test_folders_without_vectors(cse, vectors, tmp_path):  # noqa: F811
+    assert "vectros: no vectors here" in cse("search", tmp_path / "vectros", "dog").refused()
+    assert "did you mean" in cse("index", tmp_path / "vectros").refused()
+    shards(vectors)[1].unlink()
+    assert "part-000001.parquet: missing; run `cse embed` again" in cse("search", vectors, "dog").refused()

@@ -1,0 +1,198 @@
+"""The plan covers every row of a corpus once, in order, whatever the files look like."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cse.data.text_files import text_lines
+from cse.errors import CseError
+from cse.scale.corpus import lines
+from cse.scale.corpus.plan import Plan, difference
+from tests.scale.corpora import cut, sentences, write_jsonl, write_parquet, write_txt
+
+# ---- txt ----------------------------------------------------------------------------------------------------------
+
+TEXTS = st.lists(st.text(st.sampled_from("aé\u2028 "), max_size=4), min_size=1, max_size=12)
+ENDS = st.sampled_from(["\n", "\r\n", "\r"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    TEXTS, st.lists(ENDS, min_size=12, max_size=12), st.booleans(), st.booleans(), st.integers(1, 5), st.integers(1, 7)
+)
+def test_every_line_once_whatever_ends_it(tmp_path_factory, texts, ends, last_end, mark, rows, block):
+    path = tmp_path_factory.mktemp("corpus") / "lines.txt"
+    content = "".join(text + end for text, end in zip(texts, ends, strict=False))
+    content = content if last_end else content.rstrip("\r\n") + "x"
+    path.write_bytes(("\ufeff" if mark else "").encode() + content.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_BLOCK", block)  # so that every end of line meets an end of block
+        plan, pieces = cut(path, shard_rows=rows)
+    expected = list(text_lines(path))
+    assert [text for _, texts in pieces for text in texts] == expected
+    assert [row for ids, _ in pieces for row in ids] == list(range(len(expected)))
+    assert all(len(ids) == rows for ids, _ in pieces[:-1])
+    assert plan.rows == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"\n\na\n\n", ["", "", "a", ""]),
+        (b"\xef\xbb\xbfa\n", ["a"]),
+        (b"\n", [""]),
+    ],
+)
+def test_lines(tmp_path, content, expected):
+    (tmp_path / "a.txt").write_bytes(content)
+    _, pieces = cut(tmp_path / "a.txt", shard_rows=2)
+    assert [text for _, texts in pieces for text in texts] == expected
+
+
+def test_pieces_know_their_bytes_and_lines(tmp_path):
+    plan, _ = cut(write_txt(tmp_path / "a.txt", ["aa", "b", "", "dddd", "e"]), shard_rows=2)
+    assert [
+        (piece.shard, piece.start, piece.end, piece.rows, piece.line, piece.first_row) for piece in plan.pieces()
+    ] == [
+        ("part-000000.parquet", 0, 5, 2, 1, 0),
+        ("part-000001.parquet", 5, 11, 2, 3, 2),
+        ("part-000002.parquet", 11, 13, 1, 5, 4),
+    ]
+    assert Plan.from_json(plan.to_json(), "plan.json") == plan
+
+
+# ---- jsonl and parquet --------------------------------------------------------------------------------------------
+
+
+def test_jsonl_with_blank_lines_and_ids(tmp_path):
+    rows = [json.dumps({"key": f"k{n}", "body": f"text {n}", "more": [n]}) for n in range(7)]
+    path = write_txt(tmp_path / "a.jsonl", [*rows[:2], "", *rows[2:5], "   ", "", *rows[5:]])
+    _, pieces = cut(path, shard_rows=3, text_column="body", id_column="key")
+    assert [len(ids) for ids, _ in pieces] == [3, 3, 1]
+    assert [key for ids, _ in pieces for key in ids] == [f"k{n}" for n in range(7)]
+    assert [text for _, texts in pieces for text in texts] == [f"text {n}" for n in range(7)]
+
+
+@pytest.mark.parametrize("rows_per_group", [1, 4, 7, 100])
+@pytest.mark.parametrize("shard_rows", [1, 3, 10, 100])
+def test_parquet_with_any_row_groups(tmp_path, rows_per_group, shard_rows):
+    texts = sentences(23)
+    path = write_parquet(tmp_path / "a.parquet", {"text": texts, "n": list(range(100, 123))}, rows_per_group)
+    plan, pieces = cut(path, shard_rows=shard_rows, id_column="n")
+    assert [text for _, part in pieces for text in part] == texts
+    assert [row for ids, _ in pieces for row in ids] == list(range(100, 123))
+    assert plan.rows == 23
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_parquet_text_of_any_kind(tmp_path, kind):
+    path = write_parquet(tmp_path / "a.parquet", {"text": pa.array(["a", "b"]).cast(kind)})
+    assert cut(path)[1] == [([0, 1], ["a", "b"])]
+
+
+# ---- which files --------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_numbered_through_the_files_of_a_folder(tmp_path):
+    for name, texts in (("b.txt", ["3"]), ("a.txt", ["0", "1", "2"]), ("sub/a.txt", ["4", "5"]), ("c.txt", [])):
+        write_txt(tmp_path / name, texts)
+    for name in ("README.txt", ".hidden.txt", "_temporary/x.txt", "notes.md"):
+        write_txt(tmp_path / name, ["no row"])
+    _, pieces = cut(tmp_path, shard_rows=2)
+    assert pieces == [([0, 1], ["0", "1"]), ([2], ["2"]), ([3], ["3"]), ([4, 5], ["4", "5"])]
+
+
+def test_a_glob_and_a_url(tmp_path):
+    write_txt(tmp_path / "x1.txt", ["one"])
+    write_txt(tmp_path / "x2.txt", ["two"])
+    write_txt(tmp_path / "y.txt", ["three"])
+    assert cut(f"{tmp_path}/x*.txt")[1] == [([0], ["one"]), ([1], ["two"])]
+    assert cut(f"file://{tmp_path}/y.txt")[1] == [([0], ["three"])]
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+def refused(corpus, **changes) -> str:
+    with pytest.raises(CseError) as error:
+        cut(corpus, **changes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.txt", b"a\nb\n\xff\n", "a.txt:3: byte 0xff is not utf-8"),
+        ("a.txt", b"a\r\rb\r\n" + "ä".encode("latin-1"), "a.txt:4: byte 0xe4 is not utf-8"),
+        ("a.txt", b"", "a.txt: no rows to embed"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl:2: not valid JSON"),
+        ("a.jsonl", b'{"text": "a"}\n\n["a"]\n', "a.jsonl:3: expected a JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n{"txt": "a"}', "a.jsonl:2: no column 'text' (--text-column); did you mean 'txt'?"),
+        ("a.jsonl", b'{"text": null}\n', "a.jsonl:1: column 'text' should hold text, found null"),
+        ("a.jsonl", b'{"text": 3}\n', "a.jsonl:1: column 'text' should hold text, found int '3'"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl:1: half of a surrogate pair"),
+        ("a.parquet", b"text", "a.parquet: not a parquet file"),
+        ("a.csv", b"text\na\n", "no .txt, .jsonl, .ndjson, .parquet file here (only a.csv)"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n'), "a.jsonl.gz: compressed; unpack it"),
+    ],
+)
+def test_a_file_that_does_not_do(tmp_path, name, content, expected):
+    (tmp_path / name).write_bytes(content)
+    assert expected in refused(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "expected"),
+    [
+        ({"texts": ["a"]}, {}, "no column 'text' (--text-column); did you mean 'texts'?; the columns are texts"),
+        ({"text": [1]}, {}, "column 'text' holds int64, no text"),
+        ({"text": ["a", None, "b"]}, {}, "1 nulls in column 'text', in rows 1 to 3"),
+        ({"text": ["a"], "key": [0.5]}, {"id_column": "key"}, "id column 'key' holds double"),
+        ({"text": ["a"]}, {"id_column": "txet"}, "no column 'txet' (--id-column); did you mean 'text'?"),
+    ],
+)
+def test_a_parquet_file_that_does_not_do(tmp_path, columns, changes, expected):
+    assert expected in refused(write_parquet(tmp_path / "a.parquet", columns), **changes)
+
+
+def test_a_null_that_no_statistics_count(tmp_path):
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": ["a", "b", None]}), tmp_path / "a.parquet", write_statistics=False)
+    assert "a.parquet:3: column 'text' should hold text, found null" in refused(tmp_path / "a.parquet", shard_rows=2)
+
+
+@pytest.mark.parametrize("values", [["a", 1], [1, "a"], [1, None], [1, True], [1, 2**63]])
+def test_ids_of_jsonl_have_one_type(tmp_path, values):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "key": value} for value in values])
+    assert "a.jsonl:2: id column 'key'" in refused(path, id_column="key")
+
+
+def test_folders_that_do_not_do(tmp_path):
+    assert "nothing: no such file or folder" in refused(tmp_path / "nothing")
+    write_txt(tmp_path / "corpus/a.txt", ["a"])
+    assert refused(tmp_path / "corpsu").endswith("no such file or folder; did you mean 'corpus'?")
+    write_jsonl(tmp_path / "corpus/a.jsonl", [{"text": "a"}])
+    assert "several formats (jsonl, txt)" in refused(tmp_path / "corpus")
+    assert "no file matches" in refused(f"{tmp_path}/*.txt")
+    assert "cannot be opened" in refused("nosuch://bucket/a.txt")
+
+
+def test_what_differs_is_named():
+    old = {"model": {"files": 1}, "files": [["a.txt", 3, "1"], ["b.txt", 3, "1"]], "batch_size": 64}
+    assert difference(old, dict(old)) is None
+    assert difference(old, old | {"batch_size": 32}) == "batch_size was 64, now 32"
+    assert difference(old, old | {"model": {}}) == "the model is another"
+    assert difference(old, old | {"files": [["a.txt", 3, "1"], ["b.txt", 4, "1"]]}) == "b.txt has changed"
+    assert difference(old, old | {"files": old["files"][:1]}) == "b.txt is gone"
+    assert difference(old, old | {"files": [*old["files"], ["c.txt", 0, ""]]}) == "c.txt is new"
