@@ -29,7 +29,7 @@ from cse.settings.ablations import Cell, Grid, ablation_names, load_ablation
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
-from flows.repository import experiment, git, json_at, paths_left_behind
+from flows.repository import experiment, git, json_at, paths_left_behind, project_folder
 
 _ALWAYS = {"evaluation.compare_backbone": False}  # the same for every cell
 
@@ -72,7 +72,7 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
     grid = load_ablation(name)
     base = parse_overrides(overrides)
     settings = load_settings(PARAMS_FILE, base)
-    root = _root()
+    root = project_folder("cse ablate")
     base |= paths_left_behind(settings, root)
     cells = grid.grid(settings, None if values is None else _numbers(values, "--values"))
     wanted = _numbers(seeds, "--seeds")
@@ -251,13 +251,6 @@ def _raw_params(root: Path) -> dict[str, Any]:
 
 def _log(run: Run, root: Path) -> Path:
     return root / SCRATCH / "ablate" / f"{run.name}.log"
-
-
-def _root() -> Path:
-    here = Path.cwd()
-    if not (here / "dvc.yaml").is_file() or not (here / ".dvc").is_dir():
-        raise CseError(f"{here}: no dvc.yaml and .dvc here; run `cse ablate` in the project's folder")
-    return here
 
 
 def _say(line: str) -> None:

@@ -24,11 +24,14 @@ def flow_command() -> None:
 @flow_command.command(
     "train",
     epilog="\b\nExamples:\n  cse flow train\n  cse flow train --preset promcse-eh-minilm -s train.epochs=3 --push\n"
-    "  cse flow train --sweep train.learning_rate=[0.01,0.03] --sweep prompt.length=[8,16]",
+    "  cse flow train --sweep train.learning_rate=[0.01,0.03] --sweep prompt.length=8..16",
 )
 @click.option("--preset", metavar="NAME", help="A system of the literature (`cse preset list`) for this run.")
 @set_option
-@click.option("--sweep", multiple=True, metavar="KEY=[V,...]", help="Values to try; the best on dev goes on.")
+@click.option(
+    "--sweep", multiple=True, metavar="SPACE|KEY=VALUES",
+    help="Search first; the best on dev goes on. A ready space (`cse tune --help`), or KEY=[V,...] and KEY=LOW..HIGH.",
+)  # fmt: skip
 @click.option("--clone", is_flag=True, help="Work in a throwaway clone even without changed settings.")
 @click.option("--pull", is_flag=True, help="Fetch data and results from the DVC remote first.")
 @click.option("--push", is_flag=True, help="Send the results to the DVC remote.")
@@ -52,15 +55,11 @@ def train(
     from flows.server import run_here
     from flows.train_cse import train_cse
 
-    grid = parse_overrides(sweep)
-    for key, values in grid.items():
-        if not isinstance(values, list):
-            raise CseError(f"--sweep {key}: give a list of values, for instance {key}=[{values}]")
     run_here(
         train_cse,
         preset=preset,
         overrides=parse_overrides(overrides),
-        sweep=grid or None,
+        sweep=_space(sweep),
         workspace="clone" if clone else "auto",
         pull=pull,
         push=push,
@@ -102,6 +101,17 @@ def deploy() -> None:
     click.echo(f"$ {shlex.join(command)}", err=True)
     check_server()
     sys.exit(subprocess.call([sys.executable, "-m", *command]))
+
+
+def _space(given: Sequence[str]) -> str | dict[str, Any] | None:
+    """Return the parameter of the flow: the name of a ready space, or values by key."""
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    space = parse_overrides(given)
+    for key, values in space.items():
+        if not isinstance(values, list | str):
+            raise CseError(f"--sweep {key}: give a list of values, for instance {key}=[{values}], or a range")
+    return space or None
 
 
 def _check_parameters(flow_name: str, options: Sequence[str]) -> None:

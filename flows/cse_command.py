@@ -8,14 +8,15 @@ from prefect import get_run_logger, task
 from prefect.client.schemas import State
 from prefect.states import Completed, Failed
 
-from flows.processes import CommandError, run_cse
+from flows.processes import CommandError, explain, run_module
 from flows.repository import find_root
-from flows.stages import OPTIONS, explain, failed, message_of
+from flows.stages import OPTIONS, failed, message_of
+from flows.workspace import Workspace
 
 
 @task(task_run_name="{name}", **OPTIONS)
-def run_command(name: str, arguments: list[str]) -> State[Any]:
-    """Run ``cse ARGUMENTS`` in the project's folder.
+def run_command(name: str, arguments: list[str], module: str = "cse.cli", place: Workspace | None = None) -> State[Any]:
+    """Run ``cse ARGUMENTS``, or another module of the project, in the project's folder or in a workspace.
 
     Returns:
         Completed with the command's last line; Failed where another attempt would fail too.
@@ -32,7 +33,9 @@ def run_command(name: str, arguments: list[str]) -> State[Any]:
         log.info("%s", line)
 
     try:
-        run_cse(arguments, find_root(), read)
+        run_module(
+            module, arguments, place.folder if place else find_root(), read, place.environment if place else None
+        )
     except CommandError as error:
         return failed(*explain(name, error.code, error.last_lines))
     return Completed(message=last)

@@ -11,7 +11,7 @@ import os
 from flows.embed_cse import embed_cse
 from flows.evaluate_cse import evaluate_cse
 from flows.export_cse import export_cse
-from flows.repository import find_root, git
+from flows.repository import find_root, git, has_origin
 from flows.train_cse import train_cse
 from flows.watch_data import watch_data
 
@@ -30,10 +30,9 @@ def source() -> dict[str, str | None]:
         None where none is checked out (workers then clone the default branch).
     """
     root = find_root()
-    remotes = git(root, "remote").splitlines()
     return {
         "folder": str(root),
-        "repository": git(root, "remote", "get-url", "origin") if "origin" in remotes else root.as_uri(),
+        "repository": git(root, "remote", "get-url", "origin") if has_origin(root) else root.as_uri(),
         "branch": git(root, "branch", "--show-current") or None,
     }
 

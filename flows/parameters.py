@@ -19,6 +19,7 @@ from cse.settings.document import yaml_value
 from cse.settings.edit import write_values
 from cse.settings.load import PARAMS_FILE, walk_keys
 from cse.settings.presets import apply_preset, load_preset, preset_names
+from cse.settings.spaces import parse_dimension, space_names
 from cse.settings.tree import DataSettings
 
 
@@ -34,12 +35,34 @@ def _known_keys(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _known_grid(values: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    _known_keys(values)
-    for key, choices in values.items():
-        if not choices:
-            raise CseError(f"{key}: give at least one value to try")
-    return values
+def _known_space(wanted: str | dict[str, Any]) -> str | dict[str, Any]:
+    if isinstance(wanted, str):
+        if wanted not in space_names():
+            raise CseError(f"{wanted}: no such search space{nearest(wanted, space_names())}")
+        return wanted
+    if not wanted:
+        raise CseError("the search space is empty; give values by key, or the name of a ready space")
+    for entry in sweep_options(wanted)["tune.over"]:
+        parse_dimension(entry)
+    return wanted
+
+
+def sweep_options(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of group ``tune`` that ask for a space by name or by values."""
+    if isinstance(wanted, str):
+        return {"tune.space": wanted, "tune.over": []}
+    over = [f"{key}={value if isinstance(value, str) else yaml_value(value)}" for key, value in wanted.items()]
+    return {"tune.over": over}
+
+
+def _schema_of_space() -> dict[str, Any]:
+    """Return the schema of a ready space's name, or of lists of values and ranges by dotted key."""
+    grid = _schema_of_keys("Grid", many=True)
+    interval = {"type": "string", "pattern": r"^\S+[.][.]\S+( log)?$"}
+    grid["patternProperties"] = {
+        key: {"anyOf": [values, interval]} for key, values in grid["patternProperties"].items()
+    }
+    return {"title": "Sweep", "anyOf": [{"type": "string", "enum": space_names()}, grid]}
 
 
 def _schema_of_keys(title: str, many: bool) -> dict[str, Any]:
@@ -58,7 +81,7 @@ Preset = Annotated[
 Overrides = Annotated[
     dict[str, Any], AfterValidator(_known_keys), WithJsonSchema(_schema_of_keys("Settings", many=False))
 ]
-Sweep = Annotated[dict[str, list[Any]], AfterValidator(_known_grid), WithJsonSchema(_schema_of_keys("Grid", many=True))]
+Sweep = Annotated[str | dict[str, Any], AfterValidator(_known_space), WithJsonSchema(_schema_of_space())]
 
 
 def changes_of(data: DataSettings | None, overrides: Mapping[str, Any]) -> dict[str, Any]:

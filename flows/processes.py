@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections import deque
@@ -12,8 +13,12 @@ from pathlib import Path
 
 import psutil  # comes with DVC
 
+from cse.stages.common import MISTAKE, TRY_LATER
+from flows.repository import last_line_with
+
 GRACE_SECONDS = 30.0  # for a stage to save its state after SIGTERM
 LAST_LINES = 15
+_SIGNALS = {-9: "SIGKILL", 137: "SIGKILL", -15: "SIGTERM", 143: "SIGTERM"}
 
 
 class CommandError(RuntimeError):
@@ -50,9 +55,15 @@ def run_dvc(
     _run("dvc", ["-m", "dvc", "--wait-for-lock", *arguments], root, each_line, environment)
 
 
-def run_cse(arguments: Sequence[str], root: Path, each_line: Callable[[str], object]) -> None:
-    """Run a command of ``cse`` as ``run_dvc`` runs DVC."""
-    _run("cse", ["-m", "cse.cli", *arguments], root, each_line, None)
+def run_module(
+    module: str,
+    arguments: Sequence[str],
+    root: Path,
+    each_line: Callable[[str], object],
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a module of the project, ``cse.cli`` for instance, as ``run_dvc`` runs DVC."""
+    _run("cse", ["-m", module, *arguments], root, each_line, environment)
 
 
 def _run(
@@ -108,3 +119,40 @@ def end(pid: int) -> None:
     for member in psutil.wait_procs(family, timeout=GRACE_SECONDS)[1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
+
+
+def explain(stage: str, code: int, lines: Sequence[str]) -> tuple[str, bool]:
+    """Say why a stage failed and what to do, and whether the same command may succeed later.
+
+    Args:
+        stage: its name.
+        code: exit code of DVC.
+        lines: the last that DVC and the stage wrote.
+    """
+    text = "\n".join(lines)
+    exited = re.search(r"exited with (-?\d+)", text)
+    stage_code = int(exited[1]) if exited else code
+    reason = last_line_with((line for line in lines if line.startswith("error: ")), "error: ")
+    if reason and stage_code in (MISTAKE, TRY_LATER):
+        return f"{stage}: {reason.removeprefix('error: ')}", stage_code == TRY_LATER
+    if stage_code in _SIGNALS:
+        return (
+            f"{stage}: was ended from outside ({_SIGNALS[stage_code]}; without anybody's doing, mostly for want of "
+            "memory: lower train.batch_size or train.max_length). Run it again: a training goes on from its last "
+            "saved state",
+            True,
+        )
+    if "is busy, it is being blocked by" in text:
+        blocker = last_line_with(lines, "(PID ") or ""
+        return f"{stage}: another DVC works on its files: {blocker.strip()}; wait until it is over, or end it", True
+    if "No space left on device" in text:
+        return f"{stage}: no space left on the disk; free some (`dvc gc --workspace` helps) and run again", False
+    dvc_says = last_line_with((line for line in lines if line.startswith("ERROR: ")), "ERROR: ")
+    if exited is None and dvc_says:
+        return f"{stage}: DVC says: {dvc_says.removeprefix('ERROR: ')}", False
+    tail = "\n".join(lines)
+    return (
+        f"{stage}: stopped by an error that it does not explain (exit code {stage_code}); `dvc repro {stage}` in the "
+        f"project's folder shows all of it. Its last lines:\n{tail}",
+        False,
+    )

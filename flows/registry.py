@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cse.errors import CseError, nearest
 from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED
-from flows.repository import git, json_at
+from flows.repository import author, git, has_origin, json_at
 
 if TYPE_CHECKING:
     from cse.stages.gate import Verdict
@@ -117,7 +117,7 @@ def register(root: Path, name: str, revision: str, message: str = "") -> Model:
     if same is not None:
         return same
     step: dict[str, Any] = {"bump_minor": True} if known else {"version": _FIRST}
-    _gto(lambda: gto.api.register(str(root), name, revision, message=message or None, **_author(root), **step))
+    _gto(lambda: gto.api.register(str(root), name, revision, message=message or None, **author(root), **step))
     return next(model for model in models(root, name) if model.revision == revision)
 
 
@@ -128,7 +128,7 @@ def assign(root: Path, model: Model, stage: str) -> str:
     if stage not in model.stages:
         _gto(
             lambda: gto.api.assign(
-                str(root), model.name, stage=stage, version=model.version, force=True, **_author(root)
+                str(root), model.name, stage=stage, version=model.version, force=True, **author(root)
             )
         )
     tags = git(root, "tag", "--list", f"{model.name}#{stage}#*").splitlines()
@@ -194,7 +194,7 @@ def push_tags(root: Path, *tags: str) -> None:
 
 def fetch_tags(root: Path) -> None:
     """Bring the versions that others registered, so that the next number is free; without ``origin`` do nothing."""
-    if "origin" in git(root, "remote").splitlines():
+    if has_origin(root):
         git(root, "fetch", "--quiet", "--tags", "origin")
 
 
@@ -205,13 +205,6 @@ def _gto(work: Any) -> None:
         work()
     except GTOException as error:
         raise CseError(f"registry: {' '.join(str(error).split())}") from None
-
-
-def _author(root: Path) -> dict[str, Any]:
-    try:
-        return {"author": git(root, "config", "user.name"), "author_email": git(root, "config", "user.email")}
-    except CseError:
-        return {"author": "cse", "author_email": "cse@localhost"}
 
 
 def _promotion(tag: str) -> int:

@@ -62,6 +62,31 @@ def find_root(start: Path | None = None) -> Path:
     return root
 
 
+def project_folder(command: str) -> Path:
+    """Return the working folder, for a command that reads ``params.yaml`` there.
+
+    Raises:
+        CseError: it is not the project's folder.
+    """
+    here = Path.cwd()
+    if not (here / "dvc.yaml").is_file() or not (here / ".dvc").is_dir():
+        raise CseError(f"{here}: no dvc.yaml and .dvc here; run `{command}` in the project's folder")
+    return find_root()
+
+
+def author(root: Path) -> dict[str, str]:
+    """Return name and address of who commits; a worker's machine often has none."""
+    try:
+        return {"author": git(root, "config", "user.name"), "author_email": git(root, "config", "user.email")}
+    except CseError:
+        return {"author": "cse", "author_email": "cse@localhost"}
+
+
+def has_origin(root: Path) -> bool:
+    """Say whether git knows a remote called origin."""
+    return "origin" in git(root, "remote").splitlines()
+
+
 def check_no_conflict(root: Path) -> None:
     """Refuse files that still hold both sides of a merge.
 

@@ -7,7 +7,6 @@ DVC is the cache, so Prefect's own is off. A stage ends in one of three states, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from prefect import Task, get_run_logger, task
@@ -17,15 +16,12 @@ from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
 from cse.errors import CseError
-from cse.stages.common import MISTAKE, TRY_LATER
 from flows.artifacts import Progress
-from flows.processes import CommandError, run_dvc
-from flows.repository import last_line_with
+from flows.processes import CommandError, explain, run_dvc
 from flows.workspace import Workspace
 
 SKIPPED, RESTORED, EXECUTED = "Skipped", "Restored", "Executed"
 RETRY_SECONDS: list[float] = [10, 60]  # before the second and the third attempt
-_SIGNALS = {-9: "SIGKILL", 137: "SIGKILL", -15: "SIGTERM", 143: "SIGTERM"}
 # what DVC tells a person at a terminal to do next
 _HINTS = re.compile(
     r"(To track the changes with git|To enable auto staging|Use `dvc push` to send|\s*git add |\s*dvc config core\.)"
@@ -105,43 +101,6 @@ def outcome_in(line: str, stage: str) -> str | None:
     if line.startswith((f"Stage '{stage}' is cached - skipping run", "Pulling data for stage")):
         return RESTORED
     return EXECUTED if line.startswith(f"Running stage '{stage}'") else None
-
-
-def explain(stage: str, code: int, lines: Sequence[str]) -> tuple[str, bool]:
-    """Say why a stage failed and what to do, and whether the same command may succeed later.
-
-    Args:
-        stage: its name.
-        code: exit code of DVC.
-        lines: the last that DVC and the stage wrote.
-    """
-    text = "\n".join(lines)
-    exited = re.search(r"exited with (-?\d+)", text)
-    stage_code = int(exited[1]) if exited else code
-    reason = last_line_with((line for line in lines if line.startswith("error: ")), "error: ")
-    if reason and stage_code in (MISTAKE, TRY_LATER):
-        return f"{stage}: {reason.removeprefix('error: ')}", stage_code == TRY_LATER
-    if stage_code in _SIGNALS:
-        return (
-            f"{stage}: was ended from outside ({_SIGNALS[stage_code]}; without anybody's doing, mostly for want of "
-            "memory: lower train.batch_size or train.max_length). Run it again: a training goes on from its last "
-            "saved state",
-            True,
-        )
-    if "is busy, it is being blocked by" in text:
-        blocker = last_line_with(lines, "(PID ") or ""
-        return f"{stage}: another DVC works on its files: {blocker.strip()}; wait until it is over, or end it", True
-    if "No space left on device" in text:
-        return f"{stage}: no space left on the disk; free some (`dvc gc --workspace` helps) and run again", False
-    dvc_says = last_line_with((line for line in lines if line.startswith("ERROR: ")), "ERROR: ")
-    if exited is None and dvc_says:
-        return f"{stage}: DVC says: {dvc_says.removeprefix('ERROR: ')}", False
-    tail = "\n".join(lines)
-    return (
-        f"{stage}: stopped by an error that it does not explain (exit code {stage_code}); `dvc repro {stage}` in the "
-        f"project's folder shows all of it. Its last lines:\n{tail}",
-        False,
-    )
 
 
 @task(task_run_name="pull", **OPTIONS)

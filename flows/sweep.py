@@ -1,51 +1,139 @@
-"""A grid of settings before the pipeline: every combination is trained, the best dev score wins.
+"""A sweep around the pipeline: Ray Tune searches, DVC remembers what it found.
 
-The winner's training is in DVC's cache, so that the pipeline restores it instead of training again.
+Trials work outside the repository. The driver alone hands their results to DVC, one after another, in a throwaway
+clone: as the outputs of stage ``train``, so that the pipeline restores the best of them instead of training again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import product
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from prefect import get_run_logger
-
 from cse.errors import CseError
-from cse.settings import PARAMS_FILE
-from flows.artifacts import read_scores
+from cse.settings import PARAMS_FILE, Settings, load_settings
+from cse.settings.spaces import build_space
+from cse.stages.common import CHECKPOINT, METRICS, PLOTS
+from cse.tune.outcome import Sweep, TrialRecord
 from flows.parameters import write_settings
-from flows.repository import stages_in_order
-from flows.workspace import Workspace
+from flows.repository import experiment, stages_in_order
+from flows.workspace import Workspace, bring_over, identity, left_to_git
 
-_OBJECTIVE = "train"  # the stage that leaves the dev score
+STAGE = "train"  # what a trial is
 
 
-def run_sweep(place: Workspace, grid: Mapping[str, list[Any]], run: Callable[[str], None]) -> dict[str, Any]:
-    """Train every combination of values and return the one with the best dev score.
+def stages_before(place: Workspace) -> list[str]:
+    """Return the stages that a sweep needs the results of, in order."""
+    stages = stages_in_order(place.folder)
+    return stages[: stages.index(STAGE)]
+
+
+def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], object]) -> list[str]:
+    """Save each finished trial as a DVC experiment of the tree that the clone was made from, and return their names.
+
+    The clone is left with the results of the best one.
 
     Args:
-        place: a clone, whose settings file is changed from trial to trial.
-        grid: values by dotted key.
-        run: brings a stage up to date.
+        place: a clone with the results of the stages before, and the settings around the search.
+        sweep: what was found.
+        name: what the experiments' names start with.
+        say: called with a line for each.
 
     Raises:
-        CseError: no trial has a dev score.
+        CseError: DVC refused.
     """
-    log = get_run_logger()
-    before = stages_in_order(place.folder)
-    stages = before[: before.index(_OBJECTIVE) + 1]
-    scores: list[tuple[float, dict[str, Any]]] = []
-    for values in product(*grid.values()):
-        trial = dict(zip(grid, values, strict=True))
-        write_settings(place.folder / PARAMS_FILE, None, trial)
-        for stage in stages:
-            run(stage)
-        score = read_scores(place.folder).get("dev")
-        label = ", ".join(f"{key} {value}" for key, value in trial.items())
-        log.info("sweep: %s: dev %s", label, "-" if score is None else f"{score:.2f}")
-        if score is not None:
-            scores.append((score, trial))
-    if not scores:
-        raise CseError("sweep: no trial has a dev score to choose by; give dev pairs (data.dev_path)")
-    return max(scores, key=lambda found: found[0])[1]
+    finished = [trial for trial in sweep.trials if trial.state == "finished"]
+    names = []
+    for trial in sorted(finished, key=lambda trial: trial is sweep.best):  # the best one last: it stays in the clone
+        called = f"{name}-{trial.number:02d}"
+        take_trial(place, trial)
+        if experiment(called, place.source) is None:
+            _save(place, called)
+            say(f"experiment {called}: {trial.label}, dev {trial.score:.2f}")
+        names.append(called)
+    return sorted(names)
+
+
+def take_trial(place: Workspace, trial: TrialRecord) -> None:
+    """Make a trial the result of stage ``train`` in a clone: its settings, its outputs, and DVC's note of both."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    folder = Path(trial.folder)
+    write_settings(place.folder / PARAMS_FILE, None, trial.values)
+    _forget_later_stages(place)
+    for name, out in (("checkpoint", CHECKPOINT), ("plots", PLOTS / "train"), ("train.json", METRICS / "train.json")):
+        target = place.folder / out
+        shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (folder / name).is_dir() else shutil.copyfile)(folder / name, target)
+    try:
+        with Repo(str(place.folder)) as repo:
+            repo.commit(STAGE, force=True)
+    except DvcException as error:
+        raise CseError(f"trial {trial.number}: DVC did not take its results: {' '.join(str(error).split())}") from None
+
+
+def sweep_settings(params: Path, wanted: Mapping[str, Any]) -> Settings:
+    """Return the settings of a sweep, its space checked.
+
+    Args:
+        params: settings file.
+        wanted: values of group ``tune``, by dotted key, over those of the file.
+
+    Raises:
+        CseError: settings or a space that cannot be.
+    """
+    settings = load_settings(params, wanted)
+    build_space(settings)
+    return settings
+
+
+def _forget_later_stages(place: Workspace) -> None:
+    """Remove what later stages measured of another model: an experiment may not show it as the trial's."""
+    from dvc.repo import Repo
+
+    stages = stages_in_order(place.folder)
+    later = set(stages[stages.index(STAGE) + 1 :])
+    with Repo(str(place.folder)) as repo:
+        for stage in repo.index.stages:
+            for out in stage.outs if getattr(stage, "name", None) in later else ():
+                if not out.use_cache:
+                    Path(out.fs_path).unlink(missing_ok=True)
+
+
+def _save(place: Workspace, name: str) -> None:
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    untracked = left_to_git(place.folder)
+    try:
+        with _variables(identity(place.source)), _inside(place.folder), Repo(str(place.folder)) as repo:
+            repo.experiments.save(name=name, force=True, include_untracked=untracked)
+    except DvcException as error:
+        raise CseError(f"experiment {name}: {' '.join(str(error).split())}") from None
+    bring_over(place, name)
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)

@@ -26,21 +26,33 @@ from prefect.states import Completed, Failed
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.tree import DataSettings
-from cse.stages.common import run_safely
+from cse.stages.common import SCRATCH, run_safely
+from cse.tune.outcome import FOLDER_LINE, read_sweep
 from flows.artifacts import Summary, publish, read_scores
-from flows.parameters import Overrides, Preset, Sweep, changes_of, settings_with, write_settings
+from flows.cse_command import run_command
+from flows.parameters import (
+    Overrides,
+    Preset,
+    Sweep,
+    as_options,
+    changes_of,
+    settings_with,
+    sweep_options,
+    write_settings,
+)
 from flows.registry import assign, fetch_tags, judge_model, push_tags, register
 from flows.repository import (
     check_no_conflict,
     experiment_ref,
     find_root,
     git,
+    has_origin,
     paths_left_behind,
     stages_in_order,
     uncommitted,
 )
 from flows.stages import pull_data, push_data, raise_for, run_stage
-from flows.sweep import run_sweep
+from flows.sweep import keep_trials, stages_before, sweep_settings
 from flows.workspace import Workspace, in_place, keep_as_experiment, snapshot, throwaway_clone
 
 MOST_ATTEMPTS = 5  # of one flow run: a worker that is lost each time is no accident
@@ -64,8 +76,9 @@ def train_cse(
         preset: a system of the literature (`cse preset list`) in the place of the system in params.yaml.
         overrides: settings of this run alone, by dotted key: `{"train.learning_rate": 0.02, "prompt.length": 16}`.
         data: another source of text; keys that are left out stay as in params.yaml.
-        sweep: values to try, by dotted key: `{"train.learning_rate": [0.01, 0.03]}`. Every combination is trained, the
-            one with the best dev score goes on.
+        sweep: a search with Ray Tune before the rest: a ready space (`default`, `promcse`, `dcpcse`, `d2cse`), or
+            lists and ranges by dotted key: `{"train.learning_rate": "2e-3..5e-2 log", "prompt.length": [8, 16]}`. The
+            setting with the best dev score goes on.
         workspace: `auto` works in the project's folder where no setting is changed, else in a throwaway clone whose
             result is a DVC experiment; `clone` always takes a clone.
         pull: fetch data and earlier results from the DVC remote first.
@@ -103,7 +116,7 @@ def _work(
     summary: Summary,
     preset: str | None,
     changes: dict[str, Any],
-    sweep: Mapping[str, list[Any]] | None,
+    sweep: str | Mapping[str, Any] | None,
     pull: bool,
     push: bool,
     promote: str,
@@ -113,8 +126,7 @@ def _work(
     if pull:
         raise_for(pull_data(place, return_state=True))
     if sweep:
-        best = run_sweep(place, sweep, lambda stage: _run(place, stage, summary, pull))
-        summary.facts["Best setting of the sweep"] = ", ".join(f"`{key}` {value}" for key, value in best.items())
+        best = _search(place, summary, sweep, pull)
         settings = _settle(place, summary, preset, changes | best)
     for stage in stages_in_order(place.folder):
         _run(place, stage, summary, pull)
@@ -134,6 +146,27 @@ def _work(
     if promote != "no":
         said.append(_register(place, summary, revision, settings, promote == "promote", push))
     return "; ".join(said) or "up to date"
+
+
+def _search(place: Workspace, summary: Summary, sweep: str | Mapping[str, Any], pull: bool) -> dict[str, Any]:
+    """Run a sweep, keep its trials, and return the values of the best; the clone holds its training."""
+    wanted = sweep_options(sweep)
+    sweep_settings(place.folder / PARAMS_FILE, wanted)
+    for stage in stages_before(place):
+        _run(place, stage, summary, pull)
+    started = time.monotonic()
+    arguments = [*as_options(wanted), "--scratch", str((place.source / SCRATCH).resolve())]
+    state = run_command.with_options(name="sweep")("sweep", arguments, "cse.cli.sweep", place, return_state=True)
+    summary.stages.append(("sweep", state.name or "?", time.monotonic() - started))
+    raise_for(state)
+    found = read_sweep(Path((state.message or "").removeprefix(FOLDER_LINE)))
+    assert found is not None  # noqa: S101 - the command wrote it
+    names = keep_trials(place, found, summary.flow_run, get_run_logger().info)
+    best = found.best
+    summary.facts["Sweep"] = f"{len(found.trials)} trials in space {found.space}; best dev {best.score:.2f}"
+    summary.facts["Best setting of the sweep"] = ", ".join(f"`{key}` {value}" for key, value in best.values.items())
+    summary.facts["Trials as DVC experiments"] = ", ".join(f"`{name}`" for name in names)
+    return best.values
 
 
 def _settle(place: Workspace, summary: Summary, preset: str | None, changes: dict[str, Any]) -> Settings:
@@ -192,14 +225,14 @@ def _facts(place: Workspace) -> dict[str, str]:
 def _commit_link(root: Path) -> str:
     """Return the commit, with its address where git's origin has pages."""
     revision = git(root, "rev-parse", "HEAD")
-    origin = git(root, "remote", "get-url", "origin") if "origin" in git(root, "remote").splitlines() else ""
+    origin = git(root, "remote", "get-url", "origin") if has_origin(root) else ""
     page = re.match(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?$", origin)
     return f"[`{revision[:12]}`](https://{page[1]}/{page[2]}/commit/{revision})" if page else f"`{revision[:12]}`"
 
 
 def _push_experiment(place: Workspace, summary: Summary) -> None:
     """Send the experiment to the origin of the tree that the clone was made from, where it has one."""
-    if "origin" not in git(place.source, "remote").splitlines():
+    if not has_origin(place.source):
         return
     reference = experiment_ref(summary.flow_run, place.source)
     git(place.source, "push", "--quiet", "origin", f"+{reference}:{reference}")

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from cse.errors import CseError
 from cse.stages.common import SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
-from flows.repository import experiment, experiment_ref, git, last_line_with
+from flows.repository import author, experiment, experiment_ref, git, last_line_with
 
 _LOCK = "cse-flow.lock"
 _OWNER = "cse-flow.owner"
@@ -121,6 +121,15 @@ def keep_as_experiment(workspace: Workspace, name: str) -> str:
     """
     for_git = [part for path in left_to_git(workspace.folder) for part in ("--include-untracked", path)]
     _dvc(["exp", "save", "--quiet", "--force", "--name", name, *for_git], workspace.folder, identity(workspace.source))
+    return bring_over(workspace, name)
+
+
+def bring_over(workspace: Workspace, name: str) -> str:
+    """Hand an experiment of a clone to the tree that the clone was made from, and return its revision.
+
+    Raises:
+        CseError: there is none.
+    """
     revision = experiment(name, workspace.folder)
     if revision is None:
         raise CseError(f"DVC saved no experiment {name!r}; the outputs are in its cache all the same")
@@ -167,11 +176,12 @@ def left_to_git(root: Path) -> list[str]:
 
 
 def identity(root: Path) -> dict[str, str]:
-    """Return variables that say who commits, where git was not told: a worker's machine often has no name."""
+    """Return variables that say who commits, where git was not told."""
     try:
         git(root, "config", "user.email")
     except CseError:
-        who = {f"GIT_{role}_NAME": "cse" for role in ("AUTHOR", "COMMITTER")}
-        who |= {f"GIT_{role}_EMAIL": "cse@localhost" for role in ("AUTHOR", "COMMITTER")}
-        return {name: value for name, value in who.items() if name not in os.environ}
+        name, email = author(root).values()
+        who = {f"GIT_{role}_NAME": name for role in ("AUTHOR", "COMMITTER")}
+        who |= {f"GIT_{role}_EMAIL": email for role in ("AUTHOR", "COMMITTER")}
+        return {variable: value for variable, value in who.items() if variable not in os.environ}
     return {}

@@ -14,6 +14,7 @@ from cse.files import publish_file, write_csv
 from cse.settings.spaces import Dimension, Space
 from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve, steps_of
 
+FOLDER_LINE = "sweep folder: "  # what `python -m cse.cli.sweep` says last
 SWEEP, TRIALS, PAGE = "sweep.json", "trials.csv", "sweep.html"
 
 
@@ -148,6 +149,21 @@ def write_sweep(sweep: Sweep) -> None:
     }
     with publish_file(sweep.folder / SWEEP) as target:
         target.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+
+
+def describe(sweep: Sweep) -> str:
+    """Return the trials as a table, best first, and the best setting in a line."""
+    from cse.evaluation.table import format_rows
+
+    best = sweep.best
+    order = sorted(sweep.trials, key=lambda trial: (trial.state != "finished", -(trial.score or -math.inf)))
+    rows = [["trial", "dev", "done", "state", *sweep.keys]]
+    for trial in order:
+        score = "-" if trial.score is None else f"{trial.score:.2f}"
+        state = trial.state + (f": {trial.reason}" if trial.reason else "")
+        rows.append([str(trial.number), score, f"{trial.percent} %", state, *map(_short, trial.config.values())])
+    values = ", ".join(f"{key} {value}" for key, value in best.values.items())
+    return f"{format_rows(rows, 'text')}\nbest: trial {best.number}, dev {best.score:.2f} with {values}"
 
 
 def read_sweep(folder: Path) -> Sweep | None:

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from flows.processes import CommandError, run_cse, run_dvc
-from flows.stages import EXECUTED, RESTORED, SKIPPED, explain, outcome_in
+from flows.processes import CommandError, explain, run_dvc, run_module
+from flows.stages import EXECUTED, RESTORED, SKIPPED, outcome_in
 
 
 def outcome(root, stage: str) -> str:
@@ -100,7 +100,7 @@ def test_full_disk():
 def test_lines_and_exit_code_of_cse(tmp_path):
     lines = []
     with pytest.raises(CommandError) as caught:
-        run_cse(["encode", "nowhere", "--out", "x.npy", "text.txt"], tmp_path, lines.append)
+        run_module("cse.cli", ["encode", "nowhere", "--out", "x.npy", "text.txt"], tmp_path, lines.append)
     assert caught.value.code == 2
     assert lines == caught.value.last_lines
     assert lines[-1].startswith("error: ")

@@ -1,0 +1,32 @@
+"""``python -m cse.cli.sweep``: a sweep over prepared data, in a process of its own; the flow puts DVC around it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from cse.cli.options import params_option, set_option, settings_from
+from cse.stages.common import CORRUPTED, PREPARED, SCRATCH, run_safely
+from cse.tune.driver import run_sweep
+from cse.tune.outcome import FOLDER_LINE, describe
+
+
+@click.command()
+@params_option
+@set_option
+@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+@click.option("--corrupted", type=click.Path(path_type=Path), default=CORRUPTED, show_default=True)
+@click.option("--scratch", type=click.Path(path_type=Path), default=SCRATCH, show_default=True)
+def main(params: Path, overrides: Sequence[str], data: Path, corrupted: Path, scratch: Path) -> None:
+    """Search better settings than those of params.yaml; group tune says where and how."""
+    settings = settings_from(params, overrides)
+    sweep = run_sweep(settings, prepared=data, corrupted=corrupted, scratch=scratch)
+    click.echo(describe(sweep))
+    click.echo(f"{FOLDER_LINE}{sweep.folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_safely(lambda: main.main(standalone_mode=False)))

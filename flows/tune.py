@@ -1,0 +1,104 @@
+"""``cse tune``: search better settings, keep finished trials as DVC experiments, promote the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from cse.cli.options import parse_overrides, set_option
+from cse.errors import CseError
+from cse.settings import load_settings
+from cse.settings.document import yaml_value
+from cse.settings.edit import write_values
+from cse.settings.load import PARAMS_FILE
+from cse.settings.spaces import about, space_names
+from cse.stages.common import CORRUPTED, PREPARED, SCRATCH
+from flows.processes import CommandError, explain, run_dvc
+from flows.repository import paths_left_behind, project_folder
+from flows.sweep import keep_trials, stages_before, sweep_settings
+from flows.workspace import Workspace, throwaway_clone
+
+
+@click.command(
+    epilog="\b\nSpaces:\n"
+    + "".join(f"  {name:9} {about(name)}\n" for name in space_names())
+    + "\b\nExamples:\n  cse tune\n  cse tune --space promcse\n"
+    "  cse tune --over train.learning_rate=1e-3..5e-2 --over prompt.length=[8,12,16] --trials 20\n"
+    "  cse tune --promote && dvc repro\n  dvc exp show --only-changed"
+)
+@click.option("--space", type=click.Choice(space_names()), help="A ready search space; otherwise tune.space.")
+@click.option("--over", multiple=True, metavar="KEY=VALUES", help="Search KEY: [V, ...], or LOW..HIGH.")
+@click.option("--trials", type=click.IntRange(min=1), help="Settings to try; otherwise tune.trials.")
+@set_option
+@click.option("--promote", is_flag=True, help="Write the best values into params.yaml.")
+@click.option("--experiments/--no-experiments", default=True, help="Whether finished trials become DVC experiments.")
+def tune(
+    space: str | None,
+    over: Sequence[str],
+    trials: int | None,
+    overrides: Sequence[str],
+    promote: bool,
+    experiments: bool,
+) -> None:
+    """Search settings that score better on the dev pairs, around those of params.yaml.
+
+    Test sets are not there for trials to see. A sweep that was killed goes on when the same command is given again; one
+    that is done is only shown. Neither touches params.yaml, except with --promote.
+    """
+    root = project_folder("cse tune")
+    around = parse_overrides(overrides)
+    wanted: dict[str, Any] = {"tune.over": list(over)} if over else {}
+    if space is not None:
+        if over:
+            raise CseError("--space and --over: a space is ready or your own; give one of the two")
+        wanted |= {"tune.space": space, "tune.over": []}
+    if trials is not None:
+        wanted["tune.trials"] = trials
+    settings = sweep_settings(PARAMS_FILE, around | wanted)
+    changes = around | paths_left_behind(settings, root)
+    with throwaway_clone(root, "tune") as place:
+        write_values(place.folder / PARAMS_FILE, changes)
+        for stage in stages_before(place):
+            _run(stage, place)
+        from cse.tune.driver import run_sweep
+        from cse.tune.outcome import PAGE, TRIALS, describe
+
+        sweep = run_sweep(
+            load_settings(place.folder / PARAMS_FILE, wanted),
+            prepared=place.folder / PREPARED,
+            corrupted=place.folder / CORRUPTED,
+            scratch=root / SCRATCH,
+        )
+        click.echo(describe(sweep))
+        if experiments:
+            names = keep_trials(place, sweep, f"tune-{sweep.folder.name}", lambda line: click.echo(line, err=True))
+            click.echo(f"experiments: `dvc exp show`, `dvc exp apply {names[-1]}`" if names else "no experiments")
+    click.echo(f"{sweep.folder / PAGE}: pictures; {TRIALS} beside it: every trial")
+    if promote:
+        _promote(around, sweep.best.values)
+    else:
+        click.echo("`cse tune --promote` (with the same options) writes the best values into params.yaml")
+
+
+def _promote(around: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Write the best values into params.yaml, with what the whole sweep had changed, and show the difference."""
+    changed = write_values(PARAMS_FILE, {**around, **values})
+    for key, (before, after) in changed.items():
+        click.echo(click.style(f"- {key}: {yaml_value(before)}", fg="red"))
+        click.echo(click.style(f"+ {key}: {yaml_value(after)}", fg="green"))
+    click.echo(f"{PARAMS_FILE}: {len(changed)} values changed; `dvc repro` brings the rest up to date")
+
+
+def _run(stage: str, place: Workspace) -> None:
+    """Bring a stage that the sweep needs up to date."""
+    try:
+        run_dvc(
+            ["repro", "--single-item", stage],
+            place.folder,
+            lambda line: click.echo(line, err=True) if "didn't change" not in line else None,
+            place.environment,
+        )
+    except CommandError as error:
+        raise CseError(explain(stage, error.code, error.last_lines)[0]) from None
