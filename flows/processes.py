@@ -18,6 +18,10 @@ from flows.repository import last_line_with
 
 GRACE_SECONDS = 30.0  # for a stage to save its state after SIGTERM
 LAST_LINES = 15
+# what DVC tells a person at a terminal to do next
+HINTS = re.compile(
+    r"(To track the changes with git|To enable auto staging|Use `dvc push` to send|\s*git add |\s*dvc config core\.)"
+)
 _SIGNALS = {-9: "SIGKILL", 137: "SIGKILL", -15: "SIGTERM", 143: "SIGTERM"}
 
 

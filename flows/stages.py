@@ -17,15 +17,11 @@ from prefect.states import Completed, Failed
 
 from cse.errors import CseError
 from flows.artifacts import Progress
-from flows.processes import CommandError, explain, run_dvc
+from flows.processes import HINTS, CommandError, explain, run_dvc
 from flows.workspace import Workspace
 
 SKIPPED, RESTORED, EXECUTED = "Skipped", "Restored", "Executed"
 RETRY_SECONDS: list[float] = [10, 60]  # before the second and the third attempt
-# what DVC tells a person at a terminal to do next
-_HINTS = re.compile(
-    r"(To track the changes with git|To enable auto staging|Use `dvc push` to send|\s*git add |\s*dvc config core\.)"
-)
 _STEP = re.compile(r"^step \d+/\d+ \((\d+) %\)")
 
 
@@ -77,7 +73,7 @@ def run_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
             outcome = outcome_in(line, stage) or outcome
             if share := _STEP.match(line):
                 progress.show(float(share[1]), line)
-            if not _HINTS.match(line):
+            if not HINTS.match(line):
                 log.info("%s", line)
 
         options = ["--pull"] if pull else []

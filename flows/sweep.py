@@ -6,6 +6,7 @@ clone: as the outputs of stage ``train``, so that the pipeline restores the best
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -32,9 +33,12 @@ def stages_before(place: Workspace) -> list[str]:
 
 
 def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], object]) -> list[str]:
-    """Save each finished trial as a DVC experiment of the tree that the clone was made from, and return their names.
+    """Save each finished trial as a DVC experiment of the tree that the clone was made from.
 
     The clone is left with the results of the best one.
+
+    Returns:
+        The names of the experiments, the best one last.
 
     Args:
         place: a clone with the results of the stages before, and the settings around the search.
@@ -45,6 +49,7 @@ def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], 
     Raises:
         CseError: DVC refused.
     """
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it says of each that a lock file changed
     finished = [trial for trial in sweep.trials if trial.state == "finished"]
     names = []
     for trial in sorted(finished, key=lambda trial: trial is sweep.best):  # the best one last: it stays in the clone
@@ -54,7 +59,7 @@ def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], 
             _save(place, called)
             say(f"experiment {called}: {trial.label}, dev {trial.score:.2f}")
         names.append(called)
-    return sorted(names)
+    return names
 
 
 def take_trial(place: Workspace, trial: TrialRecord) -> None:
@@ -71,7 +76,7 @@ def take_trial(place: Workspace, trial: TrialRecord) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (folder / name).is_dir() else shutil.copyfile)(folder / name, target)
     try:
-        with Repo(str(place.folder)) as repo:
+        with _inside(place.folder), Repo(str(place.folder)) as repo:  # DVC looks for the stage where the process is
             repo.commit(STAGE, force=True)
     except DvcException as error:
         raise CseError(f"trial {trial.number}: DVC did not take its results: {' '.join(str(error).split())}") from None
@@ -112,7 +117,8 @@ def _save(place: Workspace, name: str) -> None:
     untracked = left_to_git(place.folder)
     try:
         with _variables(identity(place.source)), _inside(place.folder), Repo(str(place.folder)) as repo:
-            repo.experiments.save(name=name, force=True, include_untracked=untracked)
+            # later stages have nothing to save; targets may be stages alone, by name
+            repo.experiments.save(name=name, targets=[STAGE], force=True, include_untracked=untracked)
     except DvcException as error:
         raise CseError(f"experiment {name}: {' '.join(str(error).split())}") from None
     bring_over(place, name)

@@ -15,7 +15,7 @@ from cse.settings.edit import write_values
 from cse.settings.load import PARAMS_FILE
 from cse.settings.spaces import about, space_names
 from cse.stages.common import CORRUPTED, PREPARED, SCRATCH
-from flows.processes import CommandError, explain, run_dvc
+from flows.processes import HINTS, CommandError, explain, run_dvc
 from flows.repository import paths_left_behind, project_folder
 from flows.sweep import keep_trials, stages_before, sweep_settings
 from flows.workspace import Workspace, throwaway_clone
@@ -74,7 +74,7 @@ def tune(
         click.echo(describe(sweep))
         if experiments:
             names = keep_trials(place, sweep, f"tune-{sweep.folder.name}", lambda line: click.echo(line, err=True))
-            click.echo(f"experiments: `dvc exp show`, `dvc exp apply {names[-1]}`" if names else "no experiments")
+            click.echo(f"experiments: `dvc exp show`, the best with `dvc exp apply {names[-1]}`")
     click.echo(f"{sweep.folder / PAGE}: pictures; {TRIALS} beside it: every trial")
     if promote:
         _promote(around, sweep.best.values)
@@ -97,7 +97,7 @@ def _run(stage: str, place: Workspace) -> None:
         run_dvc(
             ["repro", "--single-item", stage],
             place.folder,
-            lambda line: click.echo(line, err=True) if "didn't change" not in line else None,
+            lambda line: None if HINTS.match(line) or "didn't change" in line else click.echo(line, err=True),
             place.environment,
         )
     except CommandError as error:

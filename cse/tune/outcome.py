@@ -157,11 +157,11 @@ def describe(sweep: Sweep) -> str:
 
     best = sweep.best
     order = sorted(sweep.trials, key=lambda trial: (trial.state != "finished", -(trial.score or -math.inf)))
-    rows = [["trial", "dev", "done", "state", *sweep.keys]]
+    rows = [["trial", "dev", "done", *sweep.keys, "state"]]
     for trial in order:
         score = "-" if trial.score is None else f"{trial.score:.2f}"
         state = trial.state + (f": {trial.reason}" if trial.reason else "")
-        rows.append([str(trial.number), score, f"{trial.percent} %", state, *map(_short, trial.config.values())])
+        rows.append([str(trial.number), score, f"{trial.percent} %", *map(_short, trial.config.values()), state])
     values = ", ".join(f"{key} {value}" for key, value in best.values.items())
     return f"{format_rows(rows, 'text')}\nbest: trial {best.number}, dev {best.score:.2f} with {values}"
 

@@ -30,12 +30,14 @@ def callback() -> Any:
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
-            _note(trial, "running", result)
+            if result.get(METRIC) != WORST:
+                _note(trial, "running", result)
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             last = trial.last_result or {}
             ended = "failed" if last.get(METRIC) == WORST else "finished"
-            _note(trial, ended if last.get("percent") == 100 else "stopped", last)
+            shown = {} if ended == "failed" else last
+            _note(trial, ended if last.get("percent") == 100 else "stopped", shown)
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             _note(trial, "failed")
