@@ -202,6 +202,11 @@ def _check(space: Space, settings: Settings) -> None:
         raise CseError("tune.search: two_step is over a list of values of one key")
     for dimension in space.dimensions:
         _check_use(dimension.key, space.keys, settings)
+        if _corrupts_anew(dimension.key, settings):
+            raise CseError(
+                f"tune: {dimension.key}: rows were corrupted beforehand with its value; search it with "
+                "objective.replaced_tokens.corruption: on_the_fly"
+            )
     if space.search == "grid":
         for values in space.grid():
             settings_with(settings, values)
@@ -220,6 +225,15 @@ def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
     weight = f"objective.{parts[1]}.weight" if parts[0] == "objective" else ""
     if weight and key != weight and weight not in keys and values[weight] == 0:
         raise CseError(f"tune: {key}: the term has weight 0 ({weight}); give it a weight, or search another key")
+
+
+def _corrupts_anew(key: str, settings: Settings) -> bool:
+    """Say whether a key decides how rows are corrupted, where that is done once before training."""
+    replaced = "objective.replaced_tokens."
+    beforehand = settings.objective.replaced_tokens.corrupts_beforehand
+    kept = (f"{replaced}weight", f"{replaced}discriminator", f"{replaced}condition", f"{replaced}copy_learning_rate")
+    decides = key in ("train.max_length", "train.epochs", "train.seed") or key.startswith(replaced)
+    return beforehand and decides and key not in kept
 
 
 def settings_with(settings: Settings, values: Mapping[str, Any]) -> Settings:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         )
         share_data(prepared, job.data)
         records = []
-        with _session(job) as dashboard, Watch(space, job, dashboard) as watch:
+        with _session(job) as (dashboard, at_once), Watch(space, job, dashboard) as watch:
+            job = replace(job, at_once=at_once)
             trials = _search(space, job, "tune", watch)
             records = trial_records(trials, space, job)
             if space.search == "two_step":
@@ -166,6 +168,18 @@ def _scheduler(job: Job) -> Any:
     return ASHAScheduler(time_attr="percent", max_t=101, grace_period=first, reduction_factor=2)
 
 
+def _at_once(job: Job) -> int:
+    """Return how many trials run on a machine at the same time."""
+    import ray
+
+    there, gpus = ray.cluster_resources(), _gpus(job.settings)
+    room = there["CPU"] // job.threads
+    if gpus:
+        room = min(room, there["GPU"] // gpus)
+    machines = len([node for node in ray.nodes() if node["Alive"]])
+    return max(min(-(-int(room) // machines), job.settings.tune.concurrent or int(room)), 1)
+
+
 def _stops_early(space: Space, settings: Settings) -> bool:
     return space.search == "optuna" and settings.tune.stop_early and settings.tune.evaluations > 1
 
@@ -197,13 +211,14 @@ def _gpus(settings: Settings) -> float:
 
 
 @contextmanager
-def _session(job: Job) -> Iterator[str]:
-    """Start Ray with its dashboard and yield the dashboard's address."""
+def _session(job: Job) -> Iterator[tuple[str, int]]:
+    """Start Ray with its dashboard and yield the dashboard's address, and the trials that find room on a machine."""
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C ends the sweep, which goes on when it is started again
     variables = {
         "OMP_NUM_THREADS": str(job.threads),
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_memory_monitor_refresh_ms": "0",  # trials keep to their share; what the monitor kills ends the sweep
         "TUNE_FUNCTION_THREAD_TIMEOUT_S": "60",  # a stopped trial's thread ends at its next report
     }
     os.environ |= variables
@@ -211,8 +226,7 @@ def _session(job: Job) -> Iterator[str]:
         cpus = ray.cluster_resources().get("CPU", 0)
         if job.threads > cpus:
             raise CseError(f"tune.cpus_per_trial: {job.threads} CPUs a trial, but there are {cpus:g}")
-        _gpus(job.settings)
-        yield ray._private.worker.get_dashboard_url() or ""
+        yield ray._private.worker.get_dashboard_url() or "", _at_once(job)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class Job:
         threads: of a trial.
         evaluations: of a trial, evenly spaced; None: as ``train.eval_every`` says.
         rows: training rows.
+        at_once: trials that run on a machine at the same time; they share its memory.
         ranges: keys that are searched in a range; their values are rounded to three digits.
     """
 
@@ -43,6 +44,7 @@ class Job:
     threads: int
     evaluations: int | None
     rows: int
+    at_once: int = 1
     ranges: tuple[str, ...] = ()
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 
 from jinja2 import Environment
@@ -13,7 +15,7 @@ from markupsafe import Markup
 from cse.files import publish_file
 from cse.settings.document import yaml_value
 from cse.settings.spaces import Dimension
-from cse.tune.outcome import PAGE, Sweep
+from cse.tune.outcome import PAGE, Sweep, TrialRecord
 
 _COLOUR = {"finished": "#2f6db2", "stopped": "#b0b7c3", "failed": "#c0392b"}
 
@@ -49,8 +51,8 @@ def _pictures(sweep: Sweep) -> list[tuple[str, str, str]]:
         drawn: list[tuple[str, str, Callable[[], Any]]] = [
             (
                 "Which values go with which score",
-                "Each line is a trial that finished. Drag along an axis to pick out some of them.",
-                lambda: optuna.visualization.plot_parallel_coordinate(study, target_name="dev"),
+                "Each line is a trial with a score, darker if better. Drag along an axis to pick out some.",
+                lambda: _parallel(sweep),
             ),
             (
                 "What mattered",
@@ -64,8 +66,8 @@ def _pictures(sweep: Sweep) -> list[tuple[str, str, str]]:
             ),
             (
                 "In the order of the trials",
-                "Each trial's dev score, and the best so far.",
-                lambda: optuna.visualization.plot_optimization_history(study, target_name="dev"),
+                "Each trial's dev score, and the best of those that finished so far; grey ones were stopped.",
+                lambda: _history(sweep),
             ),
         ]
         return [(title, note, _html(draw)) for title, note, draw in drawn]
@@ -122,6 +124,75 @@ def _importance(study: Any) -> Any:
         raise ValueError("it takes three finished trials with different scores.")
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     return optuna.visualization.plot_param_importances(study, evaluator=evaluator, target_name="dev")
+
+
+def _scored(sweep: Sweep) -> list[tuple[TrialRecord, float]]:
+    return [(trial, trial.score) for trial in sweep.trials if trial.score is not None]
+
+
+def _parallel(sweep: Sweep) -> Any:
+    from plotly.graph_objects import Figure, Parcoords
+
+    scored = _scored(sweep)
+    scores = [score for _, score in scored]
+    axes: list[dict[str, Any]] = []
+    for part in sweep.dimensions:
+        tried = [trial.config[part.key] for trial, _ in scored]
+        if part.log:
+            shown = sorted(set(tried))[:: max(len(set(tried)) // 8, 1)]
+            axes.append(
+                {
+                    "label": f"{part.key} (log)",
+                    "values": [math.log10(value) for value in tried],
+                    "tickvals": [math.log10(value) for value in shown],
+                    "ticktext": [f"{value:.3g}" for value in shown],
+                }
+            )
+        elif part.values:  # evenly apart, as listed
+            listed = sorted(set(tried), key=lambda value: (str(type(value)), value))
+            axes.append(
+                {
+                    "label": part.key,
+                    "values": [listed.index(value) for value in tried],
+                    "tickvals": list(range(len(listed))),
+                    "ticktext": [str(value) for value in listed],
+                }
+            )
+        else:
+            axes.append({"label": part.key, "values": tried})
+    axes.append({"label": "dev", "values": scores})
+    shades = [[0.0, "#c3cfdf"], [1.0, "#0b3d78"]]
+    line = {"color": scores, "colorscale": shades, "showscale": True}
+    return Figure(Parcoords(line=line, dimensions=axes, labelside="bottom"))
+
+
+def _history(sweep: Sweep) -> Any:
+    from plotly.graph_objects import Figure, Scatter
+
+    scored = _scored(sweep)
+    figure = Figure()
+    figure.add_trace(
+        Scatter(
+            x=[trial.number for trial, _ in scored],
+            y=[score for _, score in scored],
+            mode="markers",
+            text=[trial.label for trial, _ in scored],
+            marker={"color": [_COLOUR[trial.state] for trial, _ in scored], "size": 9},
+        )
+    )
+    finished = [(trial.number, score) for trial, score in scored if trial.state == "finished"]
+    best = accumulate((score for _, score in finished), max)
+    figure.add_trace(
+        Scatter(
+            x=[number for number, _ in finished],
+            y=list(best),
+            mode="lines",
+            line={"color": _COLOUR["finished"], "shape": "hv"},
+            hoverinfo="skip",
+        )
+    )
+    figure.update_layout(xaxis_title="trial", yaxis_title="dev Spearman * 100", showlegend=False)
+    return figure
 
 
 def _curves(sweep: Sweep) -> Any:

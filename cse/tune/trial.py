@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import resource
 import shutil
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from filelock import FileLock
 
@@ -27,9 +29,13 @@ from cse.settings.spaces import settings_with
 from cse.stages.corpus import open_backbone
 from cse.stages.train import Training, train_stage
 from cse.training.observers import CsvLog, Observers, StepRecord
+from cse.training.precision import choose_device
 from cse.training.state import RunState
 from cse.tune.job import FAILED, METRIC, RESULT, WORST, Job, read_curve, steps_of
 
+_MEMORY = 0.9  # share of a machine's memory that trials have together
+# of torch's allocator, of the C++ library, of the library of matrix products
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a memory", "out_of_memory")
 LEAST_SENTENCES = 8  # in memory at once; a trial that does not fit then has failed
 _backbones: dict[str, Backbone] = {}  # of this worker; Ray Tune gives it one trial after the other
 
@@ -86,6 +92,8 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     folder = job.folder_of(config)
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(job.threads)
+    if choose_device(job.settings.train.device).type == "cpu":
+        _keep_to_share(job.at_once)
     with FileLock(folder / "lock"):  # a search may ask for one setting twice at the same time
         for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.rows)):
             if percent < 100:  # of an earlier attempt: the other trials are compared with these too
@@ -115,7 +123,7 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
         try:
             metrics = _train_once(settings, job, folder, report)
             break
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise CseError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from None
             settings = _with_half(settings)
@@ -181,8 +189,19 @@ def _with_half(settings: Settings) -> Settings:
     return settings_with(settings, {"train.mini_batch_size": now // 2})
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _keep_to_share(trials: int) -> None:
+    """Let an allocation fail that would take another trial's memory: a machine that runs out of it kills at random.
+
+    Counted are private pages that may be written to; mapped files are not.
+    """
+    share = int(_MEMORY * psutil.virtual_memory().total) // trials
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (share if most < 0 else min(share, most), most))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    said = str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in said for words in _NO_MEMORY)
 
 
 def _free() -> None:

@@ -78,7 +78,8 @@ class Watch:
         for dimension in self.space.dimensions:
             self.say(f"  {dimension}")
         if self.dashboard:
-            self.say(f"dashboard: http://{self.dashboard}; TensorBoard: tensorboard --logdir {self.job.folder}")
+            self.say(f"dashboard: http://{self.dashboard} (asks for the token that `ray get-auth-token` prints)")
+        self.say(f"TensorBoard: tensorboard --logdir {self.job.folder}")
         if self.live is not None:
             self.live.start()
         return self

@@ -1,0 +1,179 @@
+"""Two workers against one, and gradient caching against memory, on generated triplets and the built-in backbone.
+
+    python -m benchmarks.scale workers     # steps per second: one single-threaded worker, then two (gloo)
+    python -m benchmarks.scale cache       # peak memory and time of a step: batch 64, batch 512, batch 512 in slices
+
+Each measurement is a process of its own; rounds are interleaved and medians shown. A machine that does something else
+meanwhile spoils them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+
+from cse.data.sample import sample_rows
+from cse.model.backbone import MINILM, find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import Prompt
+from cse.objectives.combine import build_objective
+from cse.training.batch import Cut
+from cse.training.group import ALONE, Group, ProcessGroup
+from cse.training.loop import Plan, train
+from cse.training.losses import Losses
+from cse.training.observers import StepRecord
+from cse.training.precision import choose_bf16
+from cse.training.state import RunFolder
+from cse.training.tokens import tokenise
+
+PROMPTS, MAX_LENGTH = 12, 32
+WARM_UP = 5  # steps; observers are told of every fifth
+
+
+class Stopwatch:
+    """Notes when each report came."""
+
+    def __init__(self) -> None:
+        self.times: dict[int, float] = {}
+
+    def start(self, done: int, steps: int) -> None:
+        """Nothing to do."""
+
+    def step(self, record: StepRecord) -> None:
+        """Note the time."""
+        self.times[record.step] = time.perf_counter()
+
+    def evaluated(self, step: int, score: float, best: bool) -> None:
+        """Nothing is evaluated."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def seconds_per_step(self) -> float:
+        """Return the mean over the steps behind the warm-up."""
+        last = max(self.times)
+        return (self.times[last] - self.times[WARM_UP]) / (last - WARM_UP)
+
+
+def measure(batch: int, steps: int, cut: Cut, group: Group) -> dict[str, float]:
+    """Train for some steps and return seconds per step, sentences per second and the peak of memory in GB."""
+    torch.manual_seed(0)
+    backbone = load_backbone(find_backbone(MINILM))
+    encoder = SentenceEncoder(backbone, Prompt("key_value", backbone, length=PROMPTS, dropout=0.1, init_std=0.02))
+    rows = Dataset.from_list(
+        [
+            dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True))
+            for row in sample_rows("triplets", batch * steps, seed=1)
+        ]
+    )
+    table = tokenise(rows, "triplets", [backbone.tokenizer], max_length=MAX_LENGTH, pad_id=backbone.pad_id)
+    device, watch = torch.device("cpu"), Stopwatch()
+    plan = Plan(
+        learning_rate=1e-2, batch_size=batch, cut=cut, bf16=choose_bf16("auto", device), save_every=10**9
+    )  # fmt: skip
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with tempfile.TemporaryDirectory() as scratch:
+        losses = Losses(build_objective(hinge_weight=10.0))
+        train(encoder, losses, table, plan, dev=None, folder=RunFolder(Path(scratch)), observer=watch, group=group)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds = watch.seconds_per_step()
+    return {
+        "seconds": seconds,
+        "sentences": 3 * batch / seconds,
+        "peak": peak / 2**20,
+        "grown": (peak - before) / 2**20,
+    }
+
+
+def worker(arguments: argparse.Namespace) -> None:
+    """Be one process of a measurement; the first of several prints what it measured."""
+    torch.set_num_threads(arguments.threads)
+    group: Group = ALONE
+    if arguments.size > 1:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{arguments.meeting}", rank=arguments.rank, world_size=arguments.size
+        )
+        group = ProcessGroup(torch.device("cpu"))
+    found = measure(arguments.batch, arguments.steps, Cut(arguments.groups, arguments.mini), group)
+    if arguments.rank == 0:
+        print(json.dumps(found))
+
+
+def run(size: int = 1, **options: Any) -> dict[str, float]:
+    """Start the processes of one measurement and return what the first found."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [part for name, value in options.items() if value is not None for part in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "benchmarks.scale", "worker", "--size", str(size), *flags]
+        processes = [
+            subprocess.Popen(
+                [*command, "--rank", str(rank), "--meeting", f"{folder}/meeting"], stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(size)
+        ]
+        outputs = [process.communicate()[0] for process in processes]
+        if any(process.returncode for process in processes):
+            raise SystemExit("a measurement failed; see above")
+    found: dict[str, float] = json.loads(outputs[0].splitlines()[-1])
+    return found
+
+
+def compare_workers(rounds: int) -> None:
+    """Print the speed of two workers against one."""
+    common = {"batch": 128, "steps": 20, "groups": 4, "threads": 1}
+    one, two = [], []
+    for _ in range(rounds):
+        one.append(run(1, **common)["sentences"])
+        two.append(run(2, **common)["sentences"])
+    first, second = statistics.median(one), statistics.median(two)
+    print(f"one worker, one thread    {first:7.1f} sentences/s")
+    print(f"two workers, one thread   {second:7.1f} sentences/s   {second / first:.2f} times")
+    print("rounds: " + ", ".join(f"{b / a:.2f}" for a, b in zip(one, two, strict=True)))
+
+
+def compare_memory() -> None:
+    """Print memory and time of a large batch in slices."""
+    common = {"steps": 10, "threads": torch.get_num_threads(), "groups": 1}
+    rows = [
+        ("batch 64, at once", run(1, batch=64, **common)),
+        ("batch 512, at once", run(1, batch=512, **common)),
+        ("batch 512, slices of 192", run(1, batch=512, mini=192, **common)),
+    ]
+    for label, found in rows:
+        print(
+            f"{label:26} peak {found['peak']:5.2f} GB (training {found['grown']:5.2f})   {found['seconds']:6.2f} s/step"
+        )
+    print(f"time of slices against at once: {rows[2][1]['seconds'] / rows[1][1]['seconds']:.2f}")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("workers").add_argument("--rounds", type=int, default=3)
+    commands.add_parser("cache")
+    inner = commands.add_parser("worker")
+    for name in ("size", "rank", "batch", "steps", "groups", "mini", "threads"):
+        inner.add_argument(f"--{name}", type=int)
+    inner.add_argument("--meeting")
+    arguments = parser.parse_args()
+    if arguments.command == "worker":
+        worker(arguments)
+    elif arguments.command == "workers":
+        compare_workers(arguments.rounds)
+    else:
+        compare_memory()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""A project folder with a tiny backbone and prepared rows, and a sweep's job on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cse.settings import load_settings
+from cse.tune.job import Job, share_data
+from tests.cli.workspace import write_params, write_prepared
+
+
+@pytest.fixture
+def folder(tiny_folders, tmp_path):
+    write_prepared(tmp_path / "data/prepared", rows=64)
+    write_params(tmp_path / "params.yaml", tiny_folders["bert"])
+    return tmp_path
+
+
+@pytest.fixture
+def make_job(folder):
+    def make(*, evaluations=None, ranges=(), **values):
+        settings = load_settings(folder / "params.yaml", {"train.eval_every": 4, **values})
+        job = Job(
+            settings=settings,
+            folder=folder / "sweep",
+            corrupted=folder / "data/corrupted",
+            threads=1,
+            evaluations=evaluations,
+            rows=64,
+            ranges=ranges,
+        )
+        share_data(folder / "data/prepared", job.data)
+        return job
+
+    return make

@@ -1,0 +1,193 @@
+"""Sweeps with a real Ray: killed and resumed, a worker killed, refusals; and `cse tune` with real DVC."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.pipeline.workspace import tiny_clone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SWEEP = (sys.executable, "-m", "cse.cli.sweep")
+GRID = ("-s", "tune.over=['train.learning_rate=[0.01, 0.05, 1e30]', 'prompt.length=[2, 3]']")
+LONG = ("-s", "train.epochs=150", "-s", "train.eval_every=100", "-s", "train.save_every=10")
+
+
+def start(folder, *options, **variables):
+    return subprocess.Popen(
+        [*SWEEP, *options], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=os.environ | variables,
+    )  # fmt: skip
+
+
+def finish(folder, *options, code=0, **variables):
+    process = start(folder, *options, **variables)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == code, output
+    assert "Traceback" not in output
+    return output
+
+
+def trials_of(folder):
+    (path,) = folder.glob(".cse/tune/*/trials.csv")
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def scores(folder):
+    return {(row["train.learning_rate"], row["prompt.length"]): row["dev_spearman"] for row in trials_of(folder)}
+
+
+def trial_workers(process):
+    below = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in below if child.is_running() and "ImplicitFunc" in " ".join(child.cmdline())]
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_path_factory):
+    first = start(folder, *GRID, *LONG)
+    wait_for(lambda: len(list(folder.glob(".cse/tune/*/trials/*/result.json"))) >= 1)
+    assert first.poll() is None
+    first.kill()
+    first.communicate(timeout=60)
+    done = {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/result.json")}
+    assert 1 <= len(done) < 6  # in mid-sweep
+
+    output = finish(folder, *GRID, *LONG)
+    assert "going on with the sweep" in output
+    after = {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/result.json")}
+    assert after.items() >= done.items()  # nothing that was done is done again
+    assert len(trials_of(folder)) == 6
+
+    other = tmp_path_factory.mktemp("undisturbed")
+    for name in ("data", "params.yaml"):
+        (other / name).symlink_to(folder / name)
+    finish(other, *GRID, *LONG)
+    assert scores(folder) == scores(other)
+    failed = [row for row in trials_of(folder) if row["state"] == "failed"]
+    assert len(failed) == 2 and all("the loss is" in row["reason"] for row in failed)
+
+    again = time.monotonic()
+    output = finish(folder, *GRID, *LONG)  # a sweep that is done is only shown
+    assert "best: trial" in output and "running" not in output and time.monotonic() - again < 20
+
+
+def test_a_killed_worker_is_replaced_and_its_trial_goes_on(folder):
+    process = start(folder, "-s", "tune.over=['prompt.length=[2, 3]']", *LONG)
+    wait_for(lambda: list(folder.glob(".cse/tune/*/trials/*/scratch/resume/*/state.pt")))
+    victims = trial_workers(process)
+    assert victims
+    victims[0].kill()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert {row["state"] for row in trials_of(folder)} == {"finished"}
+
+
+def test_default_search_stops_what_falls_behind(folder):
+    """Four CPU-bound trials at a time would hide it: workers are reused, and TensorBoard has the settings."""
+    output = finish(
+        folder, "-s", "tune.over=['train.learning_rate=1e-3..10 log', 'prompt.length=2..6']", "-s", "tune.trials=8",
+        "-s", "train.epochs=10",
+    )  # fmt: skip
+    rows = trials_of(folder)
+    states = [row["state"] for row in rows]
+    assert len(rows) == 8 and states.count("finished") >= 1
+    assert states.count("stopped") >= 1, output
+    assert all(int(row["percent"]) < 100 for row in rows if row["state"] == "stopped")
+    assert (rows[0]["train.learning_rate"], rows[0]["prompt.length"]) == ("0.01", "4")  # the setting of now
+    (page,) = folder.glob(".cse/tune/*/sweep.html")
+    assert "parcoords" in page.read_text(encoding="utf-8")
+    events = list(folder.glob(".cse/tune/*/tune/trial-*/events.out.tfevents.*"))
+    assert len(events) == 8
+    hparams = 0
+    for file in events:
+        log = EventAccumulator(str(file.parent))
+        log.Reload()
+        hparams += "_hparams_/session_start_info" in log.summary_metadata
+        assert any(tag.endswith("dev_spearman") for tag in log.Tags()["scalars"])
+    assert hparams == 8
+
+
+def test_refusals_are_one_line_and_fast(folder):
+    for options, says in [
+        (("-s", "tune.gpus_per_trial=4.0"), "tune.gpus_per_trial: 4 GPUs a trial, but there are 0"),
+        (("-s", "tune.cpus_per_trial=999"), "tune.cpus_per_trial: 999 CPUs a trial, but there are"),
+        (("-s", "tune.over=['train.lr=[1]']"), "train.lr: no such setting"),
+    ]:
+        last = finish(folder, *options, code=2).splitlines()[-1]
+        assert last.startswith("error: ") and says in last
+    (folder / "data/prepared/dev.arrow").unlink()
+    from cse.data.store import DEV_FILE, write_pairs
+
+    write_pairs(folder / "data/prepared" / DEV_FILE, [])
+    last = finish(folder, code=2).splitlines()[-1]
+    assert "no dev pairs, so no trial would ever report a score" in last
+
+
+# ---- cse tune with DVC --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    return tiny_clone(tmp_path_factory.mktemp("tune") / "work")
+
+
+OVER = ("--over", "train.learning_rate=[0.02, 0.5]", "--over", "prompt.length=[3, 5]")
+
+
+def test_trials_become_experiments_and_the_best_is_promoted(workspace):
+    params = (workspace.folder / "params.yaml").read_bytes()
+    output = workspace.run("cse", "tune", *OVER)
+    assert (workspace.folder / "params.yaml").read_bytes() == params
+    assert workspace.run("git", "status", "--porcelain").strip() == ""
+    best, score = re.search(r"best: trial (\d+), dev (\S+) with", output).groups()
+    experiments = workspace.run("git", "for-each-ref", "--format=%(refname:lstrip=4)", "refs/exps").split()
+    assert len(experiments) == 4
+    assert re.search(rf"`dvc exp apply \S+-{int(best):02d}`", output)
+    shown = json.loads(workspace.run("dvc", "exp", "show", "--json"))
+    rows = [row for line in shown for row in line.get("experiments") or []]
+    train = [row["revs"][0]["data"]["metrics"]["data/metrics/train.json"]["data"] for row in rows]
+    assert max(metrics["dev_spearman"] for metrics in train) == pytest.approx(float(score), abs=0.01)
+    assert not any("data/metrics/evaluation.json" in row["revs"][0]["data"]["metrics"] for row in rows)
+
+    output = workspace.run("cse", "tune", *OVER, "--promote")
+    assert re.search(r"^\+ train\.learning_rate: ", output, flags=re.M) or re.search(
+        r"^\+ prompt\.length: ", output, re.M
+    )
+    text = (workspace.folder / "params.yaml").read_text()
+    assert text.count("#") == params.decode().count("#")  # comments are kept
+    output = workspace.run("dvc", "repro")
+    assert "Stage 'train' is cached" in output
+    found = json.loads((workspace.folder / "data/metrics/train.json").read_text())
+    assert found["dev_spearman"] == pytest.approx(float(score), abs=0.005)
+
+    # trained anew instead of restored it lands there too
+    workspace.run("dvc", "repro", "--force", "--single-item", "train")
+    assert json.loads((workspace.folder / "data/metrics/train.json").read_text()) == found
+
+
+def test_bad_input_is_refused_before_anything_runs(workspace):
+    for options, says in [
+        (("--over", "prompt.lenght=[1]"), "did you mean 'prompt.length'?"),
+        (("--over", "prompt.length=[4]", "--space", "promcse"), "give one of the two"),
+        (("-s", "tune.trial=3"), "tune.trial: unknown key"),
+    ]:
+        output = workspace.run("cse", "tune", *options, fails=True)
+        assert says in output and "Traceback" not in output
+        assert not list((workspace.folder / ".dvc/tmp/cse-runs").glob("*"))

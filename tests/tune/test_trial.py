@@ -1,0 +1,139 @@
+"""One trial without Ray: what it sees, what it reports, what it leaves, and what happens when it cannot be trained."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from cse.data.store import TASKS_FILE, PreparedData
+from cse.errors import CseError
+from cse.settings.spaces import settings_with
+from cse.stages.train import train_stage
+from cse.tune import trial as trial_module
+from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, steps_of
+from cse.tune.trial import run_trial
+from tests.cli.workspace import contents
+
+CONFIG = {"train.learning_rate": 0.02, "prompt.length": 3}
+
+
+def test_a_trial_equals_the_stage(make_job, folder):
+    """Checkpoint, metrics and plots are, byte for byte, those of `cse train` with the trial's settings."""
+    job, reports = make_job(), []
+    run_trial(CONFIG, job, reports.append)
+    out = folder / "by-hand"
+    metrics = train_stage(
+        settings_with(job.settings, CONFIG),
+        prepared=folder / "data/prepared",
+        corrupted=folder / "data/corrupted",
+        checkpoint=out / "checkpoint",
+        metrics=out / "train.json",
+        plots=out / "plots",
+        scratch=out / "scratch",
+    )
+    found = job.folder_of(CONFIG)
+    for name in ("checkpoint", "train.json", "plots"):
+        assert contents(found / name) == contents(out / name)
+    assert [report["percent"] for report in reports] == [50, 100]
+    assert reports[-1][METRIC] == metrics["dev_spearman"]
+    result = json.loads((found / RESULT).read_text())
+    assert result[METRIC] == metrics["dev_spearman"] and result["values"] == CONFIG
+    assert not (found / "scratch").exists()
+
+
+def test_a_trial_cannot_see_a_test_set(make_job):
+    job = make_job()
+    assert not (job.data / TASKS_FILE).exists()
+    data = PreparedData(job.data)
+    assert data.dev is not None and len(data.train) == 64
+    with pytest.raises(CseError, match="no such file"):
+        _ = data.tasks
+
+
+def test_a_setting_is_trained_once(make_job, monkeypatch):
+    job, first, second = make_job(), [], []
+    run_trial(CONFIG, job, first.append)
+
+    def never(*arguments, **options):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(trial_module, "train_stage", never)
+    run_trial(CONFIG, job, second.append)
+    assert [(r["percent"], r[METRIC]) for r in second] == [(r["percent"], r[METRIC]) for r in first]
+
+
+def test_evaluations_are_spread_evenly_and_belong_to_the_setting(make_job):
+    job, reports = make_job(evaluations=4), []
+    run_trial(CONFIG, job, reports.append)
+    assert steps_of(job.settings, 64) == 8
+    assert [report["percent"] for report in reports] == [25, 50, 75, 100]
+    result = json.loads((job.folder_of(CONFIG) / RESULT).read_text())
+    assert result["values"] == CONFIG | {"train.eval_every": 2}
+    curve = read_curve(job.folder_of(CONFIG), 8)
+    assert [percent for percent, _ in curve] == [25, 50, 75, 100]
+    assert curve[-1][1] == pytest.approx(result[METRIC], abs=1e-4)
+
+
+def test_values_of_ranges_are_rounded(make_job):
+    job = make_job(ranges=("train.learning_rate",))
+    drawn = {"train.learning_rate": 0.0123456, "prompt.length": 3}
+    assert job.config_of(drawn) == {"train.learning_rate": 0.0123, "prompt.length": 3}
+    assert make_job().config_of(drawn) == drawn
+
+
+def test_a_loss_that_is_no_number_is_recorded_with_its_reason(make_job):
+    job, reports = make_job(), []
+    wild = {"train.learning_rate": 1e30}
+    run_trial(wild, job, reports.append)
+    assert reports == [{METRIC: WORST, "percent": 100}]
+    assert (job.folder_of(wild) / FAILED).read_text().startswith("train.learning_rate: the loss is")
+    run_trial(CONFIG, job, reports.append)  # the worker goes on
+    assert reports[-1][METRIC] > WORST
+
+
+def test_out_of_memory_halves_what_is_in_memory_and_keeps_the_method(make_job, monkeypatch):
+    job, reports, seen = make_job(), [], []
+
+    def small_device(settings, **options):
+        seen.append(settings.train.mini_batch_size)
+        if settings.train.mini_batch_size is None or settings.train.mini_batch_size > 12:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train_stage(settings, **options)
+
+    monkeypatch.setattr(trial_module, "train_stage", small_device)
+    run_trial(CONFIG, job, reports.append)
+    assert seen == [None, 12]
+    assert reports[-1]["mini_batch_size"] == seen[-1]
+    result = json.loads((job.folder_of(CONFIG) / RESULT).read_text())
+    assert result["values"] == CONFIG | {"train.mini_batch_size": seen[-1]}
+
+
+def test_what_never_fits_is_recorded(make_job, monkeypatch):
+    job, reports = make_job(**{"train.batch_size": 32}), []
+
+    def full(settings, **options):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+    monkeypatch.setattr(trial_module, "train_stage", full)
+    run_trial(CONFIG, job, reports.append)
+    reason = (job.folder_of(CONFIG) / FAILED).read_text()
+    assert reason == "out of memory, even with 12 sentences at once (train.mini_batch_size)"
+
+
+def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
+    job, opened = make_job(), []
+    real = trial_module.open_backbone
+    trial_module._backbones.clear()
+    monkeypatch.setattr(trial_module, "open_backbone", lambda *args: opened.append(1) or real(*args))
+    for length in (2, 3, 4):
+        run_trial({"prompt.length": length}, job, lambda report: None)
+    assert len(opened) == 1
+    run_trial({"augment.dropout": False}, job, lambda report: None)  # changes the backbone: one of its own
+    assert len(opened) == 2
+    loaded = []
+    monkeypatch.setattr("cse.stages.train.open_backbone", lambda *args: loaded.append(1) or real(*args))
+    full = make_job(**{"train.parameters": "full", "prompt.kind": "none", "train.learning_rate": 1e-4})
+    run_trial({"train.learning_rate": 2e-4}, full, lambda report: None)
+    assert (len(opened), len(loaded)) == (2, 1)  # a backbone that is trained is nobody else's
