@@ -26,9 +26,8 @@ _KNOCK_SECONDS = 10.0
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # or the working folder would be uploaded to every worker
-    "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker without a GPU of its own keeps the variables of CUDA
-    "RAY_DEDUP_LOGS": "1",
+    "RAY_worker_niceness": "0",  # the workers are the command: no less urgent than what else the user runs
 }
 
 

@@ -146,17 +146,14 @@ def train(
                 if state.step % REPORT_EVERY == 0 or last:
                     values = group.average(terms)
                     stop = group.any(bool(received))  # several workers leave at the same step
-                    if not math.isfinite(values["loss"]):
-                        raise CseError(
-                            f"train.learning_rate: the loss is {values['loss']} at step {state.step}; lower it "
-                            f"(now {plan.learning_rate:g}) and run again"
-                        )
+                    _check_loss(values["loss"], state.step, plan)
                     seconds = max(time.monotonic() - clock, 1e-9)
                     learning_rate = optimizer.param_groups[0]["lr"]
                     speed = sentences / seconds, tokens / seconds
                     observer.step(StepRecord(state.step, steps, values, learning_rate, *speed, state.best_score))
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 if dev is not None and (state.step % plan.eval_every == 0 or last):
+                    _check_loss(group.average({"loss": terms["loss"]})["loss"], state.step, plan)
                     _evaluate(encoder, group.agree(dev() if group.rank == 0 else None), state, observer)
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 stop = stop or (group.size == 1 and bool(received))
@@ -198,6 +195,14 @@ def _start(
     elif group.size > 1:
         _copy_into(weights, group.agree(_copies(weights)))
     return state
+
+
+def _check_loss(loss: float, step: int, plan: Plan) -> None:
+    if not math.isfinite(loss):
+        raise CseError(
+            f"train.learning_rate: the loss is {loss} at step {step}; lower it (now {plan.learning_rate:g}) and run "
+            "again"
+        )
 
 
 def _evaluate(encoder: SentenceEncoder, score: float, state: RunState, observer: Observer) -> None:

@@ -154,7 +154,7 @@ def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first
         ('overrides={"train.epoch": 1}', "did you mean 'train.epochs'?"),
         ('overrides={"train.epochs": 0}', "0 is less than the minimum of 1"),
         ('data={"view": "pair"}', "'pair' is not one of"),
-        ('sweep={"train.epochs": []}', "at least one value"),
+        ('sweep={"train.epochs": []}', "train.epochs: the list is empty"),
         ("weather=1", "weather"),
     ],
 )

@@ -7,13 +7,14 @@ import re
 import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
+from pydantic import TypeAdapter
 
 from cse.errors import CseError
 from cse.settings import Settings, load_settings
 from cse.settings.load import flatten, walk_keys
 from cse.settings.presets import load_preset, preset_names
 from cse.settings.tree import DataSettings
-from flows.parameters import as_options, changes_of, settings_with, write_settings
+from flows.parameters import Sweep, as_options, changes_of, settings_with, sweep_options, write_settings
 from flows.train_cse import train_cse
 
 SCHEMA = parameter_schema(train_cse).model_dump()
@@ -50,6 +51,8 @@ def test_the_form_takes_every_default_and_every_preset():
         {"sweep": {"train.epochs": 1}},
         {"sweep": {"train.epochs": []}},
         {"sweep": {"train.epochs": [1, 0]}},
+        {"sweep": "promcs"},
+        {"sweep": {"prompt.length": "many"}},
         {"data": {"view": "pair"}},
         {"data": {"views": "pairs"}},
         {"workspace": "somewhere"},
@@ -104,3 +107,17 @@ def test_overrides_on_a_command_line():
     assert as_options({"train.epochs": 2, "prompt.dropout": None, "evaluation.measures": ["sts", "cxc"]}) == [
         "--set", "train.epochs=2", "--set", "prompt.dropout=null", "--set", "evaluation.measures=[sts, cxc]",
     ]  # fmt: skip
+
+
+def test_the_form_takes_a_ready_space_lists_and_ranges():
+    for sweep in ("default", "promcse", {"prompt.length": [8, 16]}, {"train.learning_rate": "1e-3..5e-2 log"}):
+        assert problems(sweep=sweep) == []
+    given = {"prompt.length": [8, 16], "train.learning_rate": "1e-3..5e-2 log"}
+    assert sweep_options(given) == {
+        "tune.over": ["prompt.length=[8, 16]", "train.learning_rate=1e-3..5e-2 log"],
+    }
+    assert sweep_options("promcse") == {"tune.space": "promcse", "tune.over": []}
+    refused = [("promcs", "did you mean 'promcse'"), ({}, "empty"), ({"data.view": ["pairs"]}, "changes the data")]
+    for wrong, says in refused:
+        with pytest.raises((ValueError, CseError), match=says):
+            TypeAdapter(Sweep).validate_python(wrong)

@@ -241,15 +241,16 @@ def test_sweep_and_gate(tmp_path):
     workspace.environment |= environment_of(workspace)
     params = (workspace.folder / "params.yaml").read_text()
     output = workspace.run("cse", "flow", "train", "--sweep", "train.learning_rate=[0.02,1.0]", "--promote", "promote")
-    trials = {
-        float(rate): float(score) for rate, score in re.findall(r"sweep: train\.learning_rate (\S+): dev (\S+)", output)
-    }
+    found = re.findall(r"trial \d+ finished, train\.learning_rate (\S+): dev (\S+)", output)
+    trials = {float(rate): float(score) for rate, score in found}
     assert set(trials) == {0.02, 1.0}
     best = max(trials, key=trials.get)
     assert re.search(
         rf"dev {trials[best]:.2f}; experiment \S+; promoted sentence-encoder@v1\.0\.0 to production", output
     )
-    assert output.count("Running stage 'train'") == 2, "the winner is not trained again"
+    assert "Running stage 'train'" not in output, "the winner is not trained again"
+    experiments = workspace.run("git", "for-each-ref", "--format=%(refname:lstrip=4)", "refs/exps").split()
+    assert len(experiments) == 3 and sum(bool(re.search(r"-0[12]$", name)) for name in experiments) == 2
     assert (workspace.folder / "params.yaml").read_text() == params
 
     worse = min(trials, key=trials.get)

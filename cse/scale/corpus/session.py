@@ -20,7 +20,6 @@ TRIES = 5  # of an actor that dies while it starts
 _STORE_BYTES = 100 * 1024 * 1024  # only names of pieces and counts pass through it
 _ENVIRONMENT = {
     "RAY_DATA_LOG_LEVEL": "ERROR",
-    "RAY_worker_niceness": "0",  # the actors are the command: no less urgent than what else the user runs
 }
 _STDERR = 2
 

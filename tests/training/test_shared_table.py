@@ -1,0 +1,73 @@
+"""Tokenised rows that processes share: made once, mapped, and what a batch reads is the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+
+from cse.training.tokens import pad_in_groups, shared_table, tokenise
+from tests.training.helpers import make_rows, make_table
+from tests.training.systems import make_system
+
+ROWS = np.array([3, 17, 0, 9])
+
+
+def same_slices(first, second):
+    slices = [pad_in_groups(table, ROWS, 3) for table in (first, second)]
+    for one, other in zip(*slices, strict=True):
+        for name in ("places", "ids_BL", "mask_BL", "views", "starts"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_shared_table_reads_like_one_of_ones_own(bert, tmp_path):
+    own = make_table(bert)
+    shared = shared_table(tmp_path / "table", lambda: own)
+    same_slices(own, shared)
+    assert all(isinstance(column.ids, np.memmap) for column in shared.columns)
+
+    def never():
+        raise AssertionError("made twice")
+
+    same_slices(own, shared_table(tmp_path / "table", never))
+
+
+def test_a_column_that_is_two_views_is_stored_once(bert, tmp_path):
+    rows = make_rows(20).select_columns("sent0")
+    own = tokenise(rows, "sentences", [bert.tokenizer], max_length=12, pad_id=bert.pad_id)
+    shared = shared_table(tmp_path / "table", lambda: own)
+    assert shared.columns[0] is shared.columns[1]
+    assert len(list((tmp_path / "table").glob("ids-*.npy"))) == 1
+
+
+def test_labels_are_kept(tiny_folders, tmp_path):
+    from tests.conftest import make_backbone_folder
+
+    folder = make_backbone_folder(tmp_path / "bert", "bert", head=True)
+    own = make_system("classifier", folder, dropout=0.0)[2]
+    shared = shared_table(tmp_path / "table", lambda: own)
+    assert np.array_equal(own.labels, shared.labels)
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from cse.training.tokens import TokenColumn, TokenTable, shared_table
+folder = Path(sys.argv[1])
+def make():
+    (folder / f"made-{sys.argv[2]}").touch()
+    time.sleep(1)
+    return TokenTable((TokenColumn(np.arange(6, dtype=np.int32), np.array([0, 2, 6])),), 0)
+print(shared_table(folder / "table", make).columns[0].ids.sum())
+"""
+
+
+def test_of_two_processes_one_makes_it(tmp_path):
+    processes = [
+        subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(n)], stdout=subprocess.PIPE, text=True)
+        for n in range(2)
+    ]
+    assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["15", "15"]
+    assert len(list(tmp_path.glob("made-*"))) == 1
