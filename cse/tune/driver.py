@@ -20,7 +20,7 @@ from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Dimension, Space, build_space
 from cse.tune.job import METRIC, Job, share_data
-from cse.tune.outcome import Sweep, read_sweep, trial_records, write_sweep
+from cse.tune.outcome import Sweep, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
 from cse.tune.watch import Watch, callback
 
@@ -59,7 +59,6 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             ranges=tuple(part.key for part in space.dimensions if not part.values),
         )
         share_data(prepared, job.data)
-        records = []
         with _session(job) as (dashboard, at_once), Watch(space, job, dashboard) as watch:
             job = replace(job, at_once=at_once)
             trials = _search(space, job, "tune", watch)
@@ -71,6 +70,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
                 trials += _search(space.second_step(scores), job, "tune-fine", watch)  # type: ignore[arg-type]
                 records = trial_records(trials, space, job)
         sweep = Sweep(folder, space.name, space.search, space.dimensions, tuple(records))
+        write_trials(sweep)
         write_page(sweep)
         write_sweep(sweep)
     return sweep

@@ -130,8 +130,8 @@ def _reason(trial: Any) -> str:
     return (known or said or ["it did not end; the sweep was stopped"])[-1][:300]
 
 
-def write_sweep(sweep: Sweep) -> None:
-    """Write ``trials.csv``, and ``sweep.json`` last: it says that the sweep is done."""
+def write_trials(sweep: Sweep) -> None:
+    """Write every trial as a line of ``trials.csv``."""
     with publish_file(sweep.folder / TRIALS) as target:
         write_csv(
             target,
@@ -141,6 +141,10 @@ def write_sweep(sweep: Sweep) -> None:
                 for t in sweep.trials
             ],
         )
+
+
+def write_sweep(sweep: Sweep) -> None:
+    """Write ``sweep.json``, last of all: it says that the sweep is done."""
     tree = {
         "space": sweep.space,
         "search": sweep.search,

@@ -10,7 +10,7 @@ import pytest
 
 from cse.errors import CseError
 from cse.settings.spaces import Dimension
-from cse.tune.outcome import PAGE, TRIALS, Sweep, TrialRecord, describe, read_sweep, write_sweep
+from cse.tune.outcome import PAGE, TRIALS, Sweep, TrialRecord, describe, read_sweep, write_sweep, write_trials
 from cse.tune.page import study_of, write_page
 
 RATE = Dimension("train.learning_rate", low=1e-3, high=1e-1, log=True)
@@ -57,6 +57,7 @@ def test_nothing_that_ended_well(sweep):
 
 def test_a_sweep_is_read_as_it_was_written(sweep):
     assert read_sweep(sweep.folder) is None
+    write_trials(sweep)
     write_sweep(sweep)
     assert read_sweep(sweep.folder) == sweep
     with (sweep.folder / TRIALS).open(encoding="utf-8", newline="") as stream:
