@@ -53,9 +53,11 @@ def ray_session(
         CseError: the cluster of ``RAY_ADDRESS`` does not answer.
     """
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
+    address = os.environ.get(ADDRESS)
+    if address and _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # as `ray start` did where the token lies
     import ray
 
-    address = os.environ.get(ADDRESS)
     common: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
@@ -83,6 +85,12 @@ def ray_session(
             )
         logging.getLogger("ray").setLevel(logging.ERROR)
         yield ray
+
+
+def _has_token() -> bool:
+    """Say whether this user has a token for Ray clusters, where Ray itself looks for one."""
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 
 
 def _join(ray: Any, address: str, options: dict[str, Any]) -> None:
