@@ -97,7 +97,7 @@ def _work(config: dict[str, Any]) -> None:
         with (folder / PROGRESS).open("a", encoding="utf-8", buffering=1) as log:
             watching: list[Observer] = []
             if group.rank == 0:
-                log.write(f"{group.size} workers share each batch\n")
+                log.write(f"workers that share each batch: {group.size}\n")
                 watching = [ProgressBar(log), CsvLog(folder / "plots"), TensorBoard(folder / "tensorboard")]
             replace(training, device=get_device()).run(Observers(watching), group)
     except CseError as error:

@@ -1,0 +1,110 @@
+"""A cluster of two machines (two Ray nodes on this one): one is lost, the training goes on with what is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.workspace import write_params, write_prepared
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+RAY = str(Path(sys.executable).parent / "ray")
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+
+
+class Cluster:
+    """Nodes with one processor each; their processes are told by the folder that is theirs alone."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="cse-el-", dir="/tmp"))  # short: sockets lie in it
+        self.environment = os.environ | QUIET | {"HOME": str(home)}  # a token of its own
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        subprocess.run([RAY, "get-auth-token", "--generate"], env=self.environment, check=True, capture_output=True)
+
+    def start(self, *, head: bool) -> None:
+        port = self.address.partition(":")[2]
+        where = ["--head", f"--port={port}", "--include-dashboard=false"] if head else [f"--address={self.address}"]
+        own = [f"--temp-dir={self.folder}"] if head else []
+        done = subprocess.run(
+            [RAY, "start", *where, *own, "--node-ip-address=127.0.0.1", "--num-cpus=1", "--disable-usage-stats"],
+            env=self.environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def processes(self, name: str = "") -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            line = " ".join(process.info["cmdline"] or [])
+            if str(self.folder) in line and name in line:
+                found.append(process)
+        return found
+
+    def stop(self) -> None:
+        for process in self.processes():
+            with_children = [*process.children(recursive=True), process] if process.is_running() else []
+            for each in with_children:
+                try:
+                    each.kill()
+                except psutil.NoSuchProcess:
+                    continue
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    try:
+        made.start(head=True)
+        yield made
+    finally:
+        made.stop()
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_lost_machine_leaves_a_smaller_group(cluster, tiny_folders, tmp_path):
+    write_prepared(tmp_path / "data/prepared", rows=400)
+    write_params(tmp_path / "params.yaml", tiny_folders["bert"])
+    first = cluster.processes("raylet/raylet")
+    cluster.start(head=False)
+    second = [process for process in cluster.processes("raylet/raylet") if process not in first]
+    assert len(second) == 1
+    command = [sys.executable, "-m", "cse.cli", "train", "--out", "out", "-s", "train.workers=2"]
+    training = subprocess.Popen(
+        [*command, "-s", "train.epochs=20", "-s", "train.eval_every=50"],
+        cwd=tmp_path, env=cluster.environment | {"RAY_ADDRESS": cluster.address}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+    def progress() -> str:
+        return "".join(log.read_text() for log in tmp_path.glob(".cse/resume/*/progress.log"))
+
+    wait_for(lambda: "dev Spearman" in progress())
+    assert "workers that share each batch: 2" in progress()
+    lost = [*second[0].children(recursive=True), *second]
+    for process in lost:
+        os.kill(process.pid, signal.SIGKILL)
+    _, errors = training.communicate(timeout=400)
+    assert training.returncode == 0, errors
+    assert re.findall(r"workers that share each batch: (\d)", errors) == ["2", "1"]
+    assert "resuming after step" in errors
+    assert (tmp_path / "out/checkpoint.json").is_file()
