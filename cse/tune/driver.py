@@ -19,13 +19,14 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Dimension, Space, build_space
-from cse.tune.job import METRIC, Job, share_data
+from cse.tune.job import ATTEMPT, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
 from cse.tune.watch import Watch, callback
 
 _NOT_THE_TRIALS = ("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.eval_every")
 _SYNC = 10  # seconds between copies of logs and of the search's state into the sweep's folder
+_RESTARTS = 12  # of a trial's worker; the trial itself counts and gives up sooner
 _STARTUP = 4  # settings that Optuna draws at random before it learns
 
 
@@ -59,6 +60,8 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             ranges=tuple(part.key for part in space.dimensions if not part.values),
         )
         share_data(prepared, job.data)
+        for attempt in folder.glob(f"trials/*/{ATTEMPT}*"):
+            attempt.unlink()  # they ended with the driver before
         with _session(job) as (dashboard, at_once), Watch(space, job, dashboard) as watch:
             job = replace(job, at_once=at_once)
             trials = _search(space, job, "tune", watch)
@@ -109,7 +112,7 @@ def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
             run_config=RunConfig(
                 name=name,
                 storage_path=str(job.folder),
-                failure_config=FailureConfig(max_failures=1),  # a lost worker; a trial goes on where it was
+                failure_config=FailureConfig(max_failures=_RESTARTS),
                 callbacks=[callback()],
                 sync_config=SyncConfig(sync_period=_SYNC),
                 verbose=0,
@@ -218,7 +221,7 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
         "OMP_NUM_THREADS": str(job.threads),
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "RAY_AIR_NEW_OUTPUT": "0",
-        "RAY_memory_monitor_refresh_ms": "0",  # trials keep to their share; what the monitor kills ends the sweep
+        "RAY_memory_monitor_refresh_ms": "0",  # a worker keeps to its share; what the monitor kills ends the sweep
         "TUNE_FUNCTION_THREAD_TIMEOUT_S": "60",  # a stopped trial's thread ends at its next report
     }
     os.environ |= variables

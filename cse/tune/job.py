@@ -20,6 +20,7 @@ from cse.settings.spaces import settings_with
 
 METRIC = "dev_spearman"  # the one thing that trials are compared by: Spearman * 100 on the dev pairs
 WORST = -100.0  # what a setting counts for that cannot be trained
+ATTEMPT = "attempt-"  # start of the names of files that count a trial's workers
 RESULT, FAILED = "result.json", "failed.txt"  # in a trial's folder
 
 

@@ -5,10 +5,8 @@ A trial sees training rows and dev pairs and nothing else: the folder that ``sha
 
 from __future__ import annotations
 
-import gc
 import json
 import math
-import resource
 import shutil
 import time
 from collections.abc import Callable
@@ -16,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from filelock import FileLock
 
@@ -29,13 +26,13 @@ from cse.settings.spaces import settings_with
 from cse.stages.corpus import open_backbone
 from cse.stages.train import Training, train_stage
 from cse.training.observers import CsvLog, Observers, StepRecord
-from cse.training.precision import choose_device
 from cse.training.state import RunState
-from cse.tune.job import FAILED, METRIC, RESULT, WORST, Job, read_curve, steps_of
+from cse.tune.job import ATTEMPT, FAILED, METRIC, RESULT, WORST, Job, read_curve, steps_of
+from cse.tune.memory import GROWN, free_memory, kept_to_share
 
-_MEMORY = 0.9  # share of a machine's memory that trials have together
+LOSSES = 2  # of a trial's worker, that nothing explains
 # of torch's allocator, of the C++ library, of the library of matrix products
-_NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a memory", "out_of_memory")
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a primitive", "out_of_memory")
 LEAST_SENTENCES = 8  # in memory at once; a trial that does not fit then has failed
 _backbones: dict[str, Backbone] = {}  # of this worker; Ray Tune gives it one trial after the other
 
@@ -92,14 +89,13 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     folder = job.folder_of(config)
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(job.threads)
-    if choose_device(job.settings.train.device).type == "cpu":
-        _keep_to_share(job.at_once)
     with FileLock(folder / "lock"):  # a search may ask for one setting twice at the same time
         for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.rows)):
             if percent < 100:  # of an earlier attempt: the other trials are compared with these too
                 report({METRIC: score, "percent": percent})
         if not (folder / RESULT).is_file() and not (folder / FAILED).is_file():
             try:
+                _count_attempt(folder)
                 result = _train(config, job, folder, report)
             except CseError as error:
                 (folder / FAILED).write_text(str(error), encoding="utf-8")
@@ -119,15 +115,18 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
     started = time.monotonic()
     settings = job.settings_of(config)
     rows = len(PreparedData(job.data).train)
+    if (folder / GROWN).is_file():  # an earlier attempt took more than its share of the machine's memory
+        settings = _with_half(settings, int((folder / GROWN).read_text(encoding="utf-8")))
     while True:
         try:
-            metrics = _train_once(settings, job, folder, report)
+            with kept_to_share(folder / GROWN, job.at_once, _at_once(settings)):
+                metrics = _train_once(settings, job, folder, report)
             break
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise CseError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from None
-            settings = _with_half(settings)
-        _free()
+            settings = _with_half(settings, _at_once(settings))
+        free_memory()
     facts = {
         "step": metrics["steps"],
         "steps": steps_of(settings, rows),
@@ -176,35 +175,46 @@ def _backbone(settings: Settings, data: Path) -> Backbone | None:
     return _backbones[key]
 
 
-def _with_half(settings: Settings) -> Settings:
+def _count_attempt(folder: Path) -> None:
+    """Note that a worker starts on a trial; refuse one whose workers were lost, but for memory, each time.
+
+    Raises:
+        CseError: this has happened ``LOSSES`` times.
+    """
+    grown = (folder / GROWN).is_file() and (folder / GROWN).stat().st_mtime > _last_attempt(folder)
+    lost = 0 if grown else sum(1 for _ in folder.glob(f"{ATTEMPT}*"))
+    if grown:
+        for path in folder.glob(f"{ATTEMPT}*"):
+            path.unlink()
+    if lost >= LOSSES:
+        raise CseError(f"its worker died {lost} times, killed from outside or by an error of its own")
+    (folder / f"{ATTEMPT}{lost + 1}").touch()
+
+
+def _last_attempt(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in folder.glob(f"{ATTEMPT}*")), default=0.0)
+
+
+def _at_once(settings: Settings) -> int:
+    """Return the most sentences in memory at once."""
+    return settings.train.mini_batch_size or 3 * settings.train.batch_size
+
+
+def _with_half(settings: Settings, now: int) -> Settings:
     """Return settings that hold half as many sentences in memory at once.
+
+    Args:
+        settings: of the trial.
+        now: how many did not fit.
 
     Raises:
         CseError: there were too few already.
     """
-    train = settings.train
-    now = train.mini_batch_size or 3 * train.batch_size
     if now // 2 < LEAST_SENTENCES:
         raise CseError(f"out of memory, even with {now} sentences at once (train.mini_batch_size)")
     return settings_with(settings, {"train.mini_batch_size": now // 2})
 
 
-def _keep_to_share(trials: int) -> None:
-    """Let an allocation fail that would take another trial's memory: a machine that runs out of it kills at random.
-
-    Counted are private pages that may be written to; mapped files are not.
-    """
-    share = int(_MEMORY * psutil.virtual_memory().total) // trials
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (share if most < 0 else min(share, most), most))
-
-
 def _is_out_of_memory(error: Exception) -> bool:
     said = str(error)
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in said for words in _NO_MEMORY)
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -1,0 +1,79 @@
+"""A worker that outgrows its share of the memory leaves a note and goes; the next attempt holds half as much."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cse.tune.job import FAILED, METRIC, RESULT, WORST
+from cse.tune.memory import GROWN
+from cse.tune.trial import run_trial
+from tests.tune.test_trial import CONFIG
+
+GREEDY = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import cse.tune.memory as memory
+memory.SHARE = float(sys.argv[2])
+with memory.kept_to_share(Path(sys.argv[1]), 1, 96):
+    held = np.ones(300 * 2**20, np.uint8)
+    time.sleep(1)
+print("in its share")
+"""
+
+
+def greedy(note, share):
+    command = [sys.executable, "-c", GREEDY, str(note), str(share)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_process_beyond_its_share_ends_with_a_note(tmp_path):
+    done = greedy(tmp_path / "note", share=1e-4)
+    assert done.returncode == 137 and not done.stdout
+    assert (tmp_path / "note").read_text() == "96"
+    done = greedy(tmp_path / "other", share=0.9)
+    assert done.stdout == "in its share\n" and not (tmp_path / "other").exists()
+
+
+def test_the_next_attempt_holds_half(make_job):
+    job, reports = make_job(), []
+    folder = job.folder_of(CONFIG)
+    folder.mkdir(parents=True)
+    (folder / "attempt-1").touch()
+    (folder / GROWN).write_text("24")
+    run_trial(CONFIG, job, reports.append)
+    assert reports[-1]["mini_batch_size"] == 12
+    values = json.loads((folder / RESULT).read_text())["values"]
+    assert values == CONFIG | {"train.mini_batch_size": 12}
+
+
+def test_a_trial_whose_workers_die_unexplained_is_given_up(make_job):
+    job, reports = make_job(), []
+    folder = job.folder_of(CONFIG)
+    folder.mkdir(parents=True)
+    (folder / "attempt-1").touch()
+    run_trial(CONFIG, job, reports.append)  # once may be an accident
+    assert reports[-1][METRIC] > WORST
+
+    other = {"prompt.length": 2}
+    folder = job.folder_of(other)
+    folder.mkdir(parents=True)
+    for number in (1, 2):
+        (folder / f"attempt-{number}").touch()
+    run_trial(other, job, reports.append)
+    assert reports[-1][METRIC] == WORST
+    assert (folder / FAILED).read_text().startswith("its worker died 2 times")
+
+
+@pytest.mark.parametrize("held", [15, 9])
+def test_what_outgrows_even_a_few_sentences_has_failed(make_job, held):
+    job, reports = make_job(), []
+    folder = job.folder_of(CONFIG)
+    folder.mkdir(parents=True)
+    (folder / GROWN).write_text(str(held))
+    run_trial(CONFIG, job, reports.append)
+    assert (folder / FAILED).read_text() == f"out of memory, even with {held} sentences at once (train.mini_batch_size)"
