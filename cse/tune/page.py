@@ -123,7 +123,8 @@ def _importance(study: Any) -> Any:
     if len({trial.value for trial in study.get_trials(states=[optuna.trial.TrialState.COMPLETE])}) < 3:
         raise ValueError("it takes three finished trials with different scores.")
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    return optuna.visualization.plot_param_importances(study, evaluator=evaluator, target_name="dev")
+    figure = optuna.visualization.plot_param_importances(study, evaluator=evaluator, target_name="dev")
+    return figure.update_traces(marker_color=_COLOUR["finished"])
 
 
 def _scored(sweep: Sweep) -> list[tuple[TrialRecord, float]]:
@@ -139,7 +140,8 @@ def _parallel(sweep: Sweep) -> Any:
     for part in sweep.dimensions:
         tried = [trial.config[part.key] for trial, _ in scored]
         if part.log:
-            shown = sorted(set(tried))[:: max(len(set(tried)) // 8, 1)]
+            shown = [digit * 10.0**power for power in range(-12, 6) for digit in (1, 2, 5)]
+            shown = [value for value in shown if min(tried) <= value <= max(tried)]
             axes.append(
                 {
                     "label": f"{part.key} (log)",
