@@ -21,11 +21,11 @@ from tests.cli.workspace import write_params, write_prepared
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 RAY = str(Path(sys.executable).parent / "ray")
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}
 
 
 class Cluster:
-    """Nodes with one processor each; their processes are told by the folder that is theirs alone."""
+    """Nodes with one processor each; their processes, and those that join, are told by a home that is theirs alone."""
 
     def __init__(self, home: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="cse-el-", dir="/tmp"))  # short: sockets lie in it
@@ -46,21 +46,22 @@ class Cluster:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def processes(self, name: str = "") -> list[psutil.Process]:
+        """Every process with the home that is this cluster's alone."""
         found = []
-        for process in psutil.process_iter(["cmdline"]):
-            line = " ".join(process.info["cmdline"] or [])
-            if str(self.folder) in line and name in line:
-                found.append(process)
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("HOME") == self.environment["HOME"] and name in " ".join(process.cmdline()):
+                    found.append(process)
+            except psutil.Error:
+                continue
         return found
 
     def stop(self) -> None:
         for process in self.processes():
-            with_children = [*process.children(recursive=True), process] if process.is_running() else []
-            for each in with_children:
-                try:
-                    each.kill()
-                except psutil.NoSuchProcess:
-                    continue
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
