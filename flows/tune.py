@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ def tune(
         wanted["tune.trials"] = trials
     settings = sweep_settings(PARAMS_FILE, around | wanted)
     changes = around | paths_left_behind(settings, root)
-    with throwaway_clone(root, "tune") as place:
+    with throwaway_clone(root, f"tune-{os.getpid()}") as place:
         write_values(place.folder / PARAMS_FILE, changes)
         for stage in stages_before(place):
             _run(stage, place)

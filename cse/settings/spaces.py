@@ -90,8 +90,8 @@ class Space:
             dict(zip(self.keys, values, strict=True)) for values in product(*(part.values for part in self.dimensions))
         ]
 
-    def second_step(self, scores: Mapping[Any, float]) -> Space:
-        """Return the finer search between the two best values of the first one (D2CSE section 4).
+    def second_step(self, scores: Mapping[Any, float]) -> Space | None:
+        """Return the finer search between the two best values of the first one (D2CSE section 4), if there is room.
 
         Args:
             scores: dev score by value.
@@ -99,7 +99,7 @@ class Space:
         low, high = sorted(sorted(scores, key=lambda value: -scores[value])[:2])
         count = round((high - low) / _STEP)
         values = tuple(round(low + step * _STEP, 6) for step in range(1, count))
-        return Space(self.name, "grid", (Dimension(self.keys[0], values),))
+        return Space(self.name, "grid", (Dimension(self.keys[0], values),)) if values else None
 
 
 def space_names() -> list[str]:
@@ -200,6 +200,10 @@ def _check(space: Space, settings: Settings) -> None:
         raise CseError(f"tune.search: a grid needs lists, {ranges[0].key} has a range; list its values or use optuna")
     if space.search == "two_step" and (len(space.dimensions) > 1 or len(space.dimensions[0].ends) < 2 or ranges):
         raise CseError("tune.search: two_step is over a list of values of one key")
+    if space.search == "two_step" and _is_whole(space.keys[0]):
+        raise CseError(
+            f"tune.search: two_step goes in steps of {_STEP}; {space.keys[0]} takes whole numbers, list them"
+        )
     for dimension in space.dimensions:
         _check_use(dimension.key, space.keys, settings)
         if _corrupts_anew(dimension.key, settings):

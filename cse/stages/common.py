@@ -32,6 +32,12 @@ DEBUG_VARIABLE = "CSE_DEBUG"
 MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
 
 
+def training_code() -> list[Path]:
+    """Return the files whose change makes a saved state or a trial's score stale: they decide what an update does."""
+    root = Path(__file__).parents[1]
+    return [path for part in ("model", "objectives", "training") for path in sorted((root / part).rglob("*.py"))]
+
+
 def run_safely(work: Callable[[], object]) -> int:
     """Run ``work`` and return an exit code: 0, 2 for a mistake of the user's (one line), 128 + n for a signal.
 

@@ -24,7 +24,7 @@ from cse.model.static_words import StaticWords
 from cse.settings import Settings
 from cse.settings.tree import ObjectiveSettings, TrainSettings
 from cse.stages.build import encoder_from, losses_from, plan_from, second_text_from, views_of
-from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage
+from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage, training_code
 from cse.stages.corpus import check_post, fit_post, open_backbone
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
@@ -167,7 +167,9 @@ def open_training(
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         }
-        run = fingerprint(facts, [*sorted(prepared.glob("*.arrow")), *sorted(corrupted.glob("*.npy")), *_code()])
+        run = fingerprint(
+            facts, [*sorted(prepared.glob("*.arrow")), *sorted(corrupted.glob("*.npy")), *training_code()]
+        )
         folder = scratch / "resume" / run
     if settings.train.workers > 1 and tokens is None:
         tokens = scratch / "tokens"
@@ -314,12 +316,6 @@ def _announce(training: Training) -> None:
         f"{len(data.train):,} {data.view}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
-
-
-def _code() -> list[Path]:
-    """Return the files whose change makes a saved state stale: those that decide what an update does."""
-    root = Path(__file__).parents[1]
-    return [path for part in ("model", "objectives", "training") for path in sorted((root / part).rglob("*.py"))]
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Dimension, Space, build_space
+from cse.stages.common import training_code
 from cse.tune.job import ATTEMPT, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
@@ -69,9 +70,12 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             if space.search == "two_step":
                 scores = {r.config[space.keys[0]]: r.score for r in records if r.state == "finished"}
                 if len(scores) < 2:
-                    raise CseError("tune.search: fewer than two trials of the coarse search ended; see trials.csv")
-                trials += _search(space.second_step(scores), job, "tune-fine", watch)  # type: ignore[arg-type]
-                records = trial_records(trials, space, job)
+                    reason = next((record.reason for record in records if record.reason), "no reason is known")
+                    raise CseError(f"tune.search: fewer than two trials of the coarse search ended well: {reason}")
+                fine = space.second_step(scores)  # type: ignore[arg-type]
+                if fine is not None:
+                    trials += _search(fine, job, "tune-fine", watch)
+                    records = trial_records(trials, space, job)
         sweep = Sweep(folder, space.name, space.search, space.dimensions, tuple(records))
         write_trials(sweep)
         write_page(sweep)
@@ -255,8 +259,6 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> 
         for key, value in values.items()
         if key not in space.keys and key not in _NOT_THE_TRIALS and not key.startswith(others)
     }
-    root = Path(__file__).parents[1]
-    code = [path for part in ("model", "objectives", "training") for path in sorted((root / part).rglob("*.py"))]
     data = [prepared / TRAIN_FILE, prepared / DEV_FILE, *sorted(corrupted.glob("*.npy"))]
     facts: Mapping[str, Any] = {"space": [str(part) for part in space.dimensions], "around": around}
-    return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"
+    return f"{space.name}-{fingerprint(facts, [*data, *training_code()])[:8]}"

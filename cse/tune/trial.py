@@ -94,14 +94,21 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
             if percent < 100:  # of an earlier attempt: the other trials are compared with these too
                 report({METRIC: score, "percent": percent})
         if not (folder / RESULT).is_file() and not (folder / FAILED).is_file():
+            attempt = None
             try:
-                _count_attempt(folder)
+                attempt = _count_attempt(folder)
                 result = _train(config, job, folder, report)
             except CseError as error:
                 (folder / FAILED).write_text(str(error), encoding="utf-8")
+            except Exception as error:  # whatever it is, the other trials go on
+                reason = " ".join(str(error).split())[:300]
+                (folder / FAILED).write_text(f"{type(error).__name__}: {reason}", encoding="utf-8")
             else:
                 with publish_file(folder / RESULT) as target:
                     target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            finally:  # also where Ray Tune stops the trial; not where the worker dies
+                if attempt is not None:
+                    attempt.unlink(missing_ok=True)
             shutil.rmtree(folder / "scratch", ignore_errors=True)
     if (folder / FAILED).is_file():
         report({METRIC: WORST, "percent": 100})
@@ -124,7 +131,7 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
             break
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
-                raise CseError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from None
+                raise
             settings = _with_half(settings, _at_once(settings))
         free_memory()
     facts = {
@@ -175,11 +182,13 @@ def _backbone(settings: Settings, data: Path) -> Backbone | None:
     return _backbones[key]
 
 
-def _count_attempt(folder: Path) -> None:
-    """Note that a worker starts on a trial; refuse one whose workers were lost, but for memory, each time.
+def _count_attempt(folder: Path) -> Path:
+    """Note that a worker starts on a trial, and return the note; what is left of them are workers that were lost.
+
+    Those that outgrew their memory do not count.
 
     Raises:
-        CseError: this has happened ``LOSSES`` times.
+        CseError: ``LOSSES`` workers were lost.
     """
     grown = (folder / GROWN).is_file() and (folder / GROWN).stat().st_mtime > _last_attempt(folder)
     lost = 0 if grown else sum(1 for _ in folder.glob(f"{ATTEMPT}*"))
@@ -188,7 +197,9 @@ def _count_attempt(folder: Path) -> None:
             path.unlink()
     if lost >= LOSSES:
         raise CseError(f"its worker died {lost} times, killed from outside or by an error of its own")
-    (folder / f"{ATTEMPT}{lost + 1}").touch()
+    note = folder / f"{ATTEMPT}{lost + 1}"
+    note.touch()
+    return note
 
 
 def _last_attempt(folder: Path) -> float:

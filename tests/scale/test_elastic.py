@@ -10,13 +10,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.cli.workspace import write_params, write_prepared
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -73,13 +73,6 @@ def cluster(tmp_path):
         yield made
     finally:
         made.stop()
-
-
-def wait_for(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def test_a_lost_machine_leaves_a_smaller_group(cluster, tiny_folders, tmp_path):

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from tests.cli.workspace import contents, write_params, write_prepared
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -50,13 +50,6 @@ def _line(process):
 
 def progress(folder):
     return "".join(log.read_text() for log in folder.glob(".cse/resume/*/progress.log"))
-
-
-def wait_for(condition, seconds=90):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def metrics(folder, out):

@@ -63,6 +63,7 @@ def test_the_second_step_lies_between_the_two_best():
     ]  # fmt: skip
     apart = space.second_step({0.02: 79.0, 0.04: 78.0, 0.09: 10.0})
     assert len(apart.grid()) == 19
+    assert space.second_step({0.01: 1.0, 0.0105: 2.0}) is None  # nothing lies between
 
 
 def test_the_default_space_fits_the_system():
@@ -148,6 +149,7 @@ def test_a_term_may_be_switched_on_by_the_search():
 def test_contradictions():
     assert "a grid needs lists" in refusal("prompt.length=4..8", tune__search="grid")
     assert "two_step is over a list of values of one key" in refusal("prompt.length=4..8", tune__search="two_step")
+    assert "takes whole numbers" in refusal("prompt.length=[4, 8]", tune__search="two_step")
     with pytest.raises(CseError, match="the system has no prompt"):
         build_space(settings(prompt__kind="none", train__parameters="full", tune__over=["prompt.length=[4]"]))
     prepared = {

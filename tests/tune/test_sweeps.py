@@ -15,6 +15,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.pipeline.workspace import tiny_clone
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -51,13 +52,6 @@ def scores(folder):
 def trial_workers(process):
     below = psutil.Process(process.pid).children(recursive=True)
     return [child for child in below if child.is_running() and "ImplicitFunc" in " ".join(child.cmdline())]
-
-
-def wait_for(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_path_factory):

@@ -138,3 +138,31 @@ def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     full = make_job(**{"train.parameters": "full", "prompt.kind": "none", "train.learning_rate": 1e-4})
     run_trial({"train.learning_rate": 2e-4}, full, lambda report: None)
     assert (len(opened), len(loaded)) == (2, 1)  # a backbone that is trained is nobody else's
+
+
+def test_whatever_a_trial_raises_is_its_own_reason(make_job, monkeypatch):
+    job, reports = make_job(), []
+
+    def broken(settings, **options):
+        raise KeyError("no such\nrow")
+
+    monkeypatch.setattr(trial_module, "train_stage", broken)
+    run_trial(CONFIG, job, reports.append)
+    assert reports == [{METRIC: WORST, "percent": 100}]
+    assert (job.folder_of(CONFIG) / FAILED).read_text() == "KeyError: 'no such\\nrow'"
+    assert not list(job.folder_of(CONFIG).glob("attempt-*"))
+
+
+def test_a_trial_that_is_stopped_leaves_no_mark_of_a_lost_worker(make_job):
+    job, told = make_job(evaluations=4), []
+
+    def stop(report):
+        told.append(report)
+        raise SystemExit
+
+    for _ in range(3):  # the same setting may be asked for again
+        with pytest.raises(SystemExit):
+            run_trial(CONFIG, job, stop)
+    assert [report["percent"] for report in told] == [25, 25, 25]
+    assert not list(job.folder_of(CONFIG).glob("attempt-*"))
+    assert not (job.folder_of(CONFIG) / FAILED).exists()
