@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from cse.cli.options import parse_overrides
 from cse.errors import CseError
-from cse.files import publish_folder
+from cse.outputs import Kind, publish_folder
 from cse.settings import Settings, load_settings
 from cse.settings.ablations import Cell, Grid, ablation_names, load_ablation
 from cse.settings.load import PARAMS_FILE, flatten
@@ -181,7 +181,7 @@ def _write(
             for cell in cells
         ],
     }
-    with publish_folder(folder) as target:
+    with publish_folder(folder, Kind.ABLATION) as target:
         (target / CELLS_FILE).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
         picture = draw_ablation(read_ablation(target / CELLS_FILE))
         if picture is not None:

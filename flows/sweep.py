@@ -67,6 +67,7 @@ def take_trial(place: Workspace, trial: TrialRecord) -> None:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    assert not place.in_place, "outputs of a clone alone are removed"  # noqa: S101
     folder = Path(trial.folder)
     write_settings(place.folder / PARAMS_FILE, None, trial.values)
     _forget_later_stages(place)

@@ -104,14 +104,20 @@ def _evaluate(
     out: Path | None,
 ) -> None:
     from cse.evaluation.suite_table import format_examples, format_suite
-    from cse.files import publish_file, publish_folder, write_rounded_json
+    from cse.files import write_rounded_json
+    from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
     from cse.stages.open_model import evaluate_models, record_folder, save_record
 
     def save(name: str, result: SuiteResults) -> None:
         if out is not None:
-            with publish_folder(out / record_folder(name)) as folder:
+            with publish_folder(out / record_folder(name), Kind.RECORD) as folder:
                 save_record(folder, name, models[name], result, settings.evaluation.device)
 
+    if json_path is not None:
+        check_file(json_path, is_json_with())
+    if out is not None:
+        for name in models:
+            check_folder(out / record_folder(name), Kind.RECORD)
     results = evaluate_models(
         models,
         data,
@@ -137,9 +143,12 @@ def _evaluate_on_mteb(
     models: dict[str, str], tasks: str, settings: Settings, style: str, json_path: Path | None
 ) -> None:
     from cse.evaluation.table import format_rows
-    from cse.files import publish_file, write_rounded_json
+    from cse.files import write_rounded_json
+    from cse.outputs import check_file, is_json_with, publish_file
     from cse.stages.mteb import evaluate_on_mteb
 
+    if json_path is not None:
+        check_file(json_path, is_json_with())
     scores = evaluate_on_mteb(
         models,
         [name.strip() for name in tasks.split(",")],

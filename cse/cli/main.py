@@ -73,7 +73,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     from cse.stages.prepare import prepare_stage
 
     settings = settings_from(params, overrides)
-    metrics = METRICS / "prepare.json" if out == PREPARED else out.with_suffix(".json")
+    metrics = METRICS / "prepare.json" if out == PREPARED else Path(f"{out}.json")
     prepare_stage(settings, prepared=out, metrics=metrics)
     if settings.objective.replaced_tokens.corrupts_beforehand:
         from cse.stages.corrupt import corrupt_stage
@@ -99,8 +99,8 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
         prepared=data,
         corrupted=_corrupted(data),
         checkpoint=out,
-        metrics=METRICS / "train.json" if usual else out.with_suffix(".json"),
-        plots=PLOTS / "train" if usual else out.with_suffix(".plots"),
+        metrics=METRICS / "train.json" if usual else Path(f"{out}.json"),
+        plots=PLOTS / "train" if usual else Path(f"{out}.plots"),
     )
 
 
@@ -151,9 +151,10 @@ def encode(model: str, text: Any, out: Path, batch_size: int, device: str, norma
     """Embed the lines of TEXT (default: standard input), one vector a line."""
     import numpy as np
 
-    from cse.files import publish_file
+    from cse.outputs import check_file, is_npy, publish_file
     from cse.stages.open_model import open_model
 
+    check_file(out, is_npy)
     lines: list[str] = []
     source = getattr(text, "name", "<stdin>")
     try:

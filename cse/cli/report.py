@@ -26,13 +26,14 @@ def report(records: Sequence[Path], ablations: Path, out: Path) -> None:
     RECORDS are folders that `cse evaluate --out` or the pipeline wrote, at any depth. Runs that differ in their seed
     alone are shown as one system.
     """
-    from cse.files import publish_folder
+    from cse.outputs import Kind, check_folder, publish_folder
     from cse.report.ablations import read_ablations
     from cse.report.page import PAGE_FILE, make_report, write_report
     from cse.report.systems import find_records, group
 
+    check_folder(out, Kind.REPORT)
     made = make_report(group(find_records(records or [RECORDS])), read_ablations(ablations))
-    with publish_folder(out) as folder:
+    with publish_folder(out, Kind.REPORT) as folder:
         write_report(made, folder)
     runs = sum(len(system.records) for system in made.systems)
     click.echo(f"{out / PAGE_FILE}: {len(made.systems)} systems, {runs} records, {len(made.pictures)} pictures")

@@ -20,7 +20,7 @@ from cse.data.scored_file import read_scored_file
 from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
 from cse.data.suite import SuiteData, complete, only_pairs
 from cse.data.suite_store import write_suite
-from cse.files import publish_folder
+from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.tree import DataSettings
 
 SAMPLE_DEV, SAMPLE_TEST = 500, 1000
@@ -42,9 +42,10 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         The report, as in ``report.json``.
 
     Raises:
-        CseError: anything wrong with the source or the evaluation data, in one line.
+        CseError: anything wrong with the source or the evaluation data, in one line; or ``out`` holds something else.
         OSError: ``out`` cannot be written.
     """
+    check_folder(out, Kind.PREPARED_DATA)
     if settings.source == "sample":
         evaluation, origin = _sample_evaluation(settings.seed)
     else:
@@ -61,7 +62,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         held_out=held_out,
         max_rows=settings.max_rows,
     )
-    with publish_folder(out) as folder:
+    with publish_folder(out, Kind.PREPARED_DATA) as folder:
         write_rows(folder / TRAIN_FILE, settings.view, _with_progress(kept, progress))
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cse.export.graph import write_graph
-from cse.files import publish_folder
 from cse.model.checkpoint import describe
 from cse.model.encoder import SentenceEncoder
+from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 
 _PACKAGES = ("cse", "torch", "transformers", "onnx", "onnxscript", "onnxruntime-gpu", "tokenizers")
@@ -38,7 +38,7 @@ def write_bundle(encoder: SentenceEncoder, out: Path, *, normalize: bool, metric
         metrics: scores to record in the manifest.
     """
     facts = describe(encoder)
-    with publish_folder(out) as folder:
+    with publish_folder(out, Kind.BUNDLE) as folder:
         write_graph(encoder, folder / MODEL)
         # the tokenizer's own save would raise something that is no OSError on a full disk
         (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")

@@ -16,12 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from cse.errors import CseError, describe_os_error
 from cse.runtime.providers import usable_cpus
 
 ADDRESS = "RAY_ADDRESS"
 _PROJECT = Path(__file__).parents[2]
 _PREFIX = "cse-ray-"  # sockets lie in the folder, whose paths may have 107 characters
+_LOCK = "cse.lock"  # in the folder: held while it is in use
 _KNOCK_SECONDS = 10.0
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -71,8 +74,7 @@ def ray_session(
             stack.callback(ray.shutdown)
             _join(ray, address, common)
         else:
-            folder = _own_folder()
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder = stack.enter_context(_own_folder())
             stack.callback(ray.shutdown)
             ray.init(
                 address="local",
@@ -109,23 +111,22 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
 
 
-def _own_folder() -> Path:
-    """Make a folder for Ray's sockets and logs, and remove those of killed runs."""
+@contextmanager
+def _own_folder() -> Iterator[Path]:
+    """Yield a folder for Ray's sockets and logs, removed at the end; remove those of killed runs.
+
+    A folder is in use while its lock is held. The kernel releases a lock when its process ends, in any container.
+    """
     base = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # short
-    for left in base.glob(f"{_PREFIX}*"):
-        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not _is_alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
-
-
-def _is_alive(pid: int) -> bool:
-    with contextlib.suppress(PermissionError):
+    for left in base.glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(Timeout, OSError), FileLock(left, blocking=False):
+            shutil.rmtree(left.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
+    with FileLock(folder / _LOCK):
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _paths() -> dict[str, str]:

@@ -15,7 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node
 
 from cse.errors import CseError
-from cse.files import publish_file
+from cse.outputs import publish_file
 from cse.settings.document import default_params_text, yaml_value
 from cse.settings.load import check_settings, flatten, set_key
 from cse.settings.tree import Settings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from cse.files import publish_folder
+from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.settings.tree import BackboneSettings, ReplacedTokensSettings, TrainSettings
 from cse.stages.common import CORRUPTED, CORRUPTION_FILE, PREPARED, run_stage
@@ -29,7 +29,7 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
     replaced = settings.objective.replaced_tokens
     wanted = replaced.corrupts_beforehand
     facts: dict[str, object] = {"corruption": "prepared" if wanted else "none"}
-    with publish_folder(corrupted) as folder:
+    with publish_folder(corrupted, Kind.CORRUPTED_ROWS) as folder:
         if wanted:
             facts |= _corrupt(prepared, folder, settings.backbone, replaced, settings.train)
         (folder / CORRUPTION_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -12,8 +12,9 @@ from cse.data.suite_store import open_suite
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults
 from cse.evaluation.suite_table import format_suite
-from cse.files import publish_file, publish_folder, write_csv, write_rounded_json
+from cse.files import write_csv, write_rounded_json
 from cse.model.checkpoint import read_config
+from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.settings import Settings
 from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, run_stage
 from cse.stages.open_model import evaluate_models, save_record
@@ -36,6 +37,7 @@ def evaluate_stage(
     Writes metrics, a record a model for ``cse report``, and the data of two plots: scores by task, and the density of
     cosines by gold similarity.
     """
+    check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
     models = {TRAINED: str(checkpoint)}
     backbone = read_config(checkpoint)["backbone"]
@@ -55,7 +57,7 @@ def evaluate_stage(
         click.echo(format_suite(results))
     else:
         click.echo("no evaluation data: give data.evaluation_path a SentEval folder or a file of scored pairs")
-    with publish_folder(records) as folder:
+    with publish_folder(records, Kind.RECORDS) as folder:
         for name, result in results.items():
             (folder / name).mkdir()
             save_record(folder / name, name, models[name], result, settings.evaluation.device)

@@ -13,6 +13,7 @@ from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.checkpoint import load_checkpoint
 from cse.model.encoder import SentenceEncoder
+from cse.outputs import Kind, check_folder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
@@ -29,6 +30,7 @@ def export_stage(
     bundle: Path = BUNDLE,
 ) -> None:
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle."""
+    check_folder(bundle, Kind.BUNDLE)
     # the pipeline's own checkpoint is never looked up on the hub
     encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
     sentences = sentences_for_parity(PreparedData(prepared), settings.export.sentences)

@@ -8,9 +8,9 @@ import click
 
 from cse.data.store import PreparedData
 from cse.evaluation.sts import dev_score
-from cse.files import publish_folder
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
+from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.tree import PostSettings
 from cse.stages.corpus import FIT_BATCH, check_post, fit_post
 
@@ -27,13 +27,14 @@ def put_behind(model: str, post: PostSettings, *, prepared: Path, out: Path) -> 
     Raises:
         CseError: the model has post-processing already, or there are too few sentences.
     """
+    check_folder(out, Kind.CHECKPOINT)
     data = PreparedData(prepared)
     encoder = SentenceEncoder.load(model)
     check_post(encoder, post)
     before = None if data.dev is None else dev_score(encoder, data.dev, FIT_BATCH)
     fit_post(encoder, post, data)
     facts = {} if data.dev is None else {"dev_spearman": round(dev_score(encoder, data.dev, FIT_BATCH), 4)}
-    with publish_folder(out) as target:
+    with publish_folder(out, Kind.CHECKPOINT) as target:
         save_checkpoint(encoder, target, facts)
     change = f", dev Spearman {before:.2f} -> {facts['dev_spearman']:.2f}" if before is not None else ""
     click.echo(f"{out}: {model} with {post.kind}{change}")

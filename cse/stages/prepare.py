@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from cse.data.prepare import prepare
-from cse.files import publish_file
+from cse.outputs import check_file, is_json_with, publish_file
 from cse.settings import Settings
 from cse.stages.common import METRICS, PREPARED, run_stage
 
@@ -25,6 +25,7 @@ def prepare_stage(
         CseError: anything wrong with the data; both outputs are as they were.
         OSError: an output cannot be written.
     """
+    check_file(metrics, is_json_with("rows", "rows_read"))
     report = prepare(settings.data, prepared, progress)
     with publish_file(metrics) as target:
         text = json.dumps(counts(report), indent=2, sort_keys=True) + "\n"

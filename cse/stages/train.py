@@ -16,11 +16,12 @@ import torch
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
-from cse.files import fingerprint, naming, publish_file, publish_folder
+from cse.files import fingerprint, naming
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
+from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
 from cse.settings import Settings
 from cse.settings.tree import ObjectiveSettings, TrainSettings
 from cse.stages.build import encoder_from, losses_from, plan_from, second_text_from, views_of
@@ -225,6 +226,9 @@ def train_stage(
     Returns:
         What ``metrics`` holds.
     """
+    check_folder(checkpoint, Kind.CHECKPOINT)
+    check_folder(plots, Kind.PLOTS)
+    check_file(metrics, is_json_with("parameters"))
     training = open_training(
         settings, prepared=prepared, corrupted=corrupted, scratch=scratch, backbone=backbone, tokens=tokens
     )
@@ -248,14 +252,14 @@ def train_stage(
         results["dev_spearman"] = round(dev_score(encoder, data.dev, DEV_BATCH), 4)
     encoder.to("cpu")
     results |= _counts(encoder)
-    with publish_folder(plots) as target:
+    with publish_folder(plots, Kind.PLOTS) as target:
         for file, header in _PLOTS.items():
             source = folder.path / "plots" / file
             # a run without training has nothing to draw, but the plots of dvc.yaml look for both files
             (target / file).write_bytes(source.read_bytes() if source.is_file() else header)
     with publish_file(metrics) as target:
         target.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    with publish_folder(checkpoint) as target:
+    with publish_folder(checkpoint, Kind.CHECKPOINT) as target:
         save_checkpoint(encoder, target, results | {"settings": _groups(settings), "data": _source(data)})
     folder.remove()
     score = f", dev Spearman {results['dev_spearman']:.2f}" if "dev_spearman" in results else ""

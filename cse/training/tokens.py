@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
 from cse.data.labels import LABELS
-from cse.files import publish_folder
+from cse.outputs import Kind, publish_folder
 
 _CHUNK = 10_000
 _TABLE = "table.json"
@@ -148,7 +148,7 @@ def shared_table(folder: Path, make: Callable[[], TokenTable]) -> TokenTable:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if not (folder / _TABLE).is_file():
-            with publish_folder(folder) as target:
+            with publish_folder(folder, Kind.TOKENS) as target:
                 _write_table(make(), target)
     facts = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
 

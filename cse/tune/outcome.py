@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError
-from cse.files import publish_file, write_csv
+from cse.files import write_csv
+from cse.outputs import publish_file
 from cse.settings.spaces import Dimension, Space
 from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve, steps_of
 

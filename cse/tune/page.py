@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from cse.files import publish_file
+from cse.outputs import publish_file
 from cse.settings.document import yaml_value
 from cse.settings.spaces import Dimension
 from cse.tune.outcome import PAGE, Sweep, TrialRecord

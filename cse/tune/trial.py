@@ -19,8 +19,9 @@ from filelock import FileLock
 
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.files import fingerprint, publish_file
+from cse.files import fingerprint
 from cse.model.backbone import Backbone
+from cse.outputs import publish_file
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 from cse.stages.corpus import open_backbone

@@ -348,7 +348,7 @@ def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
     ids=lambda value: value[0] if isinstance(value, list) else str(value),
 )
 def test_full_disk_is_one_line_and_leaves_what_was_there(cse, project, args, out, where, file_bytes):
-    (project / "vectors.npy").write_bytes(b"older")
+    (project / "vectors.npy").write_bytes(b"\x93NUMPY older")
     (project / "data/metrics/evaluation.json").write_text("{}")
     before = contents(project / out)
     assert before
@@ -362,7 +362,7 @@ def test_full_disk_is_one_line_and_leaves_what_was_there(cse, project, args, out
     )
     assert "Traceback" not in done.err
     assert contents(project / out) == before
-    assert not list((project / "data").rglob(".*tmp-*")), "a draft was left behind"
+    assert not list((project / "data").rglob(".*cse-tmp-*")), "a draft was left behind"
 
 
 def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project):
@@ -435,3 +435,54 @@ def test_options_that_ask_for_what_is_not_measured(cse, project):
 
 def test_mteb_offline_and_unknown(cse, project, monkeypatch):
     assert "did you mean 'STSBenchmark'" in cse("evaluate", "--mteb", "STSBenchmrk").refused()
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("prepare", ["-s", "data.sample_rows=40"]),
+        ("train", []),
+        ("post", ["data/checkpoint", "--kind", "whitening"]),
+        ("export", []),
+        ("report", []),
+        ("embed", ["lines.txt"]),
+    ],
+)
+def test_out_never_replaces_what_is_not_ours(cse, project, monkeypatch, command, options):
+    """Refused in one line, before work starts, whatever the command; a folder, a file and a pipe stay as they were."""
+    for module, work in (("cse.stages.train", "open_training"), ("cse.data.prepare", "clean_rows")):
+        monkeypatch.setattr(f"{module}.{work}", lambda *_, **__: pytest.fail("work has started"))
+    (project / "lines.txt").write_text("a cat\n", encoding="utf-8")
+    (project / "mine/deep").mkdir(parents=True)
+    (project / "mine/deep/thesis.txt").write_text("mine", encoding="utf-8")
+    (project / "file").write_text("mine", encoding="utf-8")
+    os.mkfifo(project / "pipe")
+    before = contents(project / "mine")
+    listing = sorted(project.iterdir())
+    for out in ("mine", "file", "pipe", "."):
+        line = cse(command, *options, "--out", out).refused()
+        assert line.startswith(f"{out}: ") or out == "."
+        assert re.search("did not put there|is no folder|a file; name a folder|is the working folder|lies in the", line)
+    assert contents(project / "mine") == before
+    assert (project / "file").read_text(encoding="utf-8") == "mine"
+    assert (project / "pipe").is_fifo()
+    assert sorted(project.iterdir()) == listing
+
+
+def test_a_file_of_somebody_else_is_not_replaced(cse, project):
+    (project / "notes.txt").write_text("a cat\n", encoding="utf-8")
+    (project / "run.json").write_text('{"name": "a package"}', encoding="utf-8")
+    os.mkfifo(project / "pipe")
+    before = contents(project / "run.json")
+    for args in (
+        ["encode", "data/bundle", "notes.txt", "--out", "notes.txt"],
+        ["encode", "data/bundle", "notes.txt", "--out", "pipe"],
+        ["prepare", "--out", "run"],
+        ["train", "--out", "run"],
+        ["evaluate", "--json", "run.json"],
+    ):
+        assert re.search("no earlier output of this command|no regular file", cse(*args).refused()), args
+    assert (project / "notes.txt").read_text(encoding="utf-8") == "a cat\n"
+    assert (project / "pipe").is_fifo()
+    assert contents(project / "run.json") == before
+    assert not (project / "run").exists()

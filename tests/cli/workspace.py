@@ -12,6 +12,7 @@ import numpy as np
 
 from cse.data.scored import ScoredPairs
 from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.outputs import Kind, publish_folder
 from tests.conftest import WORDS, write_report
 
 
@@ -51,12 +52,12 @@ def write_prepared(folder: Path, rows: int = 24, pairs: int = 30) -> Path:
             name, first, second, np.array(score), ["one"] * (pairs // 2) + ["two"] * (pairs - pairs // 2)
         )
 
-    folder.mkdir(parents=True)
     triplets = [(" ".join(a), " ".join(a[:-1] or a), " ".join(text())) for a in (text() for _ in range(rows))]
-    write_rows(folder / TRAIN_FILE, "triplets", triplets)
-    write_pairs(folder / DEV_FILE, [scored("dev")])
-    write_pairs(folder / TASKS_FILE, [scored("near"), scored("far")])
-    write_report(folder, "triplets", rows)
+    with publish_folder(folder, Kind.PREPARED_DATA) as draft:
+        write_rows(draft / TRAIN_FILE, "triplets", triplets)
+        write_pairs(draft / DEV_FILE, [scored("dev")])
+        write_pairs(draft / TASKS_FILE, [scored("near"), scored("far")])
+        write_report(draft, "triplets", rows)
     return folder
 
 

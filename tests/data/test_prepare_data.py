@@ -10,11 +10,15 @@ import pytest
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
+from cse.outputs import MANIFEST
 from cse.settings.tree import DataSettings, Settings
 from cse.stages import prepare as stage
 
 SHARED = Path(__file__).parents[2].parent / "shared/data"
-FILES = [*("cxc.arrow", "dev.arrow", "evaluation.arrow", "report.json", "stsb.arrow", "train.arrow", "transfer.arrow")]
+FILES = [
+    MANIFEST,
+    *("cxc.arrow", "dev.arrow", "evaluation.arrow", "report.json", "stsb.arrow", "train.arrow", "transfer.arrow"),
+]
 
 
 @pytest.fixture

@@ -261,7 +261,7 @@ def test_killed_training_resumes_to_the_same_bytes(tmp_path):
 def test_killed_prepare_leaves_nothing_that_looks_finished(copy):
     write_triplets(copy.folder / "data/raw/train/rows.csv", 30_000, seed=2)
     before = copy.lock()
-    kill_when(copy, lambda: list(copy.folder.glob("data/.prepared.tmp-*/train.arrow")))
+    kill_when(copy, lambda: list(copy.folder.glob("data/.prepared.cse-tmp-*/train.arrow")))
     assert not (copy.folder / "data/prepared").exists()
     assert copy.lock() == before
     assert ran(copy.dvc("repro", PREPARE)) == [PREPARE]
@@ -272,7 +272,7 @@ def test_killed_prepare_leaves_nothing_that_looks_finished(copy):
 def test_killed_export_leaves_nothing_that_looks_finished(copy):
     bundle, lock = copy.bytes_of("data/bundle"), copy.lock()
     copy.set({"export.tolerance": 1e-4})
-    kill_when(copy, lambda: list(copy.folder.glob("data/.bundle.tmp-*")))
+    kill_when(copy, lambda: list(copy.folder.glob("data/.bundle.cse-tmp-*")))
     assert not (copy.folder / "data/bundle").exists()
     assert copy.lock() == lock
     copy.dvc("checkout", "data/bundle")  # DVC removed it, and still has it

@@ -71,5 +71,5 @@ def read_vectors(folder: Path) -> tuple[list, np.ndarray, list[str]]:
 def outputs(folder: Path) -> dict[str, bytes]:
     """Every file that a run leaves, by name."""
     return {
-        path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file() and path.name != ".lock"
+        path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file() and path.name != ".cse-lock"
     }

@@ -65,7 +65,7 @@ def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):  # noq
         "manifest.json",
         *(f"part-00000{n}.parquet" for n in range(5)),
     }
-    assert not (tmp_path / "vectors/.drafts").exists()
+    assert not (tmp_path / "vectors/.cse-drafts").exists()
 
 
 def test_raw_vectors_and_no_text(run, corpus, tmp_path, bundle):  # noqa: F811
@@ -155,7 +155,7 @@ def search_refused(folder) -> str:
 
 def test_a_finished_folder_is_left_alone(run, corpus, tmp_path, monkeypatch):
     run(corpus, tmp_path / "vectors")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").iterdir() if path.name != ".lock"}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").iterdir() if path.name != ".cse-lock"}
     monkeypatch.setattr(module, "Worker", None)  # no model is opened
     assert "48 of them from before" in run(corpus, tmp_path / "vectors").err
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -224,9 +224,31 @@ def test_places_that_do_not_do(run, cse, corpus, tmp_path, bundle):  # noqa: F81
     assert "corpus.txt: a file; name a folder" in run(write_txt(tmp_path / "in/a.txt", ["a"]), corpus).refused()
     assert "no such folder (--model); did you mean" in run(corpus, tmp_path / "x", "--model", f"{bundle}s").refused()
     assert "no bundle here" in run(corpus, tmp_path / "x", "--model", tmp_path).refused()
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign/part-000000.parquet").write_bytes(b"mine")
-    assert "shards without plan.json" in run(corpus, tmp_path / "foreign").refused()
+
+
+@pytest.mark.parametrize("name", ["part-000000.parquet", "manifest.json", "index.faiss", ".drafts/notes.txt"])
+def test_a_folder_of_other_things_is_refused_and_stays_as_it_was(run, corpus, tmp_path, name):
+    mine = tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"mine")
+    for options in ([], ["--again"]):
+        line = run(corpus, tmp_path / "mine", *options).refused()
+        assert "holds files that `cse embed` did not put there" in line
+        assert mine.read_bytes() == b"mine"
+        assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [mine], "not even a lock"
+
+
+def test_a_plan_of_somebody_else_makes_no_folder_ours(run, corpus, tmp_path):
+    out = tmp_path / "vectors"
+    run(corpus, out)
+    before = outputs(out)
+    (out / "plan.json").write_text('{"pieces": "of cake"}', encoding="utf-8")
+    assert "did not put there" in run(corpus, out, "--again").refused()
+    (out / "plan.json").write_bytes(before["plan.json"])
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    assert "did not put there (notes.txt)" in run(corpus, out, "--again").refused()
+    (out / "notes.txt").unlink()
+    assert outputs(out) == before
 
 
 def test_a_bad_line_is_named_before_anything_is_written(run, tmp_path):
@@ -246,7 +268,7 @@ def test_two_runs_do_not_write_one_folder(run, corpus, tmp_path):
     from filelock import FileLock
 
     (tmp_path / "vectors").mkdir()
-    with FileLock(tmp_path / "vectors/.lock"):
+    with FileLock(tmp_path / "vectors/.cse-lock"):
         assert "another `cse embed` writes here" in run(corpus, tmp_path / "vectors").refused()
 
 

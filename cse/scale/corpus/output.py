@@ -15,12 +15,13 @@ from typing import Any
 from cse.errors import CseError, nearest
 from cse.runtime.bundle import Bundle, read_manifest
 from cse.scale.corpus.columns import IdType
-from cse.scale.corpus.plan import PLAN, Choices, Plan, difference, make_plan, plan_facts
+from cse.scale.corpus.plan import PLAN, Choices, Plan, difference, is_plan, make_plan, plan_facts
 from cse.scale.corpus.sources import Corpus
-from cse.scale.corpus.storage import Folder
+from cse.scale.corpus.storage import DRAFTS, Folder
 
 MANIFEST = "manifest.json"
 INDEX, INDEX_FACTS = "index.faiss", "index.json"
+LOCK = ".cse-lock"
 FORMAT = 1
 _SHARD = re.compile(r"part-\d{6,}\.parquet")
 
@@ -108,18 +109,18 @@ def only_writer(folder: Folder) -> Iterator[None]:
     """Keep a second run from writing the same folder; on an object store nothing can.
 
     Raises:
-        CseError: another run is at it, or a file has that name.
+        CseError: another run is at it, a file has that name, or the folder holds anything that `cse embed` did not
+            write.
     """
+    _refuse_foreign(folder)
     if not folder.local:
         yield
         return
     from filelock import FileLock, Timeout
 
     place = Path(folder.path)
-    if place.is_file():
-        raise CseError(f"{folder.url}: a file; name a folder (--out)")
     place.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(place / ".lock")
+    lock = FileLock(place / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -148,8 +149,6 @@ def open_plan(
             )
         folder.create()
         return plan, names
-    if not again and any(_SHARD.fullmatch(name) for name in names):
-        raise CseError(f"{folder.url}: shards without {PLAN}; give another --out, or --again to start over")
     plan = make_plan(corpus, choices, facts)  # a corpus that does not do costs nobody what is there
     if again:
         _clear(folder, names)
@@ -183,8 +182,22 @@ def finish(folder: Folder, plan: Plan, manifest: Bundle, bundle: str) -> None:
     folder.write(MANIFEST, (json.dumps(tree, indent=2) + "\n").encode())
 
 
+def _refuse_foreign(folder: Folder) -> None:
+    """Raise ``CseError`` where a folder holds files that no plan of `cse embed` accounts for."""
+    foreign = folder.names() - {LOCK, DRAFTS}
+    if PLAN in foreign and is_plan(folder.read(PLAN)):
+        ours = {MANIFEST, PLAN, INDEX, INDEX_FACTS}
+        foreign = {name for name in foreign - ours if not _SHARD.fullmatch(name)}
+    if foreign:
+        raise CseError(
+            f"{folder.url}: holds files that `cse embed` did not put there ({min(foreign)}); give another --out, or "
+            "move them away"
+        )
+
+
 def _clear(folder: Folder, names: set[str]) -> None:
-    """Remove what an earlier run made; shards go last, and without a plan they are seen for what they are."""
-    ours = [name for name in (MANIFEST, PLAN, INDEX_FACTS, INDEX) if name in names]
-    for name in [*ours, *sorted(name for name in names if _SHARD.fullmatch(name))]:
-        folder.remove(name)
+    """Remove what an earlier run made; the plan goes last, for it says whose the other files are."""
+    shards = sorted(name for name in names if _SHARD.fullmatch(name))
+    for name in (MANIFEST, INDEX_FACTS, INDEX, *shards, PLAN):
+        if name in names:
+            folder.remove(name)

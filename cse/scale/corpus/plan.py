@@ -116,7 +116,16 @@ class Plan:
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, CseError):
                 raise
-            raise CseError(f"{shown}: not a plan of `cse embed`; name another folder or start over (--again)") from None
+            raise CseError(f"{shown}: not a plan of `cse embed`; name another folder") from None
+
+
+def is_plan(content: bytes) -> bool:
+    """Return whether bytes are a plan of this or another version."""
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(tree, dict) and {"format", "facts", "pieces"} <= tree.keys()
 
 
 def plan_facts(corpus: Corpus, choices: Choices, bundle: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from cse.errors import CseError
 from cse.files import naming
 
-DRAFTS = ".drafts"  # inside an output folder: files on their way in
+DRAFTS = ".cse-drafts"  # inside an output folder: files on their way in
 
 
 def filesystem(url: str) -> tuple[Any, str]:

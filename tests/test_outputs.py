@@ -1,0 +1,310 @@
+"""Outputs appear whole or not at all, and replace nothing but what this project wrote. All in throwaway folders."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cse.errors import CseError
+from cse.outputs import MANIFEST, Kind, check_file, check_folder, is_json_with, is_npy, publish_file, publish_folder
+
+HOST = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in socket.gethostname())
+DEAD = 999999999  # no system gives such a process id
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def publish(out, name="first.txt", kind=Kind.CHECKPOINT):
+    with publish_folder(out, kind) as folder:
+        (folder / name).write_text(name, encoding="utf-8")
+
+
+# ---- whole or not at all ------------------------------------------------------------------------------------------
+
+
+def test_a_folder_replaces_the_old_one(tmp_path):
+    for text in ("first", "second"):
+        with publish_folder(tmp_path / "deep/out", Kind.BUNDLE) as folder:
+            (folder / "part").mkdir()
+            (folder / f"part/{text}.txt").write_text(text, encoding="utf-8")
+            assert not (tmp_path / f"deep/out/part/{text}.txt").exists()
+    assert names(tmp_path / "deep/out/part") == ["second.txt"]
+    assert names(tmp_path / "deep") == ["out"]
+    manifest = json.loads((tmp_path / "deep/out" / MANIFEST).read_text(encoding="utf-8"))
+    assert manifest == {"kind": "bundle", "files": [MANIFEST, "part/second.txt"]}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
+def test_an_error_leaves_the_old_output_and_no_litter(tmp_path, error):
+    out, file = tmp_path / "out", tmp_path / "file.json"
+    publish(out)
+    file.write_text("old", encoding="utf-8")
+    before = contents(tmp_path)
+    with pytest.raises(error), publish_folder(out, Kind.CHECKPOINT) as folder:
+        (folder / "new.txt").write_text("new", encoding="utf-8")
+        raise error
+    with pytest.raises(error), publish_file(file) as new:
+        new.write_text("new", encoding="utf-8")
+        raise error
+    assert contents(tmp_path) == before
+    assert names(tmp_path) == ["file.json", "out"]
+
+
+def test_an_error_while_moving_in_puts_the_old_output_back(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    publish(out)
+    before = contents(out)
+    rename = Path.rename
+
+    def fail_to_move_in(self, target):
+        if ".cse-tmp-" in self.name:
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_to_move_in)
+    with pytest.raises(OSError, match="No space"), publish_folder(out, Kind.CHECKPOINT):
+        pass
+    assert names(tmp_path) == ["out"]
+    assert contents(out) == before
+
+
+def test_a_file_replaces_the_old_one(tmp_path):
+    for text in ("first", "second"):
+        with publish_file(tmp_path / "a.json") as new:
+            new.write_text(text, encoding="utf-8")
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == "second"
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_a_link_stands_for_what_it_leads_to(tmp_path):
+    publish(tmp_path / "big-disk/out")
+    (tmp_path / "out").symlink_to(tmp_path / "big-disk/out")
+    (tmp_path / "big-disk/a.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "a.json").symlink_to(tmp_path / "big-disk/a.json")
+    publish(tmp_path / "out", "second.txt")
+    with publish_file(tmp_path / "a.json") as new:
+        new.write_text("[]", encoding="utf-8")
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "a.json").is_symlink()
+    assert set(contents(tmp_path / "big-disk")) == {"a.json", f"out/{MANIFEST}", "out/second.txt"}
+    assert (tmp_path / "big-disk/a.json").read_text(encoding="utf-8") == "[]"
+
+
+def test_what_a_killed_process_left_is_tidied(tmp_path):
+    out = tmp_path / "out"
+    killed = (
+        "import os, sys; from pathlib import Path; from cse.outputs import Kind, publish_folder\n"
+        "with publish_folder(Path(sys.argv[1]), Kind.PLOTS) as folder:\n    (folder / 'x').touch(); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, str(out)], check=False).returncode == 9
+    assert len(names(tmp_path)) == 1
+    at_work = [
+        f".out.cse-tmp-{HOST}-{os.getppid()}-0",
+        f".out.cse-tmp-another{HOST}-{DEAD}-0",  # a process id means nothing on another machine
+        f".out.tmp-{DEAD}-0",  # a name that is not ours
+        ".out.cse-tmp-mine",
+    ]
+    for name in at_work:
+        (tmp_path / name).mkdir()
+    publish(out)
+    assert names(tmp_path) == sorted([*at_work, "out"])
+
+
+def test_an_output_lost_between_two_renames_comes_back(tmp_path):
+    out = tmp_path / "out"
+    publish(out)
+    out.rename(tmp_path / f".out.cse-old-{HOST}-{DEAD}-0")
+    with pytest.raises(RuntimeError), publish_folder(out, Kind.CHECKPOINT):
+        raise RuntimeError
+    assert names(tmp_path) == ["out"]
+    assert names(out) == [MANIFEST, "first.txt"]
+
+
+# ---- nothing that is not ours --------------------------------------------------------------------------------------
+
+
+def refusal(out, kind=Kind.CHECKPOINT):
+    """Why a place is refused, before work and at the end of it, with all below it as it was."""
+    before = contents(out) if out.is_dir() else None
+    with pytest.raises(CseError) as early:
+        check_folder(out, kind)
+    with pytest.raises(CseError) as late, publish_folder(out, kind):
+        raise AssertionError("work must not start")
+    assert str(early.value) == str(late.value)
+    assert "\n" not in str(early.value)
+    assert before == (contents(out) if out.is_dir() else None)
+    return str(early.value).removeprefix(f"{out}: ")
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path):
+    (tmp_path / "deep").mkdir()
+    for name in ("a.txt", "deep/b.txt", "deep/c.txt", "deep/d.txt"):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+    assert refusal(tmp_path).startswith(
+        "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); give another folder"
+    )
+
+
+def test_the_parent_of_an_output_is_refused(tmp_path):
+    publish(tmp_path / "models/tickets", kind=Kind.BUNDLE)
+    assert "did not put there (tickets/.cse.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
+
+
+def test_an_output_of_another_kind_is_refused(tmp_path):
+    publish(tmp_path / "out", kind=Kind.BUNDLE)
+    assert refusal(tmp_path / "out").startswith("holds another kind of output (bundle, not checkpoint)")
+
+
+@pytest.mark.parametrize("mine", ["notes.txt", "part/notes.txt", "link"])
+def test_an_output_with_a_file_of_somebody_else_is_refused(tmp_path, mine):
+    publish(tmp_path / "out")
+    path = tmp_path / "out" / mine
+    path.parent.mkdir(exist_ok=True)
+    if mine == "link":
+        path.symlink_to(tmp_path)
+    else:
+        path.write_text("mine", encoding="utf-8")
+    assert f"did not put there ({mine})" in refusal(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "manifest", ["", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1, "files": 2}']
+)
+def test_a_manifest_that_is_none_makes_no_output(tmp_path, manifest):
+    publish(tmp_path / "out")
+    (tmp_path / "out" / MANIFEST).write_text(manifest, encoding="utf-8")
+    assert "did not put there" in refusal(tmp_path / "out")
+
+
+def test_a_manifest_reaches_nothing_outside_its_folder(tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine", encoding="utf-8")
+    publish(tmp_path / "out")
+    facts = {"kind": "checkpoint", "files": [MANIFEST, "first.txt", "../mine.txt", str(mine)]}
+    (tmp_path / "out" / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
+    publish(tmp_path / "out", "second.txt")
+    assert names(tmp_path / "out") == [MANIFEST, "second.txt"]
+    assert mine.read_text(encoding="utf-8") == "mine"
+
+
+def test_what_appears_during_the_work_is_kept(tmp_path):
+    out = tmp_path / "out"
+    publish(out)
+    with pytest.raises(CseError, match=r"did not put there \(notes.txt\)"), publish_folder(out, Kind.CHECKPOINT):
+        (out / "notes.txt").write_text("mine", encoding="utf-8")
+    assert names(out) == [MANIFEST, "first.txt", "notes.txt"]
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_file_that_slips_in_between_is_not_removed(tmp_path, monkeypatch):
+    out, rename = tmp_path / "out", Path.rename
+    publish(out)
+
+    def slip_in(self, target):
+        if self == out:
+            (out / "notes.txt").write_text("mine", encoding="utf-8")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", slip_in)
+    publish(out, "second.txt")
+    kept = list(tmp_path.rglob("notes.txt"))
+    assert [path.read_text(encoding="utf-8") for path in kept] == ["mine"]
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "out").mkdir()
+    publish(tmp_path / "out")
+    assert names(tmp_path / "out") == [MANIFEST, "first.txt"]
+
+
+def test_places_that_are_never_replaced(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    work = home / "work/project"
+    work.mkdir(parents=True)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(home))
+    for place in (Path(), work, Path(".."), work.parent):
+        assert refusal(place).startswith("is the working folder or holds it")
+    monkeypatch.chdir(tmp_path)
+    assert refusal(home).startswith("is your home folder or holds it")
+    for name in (".git", ".dvc"):
+        (tmp_path / f"clone{name}" / name).mkdir(parents=True)
+        assert refusal(tmp_path / f"clone{name}").startswith("is the root of a repository")
+    (tmp_path / "worktree").mkdir()
+    (tmp_path / "worktree/.git").write_text("gitdir: elsewhere", encoding="utf-8")
+    assert refusal(tmp_path / "worktree").startswith("is the root of a repository")
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "disk")
+    (tmp_path / "disk").mkdir()
+    assert refusal(tmp_path / "disk").startswith("is a mount point")
+
+
+def special(path, kind):
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "broken link":
+        path.symlink_to(path.parent / "nowhere")
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "file":
+        path.write_text("mine", encoding="utf-8")
+    else:
+        path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "broken link", "loop"])
+def test_only_folders_are_replaced_by_folders(tmp_path, kind):
+    out = special(tmp_path / "out", kind)
+    before = out.lstat()
+    assert refusal(out) == "is there and is no folder; give another folder"
+    assert out.lstat() == before
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "broken link", "loop"])
+def test_only_files_are_replaced_by_files(tmp_path, kind):
+    path = special(tmp_path / "out.npy", kind)
+    before = path.lstat().st_ino
+    with pytest.raises(CseError, match="is no regular file"), publish_file(path):
+        raise AssertionError("work must not start")
+    with pytest.raises(CseError, match="is no regular file"):
+        check_file(path, is_npy)
+    assert path.lstat().st_ino == before
+    assert names(tmp_path) == ["out.npy"]
+
+
+@pytest.mark.parametrize(
+    ("content", "made_here", "taken"),
+    [
+        (b"\x93NUMPY\x01\x00", is_npy, True),
+        (b"one sentence a line\n", is_npy, False),
+        (b"", is_npy, True),
+        (b'{"rows": 1, "rows_read": 2}', is_json_with("rows", "rows_read"), True),
+        (b'{"name": "a package"}', is_json_with("rows", "rows_read"), False),
+        (b'["rows", "rows_read"]', is_json_with("rows", "rows_read"), False),
+        (b"\xff", is_json_with("rows"), False),
+        (b"[" * 100_000, is_json_with("rows"), False),
+        (b'{"trained": {"sts": 1}}', is_json_with(), True),
+        (b'{"name": "a package"}', is_json_with(), False),
+    ],
+)
+def test_a_file_of_another_sort_is_refused(tmp_path, content, made_here, taken):
+    path = tmp_path / "out"
+    check_file(path, made_here)  # nothing is there yet
+    path.write_bytes(content)
+    if taken:
+        check_file(path, made_here)
+        return
+    with pytest.raises(CseError, match="is no earlier output of this command"):
+        check_file(path, made_here)
+    assert path.read_bytes() == content
