@@ -55,6 +55,17 @@ def chunks(text: str) -> Iterator[list[str]]:
             raise CseError(f"{text}: not UTF-8 ({error.reason}); convert it first") from None
 
 
+def check(out: Path) -> None:
+    """Refuse to replace what is no earlier output of this script."""
+    if os.path.lexists(out) and not out.is_file():
+        raise CseError(f"{out}: is there and is no regular file; give another name")
+    start = b"\x93NUMPY" if out.suffix == ".npy" else b'{"text": '
+    if out.exists() and out.stat().st_size > 0:
+        with out.open("rb") as stream:
+            if stream.read(len(start)) != start:
+                raise CseError(f"{out}: is there and is no earlier output; give another name, or remove it")
+
+
 @contextmanager
 def opened(out: Path | None) -> Iterator[BinaryIO]:
     """Yield a stream to write to; a file takes its place only when it is finished."""
@@ -86,6 +97,8 @@ def watched(found: Iterable[list[str]]) -> Iterator[list[str]]:
 
 def embed(options: argparse.Namespace) -> None:
     """Embed every line and write the vectors in the same order."""
+    if options.out is not None:
+        check(options.out)
     encoder = OnnxEncoder(options.bundle, provider=options.provider, threads=options.threads)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "normalize": False if options.raw else None}
     as_array = options.out is not None and options.out.suffix == ".npy"

@@ -87,6 +87,23 @@ def test_raw_vectors_are_not_of_unit_length(embed, bundle, expected, file, tmp_p
     np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("out", ["vectors.npy", "vectors.jsonl"])
+def test_only_an_earlier_output_is_replaced(embed, bundle, tmp_path, out):
+    path, file = tmp_path / out, tmp_path / "in.txt"
+    file.write_text("the cat\n", encoding="utf-8")
+    for _ in range(2):
+        embed(bundle, file, "--out", path)
+    assert len(path.read_bytes()) > 20
+    path.write_text("one sentence a line\n", encoding="utf-8")
+    assert "is no earlier output" in embed(bundle, file, "--out", path, code=2)[1]
+    assert path.read_text(encoding="utf-8") == "one sentence a line\n"
+    path.unlink()
+    os.mkfifo(path)
+    assert "is no regular file" in embed(bundle, file, "--out", path, code=2)[1]
+    assert path.is_fifo()
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["in.txt", out]
+
+
 def test_nothing_in_is_nothing_out(embed, bundle, tmp_path):
     assert embed(bundle, os.devnull) == (b"", "")
     embed(bundle, os.devnull, "--out", tmp_path / "none.npy")

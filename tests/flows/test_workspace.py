@@ -61,6 +61,33 @@ def test_a_clone_goes_even_when_the_run_fails(finished):
     assert not place.folder.exists()
 
 
+@pytest.mark.parametrize("name", ["../../..", "a/b", ".", "..", ".hidden"])
+def test_a_run_whose_name_is_no_folders_is_refused(finished, name):
+    before = sorted(path for path in finished.rglob("*") if ".git/" not in str(path))
+    with pytest.raises(CseError, match="its name becomes a folder's"), throwaway_clone(finished, name):
+        pass
+    assert sorted(path for path in finished.rglob("*") if ".git/" not in str(path)) == before
+
+
+def test_only_clones_of_killed_runs_are_removed(finished):
+    """What a killed run left goes with the next one; a clone that somebody works in stays."""
+    killed = (
+        "import os, sys; from pathlib import Path; from flows.workspace import throwaway_clone\n"
+        "with throwaway_clone(Path(sys.argv[1]), 'killed'):\n    os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, str(finished)], check=False).returncode == 9
+    clones = finished / ".dvc/tmp/cse-runs"
+    assert (clones / "killed/dvc.yaml").is_file()
+    with throwaway_clone(finished, "first") as first:
+        assert sorted(path.name for path in clones.iterdir()) == ["first", "first.lock"]
+        with throwaway_clone(finished, "second"):
+            assert (first.folder / "dvc.yaml").is_file()
+        with pytest.raises(CseError, match="works in a clone already"), throwaway_clone(finished, "first"):
+            pass
+        assert (first.folder / "dvc.yaml").is_file()
+    assert not list(clones.iterdir())
+
+
 def test_what_a_clone_made_becomes_an_experiment(finished):
     lock = (finished / "dvc.lock").read_text()
     with throwaway_clone(finished, "a-run") as place:
