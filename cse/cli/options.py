@@ -10,7 +10,7 @@ import click
 
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings, load_settings
-from cse.settings.load import check_settings, set_key
+from cse.settings.load import check_settings, parse_yaml, set_key
 
 params_option = click.option(
     "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="Settings file."
@@ -26,18 +26,16 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         CseError: no equals sign, or a value that is not YAML.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     values = {}
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise CseError(f"--set {override}: write it as KEY=VALUE, for instance train.epochs=2")
         try:
-            values[key.strip()] = YAML(typ="safe", pure=True).load(value)
-        except YAMLError:
-            raise CseError(f"--set {override}: {value!r} is not a YAML value; quote it if it is text") from None
+            values[key.strip()] = parse_yaml(value, f"--set {key}")
+        except CseError:
+            shown, short = f"--set {override}"[:100], value[:100]
+            raise CseError(f"{shown}: {short!r} is not a YAML value; quote it if it is text") from None
     return values
 
 

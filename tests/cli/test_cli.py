@@ -84,6 +84,11 @@ def test_version(cse):
         (["train", "-s", "train.epochs"], "--set train.epochs: write it as KEY=VALUE"),
         (["train", "-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
         (["train", "-s", "train.epochs=[2"], "--set train.epochs=[2: '[2' is not a YAML value"),
+        (["train", "-s", "train.seed=" + "9" * 5001], "9' is not a YAML value"),
+        (["train", "-s", "train.epochs=2024-13-45"], "'2024-13-45' is not a YAML value"),
+        (["train", "-s", "train.epochs=" + "[" * 3000], "[' is not a YAML value"),
+        (["train", "-s", "train.seed=1" + "0" * 22], "is not a YAML value"),
+        (["train", "-s", "data.train_path="], "data.train_path: input should be a valid string, found None"),
         (["train", "-s", "train.epochs=two"], "train.epochs: input should be a valid integer, found 'two'"),
         (["train", "-s", "train=2"], "train: "),
         (["train", "-p", "other.yaml"], "other.yaml: no such file"),
@@ -104,7 +109,7 @@ def test_version(cse):
         (["preset", "use", "promcse-eh-bert-bas"], "did you mean 'promcse-eh-bert-base'?"),
         (["preset", "show", "promcse-eh-bert-bas"], "did you mean 'promcse-eh-bert-base'?"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
 def test_mistake_is_one_line(cse, project, args, message):
     before = contents(project)
