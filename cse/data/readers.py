@@ -8,6 +8,7 @@ that the file has, so that a triplets file gives its anchors.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,8 +63,19 @@ def contents(folder: Path) -> list[str]:
 
 
 def check_exists(path: Path, setting: str) -> None:
-    """Raise ``CseError`` with the nearest name in the same folder where ``path`` does not exist."""
-    if path.exists():
+    """Raise ``CseError`` where ``path`` does not exist: a link that leads nowhere, or the nearest name beside it."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise CseError(
+                f"{path}: a link to {path.readlink()}, which is not there; mend it (or change {setting})"
+            ) from None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CseError(f"{path}: links that lead to each other in a circle; mend them (or change {setting})") from None
+    else:
         return
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     match = nearest(path.name, beside)

@@ -30,12 +30,25 @@ class Table:
     """A table that is read on demand.
 
     Attributes:
+        path: the file.
         columns: names of the columns in the file.
-        pick: given names of columns, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
+        rows: given names of columns, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
     """
 
+    path: Path
     columns: list[str]
-    pick: Callable[[Sequence[str]], Iterator[Numbered]]
+    rows: Callable[[Sequence[str]], Iterator[Numbered]]
+
+    def pick(self, names: Sequence[str]) -> Iterator[Numbered]:
+        """Return the rows with the values of the named columns, see ``rows``.
+
+        Raises:
+            CseError: a name that several columns of the file have; while reading, see ``open_table``.
+        """
+        for name in names:
+            if self.columns.count(name) > 1:
+                raise CseError(f"{self.path}: {self.columns.count(name)} columns {name!r}; give each a name of its own")
+        return self.rows(names)
 
 
 def open_table(path: Path, encoding: str = "utf-8") -> Table:
@@ -77,7 +90,7 @@ def _with_header(path: Path, header: Values | None, records: Callable[[], Iterat
         raise CseError(f"{path}: empty file; expected a header line with the names of the columns, then rows")
     columns = [name.strip() for name in header]
 
-    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
         places = [columns.index(name) for name in names]
         below_header = False
         for number, record in records():
@@ -90,7 +103,7 @@ def _with_header(path: Path, header: Values | None, records: Callable[[], Iterat
             else:
                 yield number, [record[place] for place in places]
 
-    return Table(columns, pick)
+    return Table(path, columns, rows)
 
 
 def _csv_records(path: Path, encoding: str) -> Iterator[Numbered]:
@@ -120,11 +133,11 @@ def _open_jsonl(path: Path, encoding: str) -> Table:
     if first is None:
         raise CseError(f"{path}: empty file; expected one JSON object per line")
 
-    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
         for number, record in records():
             yield number, BLANK if record is None else [record.get(name) for name in names]
 
-    return Table(list(first), pick)
+    return Table(path, list(first), rows)
 
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -146,7 +159,7 @@ def _open_parquet(path: Path, encoding: str) -> Table:
     except pa.ArrowInvalid:
         raise CseError(f"{path}: not a parquet file, or cut off; write it again") from None
 
-    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
         number = 0
         try:
             for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names)):
@@ -156,7 +169,7 @@ def _open_parquet(path: Path, encoding: str) -> Table:
         except (pa.ArrowInvalid, OSError) as error:
             raise CseError(f"{path}:{number + 1}: cannot be read ({str(error).splitlines()[0]})") from None
 
-    return Table(list(file.schema_arrow.names), pick)
+    return Table(path, list(file.schema_arrow.names), rows)
 
 
 _OPENERS = {".csv": _open_csv, ".tsv": _open_tsv, ".jsonl": _open_jsonl, ".parquet": _open_parquet}

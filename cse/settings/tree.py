@@ -71,14 +71,18 @@ class DataSettings(Group):
     )
     hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
     hub_split: str = Field("train", description="`hub`: split, where no file is named.")
-    max_rows: Positive | None = Field(None, description="Rows to keep after cleaning, from the top; null: all.")
-    max_words: Positive = Field(1000, description="Sentences with more words are dropped and counted.")
+    max_rows: Positive | None = Field(
+        None, description="Rows to keep, drawn by data.seed from all that cleaning leaves; null: all."
+    )
+    max_words: Positive = Field(
+        1000, description="Sentences with more words, or more than 100,000 characters, are dropped and counted."
+    )
     drop_duplicates: bool = Field(True, description="Drop rows that occurred before (same text after trimming).")
     drop_evaluation_overlap: bool = Field(
         True, description="Drop training rows with a sentence of the evaluation data (case and punctuation ignored)."
     )
     sample_rows: Positive = Field(3000, le=10_000_000, description="`sample`: rows to generate.")
-    seed: int = Field(42, ge=0, description="`sample`: seed of the generator.")
+    seed: int = Field(42, ge=0, description="Seed of the generated text, and of the draw of max_rows.")
 
     @model_validator(mode="after")
     def _check(self) -> DataSettings:
@@ -88,6 +92,8 @@ class DataSettings(Group):
             raise ValueError(
                 f"columns: view {self.view!r} needs {VIEW_WIDTH[self.view]} column names, {len(self.columns)} given"
             )
+        if self.columns is not None and len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns: one column cannot stand for two, found {', '.join(self.columns)}")
         if self.encoding != "utf-8":
             try:
                 "".encode(self.encoding)

@@ -93,7 +93,7 @@ def test_version(cse):
         (["train", "-s", "train=2"], "train: "),
         (["train", "-p", "other.yaml"], "other.yaml: no such file"),
         (["train", "--data", "nowhere"], "nowhere: no prepared data; run `cse prepare`"),
-        (["prepare", "-s", "data.source=files"], "data/raw/evaluation: no such file or folder"),
+        (["prepare", "-s", "data.source=files"], "data/raw/train: no such file or folder"),
         (["export", "data/checkpont"], "no folder data/checkpont; did you mean 'data/checkpoint'?"),
         (["export", "--data", "nowhere"], "nowhere: no prepared data"),
         (["encode", "data/bundel", "--out", "x.npy"], "data/bundel: no such folder; did you mean 'data/bundle'?"),

@@ -62,6 +62,7 @@ def test_overrides_win_over_the_file(tmp_path):
         ("prompt: {kind: prefix}", "prompt.kind: "),
         ("data: {score_range: [5, 0]}", "data.score_range: give two numbers"),
         ("data: {columns: [a, b]}", "data.columns: view 'triplets' needs 3 column names, 2 given"),
+        ("data: {columns: [a, b, a]}", "data.columns: one column cannot stand for two, found a, b, a"),
         ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
         ("train: 3", "train: "),
         ("train: {seed: 100000000000000000000}", "is a whole number of more than 64 bits; give a smaller one"),
