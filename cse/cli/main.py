@@ -17,6 +17,7 @@ from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import report
 from cse.errors import CseError
+from cse.settings.tree import impossible_rows
 from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
@@ -72,9 +73,11 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     """
     from cse.stages.prepare import prepare_stage
 
-    settings = settings_from(params, overrides)
+    settings = settings_from(params, overrides, any_view=True)
     metrics = METRICS / "prepare.json" if out == PREPARED else Path(f"{out}.json")
     prepare_stage(settings, prepared=out, metrics=metrics)
+    for problem in impossible_rows(settings)[:1]:
+        click.echo(f"note        `cse train` will not take these rows as it is set: {problem}")
     if settings.objective.replaced_tokens.corrupts_beforehand:
         from cse.stages.corrupt import corrupt_stage
 
@@ -95,7 +98,7 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 
     usual = out == CHECKPOINT
     train_stage(
-        settings_from(params, overrides),
+        settings_from(params, overrides, prepared=data),
         prepared=data,
         corrupted=_corrupted(data),
         checkpoint=out,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +39,42 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def settings_from(params: Path, overrides: Sequence[str], *, optional: bool = False) -> Settings:
+def settings_from(
+    params: Path,
+    overrides: Sequence[str],
+    *,
+    optional: bool = False,
+    any_view: bool = False,
+    prepared: Path | None = None,
+) -> Settings:
     """Read the settings file and apply the overrides.
 
     Args:
         params: the file.
         overrides: ``KEY=VALUE`` arguments.
         optional: take the defaults where the usual file does not exist.
+        any_view: see ``load_settings``.
+        prepared: folder of the rows to train on, whose view takes the place of ``data.view`` if they are there.
     """
     values = parse_overrides(overrides)
+    if prepared is not None and prepared.is_dir():
+        return _settings_for_rows(params, values, prepared)
     if not optional or params.exists() or params != PARAMS_FILE:
-        return load_settings(params, values)
+        return load_settings(params, values, any_view=any_view)
     tree: dict[str, Any] = {}
     for key, value in values.items():
         set_key(tree, key, value)
     return check_settings(tree, where="--set")
+
+
+def _settings_for_rows(params: Path, values: Mapping[str, Any], prepared: Path) -> Settings:
+    from cse.data.store import PreparedData
+
+    settings = load_settings(params, values, any_view=True)
+    view, wanted = PreparedData(prepared).report.get("view"), settings.data.view
+    if "data.view" in values and view != wanted:
+        raise CseError(f"data.view: {prepared} holds {view}, not {wanted}; run `cse prepare` for {wanted}")
+    tree = settings.model_dump()
+    if view != wanted:
+        tree["data"] |= {"view": view, "columns": None}
+    return check_settings(tree, where=str(params) if view == wanted else f"{prepared} holds {view}")

@@ -13,7 +13,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, NodeEvent
 
 from cse.errors import CseError, nearest
-from cse.settings.tree import Settings
+from cse.settings.tree import ANY_VIEW, Settings
 
 PARAMS_FILE = Path("params.yaml")
 _MOST_BYTES, _MOST_VALUES, _DEEPEST = 1 << 18, 10_000, 20  # of a settings file; the default one has 14 kB, 300 and 4
@@ -21,12 +21,15 @@ _LARGEST = 1 << 63
 _SHOWN = 100  # characters of a wrong value
 
 
-def load_settings(path: Path | str = PARAMS_FILE, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load_settings(
+    path: Path | str = PARAMS_FILE, overrides: Mapping[str, Any] | None = None, *, any_view: bool = False
+) -> Settings:
     """Read and check a settings file.
 
     Args:
         path: a YAML file; keys that it leaves out keep their defaults.
         overrides: values by dotted key (``{"train.epochs": 2}``) that win over the file.
+        any_view: whether the objective need not suit ``data.view``: what prepares rows does not train.
 
     Raises:
         CseError: missing file, broken or hostile YAML, unknown key, wrong type or impossible combination; one line
@@ -40,7 +43,7 @@ def load_settings(path: Path | str = PARAMS_FILE, overrides: Mapping[str, Any] |
         raise CseError(f"{path}: expected groups of settings (data:, train:, ...), found {type(tree).__name__}")
     for key, value in (overrides or {}).items():
         set_key(tree, key, value)
-    return check_settings(tree, where=str(path))
+    return check_settings(tree, where=str(path), any_view=any_view)
 
 
 def read_text(path: Path) -> str:
@@ -127,10 +130,10 @@ def _check_numbers(value: Any, where: str) -> None:
         _check_numbers(part, where)
 
 
-def check_settings(tree: Mapping[str, Any], where: str) -> Settings:
+def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = False) -> Settings:
     """Turn a plain tree into ``Settings``; raises ``CseError`` with ``where`` and the key in one line."""
     try:
-        return Settings.model_validate(tree)
+        return Settings.model_validate(tree, context={ANY_VIEW: any_view})
     except ValidationError as error:
         lines = [_one_line(dict(problem)) for problem in error.errors()]
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""

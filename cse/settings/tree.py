@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 Positive = Annotated[int, Field(ge=1)]
@@ -528,20 +528,25 @@ class Settings(Group):
     tune: TuneSettings = TuneSettings()
 
     @model_validator(mode="after")
-    def _check(self) -> Settings:
-        for problem in impossible(self):
+    def _check(self, info: ValidationInfo) -> Settings:
+        of_rows = [] if (info.context or {}).get(ANY_VIEW) else impossible_rows(self)
+        for problem in [*impossible(self), *of_rows]:
             raise ValueError(problem)
         return self
 
 
+ANY_VIEW = "any view"  # in the context of a validation: the objective need not suit data.view
+
+
 def impossible(settings: Settings) -> list[str]:
-    """Return combinations that cannot work, each as ``key: what and what to do``."""
-    return [
-        problem
-        for check in (_prompt_problems, _read_out_problems, _view_problems, _term_problems)
-        for applies, problem in check(settings)
-        if applies
-    ]
+    """Return combinations that cannot work on any rows, each as ``key: what and what to do``."""
+    checks = (_prompt_problems, _read_out_problems, _term_problems)
+    return [problem for check in checks for applies, problem in check(settings) if applies]
+
+
+def impossible_rows(settings: Settings) -> list[str]:
+    """Return what cannot be trained on rows of ``data.view``, as ``impossible`` does."""
+    return [problem for applies, problem in _view_problems(settings) if applies]
 
 
 def _terms(settings: Settings) -> list[str]:
@@ -583,7 +588,7 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 
 def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
-    pooler, template, view = settings.pooler, settings.template, settings.data.view
+    pooler, template = settings.pooler, settings.template
     return [
         (
             (pooler.kind == "mask") != (template.text is not None),
@@ -592,10 +597,6 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
         (
             pooler.projector == "batch_norm" and pooler.mlp == "always",
             "pooler.mlp: the 'batch_norm' projector is for the loss only; set train_only",
-        ),
-        (
-            template.second is not None and view != "sentences",
-            f"template.second: two templates are for data.view 'sentences', it is {view!r}; remove it",
         ),
         (
             template.text is not None and settings.prompt.kind == "input",
@@ -608,9 +609,13 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
     view, objective, terms = settings.data.view, settings.objective, _terms(settings)
     return [
         (
+            settings.template.second is not None and view != "sentences",
+            f"template.second: two templates are for data.view 'sentences', it is {view!r}; remove it",
+        ),
+        (
             "energy_hinge" in terms and view != "triplets",
             f"objective.energy_hinge.weight: the hinge needs hard negatives, data.view is {view!r}; "
-            "set the weight to 0 or data.view: triplets",
+            "set the weight to 0 (-s objective.energy_hinge.weight=0) or data.view: triplets",
         ),
         (
             "nt_xent" in terms and objective.nt_xent.hard_negative_weight != 0 and view != "triplets",

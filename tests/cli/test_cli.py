@@ -188,6 +188,39 @@ def test_prepare_writes_where_it_is_told(cse, empty):
     assert not (empty / "data").exists(), "the pipeline's own folder is left alone"
 
 
+def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
+    """`prepare` is told of the rows; `train` knows them from there and names the one key that has to change."""
+    (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
+    rows = ("-s", "data.source=files", "-s", "data.view=sentences", "-s", "data.train_path=my.txt", "--out", "mine")
+    problem = (
+        "objective.energy_hinge.weight: the hinge needs hard negatives, data.view is 'sentences'; set the weight to 0 "
+        "(-s objective.energy_hinge.weight=0) or data.view: triplets"
+    )
+    done = cse("prepare", *rows)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == f"note        `cse train` will not take these rows as it is set: {problem}"
+    train = ("train", "--data", "mine", "--out", "trained")
+    assert cse(*train).refused() == f"mine holds sentences: {problem}"
+    assert cse(*train, "-s", "data.view=pairs").refused().startswith("data.view: mine holds sentences, not pairs; run")
+    assert cse(*train, "-s", "objective.energy_hinge.weight=0").code == 0
+    facts = json.loads((project / "trained/checkpoint.json").read_text())
+    assert "sentences" in json.dumps(facts)
+    told = cse("prepare", *rows, "-s", "objective.energy_hinge.weight=0").out
+    assert "will not take" not in told
+
+
+def test_rows_decide_what_an_objective_may_be(cse, project):
+    """What only sentences allow is trained on sentences, though params.yaml still says triplets with own columns."""
+    params = project / "params.yaml"
+    params.write_text(params.read_text() + "data: {columns: [a, b, c]}\nobjective: {nt_xent: {two_views: true}}\n")
+    (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
+    source = ("data.source=files", "data.view=sentences", "data.train_path=my.txt", "data.columns=null")
+    assert cse("prepare", *(word for pair in source for word in ("-s", pair)), "--out", "mine").code == 0
+    refused = cse("train", "-s", "objective.energy_hinge.weight=0").refused()
+    assert refused.startswith("params.yaml: objective.nt_xent.two_views: has no place for hard negatives")
+    assert cse("train", "--data", "mine", "--out", "ck", "-s", "objective.energy_hinge.weight=0").code == 0
+
+
 # ---- encode -------------------------------------------------------------------------------------------------------
 
 
