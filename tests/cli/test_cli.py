@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import sys
 
 import click
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -247,6 +250,30 @@ def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
     assert unix.shape == (5, 32), "a last line without an end counts too"
     np.testing.assert_array_equal(unix, windows)
     assert np.abs(np.linalg.norm(unix, axis=1) - 1).max() > 0.1
+
+
+def test_encode_a_table_has_one_vector_a_row(cse, project):
+    texts = ["My card, the new one,\nis not here.", 'He said "no".', "", "the cat sits"]
+    with (project / "bank.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["text", "category"], *([text, "x"] for text in texts)])
+    (project / "bank.jsonl").write_text("\n".join(json.dumps({"id": 1, "body": text}) for text in texts))
+    pq.write_table(pa.table({"sentence": texts}), project / "bank.parquet")
+    expected = library.OnnxEncoder("data/bundle").encode(texts)
+    for name, options in (("bank.csv", ()), ("bank.jsonl", ("--column", "body")), ("bank.parquet", ())):
+        done = cse("encode", "data/bundle", name, "--out", "x.npy", *options)
+        assert (done.code, done.err) == (0, "x.npy: 4 vectors of 32 dimensions\n")
+        np.testing.assert_allclose(np.load(project / "x.npy"), expected, atol=1e-6)
+    encode = ("encode", "data/bundle", "--out", "y.npy")
+    assert cse(*encode, "bank.jsonl").refused() == (
+        "bank.jsonl: no column 'text'; the columns are id, body; name yours in --column"
+    )
+    assert "no column 'txt' (--column); did you mean 'text'?" in cse(*encode, "bank.csv", "--column", "txt").refused()
+    assert "--column text: <stdin> is read line by line" in cse(*encode, "--column", "text").refused()
+    (project / "none.csv").write_text("text\n\n")
+    assert cse(*encode, "none.csv").refused() == "none.csv: no rows to encode below the header; put rows into it"
+    (project / "null.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
+    assert "null.jsonl:2: no text in column 'text'" in cse(*encode, "null.jsonl").refused()
+    assert not (project / "y.npy").exists()
 
 
 def test_encode_what_is_no_text(cse, project):
