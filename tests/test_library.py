@@ -130,7 +130,18 @@ def test_similarity_with_no_sentences_is_empty(encoder):
         (lambda encoder: encoder.encode(["lone \ud800 surrogate"]), "surrogate"),
         (lambda encoder: encoder.similarity(np.ones((2, 3)), np.ones((2, 4))), "do not match"),
     ],
-    ids=["none", "nothing", "set", "text size", "true size", "normalize", "number", "batch size", "surrogate", "widths"],
+    ids=[
+        "none",
+        "nothing",
+        "set",
+        "text size",
+        "true size",
+        "normalize",
+        "number",
+        "batch size",
+        "surrogate",
+        "widths",
+    ],
 )
 def test_mistakes_are_one_line_in_both(encoder, call, message):
     with pytest.raises(CseError, match=message) as caught:
