@@ -10,8 +10,10 @@ import sys
 import pytest
 
 from cse.errors import CseError, Interrupted, OfflineError
+from cse.outputs import Kind, publish_folder
 from cse.stages.common import run_safely
 from cse.training.state import stop_signals
+from tests.cli.workspace import contents
 
 
 @pytest.mark.parametrize(
@@ -41,21 +43,21 @@ def test_a_terminated_stage_says_so_and_leaves_no_draft(tmp_path):
     code = (
         "import signal, sys\n"
         "from pathlib import Path\n"
-        "from cse.files import publish_folder\n"
+        "from cse.outputs import Kind, publish_folder\n"
         "from cse.stages.common import run_safely\n"
         "def work():\n"
-        "    with publish_folder(Path('out')) as folder:\n"
+        "    with publish_folder(Path('out'), Kind.PLOTS) as folder:\n"
         "        (folder / 'new').write_text('new')\n"
         "        signal.raise_signal(signal.SIGTERM)\n"
         "sys.exit(run_safely(work))\n"
     )
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/old").write_text("old")
+    with publish_folder(tmp_path / "out", Kind.PLOTS) as folder:
+        (folder / "old").write_text("old")
+    before = contents(tmp_path)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (143, "")
     assert done.stderr == "SIGTERM: stopped; what was finished before is untouched\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["old"]
+    assert contents(tmp_path) == before
 
 
 def test_who_handles_sigterm_goes_on_doing_so(capsys):
