@@ -27,6 +27,10 @@ class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
         self.number = number
 
 
+class Terminated(BaseException):
+    """SIGTERM arrived where nothing saves a state; what is on its way out of ``with`` blocks is tidied up."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest known name, or ``""`` where none is near."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

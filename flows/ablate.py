@@ -26,7 +26,7 @@ from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings, load_settings
 from cse.settings.ablations import Cell, Grid, ablation_names, load_ablation
-from cse.settings.load import PARAMS_FILE, flatten
+from cse.settings.load import PARAMS_FILE, flatten, parse_yaml, read_text
 from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
 from flows.repository import experiment, git, json_at, paths_left_behind, project_folder
@@ -243,9 +243,7 @@ def _hydra(value: Any) -> str:
 
 
 def _raw_params(root: Path) -> dict[str, Any]:
-    from ruamel.yaml import YAML
-
-    tree: dict[str, Any] = YAML(typ="safe", pure=True).load((root / PARAMS_FILE).read_text(encoding="utf-8")) or {}
+    tree: dict[str, Any] = parse_yaml(read_text(root / PARAMS_FILE), str(PARAMS_FILE)) or {}
     return tree
 
 

@@ -34,15 +34,15 @@ def embed_cse(
 ) -> State[Any]:
     """Embed a corpus as `cse embed` does; a run that was cancelled or killed goes on when it is started again.
 
-    Where `out` ends in .npy, a text file is embedded as `cse encode` does, which takes no other parameter than the
-    model, the batch size, the provider and the normalisation.
+    Where `out` ends in .npy, a file is embedded as `cse encode` does, which takes no other parameter than the model,
+    the text column, the batch size, the provider and the normalisation.
 
     Args:
         out: folder of shards, a path or a URL; or a .npy file, float32 (lines, dimension).
-        corpus: txt, jsonl or parquet: a file, a folder or a glob, a path or a URL. For .npy a UTF-8 file.
+        corpus: txt, csv, tsv, jsonl or parquet: a file, a folder or a glob, a path or a URL. For .npy a local file.
         text: an older name of corpus.
         model: a bundle; for .npy a checkpoint does too.
-        text_column: of jsonl and parquet.
+        text_column: of csv, tsv, jsonl and parquet.
         id_column: to know rows by; none: rows are numbered.
         keep_text: put the text beside its vector.
         shard_rows: most rows of a file.
@@ -59,6 +59,7 @@ def embed_cse(
     common = ["--batch-size", str(batch_size), "--normalize" if normalize else "--raw"]
     if Path(out).suffix == ".npy":
         arguments = ["encode", model, source, "--out", out, "--device", provider, *common]
+        arguments += ["--column", text_column] if text_column != "text" else []  # else one of the usual names
     else:
         arguments = ["embed", source, "--out", out, "--model", model, "--provider", provider, *common]
         arguments += ["--text-column", text_column, "--shard-rows", str(shard_rows), "--index", index]

@@ -31,7 +31,7 @@ Killed or stopped? The same command goes on from there. What is in the folder: d
     "--out", required=True, metavar="FOLDER", help="Folder to write: a path, or a URL as s3://bucket/vectors."
 )
 @click.option("--model", default=str(BUNDLE), show_default=True, help="A bundle (`cse export`).")
-@click.option("--text-column", default="text", show_default=True, help="Of jsonl and parquet.")
+@click.option("--text-column", default="text", show_default=True, help="Of csv, tsv, jsonl and parquet.")
 @click.option("--id-column", help="Whole numbers or text to know rows by; default: rows are numbered from 0.")
 @click.option("--keep-text", is_flag=True, help="Put the text beside its vector, so that a search can show it.")
 @click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows of a file.")
@@ -60,7 +60,9 @@ def embed(
     index: Literal["none", "exact", "hnsw"],
     again: bool,
 ) -> None:
-    """Embed every row of CORPUS: txt, jsonl or parquet; a file, a folder, or a glob in quotes; a path or a URL.
+    """Embed every row of CORPUS: a file, a folder, or a glob in quotes; a path or a URL.
+
+    It holds txt, csv, tsv, jsonl or parquet.
 
     Writes parquet files of at most --shard-rows rows with the columns id and embedding, on all cores.
     """

@@ -17,6 +17,7 @@ from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import report
 from cse.errors import CseError
+from cse.settings.tree import impossible_rows
 from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
@@ -72,9 +73,11 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     """
     from cse.stages.prepare import prepare_stage
 
-    settings = settings_from(params, overrides)
+    settings = settings_from(params, overrides, any_view=True)
     metrics = METRICS / "prepare.json" if out == PREPARED else Path(f"{out}.json")
     prepare_stage(settings, prepared=out, metrics=metrics)
+    for problem in impossible_rows(settings)[:1]:
+        click.echo(f"note        `cse train` will not take these rows as it is set: {problem}")
     if settings.objective.replaced_tokens.corrupts_beforehand:
         from cse.stages.corrupt import corrupt_stage
 
@@ -95,7 +98,7 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 
     usual = out == CHECKPOINT
     train_stage(
-        settings_from(params, overrides),
+        settings_from(params, overrides, prepared=data),
         prepared=data,
         corrupted=_corrupted(data),
         checkpoint=out,
@@ -140,29 +143,26 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
     export_stage(settings_from(params, overrides), model=model, prepared=data, bundle=out, **named)
 
 
-@cli.command(epilog="\b\nExample:\n  cse encode data/bundle sentences.txt --out vectors.npy")
+@cli.command(
+    epilog="\b\nExamples:\n  cse encode data/bundle sentences.txt --out vectors.npy\n"
+    "  cse encode data/bundle tickets.csv --column body --out vectors.npy"
+)
 @click.argument("model")
 @click.argument("text", type=click.File(encoding="utf-8"), default="-")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="A .npy file, float32 (lines, dimension).")
+@click.option("--column", help="Of csv, tsv, jsonl, parquet; default: a usual name (text, sentence, sent0, ...).")
 @click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--normalize/--raw", default=True, show_default=True, help="Unit length, or as pooled.")
-def encode(model: str, text: Any, out: Path, batch_size: int, device: str, normalize: bool) -> None:
-    """Embed the lines of TEXT (default: standard input), one vector a line."""
+def encode(model: str, text: Any, out: Path, column: str | None, batch_size: int, device: str, normalize: bool) -> None:
+    """Embed TEXT (default: standard input), one vector a line; of csv, tsv, jsonl and parquet one vector a row."""
     import numpy as np
 
     from cse.outputs import check_file, is_npy, publish_file
     from cse.stages.open_model import open_model
 
     check_file(out, is_npy)
-    lines: list[str] = []
-    source = getattr(text, "name", "<stdin>")
-    try:
-        lines.extend(line.rstrip("\r\n") for line in text)
-    except UnicodeDecodeError:
-        raise CseError(f"{source}: not UTF-8 after line {len(lines)}; convert it first") from None
-    if not lines:
-        raise CseError(f"{source}: no lines to encode; give one sentence a line")
+    lines = _texts(text, column)
     encoder = open_model(model, device=device)
     bar = sys.stderr.isatty()
     vectors = encoder.encode(lines, batch_size=batch_size, normalize=normalize, show_progress_bar=bar)
@@ -197,6 +197,29 @@ def main() -> None:
 def _help_hint(error: click.ClickException) -> str:
     ctx = getattr(error, "ctx", None)
     return "" if ctx is None else f" (see {ctx.command_path} --help)"
+
+
+def _texts(stream: Any, column: str | None) -> list[str]:
+    """Return what to encode: a column of a table, else the lines of a text."""
+    from cse.data.readers import read_texts
+    from cse.data.tables import OPENERS
+
+    source = Path(getattr(stream, "name", "<stdin>"))
+    if source.suffix.lower() in OPENERS:
+        lines = read_texts(source, column)
+        if not lines:
+            raise CseError(f"{source}: no rows to encode below the header; put rows into it")
+        return lines
+    if column is not None:
+        raise CseError(f"--column {column}: {source} is read line by line; name a {', '.join(sorted(OPENERS))} file")
+    lines = []
+    try:
+        lines.extend(line.rstrip("\r\n") for line in stream)
+    except UnicodeDecodeError:
+        raise CseError(f"{source}: not UTF-8 after line {len(lines)}; convert it first") from None
+    if not lines:
+        raise CseError(f"{source}: no lines to encode; give one sentence a line")
+    return lines
 
 
 def _corrupted(prepared: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import click
 
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings, load_settings
-from cse.settings.load import check_settings, set_key
+from cse.settings.load import check_settings, parse_yaml, set_key
 
 params_option = click.option(
     "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="Settings file."
@@ -26,33 +26,55 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         CseError: no equals sign, or a value that is not YAML.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     values = {}
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise CseError(f"--set {override}: write it as KEY=VALUE, for instance train.epochs=2")
         try:
-            values[key.strip()] = YAML(typ="safe", pure=True).load(value)
-        except YAMLError:
-            raise CseError(f"--set {override}: {value!r} is not a YAML value; quote it if it is text") from None
+            values[key.strip()] = parse_yaml(value, f"--set {key}")
+        except CseError:
+            shown, short = f"--set {override}"[:100], value[:100]
+            raise CseError(f"{shown}: {short!r} is not a YAML value; quote it if it is text") from None
     return values
 
 
-def settings_from(params: Path, overrides: Sequence[str], *, optional: bool = False) -> Settings:
+def settings_from(
+    params: Path,
+    overrides: Sequence[str],
+    *,
+    optional: bool = False,
+    any_view: bool = False,
+    prepared: Path | None = None,
+) -> Settings:
     """Read the settings file and apply the overrides.
 
     Args:
         params: the file.
         overrides: ``KEY=VALUE`` arguments.
         optional: take the defaults where the usual file does not exist.
+        any_view: see ``load_settings``.
+        prepared: folder of the rows to train on, whose view takes the place of ``data.view`` if they are there.
     """
     values = parse_overrides(overrides)
+    if prepared is not None and prepared.is_dir():
+        return _settings_for_rows(params, values, prepared)
     if not optional or params.exists() or params != PARAMS_FILE:
-        return load_settings(params, values)
+        return load_settings(params, values, any_view=any_view)
     tree: dict[str, Any] = {}
     for key, value in values.items():
         set_key(tree, key, value)
     return check_settings(tree, where="--set")
+
+
+def _settings_for_rows(params: Path, values: Mapping[str, Any], prepared: Path) -> Settings:
+    from cse.data.store import PreparedData
+
+    settings = load_settings(params, values, any_view=True)
+    view, wanted = PreparedData(prepared).report.get("view"), settings.data.view
+    if "data.view" in values and view != wanted:
+        raise CseError(f"data.view: {prepared} holds {view}, not {wanted}; run `cse prepare` for {wanted}")
+    tree = settings.model_dump()
+    if view != wanted:
+        tree["data"] |= {"view": view, "columns": None}
+    return check_settings(tree, where=str(params) if view == wanted else f"{prepared} holds {view}")

@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from heapq import heappush, heapreplace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from cse.data.readers import Row
 from cse.errors import CseError
 
+MOST_CHARACTERS = 100_000  # of a sentence; a longer one is no sentence, and tokenising it takes gigabytes
 REASONS = (
     "blank",
     "missing_sentence",
@@ -28,7 +31,7 @@ _REMEDY = {
     "missing_sentence": "fill the empty fields or name other columns in data.columns",
     "missing_hard_negative": "fill the third column or set data.view: pairs",
     "no_label": "fill the label column or name another one in data.columns",
-    "too_long": "raise data.max_words or split the sentences",
+    "too_long": f"raise data.max_words or split the sentences (at most {MOST_CHARACTERS:,} characters each)",
     "evaluation_overlap": "train on other sentences or set data.drop_evaluation_overlap: false",
     "duplicate": "set data.drop_duplicates: false",
 }
@@ -52,7 +55,7 @@ class Report:
         kept: rows kept.
         distinct_sentences: different sentences among the rows kept.
         nul_replaced: rows kept in which NUL characters became blanks.
-        cut_at_max_rows: whether reading stopped because enough rows were kept.
+        not_drawn: rows worth training on that the draw of ``max_rows`` left out.
         dropped: per reason of ``REASONS``, in that order of precedence.
     """
 
@@ -61,7 +64,7 @@ class Report:
     kept: int = 0
     distinct_sentences: int = 0
     nul_replaced: int = 0
-    cut_at_max_rows: bool = False
+    not_drawn: int = 0
     dropped: dict[str, Drop] = field(default_factory=lambda: {reason: Drop() for reason in REASONS})
 
     def drop(self, reason: str, line: int) -> None:
@@ -109,10 +112,12 @@ def clean_rows(
     drop_duplicates: bool = True,
     held_out: set[bytes] | None = None,
     max_rows: int | None = None,
+    seed: int = 0,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the rows worth training on, trimmed, their label last where they have one.
+    """Yield the rows worth training on, trimmed, their label last where they have one, in the order of the source.
 
-    Counts go into ``report`` as the rows pass.
+    Counts go into ``report`` as the rows pass. With ``max_rows`` nothing is yielded before the last row is read: every
+    row has the same chance, wherever it stands, and memory holds as many rows as are kept.
 
     Args:
         rows: as read.
@@ -120,17 +125,31 @@ def clean_rows(
         max_words: longest sentence, in words separated by white space.
         drop_duplicates: drop rows whose sentences all occurred before together.
         held_out: keys of ``overlap_keys``; rows with such a sentence are dropped.
-        max_rows: stop after so many kept rows.
+        max_rows: draw so many of the rows, without replacement; None: all. More rows include those of fewer.
+        seed: of the draw.
 
     Raises:
         CseError: no row is left; says how many were dropped for which reason, and what to do about the chief one.
     """
-    seen: set[bytes] = set()
+    clean = _clean(rows, report, max_words, drop_duplicates, held_out)
     sentences = array("Q")
+    for row in clean if max_rows is None else _draw(clean, max_rows, seed, report):
+        texts = tuple(_trimmed(text) for text in row.texts)
+        sentences.extend(int.from_bytes(_digest(text)[:8], "little") for text in texts)
+        report.nul_replaced += any(text is not None and "\0" in text for text in row.texts)
+        report.kept += 1
+        yield (*texts, row.label) if row.label else texts
+    report.distinct_sentences = len(np.unique(np.frombuffer(sentences, dtype=np.uint64))) if sentences else 0
+    if report.kept == 0:
+        raise _nothing_left(report)
+
+
+def _clean(
+    rows: Iterable[Row], report: Report, max_words: int, drop_duplicates: bool, held_out: set[bytes] | None
+) -> Iterator[Row]:
+    """Yield the rows that have no fault, as they were read; count the others."""
+    seen: set[bytes] = set()
     for row in rows:
-        if report.kept == max_rows:
-            report.cut_at_max_rows = True
-            break
         report.read += 1
         texts = tuple(_trimmed(text) for text in row.texts)
         reason = _fault(texts, row.label, max_words) or (
@@ -141,16 +160,26 @@ def clean_rows(
             if digest in seen:
                 reason = "duplicate"
             seen.add(digest)
-        if reason is not None:
+        if reason is None:
+            yield row
+        else:
             report.drop(reason, row.line)
-            continue
-        sentences.extend(int.from_bytes(_digest(text)[:8], "little") for text in texts)
-        report.nul_replaced += any(text is not None and "\0" in text for text in row.texts)
-        report.kept += 1
-        yield (*texts, row.label) if row.label else texts
-    report.distinct_sentences = len(np.unique(np.frombuffer(sentences, dtype=np.uint64))) if sentences else 0
-    if report.kept == 0:
-        raise _nothing_left(report)
+
+
+def _draw(rows: Iterable[Row], count: int, seed: int, report: Report) -> Iterator[Row]:
+    """Yield ``count`` rows in their order: those with the smallest of as many random numbers as there are rows."""
+    rng = Random(f"cse draw rows {seed}")
+    drawn: list[tuple[float, int, Row]] = []  # a heap with the largest number, negated, on top
+    for place, row in enumerate(rows):
+        entry = (-rng.random(), -place, row)
+        if len(drawn) < count:
+            heappush(drawn, entry)
+        else:
+            report.not_drawn += 1
+            if entry > drawn[0]:
+                heapreplace(drawn, entry)
+    for _, _, row in sorted(drawn, key=lambda entry: -entry[1]):
+        yield row
 
 
 def _trimmed(text: str | None) -> str:
@@ -167,6 +196,8 @@ def _fault(texts: tuple[str, ...], label: str | None, max_words: int) -> str | N
     if label is None:
         return "no_label"
     for text in texts:
+        if len(text) > MOST_CHARACTERS:
+            return "too_long"
         # n words need at least 2n - 1 characters
         if len(text) > 2 * max_words and len(text.split()) > max_words:
             return "too_long"

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from cse.data.scored_file import check_score
 from cse.data.text_files import text_lines
 from cse.errors import CseError
 
@@ -64,7 +65,7 @@ def read_cxc(path: Path) -> CaptionPairs:
         number = rows.line_num
         if None in row.values() or not row["sentence1"].strip() or not row["sentence2"].strip():
             raise CseError(f"{path}:{number}: a column is missing or a caption is empty; join the captions again")
-        score.append(_score(path, number, row["score"]))
+        score.append(check_score(path, number, row["score"], _SCORES, "copy the file again"))
         pair = tuple(ids.setdefault(row[name], len(ids)) for name in COLUMNS[:2])
         if seen.setdefault(frozenset(pair), number) != number:
             raise CseError(f"{path}:{number}: the pair of line {seen[frozenset(pair)]} again; keep one score a pair")
@@ -79,13 +80,3 @@ def read_cxc(path: Path) -> CaptionPairs:
     graph = coo_matrix((np.ones(len(edges)), edges.T), shape=(len(ids), len(ids)))
     _, image_of = connected_components(graph, directed=False)
     return CaptionPairs(first, second, np.array(score), both[:, 0], image_of[both[:, 0]].astype(np.int64))
-
-
-def _score(path: Path, number: int, text: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        score = float("nan")
-    if not _SCORES[0] <= score <= _SCORES[1]:
-        raise CseError(f"{path}:{number}: score {text!r} is not between 0 and 5; copy the file again")
-    return score

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from cse.data.scored_file import read_scored_file
 from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
 from cse.data.suite import SuiteData, complete, only_pairs
 from cse.data.suite_store import write_suite
+from cse.errors import CseError
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.tree import DataSettings
 
@@ -55,15 +57,16 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     source, rows = _train_rows(settings)
     cleaning = Report(source)
     kept = clean_rows(
-        rows,
+        _with_progress(rows, progress),
         cleaning,
         max_words=settings.max_words,
         drop_duplicates=settings.drop_duplicates,
         held_out=held_out,
         max_rows=settings.max_rows,
+        seed=settings.seed,
     )
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        write_rows(folder / TRAIN_FILE, settings.view, _with_progress(kept, progress))
+        write_rows(folder / TRAIN_FILE, settings.view, kept)
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)
         write_suite(folder, suite)
@@ -106,7 +109,7 @@ def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]
 def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, str | None]]:
     """Read tasks from ``evaluation_path`` and dev from ``dev_path``, else STS-B dev; say where each came from."""
     found, name = _tasks(settings)
-    dev = _own_pairs(settings, settings.dev_path, "data.dev_path")
+    dev = _own_pairs(settings, "dev_path")
     if dev is not None:
         own, file = dev
         return EvaluationData(found.tasks, own, found.missing), {"dev": file, "evaluation": name}
@@ -114,11 +117,12 @@ def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, 
 
 
 def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:
-    path = Path(settings.evaluation_path)
-    check_exists(path, "data.evaluation_path")
+    path = _given(settings, "evaluation_path")
+    if path is None:
+        return EvaluationData([], None, []), None
     if path.is_dir() and (senteval_root(path) or (contents(path) and not data_files(path))):
         return read_senteval(path), SENTEVAL
-    own = _own_pairs(settings, settings.evaluation_path, "data.evaluation_path")
+    own = _own_pairs(settings, "evaluation_path")
     if own is None:
         return EvaluationData([], None, []), None
     return EvaluationData([own[0]], None, []), own[1]
@@ -128,22 +132,36 @@ def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str,
     """Read what the full evaluation needs beside the similarity tasks, as far as it is there."""
     own = settings.source == "sample" or origin["evaluation"] != SENTEVAL
     suite = only_pairs(evaluation.tasks) if own else complete(Path(settings.evaluation_path), evaluation)
-    captions = Path(settings.cxc_path)
-    if settings.source == "sample":
+    captions = None if settings.source == "sample" else _given(settings, "cxc_path")
+    if captions is None or (captions.is_dir() and not contents(captions)):
         return suite
-    check_exists(captions, "data.cxc_path")
-    return suite.with_captions(captions) if captions.is_file() or contents(captions) else suite
+    return suite.with_captions(captions)
 
 
-def _own_pairs(settings: DataSettings, where: str, setting: str) -> tuple[ScoredPairs, str] | None:
-    """Read scored pairs from a file or from the one in a folder; ``None`` for an empty folder."""
-    path = Path(where)
-    check_exists(path, setting)
-    if path.is_dir() and not contents(path):
+def _given(settings: DataSettings, key: str) -> Path | None:
+    """Return a path of the settings that exists; ``None`` where nothing is at the default: no one asked for it."""
+    path = Path(getattr(settings, key))
+    if str(path) == DataSettings.model_fields[key].default and not os.path.lexists(path):
         return None
-    path = find_data_file(path, setting)
+    check_exists(path, f"data.{key}")
+    return path
+
+
+def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | None:
+    """Read scored pairs from a file or from the one in a folder; ``None`` where there is neither."""
+    path = _given(settings, key)
+    if path is None or (path.is_dir() and not contents(path)):
+        return None
+    path = find_data_file(path, f"data.{key}")
     lowest, highest = settings.score_range
-    return read_scored_file(path, settings.encoding, (lowest, highest)), path.name
+    pairs = read_scored_file(path, settings.encoding, (lowest, highest))
+    if len(set(pairs.score.tolist())) < 2:
+        count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}"
+        raise CseError(
+            f"{path}: {count} with the score {pairs.score[0]:g}; Spearman needs at least 2 pairs and two "
+            "different scores: add pairs or take the file away"
+        )
+    return pairs, path.name
 
 
 def _held_out(evaluation: EvaluationData) -> set[bytes]:
@@ -151,7 +169,7 @@ def _held_out(evaluation: EvaluationData) -> set[bytes]:
     return overlap_keys(sentence for task in pairs for half in (task.sentence1, task.sentence2) for sentence in half)
 
 
-def _with_progress(rows: Iterator[tuple[str, ...]], progress: bool) -> Iterator[tuple[str, ...]]:
+def _with_progress(rows: Iterator[Row], progress: bool) -> Iterator[Row]:
     hidden = not (progress and sys.stderr.isatty())
     yield from tqdm(rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr)
 

@@ -8,6 +8,7 @@ that the file has, so that a triplets file gives its anchors.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,8 +63,19 @@ def contents(folder: Path) -> list[str]:
 
 
 def check_exists(path: Path, setting: str) -> None:
-    """Raise ``CseError`` with the nearest name in the same folder where ``path`` does not exist."""
-    if path.exists():
+    """Raise ``CseError`` where ``path`` does not exist: a link that leads nowhere, or the nearest name beside it."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise CseError(
+                f"{path}: a link to {path.readlink()}, which is not there; mend it (or change {setting})"
+            ) from None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CseError(f"{path}: links that lead to each other in a circle; mend them (or change {setting})") from None
+    else:
         return
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     match = nearest(path.name, beside)
@@ -116,8 +128,32 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
     return _rows(path, table.pick(names), len(names), labelled=view == LABELLED)
 
 
-def choose_columns(path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of the columns to read.
+def read_texts(path: Path, column: str | None = None) -> list[str]:
+    """Read one text a row from a column of a csv, tsv, jsonl or parquet file; an empty field is a text too.
+
+    Args:
+        path: a file of UTF-8 text, or parquet.
+        column: its name; ``None``: the first of the usual names of sentences that the file has.
+
+    Raises:
+        CseError: everything that is wrong with the file, with its line; a row without a text there.
+    """
+    table = open_table(path)
+    (name,) = choose_columns(path, table.columns, "sentences", None if column is None else [column], "--column")
+    texts = []
+    for line, values in table.pick([name]):
+        if values:
+            text = _text(path, line, values[0])
+            if text is None:
+                raise CseError(f"{path}:{line}: no text in column {name!r}; fill it in or drop the row")
+            texts.append(text)
+    return texts
+
+
+def choose_columns(
+    path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None, setting: str = "data.columns"
+) -> tuple[str, ...]:
+    """Return the names of the columns to read; ``setting`` is what errors name.
 
     Raises:
         CseError: a column that the file does not have, with the nearest name and the names that it has.
@@ -125,7 +161,7 @@ def choose_columns(path: Path, there: Sequence[str], view: str, columns: Sequenc
     if columns is not None:
         for name in columns:
             if name not in there:
-                raise CseError(f"{path}: no column {name!r} (data.columns){_hint(name, there)}")
+                raise CseError(f"{path}: no column {name!r} ({setting}){_hint(name, there)}")
         return tuple(columns)
     usual = USUAL_COLUMNS[view]
     for names in usual:
@@ -133,9 +169,8 @@ def choose_columns(path: Path, there: Sequence[str], view: str, columns: Sequenc
             return names
     closest = max(usual, key=lambda names: sum(name in there for name in names))
     missing = next(name for name in closest if name not in there)
-    raise CseError(
-        f"{path}: no column {missing!r} for data.view: {view}{_hint(missing, there)}; name yours in data.columns"
-    )
+    purpose = f" for data.view: {view}" if setting == "data.columns" else ""
+    raise CseError(f"{path}: no column {missing!r}{purpose}{_hint(missing, there)}; name yours in {setting}")
 
 
 def _hint(name: str, there: Sequence[str]) -> str:

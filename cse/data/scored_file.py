@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cse.data.clean import MOST_CHARACTERS
 from cse.data.readers import check_exists
 from cse.data.scored import ScoredPairs
 from cse.data.tables import open_table
@@ -20,6 +22,10 @@ USUAL_PAIR_COLUMNS = (
     ("sentence2", "sentence_2", "sentence_B", "sentence_b", "sent1", "sent2", "text2", "s2"),
     ("score", "similarity", "similarity_score", "relatedness_score", "gold", "label"),
 )
+
+
+# float() would take 0_1 and digits of any script too
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 
 def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPairs:
@@ -36,8 +42,9 @@ def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPair
 def check_score(path: Path, number: int, value: Any, score_range: tuple[float, float], advice: str) -> float:
     """Return a gold score as a number; raises ``CseError`` with the line where it is none or out of range."""
     lowest, highest = score_range
+    readable = _NUMBER.fullmatch(value) if isinstance(value, str) else not isinstance(value, bool)
     try:
-        score = math.nan if isinstance(value, bool) else float(value)
+        score = float(value) if readable else math.nan
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not lowest <= score <= highest:
@@ -80,6 +87,8 @@ def read_scored_file(
         for column, text in zip(names[:2], values[:2], strict=True):
             if not isinstance(text, str) or not text.strip():
                 raise CseError(f"{path}:{number}: no sentence in column {column!r} (found {text!r}); fill it in")
+            if len(text) > MOST_CHARACTERS:
+                raise CseError(f"{path}:{number}: {len(text):,} characters in column {column!r}; split the sentence")
         score = check_score(path, number, values[2], score_range, "mend it or set data.score_range")
         row = (values[0].strip(), values[1].strip(), score)
         line, earlier = seen.setdefault(frozenset(row[:2]), (number, score))

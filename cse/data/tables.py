@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ Values = Sequence[Any]
 Numbered = tuple[int, Values]
 _LONGEST_FIELD = 2**31 - 1
 _PARQUET_ROWS = 8192
+_ADVICE = {
+    ".csv": "put quotes around fields that hold commas",
+    ".tsv": "take tabs and line breaks out of the sentences",
+}
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,25 @@ class Table:
     """A table that is read on demand.
 
     Attributes:
+        path: the file.
         columns: names of the columns in the file.
-        pick: given names of columns, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
+        rows: given names of columns, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
     """
 
+    path: Path
     columns: list[str]
-    pick: Callable[[Sequence[str]], Iterator[Numbered]]
+    rows: Callable[[Sequence[str]], Iterator[Numbered]]
+
+    def pick(self, names: Sequence[str]) -> Iterator[Numbered]:
+        """Return the rows with the values of the named columns, see ``rows``.
+
+        Raises:
+            CseError: a name that several columns of the file have; while reading, see ``open_table``.
+        """
+        for name in names:
+            if self.columns.count(name) > 1:
+                raise CseError(f"{self.path}: {self.columns.count(name)} columns {name!r}; give each a name of its own")
+        return self.rows(names)
 
 
 def open_table(path: Path, encoding: str = "utf-8") -> Table:
@@ -44,9 +61,9 @@ def open_table(path: Path, encoding: str = "utf-8") -> Table:
     Raises:
         CseError: an empty file, an unknown ending; while reading: a ragged row, a broken line, undecodable bytes.
     """
-    opener = _OPENERS.get(path.suffix.lower())
+    opener = OPENERS.get(path.suffix.lower())
     if opener is None:
-        known = ", ".join(sorted(_OPENERS))
+        known = ", ".join(sorted(OPENERS))
         raise CseError(f"{path}: cannot read columns from a {path.suffix or 'nameless'} file; use one of {known}")
     refuse_empty(path)
     return opener(path, encoding)
@@ -58,26 +75,18 @@ def refuse_empty(path: Path) -> None:
         raise CseError(f"{path}: empty file; put rows into it or point the setting elsewhere")
 
 
-def _open_csv(path: Path, encoding: str) -> Table:
-    header = next((record for _, record in _csv_records(path, encoding) if record), None)
-    return _with_header(path, header, lambda: _csv_records(path, encoding), "put quotes around fields that hold commas")
+def _open_delimited(path: Path, encoding: str) -> Table:
+    kind = path.suffix.lower()
 
-
-def _open_tsv(path: Path, encoding: str) -> Table:
     def records() -> Iterator[Numbered]:
-        for number, line in enumerate(text_lines(path, encoding), start=1):
-            yield number, line.split("\t") if line.strip() else BLANK
+        return delimited_records(text_lines(path, encoding), kind, str(path))
 
     header = next((record for _, record in records() if record), None)
-    return _with_header(path, header, records, "take tabs and line breaks out of the sentences")
-
-
-def _with_header(path: Path, header: Values | None, records: Callable[[], Iterator[Numbered]], advice: str) -> Table:
     if header is None:
         raise CseError(f"{path}: empty file; expected a header line with the names of the columns, then rows")
-    columns = [name.strip() for name in header]
+    columns = header_columns(header)
 
-    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
         places = [columns.index(name) for name in names]
         below_header = False
         for number, record in records():
@@ -85,27 +94,51 @@ def _with_header(path: Path, header: Values | None, records: Callable[[], Iterat
                 yield number, BLANK
             elif not below_header:
                 below_header = True
-            elif len(record) != len(columns):
-                raise CseError(f"{path}:{number}: {len(record)} fields, the header has {len(columns)}; {advice}")
             else:
+                check_width(record, columns, kind, f"{path}:{number}")
                 yield number, [record[place] for place in places]
 
-    return Table(columns, pick)
+    return Table(path, columns, rows)
 
 
-def _csv_records(path: Path, encoding: str) -> Iterator[Numbered]:
-    """Yield each record with the number of its first line; line breaks inside quotes belong to the field."""
+def header_columns(header: Values) -> list[str]:
+    """Return the names of columns that a header gives."""
+    return [name.strip() for name in header]
+
+
+def check_width(record: Values, columns: Sequence[str], kind: str, where: str) -> None:
+    """Raise ``CseError`` where a record of a csv or tsv file has more or fewer fields than its header."""
+    if len(record) != len(columns):
+        raise CseError(f"{where}: {len(record)} fields, the header has {len(columns)}; {_ADVICE[kind]}")
+
+
+def delimited_records(lines: Iterable[str], kind: str, shown: str, first: int = 1) -> Iterator[Numbered]:
+    """Yield each record of a csv or tsv text with the number of its first line.
+
+    Args:
+        lines: without their line ends.
+        kind: ``.csv``: line breaks inside quotes belong to the field; ``.tsv``: a line is a record.
+        shown: name of the file in errors.
+        first: number of the first line.
+
+    Raises:
+        CseError: a broken record of a csv.
+    """
+    if kind == ".tsv":
+        for number, line in enumerate(lines, start=first):
+            yield number, line.split("\t") if line.strip() else BLANK
+        return
     csv.field_size_limit(_LONGEST_FIELD)
-    reader = csv.reader((f"{line}\n" for line in text_lines(path, encoding)), strict=True)
+    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
     while True:
-        number = reader.line_num + 1
+        number = first + reader.line_num
         try:
             record = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             raise CseError(
-                f"{path}:{number}: broken csv record ({error}); close every quoted field, double the quotes inside"
+                f"{shown}:{number}: broken csv record ({error}); close every quoted field, double the quotes inside"
             ) from None
         blank = not record or (len(record) == 1 and not record[0].strip())
         yield number, BLANK if blank else record
@@ -120,11 +153,11 @@ def _open_jsonl(path: Path, encoding: str) -> Table:
     if first is None:
         raise CseError(f"{path}: empty file; expected one JSON object per line")
 
-    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
         for number, record in records():
             yield number, BLANK if record is None else [record.get(name) for name in names]
 
-    return Table(list(first), pick)
+    return Table(path, list(first), rows)
 
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -146,7 +179,7 @@ def _open_parquet(path: Path, encoding: str) -> Table:
     except pa.ArrowInvalid:
         raise CseError(f"{path}: not a parquet file, or cut off; write it again") from None
 
-    def pick(names: Sequence[str]) -> Iterator[Numbered]:
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
         number = 0
         try:
             for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names)):
@@ -156,7 +189,7 @@ def _open_parquet(path: Path, encoding: str) -> Table:
         except (pa.ArrowInvalid, OSError) as error:
             raise CseError(f"{path}:{number + 1}: cannot be read ({str(error).splitlines()[0]})") from None
 
-    return Table(list(file.schema_arrow.names), pick)
+    return Table(path, list(file.schema_arrow.names), rows)
 
 
-_OPENERS = {".csv": _open_csv, ".tsv": _open_tsv, ".jsonl": _open_jsonl, ".parquet": _open_parquet}
+OPENERS = {".csv": _open_delimited, ".tsv": _open_delimited, ".jsonl": _open_jsonl, ".parquet": _open_parquet}

@@ -74,14 +74,18 @@ def encode_sentences(
         (n, d) float32; (d,) for one plain ``str``.
 
     Raises:
-        CseError: an item that is no text, a batch size below 1, or an embedding that is not finite.
+        CseError: sentences in no order (a set, a dict) or with more than one axis, an item that is no text, a batch
+            size that is no whole number from 1 on, a ``normalize`` that is no truth value, or an embedding that is not
+            finite.
     """
     if isinstance(sentences, str):
         single, texts = True, [sentences]
     else:
         single, texts = False, _as_texts(sentences)
-    if batch_size < 1:
-        raise CseError(f"batch_size: {batch_size} rows are no batch; give 1 or more")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise CseError(f"batch_size: {_short(batch_size)} rows are no batch; give a whole number from 1 on")
+    if not isinstance(normalize, bool | np.bool):
+        raise CseError(f"normalize: expected True or False, found {_short(normalize)}")
     if tokenizer.padding is not None or (tokenizer.truncation or {}).get("max_length") != max_length:
         tokenizer = prepare_tokenizer(tokenizer, max_length)
 
@@ -136,9 +140,12 @@ def cosine_similarity(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
     A vector (d,) counts as one row. The cosine with a zero vector is 0.
 
     Raises:
-        CseError: arrays of different widths, or of more than two axes.
+        CseError: no numbers, arrays of different widths, or of more than two axes.
     """
-    left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
+    try:
+        left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
+    except (TypeError, ValueError):
+        raise CseError("similarity: expected sentences or vectors (n, d), found neither; give one of the two") from None
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
         raise CseError(f"similarity: shapes {left.shape} and {right.shape} do not match; give (n, d) and (m, d)")
     return _unit(left) @ _unit(right).T
@@ -149,8 +156,16 @@ def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.divide(rows, np.where(norms > 0, norms, 1), dtype=np.float32)
 
 
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:40]}..."
+
+
 def _as_texts(sentences: Sequence[str]) -> list[str]:
     try:
+        # a table's items are its columns, a dict's its keys
+        if isinstance(sentences, set | frozenset | dict) or getattr(sentences, "ndim", 1) != 1:
+            raise TypeError
         texts = list(sentences)
     except TypeError:
         raise CseError(f"sentences: expected a list of texts, found {type(sentences).__name__}") from None

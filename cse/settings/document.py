@@ -16,7 +16,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cse.settings.tree import Group, Settings
+from cse.settings.tree import LARGEST, Group, Settings
 
 _WIDTH = 118
 _INDENT = "  "
@@ -31,6 +31,7 @@ def settings_page() -> str:
     return (
         "# Settings\n\n"
         "Every key of `params.yaml`; a key that the file leaves out has its default, an unknown key is an error.\n"
+        f"Whole numbers go up to {LARGEST} where nothing less is said; texts are not blank.\n"
         "This page is written by `python -m cse.settings.document > docs/settings.md`; a test compares it with the "
         "code.\n\n" + settings_table()
     )
@@ -138,7 +139,10 @@ def _describe_type(annotation: Any, metadata: list[Any]) -> list[str]:
     if annotation is NoneType:
         return ["`null`"]
     bounds = [
-        f"{sign} {getattr(item, name):g}" for item in metadata for name, sign in _BOUNDS.items() if hasattr(item, name)
+        f"{sign} {float(getattr(item, name)):.12g}"
+        for name, sign in _BOUNDS.items()
+        for item in metadata
+        if hasattr(item, name)
     ]
     return [f"{_KINDS[annotation]} {', '.join(bounds)}".strip()]
 

@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node
 from cse.errors import CseError
 from cse.outputs import publish_file
 from cse.settings.document import default_params_text, yaml_value
-from cse.settings.load import check_settings, flatten, set_key
+from cse.settings.load import check_settings, flatten, parse_yaml, read_text, set_key
 from cse.settings.tree import Settings
 
 
@@ -27,7 +27,7 @@ def read_values(path: Path) -> tuple[str, dict[str, Any]]:
     Raises:
         CseError: not UTF-8, not valid YAML.
     """
-    text = _read(path) if path.exists() else default_params_text()
+    text = read_text(path) if path.exists() else default_params_text()
     return text, flatten(_parse(text, path))
 
 
@@ -60,20 +60,8 @@ def write_values(path: Path, values: Mapping[str, Any], where: str | None = None
     return changed
 
 
-def _read(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:  # line ends stay what they are
-            return file.read()
-    except UnicodeDecodeError as error:
-        raise CseError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
-
-
 def _parse(text: str, path: Path) -> dict[str, Any]:
-    try:
-        tree = YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise CseError(f"{path}:{line}: not valid YAML: {error.problem}") from None
+    tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict | None):
         raise CseError(f"{path}: expected groups of settings (data:, train:, ...), found {type(tree).__name__}")
     return tree or {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,46 +10,130 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, NodeEvent
 
 from cse.errors import CseError, nearest
-from cse.settings.tree import Settings
+from cse.settings.tree import ANY_VIEW, Settings
 
 PARAMS_FILE = Path("params.yaml")
+_MOST_BYTES, _MOST_VALUES, _DEEPEST = 1 << 18, 10_000, 20  # of a settings file; the default one has 14 kB, 300 and 4
+_LARGEST = 1 << 63
+_SHOWN = 100  # characters of a wrong value
 
 
-def load_settings(path: Path | str = PARAMS_FILE, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load_settings(
+    path: Path | str = PARAMS_FILE, overrides: Mapping[str, Any] | None = None, *, any_view: bool = False
+) -> Settings:
     """Read and check a settings file.
 
     Args:
         path: a YAML file; keys that it leaves out keep their defaults.
         overrides: values by dotted key (``{"train.epochs": 2}``) that win over the file.
+        any_view: whether the objective need not suit ``data.view``: what prepares rows does not train.
 
     Raises:
-        CseError: missing file, broken YAML, unknown key, wrong type or impossible combination; one line each.
+        CseError: missing file, broken or hostile YAML, unknown key, wrong type or impossible combination; one line
+            each.
     """
     path = Path(path)
-    try:
-        tree = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CseError(f"{path}: no such file; `cse preset use NAME` writes one") from None
-    except UnicodeDecodeError as error:
-        raise CseError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise CseError(f"{path}:{line}: not valid YAML: {error.problem}") from None
+    tree = parse_yaml(read_text(path), str(path))
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
         raise CseError(f"{path}: expected groups of settings (data:, train:, ...), found {type(tree).__name__}")
     for key, value in (overrides or {}).items():
         set_key(tree, key, value)
-    return check_settings(tree, where=str(path))
+    return check_settings(tree, where=str(path), any_view=any_view)
 
 
-def check_settings(tree: Mapping[str, Any], where: str) -> Settings:
+def read_text(path: Path) -> str:
+    """Return the text of a settings file; line ends stay what they are.
+
+    Raises:
+        CseError: no such file, no regular file (a pipe would wait for ever), one that is too large or not UTF-8.
+        OSError: the file cannot be read.
+    """
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        raise CseError(f"{path}: no such file; `cse preset use NAME` writes one") from None
+    if not stat.S_ISREG(facts.st_mode):
+        raise CseError(f"{path}: not a regular file; name a settings file")
+    if facts.st_size > _MOST_BYTES:
+        raise CseError(f"{path}: {facts.st_size:,} bytes, a settings file has at most {_MOST_BYTES:,}")
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except UnicodeDecodeError as error:
+        raise CseError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the value of a YAML document.
+
+    Raises:
+        CseError: broken YAML; more values than settings need, aliases counted as often as they are used; a value that
+            no Python type holds, such as the 13th month, or a whole number of more than 64 bits.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        _check_size(text, where)
+        value = yaml.load(text)
+    except CseError:
+        raise
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise CseError(f"{where}:{line}: not valid YAML: {error.problem}") from None
+    except Exception as error:  # a value that cannot be made raises whatever its constructor does
+        raise CseError(f"{where}: not valid YAML: {_shortened(str(error).splitlines()[0])}") from None
+    _check_numbers(value, where)
+    return value
+
+
+def _check_size(text: str, where: str) -> None:
+    """Refuse documents that are too deep or too large, by their events: nothing is built yet."""
+    sizes: dict[str, int] = {}  # values below each anchor
+    open_nodes: list[tuple[str | None, int]] = [(None, 0)]
+    for event in YAML(typ="safe", pure=True).parse(text):
+        if isinstance(event, CollectionStartEvent):
+            open_nodes.append((event.anchor, 1))
+            if len(open_nodes) > _DEEPEST:
+                line = event.start_mark.line + 1
+                raise CseError(f"{where}:{line}: more than {_DEEPEST} levels; settings have two or three")
+            continue
+        if isinstance(event, CollectionEndEvent):
+            anchor, size = open_nodes.pop()
+        elif isinstance(event, AliasEvent):
+            if any(event.anchor == anchor for anchor, _ in open_nodes):
+                raise CseError(
+                    f"{where}:{event.start_mark.line + 1}: *{event.anchor} holds itself; write the value out"
+                )
+            anchor, size = None, sizes.get(event.anchor, 1)
+        elif isinstance(event, NodeEvent):
+            anchor, size = event.anchor, 1
+        else:
+            continue
+        if anchor is not None:
+            sizes[anchor] = size
+        parent, held = open_nodes.pop()
+        if held + size > _MOST_VALUES:
+            raise CseError(
+                f"{where}:{event.start_mark.line + 1}: more than {_MOST_VALUES:,} values; settings are fewer"
+            )
+        open_nodes.append((parent, held + size))
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise CseError(f"{where}: {_shortened(hex(value))} is a whole number of more than 64 bits; give a smaller one")
+    for part in [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_numbers(part, where)
+
+
+def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = False) -> Settings:
     """Turn a plain tree into ``Settings``; raises ``CseError`` with ``where`` and the key in one line."""
     try:
-        return Settings.model_validate(tree)
+        return Settings.model_validate(tree, context={ANY_VIEW: any_view})
     except ValidationError as error:
         lines = [_one_line(dict(problem)) for problem in error.errors()]
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
@@ -92,4 +177,8 @@ def _one_line(problem: dict[str, Any]) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{key}.{message}" if key else message
-    return f"{key}: {message[0].lower()}{message[1:]}, found {problem['input']!r}"
+    return f"{key}: {message[0].lower()}{message[1:]}, found {_shortened(repr(problem['input']))}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

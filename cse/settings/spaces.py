@@ -13,10 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from cse.errors import CseError, nearest
-from cse.settings.load import check_settings, flatten, set_key, walk_keys
+from cse.settings.load import check_settings, flatten, parse_yaml, set_key, walk_keys
 from cse.settings.tree import Settings
 
 # groups that stage `train` reads; the others change its data, or nothing that the dev score could tell
@@ -163,8 +162,8 @@ def parse_dimension(entry: str) -> Dimension:
 
 def _listed(key: str, text: str) -> Dimension:
     try:
-        values = YAML(typ="safe", pure=True).load(text)
-    except YAMLError:
+        values = parse_yaml(text, key)
+    except CseError:
         values = None
     if not isinstance(values, list):
         raise CseError(f"tune.over: {key}: {text!r} is neither a list like [8, 12] nor a range like 8..16")

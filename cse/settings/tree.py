@@ -6,19 +6,35 @@ nothing else; below a builder no code sees a settings object.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
+LARGEST = 2**32 - 1  # a seed of NumPy's RandomState; no other whole number needs more
+_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Group(BaseModel):
     """A group of settings: frozen, strict about types, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _check_value(cls, value: Any) -> Any:
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, int) and part > LARGEST:
+                raise PydanticCustomError("too_large", f"whole numbers go up to {LARGEST}")
+            if isinstance(part, str) and not part.strip():
+                raise PydanticCustomError("blank", "is blank; give a value or leave the key out")
+            if isinstance(part, str) and _UNREADABLE.search(part):
+                raise PydanticCustomError("control", "holds a control character; take it out")
+        return value
 
 
 class DataSettings(Group):
@@ -55,14 +71,18 @@ class DataSettings(Group):
     )
     hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
     hub_split: str = Field("train", description="`hub`: split, where no file is named.")
-    max_rows: Positive | None = Field(None, description="Rows to keep after cleaning, from the top; null: all.")
-    max_words: Positive = Field(1000, description="Sentences with more words are dropped and counted.")
+    max_rows: Positive | None = Field(
+        None, description="Rows to keep, drawn by data.seed from all that cleaning leaves; null: all."
+    )
+    max_words: Positive = Field(
+        1000, description="Sentences with more words, or more than 100,000 characters, are dropped and counted."
+    )
     drop_duplicates: bool = Field(True, description="Drop rows that occurred before (same text after trimming).")
     drop_evaluation_overlap: bool = Field(
         True, description="Drop training rows with a sentence of the evaluation data (case and punctuation ignored)."
     )
-    sample_rows: Positive = Field(3000, description="`sample`: rows to generate.")
-    seed: int = Field(42, ge=0, description="`sample`: seed of the generator.")
+    sample_rows: Positive = Field(3000, le=10_000_000, description="`sample`: rows to generate.")
+    seed: int = Field(42, ge=0, description="Seed of the generated text, and of the draw of max_rows.")
 
     @model_validator(mode="after")
     def _check(self) -> DataSettings:
@@ -72,6 +92,8 @@ class DataSettings(Group):
             raise ValueError(
                 f"columns: view {self.view!r} needs {VIEW_WIDTH[self.view]} column names, {len(self.columns)} given"
             )
+        if self.columns is not None and len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns: one column cannot stand for two, found {', '.join(self.columns)}")
         if self.encoding != "utf-8":
             try:
                 "".encode(self.encoding)
@@ -108,7 +130,7 @@ class PromptSettings(Group):
         "pass through each layer's frozen key and value projections (PromCSE equation 1); `input`: vectors before the "
         "tokens of the first layer only, which pass through all layers; `none`: no prompt.",
     )
-    length: int = Field(12, ge=0, description="Prompt vectors per layer (k); 0 only with kind `none`.")
+    length: int = Field(12, ge=0, le=1000, description="Prompt vectors per layer (k); 0 only with kind `none`.")
     layers: Literal["separate", "shared"] = Field(
         "separate", description="A prompt of its own for every layer, or one that all layers share (PromCSE table 3)."
     )
@@ -131,7 +153,7 @@ class PromptSettings(Group):
     reparametrize: Literal["none", "mlp", "lstm"] = Field(
         "none", description="Train the prompt through a network that is dropped afterwards (P-tuning), or directly."
     )
-    reparametrize_width: Positive = Field(512, description="Hidden width of that network.")
+    reparametrize_width: Positive = Field(512, le=65_536, description="Hidden width of that network.")
     cls: bool = Field(False, description="Train the word vector of `[CLS]` too (D2CSE's `[CLS]` prompt).")
 
 
@@ -202,7 +224,9 @@ class PostSettings(Group):
     )
     dimension: Positive | None = Field(None, description="`whitening`: leading dimensions to keep; null: all.")
     sentences: Positive = Field(100_000, description="Most distinct training sentences to fit on, evenly spaced.")
-    max_length: int = Field(64, ge=3, description="Tokens per sentence in fitting, special tokens included.")
+    max_length: int = Field(
+        64, ge=3, le=100_000, description="Tokens per sentence in fitting, special tokens included."
+    )
     learning_rate: float = Field(1e-3, gt=0.0, description="`flow`: learning rate of Adam.")
     batch_size: int = Field(32, ge=2, description="`flow`: sentences per step.")
     epochs: Positive = Field(1, description="`flow`: passes over the sentences.")
@@ -221,7 +245,10 @@ class NtXentSettings(Group):
         False, description="Both directions, and negatives from both copies (SimCLR's form: ConSERT, Mirror-BERT)."
     )
     queue: int = Field(
-        0, ge=0, description="Further negatives: embeddings of earlier batches by a momentum copy (ESimCSE); 0: none."
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Further negatives: embeddings of earlier batches by a momentum copy (ESimCSE); 0: none.",
     )
     momentum: Share = Field(0.995, description="`queue`: what the momentum copy keeps of itself at each update.")
 
@@ -307,7 +334,7 @@ class SelfGuidedSettings(Group):
 
     weight: NonNegative = Field(0.0, description="Weight of the term; 0 leaves it out.")
     temperature: float = Field(0.01, gt=0.0, description="Divides the cosines.")
-    projection: Positive = Field(4096, description="Width of the projection.")
+    projection: Positive = Field(4096, le=65_536, description="Width of the projection.")
     regularizer: NonNegative = Field(0.1, description="Weight of the squared distance to the initial weights.")
 
 
@@ -353,7 +380,10 @@ class AugmentSettings(Group):
         0.0, description="Largest share of word pieces that are repeated in the second copy (ESimCSE); 0: none."
     )
     mask_span: int = Field(
-        0, ge=0, description="Characters of the second copy that are replaced by a mask (Mirror-BERT); 0: none."
+        0,
+        ge=0,
+        le=100_000,
+        description="Characters of the second copy that are replaced by a mask (Mirror-BERT); 0: none.",
     )
     shuffle_tokens: bool = Field(False, description="Shuffle the positions of the first copy's tokens (ConSERT).")
     cut_features: Share = Field(
@@ -382,7 +412,7 @@ class TrainSettings(Group):
     batch_size: int = Field(128, ge=2, description="Rows per step; each row's negatives are the other rows.")
     epochs: Positive = Field(1, description="Passes over the training rows.")
     max_length: int = Field(
-        32, ge=3, description="Tokens per sentence in training, special tokens and template included."
+        32, ge=3, le=100_000, description="Tokens per sentence in training, special tokens and template included."
     )
     warmup_share: Share = Field(0.0, description="Share of the steps in which the learning rate rises from 0.")
     weight_decay: NonNegative = Field(0.0, description="AdamW's decoupled weight decay.")
@@ -392,7 +422,7 @@ class TrainSettings(Group):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU where there is one.")
     row_groups: Positive = Field(
-        4, description="Length-sorted slices in which a batch is encoded, each padded to its own longest row."
+        4, le=1000, description="Length-sorted slices in which a batch is encoded, each padded to its own longest row."
     )
     mini_batch_size: Positive | None = Field(
         None,
@@ -400,7 +430,9 @@ class TrainSettings(Group):
         "(gradient caching, same gradients, a third slower); null: the whole batch, encoded once.",
     )
     workers: Positive = Field(
-        1, description="Processes that share each batch, one per GPU (or CPU), on this machine or a Ray cluster."
+        1,
+        le=1024,
+        description="Processes that share each batch, one per GPU (or CPU), on this machine or a Ray cluster.",
     )
     eval_every: Positive = Field(125, description="Steps between evaluations on the dev pairs.")
     early_stop: Positive | None = Field(None, description="Evaluations without improvement before stopping.")
@@ -463,13 +495,13 @@ class TuneSettings(Group):
     search: Literal["auto", "optuna", "grid", "two_step"] = Field(
         "auto", description="How to search; `auto`: as the space is meant, and a grid for an own one of lists alone."
     )
-    trials: Positive = Field(12, description="`optuna`: settings to try; grids try all.")
+    trials: Positive = Field(12, le=100_000, description="`optuna`: settings to try; grids try all.")
     stop_early: bool = Field(True, description="`optuna`: stop trials that fall behind the others (ASHA).")
     evaluations: Positive = Field(
-        4, description="`stop_early`: evaluations of a trial, evenly spaced; train.eval_every follows from it."
+        4, le=1000, description="`stop_early`: evaluations of a trial, evenly spaced; train.eval_every follows from it."
     )
     concurrent: Positive | None = Field(None, description="Most trials at once; null: as many as find room.")
-    cpus_per_trial: Positive = Field(1, description="Processors of a trial; it uses as many threads.")
+    cpus_per_trial: Positive = Field(1, le=1024, description="Processors of a trial; it uses as many threads.")
     gpus_per_trial: NonNegative | None = Field(
         None,
         description="GPUs of a trial, or the share of one that several trials use together (0.25: four trials); null: "
@@ -496,20 +528,25 @@ class Settings(Group):
     tune: TuneSettings = TuneSettings()
 
     @model_validator(mode="after")
-    def _check(self) -> Settings:
-        for problem in impossible(self):
+    def _check(self, info: ValidationInfo) -> Settings:
+        of_rows = [] if (info.context or {}).get(ANY_VIEW) else impossible_rows(self)
+        for problem in [*impossible(self), *of_rows]:
             raise ValueError(problem)
         return self
 
 
+ANY_VIEW = "any view"  # in the context of a validation: the objective need not suit data.view
+
+
 def impossible(settings: Settings) -> list[str]:
-    """Return combinations that cannot work, each as ``key: what and what to do``."""
-    return [
-        problem
-        for check in (_prompt_problems, _read_out_problems, _view_problems, _term_problems)
-        for applies, problem in check(settings)
-        if applies
-    ]
+    """Return combinations that cannot work on any rows, each as ``key: what and what to do``."""
+    checks = (_prompt_problems, _read_out_problems, _term_problems)
+    return [problem for check in checks for applies, problem in check(settings) if applies]
+
+
+def impossible_rows(settings: Settings) -> list[str]:
+    """Return what cannot be trained on rows of ``data.view``, as ``impossible`` does."""
+    return [problem for applies, problem in _view_problems(settings) if applies]
 
 
 def _terms(settings: Settings) -> list[str]:
@@ -551,7 +588,7 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 
 def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
-    pooler, template, view = settings.pooler, settings.template, settings.data.view
+    pooler, template = settings.pooler, settings.template
     return [
         (
             (pooler.kind == "mask") != (template.text is not None),
@@ -560,10 +597,6 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
         (
             pooler.projector == "batch_norm" and pooler.mlp == "always",
             "pooler.mlp: the 'batch_norm' projector is for the loss only; set train_only",
-        ),
-        (
-            template.second is not None and view != "sentences",
-            f"template.second: two templates are for data.view 'sentences', it is {view!r}; remove it",
         ),
         (
             template.text is not None and settings.prompt.kind == "input",
@@ -576,9 +609,13 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
     view, objective, terms = settings.data.view, settings.objective, _terms(settings)
     return [
         (
+            settings.template.second is not None and view != "sentences",
+            f"template.second: two templates are for data.view 'sentences', it is {view!r}; remove it",
+        ),
+        (
             "energy_hinge" in terms and view != "triplets",
             f"objective.energy_hinge.weight: the hinge needs hard negatives, data.view is {view!r}; "
-            "set the weight to 0 or data.view: triplets",
+            "set the weight to 0 (-s objective.energy_hinge.weight=0) or data.view: triplets",
         ),
         (
             "nt_xent" in terms and objective.nt_xent.hard_negative_weight != 0 and view != "triplets",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
-from cse.errors import CseError, Interrupted, OfflineError, describe_os_error
+from cse.errors import CseError, Interrupted, OfflineError, Terminated, describe_os_error
 from cse.settings import Settings, load_settings
 
 PREPARED = Path("data/prepared")
@@ -43,10 +47,15 @@ def run_safely(work: Callable[[], object]) -> int:
 
     75 (one line too) where the same command may succeed later: a hub that could not be reached.
 
+    SIGTERM ends ``work`` like an error, so that drafts are removed; a training and a corpus save their state instead.
     With ``CSE_DEBUG=1`` in the environment the trace is shown too.
     """
     try:
-        work()
+        with _terminable():
+            work()
+    except Terminated:
+        click.echo("SIGTERM: stopped; what was finished before is untouched", err=True)
+        return 128 + signal.SIGTERM
     except Interrupted as stop:
         click.echo(str(stop), err=True)
         return 128 + stop.number
@@ -60,6 +69,26 @@ def run_safely(work: Callable[[], object]) -> int:
         click.echo(f"error: {line}", err=True)
         return TRY_LATER if isinstance(error, OfflineError) else MISTAKE
     return 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Turn the first SIGTERM into ``Terminated``, where a process would die of it; only the main thread may."""
+    usual = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+
+    def stop(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one would end the tidying up
+        raise Terminated
+
+    if usual:
+        signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        if usual:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run_stage(stage: Callable[[Settings], object]) -> None:

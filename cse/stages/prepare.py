@@ -51,10 +51,11 @@ def counts(report: dict[str, Any]) -> dict[str, int]:
 def summary(report: dict[str, Any]) -> str:
     """Return a report as a few lines to read."""
     train, dev, evaluation = report["train"], report["dev"], report["evaluation"]
-    cut = ", stopped at data.max_rows" if train["cut_at_max_rows"] else ""
+    clean = train["kept"] + train["not_drawn"]
+    drawn = f", drawn from {clean:,} by data.seed" if train["not_drawn"] else ""
     lines = [
         f"train       {train['kept']:,} of {train['read']:,} rows kept from {train['source']} (view {report['view']}, "
-        f"{train['distinct_sentences']:,} distinct sentences{cut})"
+        f"{train['distinct_sentences']:,} distinct sentences{drawn})"
     ]
     lines += [
         f"  dropped   {entry['count']:,} {reason} (first {entry['first']})"

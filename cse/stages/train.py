@@ -278,11 +278,13 @@ def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSe
     for term, view in needed.items():
         if term in terms and data.view != view:
             raise CseError(
-                f"{data.folder}: holds {data.view}, but objective.{term} needs {view}; run `cse prepare` again"
+                f"{data.folder}: holds {data.view}, but objective.{term} needs {view}: set its weight to 0 "
+                f"(-s objective.{term}.weight=0), or run `cse prepare` with data.view: {view}"
             )
     if data.view == "labelled" and terms and terms != ["nli_softmax"]:
         raise CseError(
-            f"{data.folder}: holds labelled rows, but objective.{terms[0]} compares positives; prepare again"
+            f"{data.folder}: holds labelled rows, but objective.{terms[0]} compares positives: set the weight "
+            "of every term but nli_softmax to 0, or run `cse prepare` with another data.view"
         )
 
 

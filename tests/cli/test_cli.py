@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import sys
 
 import click
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -84,11 +87,16 @@ def test_version(cse):
         (["train", "-s", "train.epochs"], "--set train.epochs: write it as KEY=VALUE"),
         (["train", "-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
         (["train", "-s", "train.epochs=[2"], "--set train.epochs=[2: '[2' is not a YAML value"),
+        (["train", "-s", "train.seed=" + "9" * 5001], "9' is not a YAML value"),
+        (["train", "-s", "train.epochs=2024-13-45"], "'2024-13-45' is not a YAML value"),
+        (["train", "-s", "train.epochs=" + "[" * 3000], "[' is not a YAML value"),
+        (["train", "-s", "train.seed=1" + "0" * 22], "is not a YAML value"),
+        (["train", "-s", "data.train_path="], "data.train_path: input should be a valid string, found None"),
         (["train", "-s", "train.epochs=two"], "train.epochs: input should be a valid integer, found 'two'"),
         (["train", "-s", "train=2"], "train: "),
         (["train", "-p", "other.yaml"], "other.yaml: no such file"),
         (["train", "--data", "nowhere"], "nowhere: no prepared data; run `cse prepare`"),
-        (["prepare", "-s", "data.source=files"], "data/raw/evaluation: no such file or folder"),
+        (["prepare", "-s", "data.source=files"], "data/raw/train: no such file or folder"),
         (["export", "data/checkpont"], "no folder data/checkpont; did you mean 'data/checkpoint'?"),
         (["export", "--data", "nowhere"], "nowhere: no prepared data"),
         (["encode", "data/bundel", "--out", "x.npy"], "data/bundel: no such folder; did you mean 'data/bundle'?"),
@@ -104,7 +112,7 @@ def test_version(cse):
         (["preset", "use", "promcse-eh-bert-bas"], "did you mean 'promcse-eh-bert-base'?"),
         (["preset", "show", "promcse-eh-bert-bas"], "did you mean 'promcse-eh-bert-base'?"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
 def test_mistake_is_one_line(cse, project, args, message):
     before = contents(project)
@@ -183,6 +191,39 @@ def test_prepare_writes_where_it_is_told(cse, empty):
     assert not (empty / "data").exists(), "the pipeline's own folder is left alone"
 
 
+def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
+    """`prepare` is told of the rows; `train` knows them from there and names the one key that has to change."""
+    (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
+    rows = ("-s", "data.source=files", "-s", "data.view=sentences", "-s", "data.train_path=my.txt", "--out", "mine")
+    problem = (
+        "objective.energy_hinge.weight: the hinge needs hard negatives, data.view is 'sentences'; set the weight to 0 "
+        "(-s objective.energy_hinge.weight=0) or data.view: triplets"
+    )
+    done = cse("prepare", *rows)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == f"note        `cse train` will not take these rows as it is set: {problem}"
+    train = ("train", "--data", "mine", "--out", "trained")
+    assert cse(*train).refused() == f"mine holds sentences: {problem}"
+    assert cse(*train, "-s", "data.view=pairs").refused().startswith("data.view: mine holds sentences, not pairs; run")
+    assert cse(*train, "-s", "objective.energy_hinge.weight=0").code == 0
+    facts = json.loads((project / "trained/checkpoint.json").read_text())
+    assert "sentences" in json.dumps(facts)
+    told = cse("prepare", *rows, "-s", "objective.energy_hinge.weight=0").out
+    assert "will not take" not in told
+
+
+def test_rows_decide_what_an_objective_may_be(cse, project):
+    """What only sentences allow is trained on sentences, though params.yaml still says triplets with own columns."""
+    params = project / "params.yaml"
+    params.write_text(params.read_text() + "data: {columns: [a, b, c]}\nobjective: {nt_xent: {two_views: true}}\n")
+    (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
+    source = ("data.source=files", "data.view=sentences", "data.train_path=my.txt", "data.columns=null")
+    assert cse("prepare", *(word for pair in source for word in ("-s", pair)), "--out", "mine").code == 0
+    refused = cse("train", "-s", "objective.energy_hinge.weight=0").refused()
+    assert refused.startswith("params.yaml: objective.nt_xent.two_views: has no place for hard negatives")
+    assert cse("train", "--data", "mine", "--out", "ck", "-s", "objective.energy_hinge.weight=0").code == 0
+
+
 # ---- encode -------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +250,30 @@ def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
     assert unix.shape == (5, 32), "a last line without an end counts too"
     np.testing.assert_array_equal(unix, windows)
     assert np.abs(np.linalg.norm(unix, axis=1) - 1).max() > 0.1
+
+
+def test_encode_a_table_has_one_vector_a_row(cse, project):
+    texts = ["My card, the new one,\nis not here.", 'He said "no".', "", "the cat sits"]
+    with (project / "bank.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["text", "category"], *([text, "x"] for text in texts)])
+    (project / "bank.jsonl").write_text("\n".join(json.dumps({"id": 1, "body": text}) for text in texts))
+    pq.write_table(pa.table({"sentence": texts}), project / "bank.parquet")
+    expected = library.OnnxEncoder("data/bundle").encode(texts)
+    for name, options in (("bank.csv", ()), ("bank.jsonl", ("--column", "body")), ("bank.parquet", ())):
+        done = cse("encode", "data/bundle", name, "--out", "x.npy", *options)
+        assert (done.code, done.err) == (0, "x.npy: 4 vectors of 32 dimensions\n")
+        np.testing.assert_allclose(np.load(project / "x.npy"), expected, atol=1e-6)
+    encode = ("encode", "data/bundle", "--out", "y.npy")
+    assert cse(*encode, "bank.jsonl").refused() == (
+        "bank.jsonl: no column 'text'; the columns are id, body; name yours in --column"
+    )
+    assert "no column 'txt' (--column); did you mean 'text'?" in cse(*encode, "bank.csv", "--column", "txt").refused()
+    assert "--column text: <stdin> is read line by line" in cse(*encode, "--column", "text").refused()
+    (project / "none.csv").write_text("text\n\n")
+    assert cse(*encode, "none.csv").refused() == "none.csv: no rows to encode below the header; put rows into it"
+    (project / "null.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
+    assert "null.jsonl:2: no text in column 'text'" in cse(*encode, "null.jsonl").refused()
+    assert not (project / "y.npy").exists()
 
 
 def test_encode_what_is_no_text(cse, project):

@@ -1,8 +1,10 @@
 """Which rows are dropped, and what the report says about them."""
 
+import weakref
+
 import pytest
 
-from cse.data.clean import REASONS, Report, clean_rows, overlap_key, overlap_keys
+from cse.data.clean import MOST_CHARACTERS, REASONS, Report, clean_rows, overlap_key, overlap_keys
 from cse.data.readers import Row
 from cse.errors import CseError
 
@@ -56,11 +58,55 @@ def test_duplicates_may_stay():
     assert report.distinct_sentences == 3
 
 
-def test_max_rows_cuts_after_cleaning():
-    kept, report = clean([("",), ("a",), ("a",), ("b",), ("c",)], max_rows=2)
-    assert kept == [("a",), ("b",)]
-    assert (report.read, report.kept, report.cut_at_max_rows) == (4, 2, True)
-    assert clean([("a",)], max_rows=1)[1].cut_at_max_rows is False
+def test_a_word_of_a_megabyte_is_no_sentence():
+    kept, report = clean([("x" * MOST_CHARACTERS,), ("x" * (MOST_CHARACTERS + 1),)], max_words=200_000)
+    assert kept == [("x" * MOST_CHARACTERS,)]
+    assert dropped(report) == {"too_long": (1, "nli.csv:3")}
+
+
+def test_max_rows_are_drawn_after_cleaning_from_everywhere():
+    rows = [("",), *((f"row {n}",) for n in range(1000)), ("row 7",)]
+    kept, report = clean(rows, max_rows=100, seed=1)
+    numbers = [int(text.split()[1]) for (text,) in kept]
+    assert numbers == sorted(set(numbers)), "in the order of the file, none twice"
+    assert sum(n < 500 for n in numbers) in range(35, 66)
+    assert (report.read, report.kept, report.not_drawn, report.distinct_sentences) == (1002, 100, 900, 100)
+    assert report.read == report.kept + report.not_drawn + sum(drop.count for drop in report.dropped.values())
+    assert clean(rows, max_rows=100, seed=1)[0] == kept
+    assert clean(rows, max_rows=100, seed=2)[0] != kept
+    assert set(kept) < set(clean(rows, max_rows=101, seed=1)[0]), "more rows include those of fewer"
+    every, report = clean(rows, max_rows=1000)
+    assert (every, report.not_drawn) == (clean(rows)[0], 0)
+
+
+def test_every_row_is_drawn_as_often_as_any_other():
+    counts = [0] * 10
+    for seed in range(1000):
+        for (text,) in clean([(str(n),) for n in range(10)], max_rows=3, seed=seed)[0]:
+            counts[int(text)] += 1
+    assert sum(counts) == 3000
+    assert min(counts) > 240  # 300 expected, standard deviation 14.5
+    assert max(counts) < 360
+
+
+def test_a_draw_holds_no_more_rows_than_it_keeps():
+    alive = weakref.WeakSet()
+    most = 0
+
+    class Text(str):
+        pass
+
+    def rows():
+        nonlocal most
+        for n in range(200):
+            text = Text(f"row {n}")
+            alive.add(text)
+            most = max(most, len(alive))
+            yield Row(n, (text,))
+            del text
+
+    assert len(list(clean_rows(rows(), Report("x"), max_words=9, drop_duplicates=False, max_rows=5))) == 5
+    assert most < 12
 
 
 def test_nul_characters_become_blanks_and_are_counted():

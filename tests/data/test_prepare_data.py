@@ -29,7 +29,7 @@ def raw(tmp_path):
         (tmp_path / name / "README.md").write_text("put data here", encoding="utf-8")
     text = "sent0,sent1,hard_neg\na cat sits,a pet sits,a cat runs\none,two,\na cat sits,a pet sits,a cat runs\nx,y,z\n"
     (tmp_path / "train/nli.csv").write_text(text, encoding="utf-8")
-    (tmp_path / "evaluation/own.csv").write_text("sentence1,sentence2,score\nX!,b,1\n", encoding="utf-8")
+    (tmp_path / "evaluation/own.csv").write_text("sentence1,sentence2,score\nX!,b,1\nc,d,2\n", encoding="utf-8")
     return tmp_path
 
 
@@ -68,7 +68,7 @@ def test_own_files_are_cleaned_and_accounted_for(raw):
     assert report["train"]["dropped"]["missing_hard_negative"] == {"count": 1, "first": "nli.csv:3"}
     assert report["train"]["dropped"]["duplicate"] == {"count": 1, "first": "nli.csv:4"}
     assert report["train"]["dropped"]["evaluation_overlap"] == {"count": 1, "first": "nli.csv:5"}
-    assert report["evaluation"].items() >= {"from": "own.csv", "pairs": 1, "tasks": {"own": 1}, "missing": []}.items()
+    assert report["evaluation"].items() >= {"from": "own.csv", "pairs": 2, "tasks": {"own": 2}, "missing": []}.items()
     assert report["evaluation"]["suite_missing"][0] == "STS-B splits (no SentEval folder)"
     assert report["dev"] == {"from": None, "pairs": 0}
     assert "no dev pairs" in report["notes"][0]
@@ -85,19 +85,64 @@ def test_settings_are_honoured(raw):
     (raw / "train/nli.csv").write_bytes("text\ncafé\n".encode("latin-1"))
     prepare(settings(raw, view="sentences", encoding="latin-1"), raw / "out")
     assert PreparedData(raw / "out").train["sent0"][:] == ["café"]
-    (raw / "evaluation/own.csv").write_text("sentence1,sentence2,score\na,b,-1\n", encoding="utf-8")
+    (raw / "evaluation/own.csv").write_text("sentence1,sentence2,score\na,b,-1\nc,d,1\n", encoding="utf-8")
     prepare(settings(raw, view="sentences", encoding="latin-1", score_range=[-1.0, 1.0]), raw / "out")
-    assert PreparedData(raw / "out").tasks[0].score.tolist() == [-1.0]
+    assert PreparedData(raw / "out").tasks[0].score.tolist() == [-1.0, 1.0]
 
 
 def test_dev_file_and_empty_evaluation_folder(raw):
     (raw / "evaluation/own.csv").rename(raw / "dev/mine.csv")
     report = prepare(settings(raw), raw / "out")
-    assert report["dev"] == {"from": "mine.csv", "pairs": 1}
+    assert report["dev"] == {"from": "mine.csv", "pairs": 2}
     assert report["train"]["dropped"]["evaluation_overlap"]["count"] == 1
     assert report["evaluation"]["tasks"] == {}
     assert any("no evaluation tasks" in note for note in report["notes"])
     assert PreparedData(raw / "out").tasks == []
+
+
+@pytest.mark.parametrize("pairs", ["a,b,3", "a,b,3\nc,d,3.0\ne,f,3"])
+@pytest.mark.parametrize("folder", ["dev", "evaluation"])
+def test_pairs_that_have_no_rank_correlation_are_refused_before_training(raw, folder, pairs):
+    (raw / folder / "own.csv").write_text(f"sentence1,sentence2,score\n{pairs}\n", encoding="utf-8")
+    count = pairs.count("\n") + 1
+    with pytest.raises(
+        CseError, match=rf"{folder}/own.csv: {count} pairs? with the score 3; Spearman needs at least 2"
+    ):
+        prepare(settings(raw), raw / "out")
+    assert not (raw / "out").exists()
+
+
+def test_what_is_not_at_a_default_path_was_not_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # no clone: none of data/raw/dev, data/raw/evaluation, data/raw/cxc
+    Path("mine.txt").write_text("a cat\na dog\n", encoding="utf-8")
+    mine = DataSettings(source="files", view="sentences", train_path="mine.txt")
+    report = prepare(mine, tmp_path / "out")
+    assert (report["train"]["kept"], report["dev"]["pairs"], report["evaluation"]["pairs"]) == (2, 0, 0)
+    for key in ("dev_path", "evaluation_path", "cxc_path"):
+        with pytest.raises(CseError, match=rf"elsewhere: no such file or folder; .*data.{key}"):
+            prepare(mine.model_copy(update={key: "elsewhere"}), tmp_path / "out")
+    Path("data/raw").mkdir(parents=True)
+    Path("data/raw/dev").symlink_to("nowhere")
+    with pytest.raises(CseError, match=r"data/raw/dev: a link to nowhere, which is not there; .*data.dev_path"):
+        prepare(mine, tmp_path / "out")
+    Path("data/raw/dev").unlink()
+    with pytest.raises(CseError, match=r"data/raw/train: no such file or folder; put data there"):
+        prepare(DataSettings(source="files"), tmp_path / "out")
+
+
+def test_rows_of_a_sorted_file_are_drawn_from_all_of_it(raw):
+    lines = [f"class {n // 100} text {n}" for n in range(1000)]
+    (raw / "train/nli.csv").write_text("text\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    report = prepare(settings(raw, view="sentences", max_rows=200), raw / "out")
+    found = PreparedData(raw / "out").train["sent0"][:]
+    assert len({line.split()[1] for line in found}) == 10
+    assert (report["train"]["kept"], report["train"]["not_drawn"]) == (200, 800)
+    assert "200 of 1,000 rows kept from nli.csv" in stage.summary(report)
+    assert "distinct sentences, drawn from 1,000 by data.seed)" in stage.summary(report)
+    prepare(settings(raw, view="sentences", max_rows=200), raw / "again")
+    assert (raw / "out/train.arrow").read_bytes() == (raw / "again/train.arrow").read_bytes()
+    prepare(settings(raw, view="sentences", max_rows=200, seed=7), raw / "again")
+    assert PreparedData(raw / "again").train["sent0"][:] != found
 
 
 def test_wrong_folders_are_refused(raw):

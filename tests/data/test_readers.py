@@ -56,6 +56,29 @@ def test_usual_names_of_triplets(tmp_path, header):
     assert texts(write(tmp_path / "a.csv", f"{header}\n{row}\n"), "triplets") == [TRIPLET]
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_a_column_that_stands_twice_is_refused_if_it_is_read(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_arrays([pa.array(["x"])] * 4, names=["text", "more", "text", "more"]), path)
+    else:
+        mark = "," if ending == "csv" else "\t"
+        write(path, f"{mark.join(['text', 'more', 'text', 'rest', 'rest'])}\n{mark.join('abcde')}\n")
+    assert "2 columns 'text'; give each a name of its own" in failure(path, "sentences")
+    if ending != "parquet":
+        assert texts(path, "sentences", columns=["more"]) == [("b",)]
+
+
+def test_links_that_lead_nowhere_say_so(tmp_path):
+    (tmp_path / "a.csv").symlink_to("b.csv")
+    with pytest.raises(CseError, match=r"a.csv: a link to b.csv, which is not there; mend it \(or change key\)"):
+        find_data_file(tmp_path / "a.csv", "key")
+    (tmp_path / "b.csv").symlink_to("a.csv")
+    for path in (tmp_path / "a.csv", tmp_path / "a.csv/below"):
+        with pytest.raises(CseError, match=r": links that lead to each other in a circle; mend them"):
+            find_data_file(path, "key")
+
+
 def test_columns_are_read_in_the_order_given(tmp_path):
     path = write(tmp_path / "a.csv", "x,y,z\n1,2,3\n")
     assert texts(path, "triplets", columns=["z", "x", "y"]) == [("3", "1", "2")]

@@ -39,7 +39,7 @@ def test_usual_names(tmp_path, header):
     assert (pairs.sentence1, pairs.sentence2, pairs.name) == (["x"], ["y"], "mine")
 
 
-@pytest.mark.parametrize("value", ["nan", "", "high", "5.1", "-1", "inf"])
+@pytest.mark.parametrize("value", ["nan", "", "high", "5.1", "-1", "inf", "0_1", "1_0e0", "\u0663", "\uff11"])
 def test_scores_that_are_no_number_in_the_range(tmp_path, value):
     path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\na,b,1\nc,d,{value}\n")
     with pytest.raises(CseError) as caught:
@@ -47,6 +47,22 @@ def test_scores_that_are_no_number_in_the_range(tmp_path, value):
     assert str(caught.value) == (
         f"{path}:3: score {value!r} is not a number from 0 to 5; mend it or set data.score_range"
     )
+
+
+def test_numbers_in_any_plain_form(tmp_path):
+    forms = ["3", "3.", ".5", "+1.5", " 2 ", "1e0", "2.5E-1"]
+    lines = "".join(f"a{n},b,{form}\n" for n, form in enumerate(forms))
+    path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\n{lines}")
+    assert read_scored_file(path).score.tolist() == [3, 3, 0.5, 1.5, 2, 1, 0.25]
+
+
+def test_a_column_that_stands_twice_and_a_sentence_without_end(tmp_path):
+    path = write(tmp_path / "a.csv", "sentence1,sentence2,score,score\na,b,1,2\n")
+    with pytest.raises(CseError, match=r"a.csv: 2 columns 'score'; give each a name of its own"):
+        read_scored_file(path)
+    path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\n{'x' * 100_001},b,1\n")
+    with pytest.raises(CseError, match=r"a.csv:2: 100,001 characters in column 'sentence1'; split the sentence"):
+        read_scored_file(path)
 
 
 def test_two_scores_for_one_pair(tmp_path):

@@ -174,3 +174,10 @@ print("MODULES", json.dumps([sorted(found), cse]))
     assert beside == set(), f"not in deploy/requirements.txt: {beside}"
     assert {"numpy", "tokenizers", "onnxruntime"} <= set(found)
     assert all(name in ("cse", "cse.errors") or name.startswith("cse.runtime") for name in cse), cse
+
+
+def test_options_that_its_pages_name_exist():
+    pages = "".join((ROOT / "deploy" / name).read_text(encoding="utf-8") for name in ("requirements.txt", "README.md"))
+    named = set(re.findall(r"(?<![\w-])--[a-z-]+", pages)) - {"--no-deps"}  # pip's
+    assert {"--out", "--provider"} <= named
+    assert named <= set(re.findall(r'"(--[a-z-]+)"', SCRIPT.read_text(encoding="utf-8")))

@@ -133,13 +133,45 @@ def test_item_that_is_no_text_is_named(item, kind):
 def test_other_mistakes_are_one_line():
     with pytest.raises(CseError, match="expected a list of texts, found int"):
         encode(7)
-    with pytest.raises(CseError, match="batch_size: 0"):
-        encode(["cat"], batch_size=0)
     with pytest.raises(CseError, match="lone surrogate") as caught:
         encode(["cat", "bad \ud800"])
     assert str(caught.value).isascii()
     with pytest.raises(CseError, match=r"shape \(1, 3\) for 1 rows of width 8"):
         encode(["cat"], lambda ids, mask: np.zeros((len(ids), 3), np.float32))
+
+
+@pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "a", "64", None, [8], float("nan")])
+def test_batch_size_is_a_whole_number(value):
+    with pytest.raises(CseError, match=r"^batch_size: .* rows are no batch; give a whole number from 1 on$") as caught:
+        encode(["cat"], batch_size=value)
+    assert repr(value) in str(caught.value)
+    np.testing.assert_array_equal(encode(["cat"], batch_size=np.int64(2)), encode(["cat"]))
+
+
+@pytest.mark.parametrize("value", ["x", "no", 1, 0, None, []])
+def test_normalize_is_a_truth_value(value):
+    with pytest.raises(CseError, match=r"^normalize: expected True or False, found ") as caught:
+        encode(["cat"], normalize=value)
+    assert repr(value) in str(caught.value)
+    assert encode(["cat"], normalize=np.bool(True)).shape == (1, DIMENSION)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "kind"),
+    [
+        *((None, "NoneType"), (3.5, "float"), ({"a dog", "cat"}, "set"), ({"cat": 1}, "dict")),
+        *((np.array("cat"), "ndarray"), (np.array([["cat", "dog"]]), "ndarray")),
+    ],
+)
+def test_sentences_come_in_an_order(sentences, kind):
+    with pytest.raises(CseError, match=rf"^sentences: expected a list of texts, found {kind}$"):
+        encode(sentences)
+
+
+@pytest.mark.parametrize("values", [None, [[1.0], [1.0, 2.0]], {"a": 1}, object()])
+def test_similarity_of_what_is_neither_text_nor_vectors(values):
+    with pytest.raises(CseError, match=r"^similarity: "):
+        cosine_similarity(values, np.ones((2, 3)))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cse.data.readers import read_texts
+from cse.data.tables import delimited_records
 from cse.data.text_files import text_lines
 from cse.errors import CseError
-from cse.scale.corpus import lines
+from cse.scale.corpus import delimited, lines
 from cse.scale.corpus.plan import Plan, difference
 from tests.scale.corpora import cut, sentences, write_jsonl, write_parquet, write_txt
 
@@ -82,6 +85,45 @@ def test_jsonl_with_blank_lines_and_ids(tmp_path):
     assert [text for _, texts in pieces for text in texts] == [f"text {n}" for n in range(7)]
 
 
+FIELDS = st.lists(st.text(st.sampled_from('a",é\u2028 \n'), max_size=5), min_size=1, max_size=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    FIELDS,
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    st.integers(1, 4),
+    st.integers(1, 9),
+)
+def test_every_record_of_a_csv_once_as_prepare_reads_it(tmp_path_factory, texts, end, quoting, rows, block):
+    path = tmp_path_factory.mktemp("corpus") / "a.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, quoting=quoting, lineterminator=end)
+        writer.writerows([["n", "text"], *enumerate(texts)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_BLOCK", block)  # so that records reach over blocks
+        _, pieces = cut(path, shard_rows=rows, id_column="n")
+    assert [text for _, part in pieces for text in part] == texts == read_texts(path, "text")
+    assert [key for ids, _ in pieces for key in ids] == [str(n) for n in range(len(texts))]
+    assert all(len(ids) == rows for ids, _ in pieces[:-1])
+
+
+def test_tsv_with_quotes_blank_lines_and_a_mark(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b'\xef\xbb\xbf\ntext\tn\n"a\t1\n\nb\t2\nc"\t3\n')
+    assert cut(tmp_path / "a.tsv", shard_rows=2)[1] == [([0, 1], ['"a', "b"]), ([2], ['c"'])]
+
+
+def test_a_quote_that_is_never_closed_is_found_without_reading_on_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(delimited, "_LONGEST_RECORD", 1000)
+    monkeypatch.setattr(lines, "_BLOCK", 100)
+    path = write_txt(tmp_path / "a.csv", ["text", "a", '"b', *["c"] * 10_000])
+    calls = []
+    monkeypatch.setattr(delimited, "delimited_records", lambda *args: calls.append(1) or delimited_records(*args))
+    assert "a.csv:3: broken csv record" in refused(path)
+    assert len(calls) < 30
+
+
 @pytest.mark.parametrize("rows_per_group", [1, 4, 7, 100])
 @pytest.mark.parametrize("shard_rows", [1, 3, 10, 100])
 def test_parquet_with_any_row_groups(tmp_path, rows_per_group, shard_rows):
@@ -142,7 +184,15 @@ def refused(corpus, **changes) -> str:
         ("a.jsonl", b'{"text": 3}\n', "a.jsonl:1: column 'text' should hold text, found int '3'"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl:1: half of a surrogate pair"),
         ("a.parquet", b"text", "a.parquet: not a parquet file"),
-        ("a.csv", b"text\na\n", "no .txt, .jsonl, .ndjson, .parquet file here (only a.csv)"),
+        ("a.xml", b"text\na\n", "no .txt, .csv, .tsv, .jsonl, .ndjson, .parquet file here (only a.xml)"),
+        ("a.csv", b"txt\na\n", "a.csv:1: no column 'text' (--text-column); did you mean 'txt'?"),
+        ("a.csv", b"text,text\na,b\n", "a.csv:1: 2 columns 'text'; give each a name of its own"),
+        ("a.csv", b'text,n\na,1\n"b\nc",2,3\n', "a.csv:3: 3 fields, the header has 2; put quotes around"),
+        ("a.csv", b'text\na\n"b\nc\n', "a.csv:3: broken csv record"),
+        ("a.csv", b'text\n"a"b\nc\n', "a.csv:2: broken csv record"),
+        ("a.csv", b'text\n"a"b', "a.csv:2: broken csv record"),
+        ("a.csv", b"text\n\n", "a.csv: no rows to embed"),
+        ("a.tsv", b"text\tn\na\n", "a.tsv:2: 1 fields, the header has 2; take tabs"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n'), "a.jsonl.gz: compressed; unpack it"),
     ],
 )

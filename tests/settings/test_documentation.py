@@ -74,6 +74,19 @@ def test_values_survive_yaml(value):
     assert type(read) is type(value)
 
 
+def test_names_of_python_in_the_pages_are_there():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").glob("*.md")]
+    named = {
+        name for page in pages for name in re.findall(r"`(cse\.[a-z_.]+\.[A-Za-z_]+)[`(]", page.read_text("utf-8"))
+    }
+    assert len(named) > 3
+    for name in named:
+        module, _, attribute = name.rpartition(".")
+        source = ROOT / f"{module.replace('.', '/')}.py"
+        assert source.is_file(), name
+        assert re.search(rf"^(def|class) {attribute}\b", source.read_text("utf-8"), re.MULTILINE), name
+
+
 def test_small_floats_are_numbers_for_readers_of_yaml_1_1():
     assert yaml_value(1e-5) == "1.0e-5"
     assert yaml_value(3e-5) == "3.0e-5"

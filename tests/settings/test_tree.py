@@ -1,10 +1,14 @@
 """Every mistake in a settings file is one line that names the key."""
 
+import os
+import time
+
 import pytest
 from pydantic import ValidationError
 
 from cse.errors import CseError
 from cse.settings import Settings, load_settings
+from cse.settings.edit import read_values
 from cse.settings.load import set_key, walk_keys
 
 
@@ -58,8 +62,22 @@ def test_overrides_win_over_the_file(tmp_path):
         ("prompt: {kind: prefix}", "prompt.kind: "),
         ("data: {score_range: [5, 0]}", "data.score_range: give two numbers"),
         ("data: {columns: [a, b]}", "data.columns: view 'triplets' needs 3 column names, 2 given"),
+        ("data: {columns: [a, b, a]}", "data.columns: one column cannot stand for two, found a, b, a"),
         ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
         ("train: 3", "train: "),
+        ("train: {seed: 100000000000000000000}", "is a whole number of more than 64 bits; give a smaller one"),
+        ("train: {seed: 4294967296}", "train.seed: whole numbers go up to 4294967295, found 4294967296"),
+        (
+            "prompt: {length: 1000000, position_shift: false}",
+            "prompt.length: input should be less than or equal to 1000",
+        ),
+        ("data: {train_path: ''}", "data.train_path: is blank; give a value"),
+        ("data: {columns: [a, ' ', b]}", "data.columns: is blank; give a value"),
+        ("data: {train_path: 2024-01-01}", "data.train_path: input should be a valid string, found datetime.date"),
+        ('data: {train_path: "a\\0b"}', r"data.train_path: holds a control character; take it out, found 'a\x00b'"),
+        ('data: {train_path: "a\\ud800b"}', "data.train_path: holds a control character"),
+        ("data: {columns: " + "x" * 9999 + "}", "x" * 90 + "..."),
+        ("1: 2", "1: keys should be strings"),
     ],
 )
 def test_a_wrong_value_names_its_key(complaint, text, expected):
@@ -91,6 +109,50 @@ def test_broken_yaml_names_the_line(complaint):
     message = complaint("train:\n  epochs: 1\n bad: [\n")
     assert "params.yaml:" in message
     assert "not valid YAML" in message
+
+
+BOMB = "a: &a [x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BOMB.replace("*a0", "*a"), "params.yaml:4: more than 10,000 values; settings are fewer"),
+        ("- x\n" * 10_001, "params.yaml:10000: more than 10,000 values"),
+        ("a: " + "[" * 3000 + "]" * 3000, "params.yaml:1: more than 20 levels"),
+        ("train: &t {epochs: *t}", "params.yaml:1: *t holds itself"),
+        ("a: \0b", "unacceptable character #x0000"),
+        ("a: \x01b", "unacceptable character #x0001"),
+        ("data: {train_path: 2024-13-45}", "not valid YAML: month must be in 1..12"),
+        ("train: {seed: " + "9" * 5001 + "}", "not valid YAML: Exceeds the limit"),
+        ("train: {seed: 0x" + "f" * 5001 + "}", "0xfff"),
+        ("train: {seed: !!int ''}", "not valid YAML"),
+        ("train: {seed: !!bool x}", "not valid YAML"),
+        ("# " + "x" * (1 << 18), "262,146 bytes, a settings file has at most 262,144"),
+    ],
+    ids=["bomb", "long", "deep", "loop", "nul", "control", "date", "digits", "bits", "int", "bool", "bytes"],
+)
+def test_hostile_yaml_is_refused_quickly(complaint, text, expected):
+    start = time.perf_counter()
+    message = complaint(text)
+    assert time.perf_counter() - start < 5
+    assert expected in message
+    assert len(message) < 400
+
+
+def test_aliases_of_a_few_values_are_fine(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("train: &t {batch_size: &n 64}\nevaluation: {batch_size: *n}\ntemplate: {}\n")
+    assert load_settings(path).evaluation.batch_size == 64
+
+
+def test_a_pipe_and_a_folder_are_no_settings_files(tmp_path):
+    os.mkfifo(tmp_path / "params.yaml")
+    for path in (tmp_path / "params.yaml", tmp_path):
+        with pytest.raises(CseError, match="not a regular file"):
+            load_settings(path)
+        with pytest.raises(CseError, match="not a regular file"):
+            read_values(path)
 
 
 def test_a_list_is_no_settings_file(complaint):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import errno
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from cse.errors import CseError, Interrupted, OfflineError
+from cse.outputs import Kind, publish_folder
 from cse.stages.common import run_safely
+from cse.training.state import stop_signals
+from tests.cli.workspace import contents
 
 
 @pytest.mark.parametrize(
@@ -31,3 +36,45 @@ def test_exit_codes(error, code, says, capsys):
 
 def test_success():
     assert run_safely(lambda: None) == 0
+
+
+def test_a_terminated_stage_says_so_and_leaves_no_draft(tmp_path):
+    """A process of its own, which SIGTERM reaches while an output is on its way."""
+    code = (
+        "import signal, sys\n"
+        "from pathlib import Path\n"
+        "from cse.outputs import Kind, publish_folder\n"
+        "from cse.stages.common import run_safely\n"
+        "def work():\n"
+        "    with publish_folder(Path('out'), Kind.PLOTS) as folder:\n"
+        "        (folder / 'new').write_text('new')\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "sys.exit(run_safely(work))\n"
+    )
+    with publish_folder(tmp_path / "out", Kind.PLOTS) as folder:
+        (folder / "old").write_text("old")
+    before = contents(tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr == "SIGTERM: stopped; what was finished before is untouched\n"
+    assert contents(tmp_path) == before
+
+
+def test_who_handles_sigterm_goes_on_doing_so(capsys):
+    """A training saves its state; a handler from outside is neither replaced nor forgotten."""
+
+    def train() -> None:
+        with stop_signals((signal.SIGTERM,)) as received:
+            signal.raise_signal(signal.SIGTERM)
+            raise Interrupted(received[0], "at step 5")
+
+    assert run_safely(train) == 143
+    assert "state saved" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        assert run_safely(lambda: signal.raise_signal(signal.SIGTERM)) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM]

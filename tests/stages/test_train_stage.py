@@ -193,7 +193,11 @@ def test_labelled_rows_with_a_contrastive_objective(run, settings):
 
 def test_rows_without_labels_for_the_classifier(run, settings):
     changes = {"data.view": "labelled", "objective.nt_xent.weight": 0.0, "objective.nli_softmax.weight": 1.0}
-    refused(run, settings(changes), r"holds sentences, but objective.nli_softmax needs labelled; run `cse prepare`")
+    refused(
+        run,
+        settings(changes),
+        r"holds sentences, but objective.nli_softmax needs labelled: set its weight to 0 \(-s objective",
+    )
 
 
 def test_masked_lm_on_a_backbone_without_a_head(run, settings, models):

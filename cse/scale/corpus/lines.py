@@ -67,6 +67,19 @@ def cut_lines(file: BinaryIO, shown: str, rows: int, check: Check | None = None)
         yield Cut(start, end, held, line)
 
 
+def file_lines(file: BinaryIO, shown: str) -> Iterator[str]:
+    """Yield the lines of a file without their ends, as far as they are asked for.
+
+    Raises:
+        CseError: bytes that are not UTF-8, with file and line.
+    """
+    first = 1
+    for offset, block in _blocks(file):
+        lines = split_lines(decoded(block.removeprefix(codecs.BOM_UTF8) if offset == 0 else block, shown, first))
+        yield from lines
+        first += len(lines)
+
+
 def split_lines(text: str) -> list[str]:
     r"""Return the lines of a text without their ends; a last line without an end is one too."""
     if "\r" not in text:

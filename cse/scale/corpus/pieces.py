@@ -7,6 +7,7 @@ from typing import Any
 
 from cse.errors import CseError
 from cse.scale.corpus.columns import Columns, IdType, check_id, check_names, check_text
+from cse.scale.corpus.delimited import read_records
 from cse.scale.corpus.lines import decoded, json_object, split_lines
 from cse.scale.corpus.parquet import read_slice
 from cse.scale.corpus.plan import Piece
@@ -32,6 +33,8 @@ def read_piece(piece: Piece, source: Source, kind: Format, columns: Columns, id_
     with reading(source.shown):
         if kind == "parquet":
             found = _parquet(piece, source, columns, id_type)
+        elif kind in ("csv", "tsv"):
+            found = _delimited(piece, source, f".{kind}", columns)
         else:
             found = _text(piece, source, columns if kind == "jsonl" else None, id_type)
     if len(found.texts) != piece.rows:
@@ -44,12 +47,26 @@ def read_piece(piece: Piece, source: Source, kind: Format, columns: Columns, id_
     return found
 
 
-def _text(piece: Piece, source: Source, columns: Columns | None, id_type: IdType) -> Rows:
+def _lines(piece: Piece, source: Source) -> list[str]:
     fs, path = filesystem(source.url)
     content = fs.cat_file(path, start=piece.start, end=piece.end)
     if len(content) > piece.end - piece.start:
         raise CseError(f"{source.shown}: the server sends whole files only; copy it here first")
-    lines = split_lines(decoded(content, source.shown, piece.line))
+    return split_lines(decoded(content, source.shown, piece.line))
+
+
+def _delimited(piece: Piece, source: Source, ending: str, columns: Columns) -> Rows:
+    fs, path = filesystem(source.url)
+    found = Rows([], [])
+    with fs.open(path, "rb") as file:
+        for text, *ids in read_records(_lines(piece, source), piece.line, columns, ending, source.shown, file):
+            found.texts.append(text)
+            found.ids.extend(ids)
+    return found
+
+
+def _text(piece: Piece, source: Source, columns: Columns | None, id_type: IdType) -> Rows:
+    lines = _lines(piece, source)
     if columns is None:
         return Rows(lines, [])
     found = Rows([], [])

@@ -12,6 +12,7 @@ from typing import Any
 
 from cse.errors import CseError
 from cse.scale.corpus.columns import Columns, IdType, check_id, check_names, check_text
+from cse.scale.corpus.delimited import RecordCheck
 from cse.scale.corpus.lines import Cut, cut_lines, json_rows
 from cse.scale.corpus.parquet import cut_rows
 from cse.scale.corpus.sources import Corpus, Source
@@ -183,7 +184,7 @@ class _IdTypes:
         self.known: IdType | None = None
 
     def accept(self, record: dict[str, Any], where: str) -> None:
-        """Refuse an object of jsonl without a usable text or id."""
+        """Refuse a record without a usable text or id."""
         check_names(self.columns, list(record), where)
         check_text(record[self.columns.text], self.columns.text, where)
         if self.columns.id is not None:
@@ -199,6 +200,10 @@ def _cut(corpus: Corpus, file: Source, choices: Choices, ids: _IdTypes) -> Itera
                 raise CseError(f"{file.shown}: id column holds {found}, in files before {ids.known}; give one type")
             ids.known = found
             yield from cuts
+        elif corpus.format in ("csv", "tsv"):
+            records = RecordCheck(choices.columns, f".{corpus.format}", file.shown, ids.accept)
+            yield from cut_lines(stream, file.shown, choices.shard_rows, records)
+            records.finish()
         else:
             check = json_rows(file.shown, ids.accept) if corpus.format == "jsonl" else None
             yield from cut_lines(stream, file.shown, choices.shard_rows, check)

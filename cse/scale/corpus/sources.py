@@ -10,9 +10,16 @@ from typing import Any, Literal, cast
 from cse.errors import CseError, nearest
 from cse.scale.corpus.storage import Folder, filesystem, is_local, reading, shown
 
-Format = Literal["txt", "jsonl", "parquet"]
+Format = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
 
-FORMATS: dict[str, Format] = {".txt": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+FORMATS: dict[str, Format] = {
+    ".txt": "txt",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
 _COMPRESSED = {".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy"}
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
 _ENDINGS = ", ".join(FORMATS)
