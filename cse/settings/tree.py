@@ -321,6 +321,11 @@ class ReplacedTokensSettings(Group):
         """Whether rows are corrupted once before training."""
         return self.weight > 0 and self.corruption == "prepared"
 
+    @property
+    def reads_generator(self) -> bool:
+        """Whether training itself asks a masked language model for tokens."""
+        return self.weight > 0 and self.corruption == "on_the_fly" and self.generator != "unigram"
+
 
 class ContrastiveTensionSettings(Group):
     """Contrastive Tension: two copies, dot products, 1 positive and 7 negatives (Carlsson et al. 2021)."""

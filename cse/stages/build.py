@@ -100,7 +100,7 @@ def _prompt_from(prompt: PromptSettings, backbone: Backbone) -> Prompt:
     if prompt.init == "text":
         start_from_text(made, backbone, prompt.init_text)
     elif prompt.init == "checkpoint":
-        start_from_checkpoint(made, Path(str(prompt.init_checkpoint)))
+        start_from_checkpoint(made, backbone, Path(str(prompt.init_checkpoint)))
     return made
 
 

@@ -27,6 +27,7 @@ from cse.settings.tree import ObjectiveSettings, TrainSettings
 from cse.stages.build import encoder_from, losses_from, plan_from, second_text_from, views_of
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage, training_code
 from cse.stages.corpus import check_post, fit_post, open_backbone
+from cse.stages.inputs import training_inputs
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
@@ -162,7 +163,12 @@ def open_training(
     if folder is None:
         facts = {
             "settings": _groups(settings),
-            "backbone": backbone.files.sha256,
+            "inputs": training_inputs(
+                settings.backbone,
+                settings.prompt,
+                None if settings.train.parameters == "none" else settings.objective.replaced_tokens,
+                opened=backbone.files,
+            ),
             "device": device.type,
             "bf16": bf16,
             "threads": torch.get_num_threads(),
