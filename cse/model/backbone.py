@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from cse.errors import CseError, OfflineError, nearest
 from cse.files import fingerprint
 from cse.model.attention import PREFIX_ATTENTION, Prefix, visible_columns
 from cse.model.dropout import Dropout, replace_dropout
+from cse.runtime.seal import sha256
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -196,7 +196,7 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise CseError(f"backbone.name: {name} holds no {WEIGHTS}; save the model again in that format")
-    digest = sha256_of(weights)
+    digest = sha256(weights)
     if packaged and digest != MINILM_SHA256:
         raise CseError(
             f"backbone.name: the installed package {MINILM_PACKAGE} does not hold the published weights of {name} "
@@ -287,12 +287,6 @@ def pooling_of(folder: Path) -> str:
             )
         return _POOLINGS[names[0]]
     return "cls"
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _config(files: BackboneFiles) -> Any:

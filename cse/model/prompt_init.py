@@ -11,7 +11,7 @@ import torch
 
 from cse.errors import CseError
 from cse.model.backbone import Backbone, plain_copy
-from cse.model.checkpoint import WEIGHTS_FILE, read_config, read_weights
+from cse.model.checkpoint import read_config, read_weights
 from cse.model.prompts import INPUT, Prompt
 
 _KEY = "prompt.init_checkpoint"
@@ -69,7 +69,7 @@ def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> N
     with _naming_the_key():
         config = read_config(folder)
         _check_start(config, prompt, backbone, folder)
-        weights = read_weights(folder / WEIGHTS_FILE)
+        weights = read_weights(folder, config)
     if "prompt.table" not in weights:
         raise CseError(f"{_KEY}: the checkpoint in {folder} holds no prompt")
     if weights["prompt.table"].shape != prompt.table.shape:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from cse.errors import CseError
-from cse.model.backbone import BackboneFiles, find_backbone, sha256_of
+from cse.model.backbone import BackboneFiles, find_backbone
 from cse.model.checkpoint import WEIGHTS_FILE
 from cse.model.generator import find_generator
 from cse.model.static_words import find_words, is_word_file
+from cse.runtime.seal import sha256
 from cse.settings.tree import BackboneSettings, PromptSettings, ReplacedTokensSettings
 
 
@@ -48,7 +49,7 @@ def _find(backbone: BackboneSettings) -> BackboneFiles:
 
 def _hash_of_start(folder: Path) -> str:
     try:
-        return sha256_of(folder / WEIGHTS_FILE)
+        return sha256(folder / WEIGHTS_FILE)
     except OSError as error:
         raise CseError(
             f"prompt.init_checkpoint: {folder / WEIGHTS_FILE}: {error.strerror}; train a prompt there first, or name "
