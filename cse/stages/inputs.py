@@ -11,6 +11,7 @@ from cse.model.generator import find_generator
 from cse.model.static_words import find_words, is_word_file
 from cse.runtime.seal import sha256
 from cse.settings.tree import BackboneSettings, PromptSettings, ReplacedTokensSettings
+from cse.stages.build import check_generator
 
 
 def training_inputs(
@@ -35,9 +36,10 @@ def training_inputs(
     """
     facts = {"backbone": (opened or _find(backbone)).content()}
     if prompt.kind != "none" and prompt.init == "checkpoint":
-        facts["prompt.init_checkpoint"] = _hash_of_start(Path(str(prompt.init_checkpoint)))
+        facts["prompt.init_checkpoint"] = _hash_of_start(Path(prompt.init_checkpoint))
     if replaced is not None and replaced.reads_generator:
-        facts["generator"] = find_generator(replaced.generator, replaced.generator_revision).content()
+        check_generator(replaced)
+        facts["generator"] = find_generator(replaced.generator_model, replaced.generator_revision).content()
     return facts
 
 

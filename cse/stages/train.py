@@ -303,7 +303,7 @@ def _groups(settings: Settings) -> dict[str, Any]:
 def _training_facts(state: RunState, objective: ObjectiveSettings) -> dict[str, Any]:
     facts: dict[str, Any] = {"steps": state.step}
     if objective.replaced_tokens.weight > 0:
-        facts["generator"] = objective.replaced_tokens.generator
+        facts["generator"] = objective.replaced_tokens.generator_model
     if state.best_score is not None:
         facts |= {"dev_spearman": round(state.best_score, 4), "best_step": state.best_step}
     return facts

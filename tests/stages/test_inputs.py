@@ -39,7 +39,8 @@ def inputs(settings, models, tmp_path):
         GENERATES
         | {
             "backbone.name": str(folders["bert"]),
-            "objective.replaced_tokens.generator": str(folders["generator"]),
+            "objective.replaced_tokens.generator": "folder",
+            "objective.replaced_tokens.generator_folder": str(folders["generator"]),
             "prompt.init": "checkpoint",
             "prompt.init_checkpoint": str(folders["start"]),
         }
@@ -95,6 +96,10 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "."},
+            r"^objective\.replaced_tokens\.generator: \. is a folder; set .* folder and name it in .*generator_folder$",
+        ),
         ({"prompt.init": "checkpoint", "prompt.init_checkpoint": "nowhere"}, r"^prompt\.init_checkpoint: nowhere"),
         (
             {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "no/such/folder"},

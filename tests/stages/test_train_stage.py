@@ -223,7 +223,8 @@ def test_masked_lm_on_a_backbone_without_a_head(run, settings, models):
 def test_a_generator_with_another_vocabulary(run, settings, models):
     changes = {
         "objective.replaced_tokens.weight": 0.1,
-        "objective.replaced_tokens.generator": str(models["roberta"]),
+        "objective.replaced_tokens.generator": "folder",
+        "objective.replaced_tokens.generator_folder": str(models["roberta"]),
     }
     refused(run, settings(changes), r"^objective.replaced_tokens.generator: .*roberta has another vocabulary")
 
