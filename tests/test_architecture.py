@@ -14,6 +14,9 @@ import grimp
 import pytest
 from ruamel.yaml import YAML
 
+from cse.settings import Settings
+from cse.settings.load import flatten
+
 ROOT = Path(__file__).parents[1]
 DVC_FILE = ROOT / "dvc.yaml"
 STAGE_COMMAND = re.compile(r"python\S* -m (cse\.stages\.\w+)")
@@ -93,6 +96,17 @@ def test_stage_settings():
         declared = declared_groups(file)
         assert sorted(declared) == sorted(stage["params"]), f"{name}: GROUPS in {file} and params in dvc.yaml differ"
         assert groups_read(file) == set(declared), f"{name}: the groups read in {file} differ from its GROUPS"
+
+
+def test_models_that_a_training_reads_by_path_are_dependencies():
+    """Their folders are there in every clone, empty: DVC has no dependency that may be missing."""
+    stages = read_stages(DVC_FILE)
+    start, generator = "prompt.init_checkpoint", "objective.replaced_tokens.generator_folder"
+    for name, keys in {"corrupt": {generator}, "train": {start, generator}}.items():
+        assert {f"${{{key}}}" for key in keys} <= set(stages[name]["deps"])
+    values = flatten(Settings().model_dump())
+    for key in (start, generator):
+        assert [path.name for path in (ROOT / values[key]).iterdir()] == ["README.md"]
 
 
 def test_a_first_run_leaves_the_users_tree_as_it_was():

@@ -28,7 +28,9 @@ class Draft:
 
 
 @contextmanager
-def write_bundle(encoder: SentenceEncoder, out: Path, *, normalize: bool, metrics: dict[str, Any]) -> Iterator[Draft]:
+def write_bundle(
+    encoder: SentenceEncoder, out: Path, *, normalize: bool, metrics: dict[str, Any], checkpoint: str = ""
+) -> Iterator[Draft]:
     """Yield a loadable draft of the bundle to check; it takes the place of ``out`` when the block ends without error.
 
     Args:
@@ -36,6 +38,7 @@ def write_bundle(encoder: SentenceEncoder, out: Path, *, normalize: bool, metric
         out: the bundle's folder.
         normalize: whether embeddings have unit length unless the caller says otherwise.
         metrics: scores to record in the manifest.
+        checkpoint: identity of the checkpoint that the encoder was read from; empty for a bare backbone.
     """
     facts = describe(encoder)
     with publish_folder(out, Kind.BUNDLE) as folder:
@@ -49,11 +52,12 @@ def write_bundle(encoder: SentenceEncoder, out: Path, *, normalize: bool, metric
             normalize=normalize,
             max_length=encoder.max_length,
             pad_id=encoder.backbone.pad_id,
-            files=describe_files(folder, sorted(path.name for path in folder.iterdir())),
+            files=describe_files(folder, [path.name for path in folder.glob("[!.]*")]),
             prompt=facts["prompt"] or {},
             backbone=facts["backbone"],
             versions={name: importlib.metadata.version(name) for name in _PACKAGES},
             metrics=metrics,
+            checkpoint=checkpoint,
         )
         manifest.write(folder)
         draft = Draft(folder, manifest)

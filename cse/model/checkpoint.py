@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,19 @@ from cse.model.backbone import Backbone, BackboneFiles, find_backbone, load_back
 from cse.model.encoder import SentenceEncoder
 from cse.model.generator import UNIGRAM
 from cse.model.pooling import POOLERS, PROJECTORS
-from cse.model.post import build_post
+from cse.model.post import POST_KINDS, POST_SIZES, build_post
 from cse.model.prompts import PROMPT_KINDS, Prompt
 from cse.model.static_words import StaticWords
 from cse.model.template import make_template
+from cse.runtime.seal import SEAL, check_entries, check_files, check_seal, describe_files, digest, read_object, sealed
 
 CONFIG_FILE = "checkpoint.json"
 WEIGHTS_FILE = "weights.safetensors"
-FORMAT = 2
+FORMAT = 3
+UNSEALED = (1, 2)  # formats before checkpoints had hashes and a seal
 WORDS = "words"  # folder with the tokenizer of static word vectors
+_AGAIN = "train or fetch the checkpoint again"
+_log = logging.getLogger("cse")
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -40,11 +46,42 @@ def save_checkpoint(encoder: SentenceEncoder, folder: Path, facts: dict[str, Any
         facts: what else should travel with it (dev score, steps, ...), JSON values.
     """
     (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous().cpu() for k, v in encoder.stored_weights().items()}))
+    names = [WEIGHTS_FILE]
     if isinstance(encoder.backbone, StaticWords):
         (folder / WORDS).mkdir()
         encoder.backbone.save(folder / WORDS)
-    config = describe(encoder) | {"facts": facts or {}}
-    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        names += sorted(path.relative_to(folder).as_posix() for path in (folder / WORDS).iterdir())
+    config = describe(encoder) | {"facts": facts or {}, "files": describe_files(folder, names)}
+    write_config(folder, config)
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write what a checkpoint says of itself, sealed.
+
+    The backbone's name stays out of the seal: it says where the backbone lay, and a person whose folder has moved may
+    mend it; which backbone it is, its hash says.
+    """
+    tree = {**config, SEAL: sealed(_without_place(config))[SEAL]}
+    (folder / CONFIG_FILE).write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def identity_of(folder: Path) -> str:
+    """Return what tells one checkpoint from another: a hash over its weights and how they are put together.
+
+    Raises:
+        CseError: no checkpoint there, or an unreadable one.
+    """
+    config = read_config(folder)
+    if not config["files"]:
+        config["files"] = describe_files(folder, [WEIGHTS_FILE])
+    return digest({name: value for name, value in _without_place(config).items() if name != "facts"})
+
+
+def _without_place(config: Mapping[str, Any]) -> dict[str, Any]:
+    backbone = config["backbone"]
+    if not isinstance(backbone, dict):
+        return dict(config)
+    return {**config, "backbone": {key: value for key, value in backbone.items() if key != "name"}}
 
 
 def training_notes(folder: Path) -> str:
@@ -107,26 +144,56 @@ def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEnc
             wrongly shaped weights. Nothing is ever dropped or left at its random start in silence.
     """
     config = read_config(folder)
+    weights = read_weights(folder, config)
     made_for = config["backbone"]
     if made_for["words"] is not None:
         files = BackboneFiles(made_for["name"], made_for["revision"], folder, made_for["sha256"])
         words = StaticWords.empty(folder / WORDS, made_for["words"], made_for["width"], files)
         encoder = rebuild(words, config)
-        load_weights(encoder, folder / WEIGHTS_FILE)
-        return encoder
+    else:
+        files = find_recorded_backbone(folder, config, backbone)
+        encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
+    for key in ("dimension", "max_length"):
+        if config[key] != getattr(encoder, key):
+            raise CseError(
+                f"{folder / CONFIG_FILE}: {key} is {config[key]}, its parts give {getattr(encoder, key)}; {_AGAIN}"
+            )
+    load_weights(encoder, weights, folder / WEIGHTS_FILE)
+    return encoder
+
+
+def load_bare_backbone(folder: Path) -> SentenceEncoder:
+    """Return the language model that a checkpoint was trained on, without what was trained.
+
+    Raises:
+        CseError: it is not there, or no longer the one that the checkpoint was trained on.
+    """
+    return SentenceEncoder(load_backbone(find_recorded_backbone(folder, read_config(folder))))
+
+
+def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: str | None = None) -> BackboneFiles:
+    """Find the backbone of a checkpoint, at its recorded revision and with its recorded weights.
+
+    Args:
+        folder: of the checkpoint.
+        config: from ``read_config``.
+        elsewhere: where the backbone is now, if not where it was at training.
+
+    Raises:
+        CseError: it is not there, or has other weights.
+    """
+    made_for = config["backbone"]
     try:
-        files = find_backbone(backbone or made_for["name"], made_for["revision"])
+        files = find_backbone(elsewhere or made_for["name"], made_for["revision"])
     except CseError as error:
-        hint = "" if backbone else f"; if it moved, load with backbone=FOLDER or mend backbone.name in {CONFIG_FILE}"
+        hint = "" if elsewhere else f"; if it moved, load with backbone=FOLDER or mend backbone.name in {CONFIG_FILE}"
         raise type(error)(f"{folder}: {error}{hint}") from None
     if files.sha256 != made_for["sha256"]:
         raise CseError(
             f"{folder}: made for backbone {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but {files.name} "
             f"has other weights ({files.sha256[:12]}...); give the backbone that it was trained on"
         )
-    encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
-    load_weights(encoder, folder / WEIGHTS_FILE)
-    return encoder
+    return files
 
 
 def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> SentenceEncoder:
@@ -160,19 +227,12 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
     return encoder
 
 
-def load_weights(encoder: SentenceEncoder, path: Path) -> None:
-    """Copy stored weights into the encoder; every tensor must be there, be known and fit.
+def load_weights(encoder: SentenceEncoder, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Copy stored weights, read from a path, into the encoder; every tensor must be there, be known and fit.
 
     Raises:
-        CseError: truncated file, missing, left-over or wrongly shaped tensors, or values that are not numbers.
+        CseError: missing, left-over or wrongly shaped tensors, or values that are not numbers.
     """
-    try:
-        weights = load_file(path)
-    except FileNotFoundError:
-        raise CseError(f"{path}: missing; the checkpoint is incomplete, train or fetch it again") from None
-    except (SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); train or fetch it again") from None
     wanted = encoder.stored_weights()
     missing, extra = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing:
@@ -191,21 +251,68 @@ def load_weights(encoder: SentenceEncoder, path: Path) -> None:
             target.copy_(weights[name])
 
 
+def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return a checkpoint's stored tensors by name, once every file is known to be the one that was written.
+
+    Args:
+        folder: of the checkpoint.
+        config: from ``read_config``.
+
+    Raises:
+        CseError: a file that is missing, truncated, changed, or of another checkpoint.
+    """
+    path = folder / WEIGHTS_FILE
+    check_files(folder, config["files"], CONFIG_FILE, _AGAIN)
+    if not config["files"]:
+        _log.warning("%s: written before checkpoints were hashed; its weights are taken on trust", folder)
+    try:
+        weights = load_file(path)
+    except FileNotFoundError:
+        raise CseError(f"{path}: missing; the checkpoint is incomplete, {_AGAIN}") from None
+    except (SafetensorError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); {_AGAIN}") from None
+    _check_sizes(config, weights, folder)
+    return weights
+
+
+def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """Refuse sizes that the weights do not have, before memory is taken for them."""
+    stored = sum(weight.numel() for weight in weights.values())
+    sizes = {}
+    if config["prompt"] is not None:  # every kind has a vector of the backbone's width at least
+        sizes["prompt.length"] = config["prompt"]["length"] * max(config["backbone"]["width"], 1)
+    if config["backbone"]["words"] is not None:
+        sizes["backbone.words"] = config["backbone"]["words"] * config["backbone"]["width"]
+    if config["post"] is not None:
+        sizes |= {f"post.{key}": value for key, value in config["post"].items() if key != "kind"}
+    for key, value in sizes.items():
+        if not 1 <= value <= stored:
+            raise CseError(f"{folder / CONFIG_FILE}: {key} does not fit the {stored:,} stored numbers; {_AGAIN}")
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Read what a checkpoint says of itself, see ``describe``; ``facts`` are those of ``save_checkpoint``.
 
+    ``files`` has the hashes of its files, of a checkpoint from before there were any it is empty.
+
     Raises:
-        CseError: no checkpoint there, one that was cut off, or of another format.
+        CseError: no checkpoint there, one that was cut off or changed, or of another format.
     """
     path = folder / CONFIG_FILE
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_object(path, f"the checkpoint is incomplete, {_AGAIN}")
     except FileNotFoundError:
         raise CseError(f"{folder}: no checkpoint here ({CONFIG_FILE} is missing); `cse train` writes one") from None
-    except (OSError, ValueError) as error:
-        raise CseError(f"{path}: unreadable ({error}); the checkpoint is incomplete, train or fetch it again") from None
-    if not isinstance(config, dict) or config.get("format") not in (1, FORMAT):
+    except OSError as error:
+        raise CseError(f"{path}: unreadable ({error.strerror}); {_AGAIN}") from None
+    if type(config.get("format")) is not int or config["format"] not in (*UNSEALED, FORMAT):
         raise CseError(f"{path}: not a checkpoint of format {FORMAT}; it was written by another version of cse")
+    if config["format"] == FORMAT:
+        check_seal(_without_place(config), path, _AGAIN, needed=True)
+        check_entries(config.get("files"), path, [WEIGHTS_FILE], _AGAIN)
+    else:
+        config["files"] = {}
     if config["format"] == 1:
         config = _from_format_1(config)
     _check_config(config, path)
@@ -229,7 +336,8 @@ def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
 def _check_config(config: dict[str, Any], path: Path) -> None:
     """Refuse a config that lacks a value, or has one that ``describe`` never writes."""
     types: dict[str, type] = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
-    choices = {
+    types |= {"backbone.width": int, "dimension": int, "max_length": int, "facts": dict}
+    choices: dict[str, tuple[Any, ...]] = {
         "pooler.kind": POOLERS,
         "pooler.mlp": ("none", "train_only", "always"),
         "pooler.projector": PROJECTORS,
@@ -243,12 +351,16 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
     if config.get("template", ...) is not None:
         types |= {f"template.{key}": bool for key in ("trained", "end_with_period", "denoise")} | {"template.text": str}
     if config.get("post", ...) is not None:
-        types |= {"post.kind": str}
+        choices["post.kind"] = POST_KINDS
+        kind = config["post"].get("kind") if isinstance(config.get("post"), dict) else None
+        types |= {f"post.{key}": int for one, keys in POST_SIZES.items() if one == kind for key in keys}
     if isinstance(config.get("backbone"), dict) and config["backbone"].get("words", ...) is not None:
-        types |= {"backbone.words": int, "backbone.width": int}
+        types |= {"backbone.words": int}
     for key in (*types, *choices):
         value: Any = config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        if value not in choices[key] if key in choices else type(value) is not types[key]:
-            raise CseError(f"{path}: {key} is {value!r}, which no checkpoint of this version has; fetch it again")
+        allowed = any(type(value) is type(one) and value == one for one in choices.get(key, ()))
+        if not allowed and type(value) is not types.get(key):
+            said = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
+            raise CseError(f"{path}: {key} is {said}, which no checkpoint of this version has; fetch it again")

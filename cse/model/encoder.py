@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -416,7 +417,8 @@ class SentenceEncoder(nn.Module):
         def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray) -> np.ndarray:
             ids = torch.from_numpy(ids_BL).to(device)
             mask = torch.from_numpy(mask_BL).to(device)
-            with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            exact = nullcontext() if self.cnn is None else _exact_convolutions()
+            with torch.no_grad(), torch.autocast(device.type, enabled=False), exact:
                 return self.embed(ids, mask, constants).float().cpu().numpy()
 
         try:
@@ -437,3 +439,9 @@ class SentenceEncoder(nn.Module):
     def similarity(self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray) -> np.ndarray:
         """Return cosines ``(n, m)`` between sentences or embeddings ``a`` and ``b``."""
         return cosine_similarity(*(self.encode(x) if is_text(x) else x for x in (a, b)))  # type: ignore[arg-type]
+
+
+def _exact_convolutions() -> AbstractContextManager[None]:
+    """Keep cuDNN from rounding to TF32 inside the block, as it does by default; torch's matrix products are exact."""
+    others = ("enabled", "benchmark", "benchmark_limit", "deterministic", "fp32_precision", "depthwise_kernel")
+    return torch.backends.cudnn.flags(allow_tf32=False, **dict.fromkeys(others))  # None: as it is

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from cse.errors import CseError
-from cse.model.backbone import Backbone, find_backbone, read_tokenizer
+from cse.model.backbone import Backbone, BackboneFiles, find_backbone, read_tokenizer
 from cse.model.mlm_head import WITH_HEAD, has_head, load_masked_lm
 
 UNIGRAM = "unigram"
+_KEY = "objective.replaced_tokens.generator"
 
 
 class Generator(Protocol):
@@ -78,7 +80,7 @@ class UnigramGenerator:
             counts += np.bincount(ids, minlength=size)[:size]
         counts[list(special)] = 0
         if not counts.any():
-            raise CseError("objective.replaced_tokens.generator: 'unigram' found no tokens in the training text")
+            raise CseError(f"{_KEY}: 'unigram' found no tokens in the training text")
         self.upto = np.cumsum(counts / counts.sum())
         self.upto /= self.upto[-1]
 
@@ -93,6 +95,16 @@ class UnigramGenerator:
         return np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1)
 
 
+def find_generator(name: str, revision: str) -> BackboneFiles:
+    """Find a generator as a backbone is found.
+
+    Raises:
+        CseError: no such model.
+    """
+    with _naming_the_generator():
+        return find_backbone(name, revision)
+
+
 def load_generator(
     name: str, revision: str, backbone: Backbone, *, dropout: bool, device: torch.device | None = None
 ) -> MaskedLmGenerator:
@@ -101,20 +113,26 @@ def load_generator(
     Raises:
         CseError: no such model, no MLM head in it, or another vocabulary than the backbone's.
     """
-    key = "objective.replaced_tokens.generator"
-    try:
-        files = find_backbone(name, revision)
+    files = find_generator(name, revision)
+    with _naming_the_generator():
         tokenizer = read_tokenizer(files)
-    except CseError as error:
-        raise type(error)(
-            f"{str(error).replace('backbone.name', key)}; where no generator can be had, set {key}: {UNIGRAM}"
-        ) from None
     if tokenizer.get_vocab() != backbone.tokenizer.get_vocab():
         raise CseError(
-            f"{key}: {name} has another vocabulary ({tokenizer.get_vocab_size()} tokens) than the backbone "
+            f"{_KEY}: {name} has another vocabulary ({tokenizer.get_vocab_size()} tokens) than the backbone "
             f"{backbone.files.name} ({backbone.tokenizer.get_vocab_size()}); take a generator of the same family"
         )
     model, loading = load_masked_lm(files)
     if not has_head(loading):
-        raise CseError(f"{key}: {name} has no MLM head; models that have one: distilbert/..., {WITH_HEAD}")
+        raise CseError(f"{_KEY}: {name} has no MLM head; models that have one: distilbert/..., {WITH_HEAD}")
     return MaskedLmGenerator(model.to(device or torch.device("cpu")), name, dropout=dropout)
+
+
+@contextmanager
+def _naming_the_generator() -> Iterator[None]:
+    """Let errors about a model name the generator's key, not the backbone's."""
+    try:
+        yield
+    except CseError as error:
+        raise type(error)(
+            f"{str(error).replace('backbone.name', _KEY)}; where no generator can be had, set {_KEY}: {UNIGRAM}"
+        ) from None

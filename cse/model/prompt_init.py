@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from cse.errors import CseError
 from cse.model.backbone import Backbone, plain_copy
+from cse.model.checkpoint import read_config, read_weights
 from cse.model.prompts import INPUT, Prompt
+
+_KEY = "prompt.init_checkpoint"
+_AT_RANDOM = "prompt.init: a prompt with prompt.reparametrize starts at random; set one of the two back"
 
 
 @torch.no_grad()
@@ -22,10 +27,10 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
     repeated, long ones cut.
 
     Raises:
-        CseError: a text without tokens, or a prompt that is trained through a network.
+        CseError: a text without tokens, a prompt that is trained through a network, or a kind that has no such start.
     """
     if prompt.table is None:
-        raise CseError("prompt.init: a prompt with prompt.reparametrize starts at random; set one of the two back")
+        raise CseError(_AT_RANDOM)
     ids = plain_copy(backbone.tokenizer).encode(text, add_special_tokens=False).ids
     if not ids:
         raise CseError("prompt.init_text: the text has no tokens; write some words")
@@ -43,6 +48,8 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
         table = torch.cat(states)  # (layers, P, D)
         prompt.table.copy_(table.mean(dim=0, keepdim=True) if prompt.shared else table)
         return
+    if prompt.kind != "key_value":
+        raise CseError(f"prompt.init: a prompt of kind {prompt.kind} cannot start from a text; set prompt.init: random")
     blocks = [(block.attention.self, state[0]) for block, state in zip(backbone.blocks, states, strict=True)]
     pairs = torch.stack([torch.stack([layer.key(x), layer.value(x)]) for layer, x in blocks])  # (layers, 2, P, D)
     if prompt.shared:
@@ -50,26 +57,52 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
     prompt.table.copy_(pairs.permute(2, 0, 1, 3).reshape(prompt.table.shape))
 
 
-def start_from_checkpoint(prompt: Prompt, folder: Path) -> None:
+def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> None:
     """Set a prompt to that of a checkpoint, for instance one trained by masked language modelling.
 
     Raises:
-        CseError: no readable weights there, no prompt in them, or a prompt of another shape.
+        CseError: no readable checkpoint there, no prompt in it, one that was trained on another backbone, or one of
+            another kind or shape.
     """
-    key = "prompt.init_checkpoint"
     if prompt.table is None:
-        raise CseError("prompt.init: a prompt with prompt.reparametrize starts at random; set one of the two back")
-    try:
-        weights = load_file(folder / "weights.safetensors")
-    except (OSError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
-        raise CseError(f"{key}: cannot read a checkpoint in {folder}: {reason}; train one there first") from None
+        raise CseError(_AT_RANDOM)
+    with _naming_the_key():
+        config = read_config(folder)
+        _check_start(config, prompt, backbone, folder)
+        weights = read_weights(folder, config)
     if "prompt.table" not in weights:
-        raise CseError(f"{key}: the checkpoint in {folder} holds no prompt")
+        raise CseError(f"{_KEY}: the checkpoint in {folder} holds no prompt")
     if weights["prompt.table"].shape != prompt.table.shape:
         raise CseError(
-            f"{key}: the prompt in {folder} has shape {tuple(weights['prompt.table'].shape)}, this one "
-            f"{tuple(prompt.table.shape)}; use the same backbone, prompt.kind, prompt.length and prompt.layers"
+            f"{_KEY}: the prompt in {folder} has shape {tuple(weights['prompt.table'].shape)}, this one "
+            f"{tuple(prompt.table.shape)}; use the same prompt.kind, prompt.length and prompt.layers"
         )
     with torch.no_grad():
         prompt.table.copy_(weights["prompt.table"])
+
+
+def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, folder: Path) -> None:
+    made_for, other = config["backbone"], config["prompt"]
+    if other is None:
+        raise CseError(f"the checkpoint in {folder} holds no prompt")
+    if config["parameters"] == "full":
+        raise CseError(f"the prompt in {folder} was trained together with all weights; take one of a frozen backbone")
+    if made_for["sha256"] != backbone.files.sha256:
+        raise CseError(
+            f"the prompt in {folder} was trained on {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), the "
+            f"backbone is {backbone.files.name} ({backbone.files.sha256[:12]}...); a prompt starts on its own backbone"
+        )
+    if other["kind"] != prompt.kind or other["shared"] != prompt.shared:
+        layers, own_layers = ("shared" if shared else "separate" for shared in (other["shared"], prompt.shared))
+        raise CseError(
+            f"the prompt in {folder} is {other['kind']}, {layers}, this one {prompt.kind}, {own_layers}; use the same "
+            "prompt.kind and prompt.layers"
+        )
+
+
+@contextmanager
+def _naming_the_key() -> Iterator[None]:
+    try:
+        yield
+    except CseError as error:
+        raise CseError(f"{_KEY}: {error}") from None

@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 from cse.errors import CseError
 from cse.model.attention import Prefix
-from cse.model.backbone import BackboneFiles, sha256_of
+from cse.model.backbone import BackboneFiles
+from cse.runtime.seal import sha256
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors
 LONGEST = 100_000  # tokens of a sentence; there are no positions that could end
@@ -113,7 +114,7 @@ def is_word_file(path: Path) -> bool:
 
 def find_words(name: str) -> BackboneFiles:
     """Return a file of word vectors with its hash."""
-    return BackboneFiles(name, "", Path(name), sha256_of(Path(name)))
+    return BackboneFiles(name, "", Path(name), sha256(Path(name)))
 
 
 def load_words(

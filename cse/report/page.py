@@ -15,7 +15,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
-from cse.evaluation.record import RETRIEVAL_FILE
+from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
 from cse.report.ablations import Ablation
 from cse.report.canvas import INK, Picture
@@ -171,8 +171,18 @@ def _environments(systems: Sequence[System]) -> list[dict[str, Any]]:
     found: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for system in systems:
         for record in system.records:
-            found.setdefault(tuple(record.environment.items()), []).append(record.name)
+            facts = record.environment | _training_of(record)
+            found.setdefault(tuple(facts.items()), []).append(record.name)
     return [{"names": ", ".join(names), "facts": list(facts)} for facts, names in found.items()]
+
+
+def _training_of(record: Record) -> dict[str, str]:
+    """Return in a line what a checkpoint was trained by, where it says so."""
+    facts = record.model.get("facts", {})
+    if not {"environment", "precision"} <= facts.keys():
+        return {}
+    parts = [facts["precision"], *(f"{name} {value}" for name, value in facts["environment"].items())]
+    return {"training": ", ".join(parts)}
 
 
 def _gaps(systems: Sequence[System]) -> list[str]:

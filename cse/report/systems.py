@@ -16,7 +16,7 @@ from cse.errors import CseError
 from cse.evaluation.record import RECORD_FILE, Record, read_record
 
 # facts of one run, not of the system
-_OF_A_RUN = ("dev_spearman", "best_step")
+_OF_A_RUN = ("dev_spearman", "best_step", "environment")
 _SUPERVISION = {"sentences": "unsupervised", "pairs": "supervised", "triplets": "supervised", "labelled": "supervised"}
 
 

@@ -7,24 +7,29 @@ A bundle holds ``model.onnx`` (and ``model.onnx.data`` where weights are kept ou
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from cse.errors import CseError
+from cse.runtime.seal import check_entries, check_files, check_seal, describe_files, read_object, sealed, sha256
 
-FORMAT = 1
+__all__ = ["FORMAT", "MANIFEST", "MODEL", "TOKENIZER", "Bundle", "describe_files", "read_manifest", "sha256", "verify"]
+
+FORMAT = 2
+UNSEALED = 1  # the format before manifests had a seal
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
+SHORTEST, LONGEST = 3, 100_000  # tokens of the longest sentence: begin, one token, end; word vectors take most
+_WIDEST = 1_000_000
+_EXPORT, _COPY = "export the bundle again", "copy the whole bundle again"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What ``bundle.json`` says.
+    """What ``bundle.json`` says; beside it stands a seal over all of it.
 
     Attributes:
         format: version of this layout.
@@ -39,6 +44,7 @@ class Bundle:
         versions: of the packages that wrote the bundle.
         metrics: scores of the model, by task.
         parity: largest difference to torch, and where it was measured.
+        checkpoint: identity of the checkpoint that it was made from; empty for a bare backbone.
     """
 
     format: int
@@ -53,63 +59,61 @@ class Bundle:
     versions: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] = field(default_factory=dict)
+    checkpoint: str = ""
 
     def write(self, folder: Path | str) -> None:
         """Write ``bundle.json`` into the folder."""
-        text = json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=True)
+        text = json.dumps(sealed(dataclasses.asdict(self)), indent=2, ensure_ascii=True)
         (Path(folder) / MANIFEST).write_text(text + "\n", encoding="ascii")
-
-
-def describe_files(folder: Path | str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the manifest's ``files`` entry for the named files of a folder."""
-    paths = {name: Path(folder) / name for name in names}
-    return {name: {"sha256": sha256(path), "bytes": path.stat().st_size} for name, path in sorted(paths.items())}
-
-
-def sha256(path: Path) -> str:
-    """Return a file's SHA-256 as hexadecimal text."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_manifest(folder: Path | str) -> Bundle:
     """Read ``bundle.json``; keys that it does not know are left out.
 
     Raises:
-        CseError: no such folder or manifest, broken JSON, a newer format, or a key missing or of the wrong type.
+        CseError: no such folder or manifest, broken JSON, a newer format, a manifest that was changed, or a key that is
+            missing, of the wrong type or not plausible.
     """
     path = Path(folder) / MANIFEST
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = read_object(path, "export the bundle again or copy it whole")
     except (FileNotFoundError, NotADirectoryError):
         raise CseError(f"{folder}: no bundle here ({MANIFEST} is missing); `cse export` writes one") from None
-    except ValueError:
-        raise CseError(f"{path}: not valid JSON; export the bundle again or copy it whole") from None
-    if not isinstance(tree, dict):
-        raise CseError(f"{path}: expected an object, found {type(tree).__name__}; export the bundle again")
-    if tree.get("format") != FORMAT:
+    if type(tree.get("format")) is not int or tree["format"] not in (UNSEALED, FORMAT):
         raise CseError(
-            f"{path}: format {tree.get('format')!r}, this version reads {FORMAT}; export the bundle again or "
+            f"{path}: format {_short(tree.get('format'))}, this version reads {FORMAT}; export the bundle again or "
             "install the version of cse that wrote it"
         )
+    check_seal(tree, path, _EXPORT, needed=tree["format"] != UNSEALED)
     hints = get_type_hints(Bundle)
     values = {}
     for key in dataclasses.fields(Bundle):
         wanted = getattr(hints[key.name], "__origin__", hints[key.name])
         if key.name not in tree:
-            if key.default_factory is dataclasses.MISSING:
-                raise CseError(f"{path}: key {key.name!r} is missing; export the bundle again")
+            if key.default is key.default_factory is dataclasses.MISSING:
+                raise CseError(f"{path}: key {key.name!r} is missing; {_EXPORT}")
             continue
         if type(tree[key.name]) is not wanted:
-            raise CseError(
-                f"{path}: key {key.name!r} should be {wanted.__name__}, found {type(tree[key.name]).__name__}; "
-                "export the bundle again"
-            )
+            found = type(tree[key.name]).__name__
+            raise CseError(f"{path}: key {key.name!r} should be {wanted.__name__}, found {found}; {_EXPORT}")
         values[key.name] = tree[key.name]
-    for name in (MODEL, TOKENIZER):
-        if name not in values["files"]:
-            raise CseError(f"{path}: files does not list {name}; export the bundle again")
-    return Bundle(**values)
+    bundle = Bundle(**values)
+    _check_plausible(bundle, path)
+    check_entries(bundle.files, path, (MODEL, TOKENIZER), _EXPORT)
+    return bundle
+
+
+def _check_plausible(bundle: Bundle, path: Path) -> None:
+    limits = {"dimension": (1, _WIDEST), "max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
+    for key, (lowest, highest) in limits.items():
+        value = getattr(bundle, key)
+        if not lowest <= value <= highest:
+            raise CseError(f"{path}: {key} is {_short(value)}, not between {lowest} and {highest}; {_EXPORT}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def verify(folder: Path | str) -> Bundle:
@@ -119,15 +123,5 @@ def verify(folder: Path | str) -> Bundle:
         CseError: what ``read_manifest`` raises, or a file that is missing, cut short, or changed; it is named.
     """
     bundle = read_manifest(folder)
-    for name, entry in bundle.files.items():
-        path = Path(folder) / name
-        if Path(name).name != name or not isinstance(entry, dict) or not {"sha256", "bytes"} <= entry.keys():
-            raise CseError(f"{Path(folder) / MANIFEST}: files entry {name!r} is not valid; export the bundle again")
-        if not path.is_file():
-            raise CseError(f"{path}: missing, though {MANIFEST} lists it; copy the whole bundle again")
-        size = path.stat().st_size
-        if size != entry["bytes"]:
-            raise CseError(f"{path}: {size} bytes, {MANIFEST} says {entry['bytes']}; copy the whole bundle again")
-        if sha256(path) != entry["sha256"]:
-            raise CseError(f"{path}: changed since the export (SHA-256 differs); export or copy the bundle again")
+    check_files(Path(folder), bundle.files, MANIFEST, _COPY)
     return bundle

@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError
-from cse.runtime.bundle import MODEL, TOKENIZER, verify
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, verify
 from cse.runtime.encode import cosine_similarity, encode_sentences, is_text, prepare_tokenizer
 from cse.runtime.providers import open_session, usable_cpus
 
 # Tokens of a batch on the CPU: activations stay in the second-level cache (measured: 512 to 1024 are level).
 _CPU_BATCH_TOKENS = 768
+_GIVEN = ("input_ids", "attention_mask")
 
 
 class OnnxEncoder:
@@ -33,6 +34,8 @@ class OnnxEncoder:
         path: bundle folder; every file is checked against its hash.
         provider: ``auto``, ``cpu`` or ``cuda`` (which must attach).
         threads: CPU threads; None: one for each usable CPU.
+        tf32: whether a GPU may round the factors of matrix products to TF32, which is faster on NVIDIA's Ampere and
+            later and changes embeddings in the fourth digit; otherwise products are exact, as in torch.
 
     Attributes:
         manifest: what ``bundle.json`` says.
@@ -42,28 +45,30 @@ class OnnxEncoder:
         provider_note: one line on what attached and why.
 
     Raises:
-        CseError: a bundle that is damaged or does not load, or a provider that did not attach.
+        CseError: a bundle that is damaged or does not load, whose manifest does not fit its graph or tokenizer, or a
+            provider that did not attach.
     """
 
-    def __init__(self, path: Path | str, *, provider: str = "auto", threads: int | None = None) -> None:
+    def __init__(
+        self, path: Path | str, *, provider: str = "auto", threads: int | None = None, tf32: bool = False
+    ) -> None:
         self.path = Path(path)
         self.manifest = verify(self.path)
         self.dimension = self.manifest.dimension
         self.max_length = self.manifest.max_length
         self.pooler = self.manifest.pooler
         self.threads = usable_cpus() if threads is None else threads
-        attached = open_session(self.path / MODEL, provider, self.threads)
+        attached = open_session(self.path / MODEL, provider, self.threads, tf32=tf32)
         self.provider, self.provider_note = attached.provider, attached.note
         logging.getLogger("cse").info("%s: %s", self.path, self.provider_note)
         self._session = attached.session
         self._inputs = {value.name for value in self._session.get_inputs()}
-        unknown = self._inputs - {"input_ids", "attention_mask", "token_type_ids"}
-        if unknown:
-            raise CseError(f"{self.path / MODEL}: needs input {min(unknown)!r}, which no tokenizer gives; export again")
+        self._check_graph()
         try:
             tokenizer = Tokenizer.from_file(str(self.path / TOKENIZER))
         except Exception as error:  # tokenizers raises plain Exception
             raise CseError(f"{self.path / TOKENIZER}: not a tokenizer: {error}; export the bundle again") from None
+        self._check_tokenizer(tokenizer)
         self._tokenizer = prepare_tokenizer(tokenizer, self.max_length)
 
     def encode(
@@ -93,7 +98,14 @@ class OnnxEncoder:
             feed = {"input_ids": ids, "attention_mask": mask}
             if "token_type_ids" in self._inputs:
                 feed["token_type_ids"] = np.zeros_like(ids)
-            return session.run(output, {name: feed[name] for name in self._inputs})[0]
+            try:
+                return session.run(output, {name: feed[name] for name in self._inputs})[0]
+            except Exception as error:  # onnxruntime's exceptions share no base class
+                reason = " ".join(str(error).split())[:200]
+                raise CseError(
+                    f"{self.path / MODEL}: failed on {ids.shape[0]} rows of {ids.shape[1]} tokens: {reason}; give a "
+                    f"smaller batch_size, or export again if {MANIFEST} (max_length {self.max_length}) is wrong"
+                ) from None
 
         return encode_sentences(
             sentences,
@@ -112,6 +124,34 @@ class OnnxEncoder:
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
         """Return the cosines (n, m) of ``a`` with ``b``: each a list of sentences, or embeddings (n, d)."""
         return cosine_similarity(self._vectors(a), self._vectors(b))
+
+    def _check_graph(self) -> None:
+        """Refuse a graph that is not what the manifest says."""
+        path = self.path / MODEL
+        unknown = self._inputs - {*_GIVEN, "token_type_ids"}
+        if unknown:
+            raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer gives; export again")
+        missing = set(_GIVEN) - self._inputs
+        if missing:
+            raise CseError(f"{path}: takes no input {min(missing)!r}, so it is no sentence encoder; export again")
+        shape = self._session.get_outputs()[0].shape
+        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != self.dimension):
+            raise CseError(
+                f"{path}: gives {' x '.join(map(str, shape))}, {MANIFEST} says one vector of {self.dimension} "
+                "numbers a sentence; export again"
+            )
+
+    def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        around = tokenizer.num_special_tokens_to_add(is_pair=False)
+        if self.max_length <= around:
+            raise CseError(
+                f"{self.path / MANIFEST}: max_length {self.max_length} leaves no room beside the {around} tokens that "
+                f"{TOKENIZER} puts around a sentence; export again"
+            )
+        if tokenizer.id_to_token(self.manifest.pad_id) is None:
+            raise CseError(
+                f"{self.path / MANIFEST}: {TOKENIZER} has no token {self.manifest.pad_id} (pad_id); export again"
+            )
 
     @cached_property
     def _one_core_session(self) -> ort.InferenceSession:

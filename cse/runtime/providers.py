@@ -34,13 +34,14 @@ class Attached:
     note: str
 
 
-def open_session(path: Path, provider: str = "auto", threads: int | None = None) -> Attached:
+def open_session(path: Path, provider: str = "auto", threads: int | None = None, *, tf32: bool = False) -> Attached:
     """Load a graph on the provider that was asked for.
 
     Args:
         path: an ONNX file.
         provider: ``cpu``; ``cuda``, which must attach; or ``auto``, CUDA where it attaches and else the CPU.
         threads: threads inside one operator on the CPU; None: one for each usable CPU.
+        tf32: whether CUDA may multiply in TF32; onnxruntime would by default, from NVIDIA's Ampere on.
 
     Raises:
         CseError: unknown provider, CUDA asked for and not attached, or a file that onnxruntime cannot load.
@@ -54,9 +55,9 @@ def open_session(path: Path, provider: str = "auto", threads: int | None = None)
     if provider != "cpu" and not reason:
         with contextlib.redirect_stdout(io.StringIO()):
             ort.preload_dlls()
-        session = _session(path, [_CUDA, _CPU], threads)
+        session = _session(path, [(_CUDA, {"use_tf32": "1" if tf32 else "0"}), _CPU], threads)
         if session.get_providers()[0] == _CUDA:
-            return Attached(session, "cuda", "running on cuda" + _clash())
+            return Attached(session, "cuda", f"running on cuda{' in TF32' if tf32 else ''}" + _clash())
         reason = "the GPU is there, but onnxruntime could not load its CUDA libraries (CUDA 12 or 13 and cuDNN 9)"
     if provider == "cuda":
         raise CseError(f"provider cuda did not attach: {reason}; mend that or set provider: cpu{_clash()}")
@@ -113,7 +114,7 @@ def _clash() -> str:
     return "; onnxruntime and onnxruntime-gpu are both installed and overwrite each other: uninstall one"
 
 
-def _session(path: Path, providers: list[str], threads: int) -> ort.InferenceSession:
+def _session(path: Path, providers: list[str | tuple[str, dict[str, str]]], threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL  # what goes wrong is raised; the log would say it again in red
     options.intra_op_num_threads = threads

@@ -146,9 +146,10 @@ class PromptSettings(Group):
         "This sentence can be summarised in one word that carries its whole meaning:",
         description="`init: text`: the text; it is repeated or cut to the prompt's length.",
     )
-    init_checkpoint: str | None = Field(
-        None,
-        description="`init: checkpoint`: folder of a checkpoint with the same prompt, for instance of MLM training.",
+    init_checkpoint: str = Field(
+        "data/raw/prompt",
+        description="`init: checkpoint`: folder of a checkpoint with the same prompt on the same backbone, for "
+        "instance of MLM training; the pipeline trains again when it changes.",
     )
     reparametrize: Literal["none", "mlp", "lstm"] = Field(
         "none", description="Train the prompt through a network that is dropped afterwards (P-tuning), or directly."
@@ -289,8 +290,13 @@ class ReplacedTokensSettings(Group):
     )
     generator: str = Field(
         "distilbert/distilbert-base-uncased",
-        description="Masked language model with the backbone's vocabulary that proposes tokens, by hub id or folder; "
-        "`unigram`: tokens drawn by their frequency in the training text, where no model can be had.",
+        description="Masked language model with the backbone's vocabulary that proposes tokens, by hub id; `folder`: "
+        "the one in generator_folder; `unigram`: tokens drawn by their frequency in the training text, where no model "
+        "can be had.",
+    )
+    generator_folder: str = Field(
+        "data/raw/generator",
+        description="`generator: folder`: folder of the model; the pipeline trains again when it changes.",
     )
     generator_revision: str = Field("main", description="Branch, tag or commit of the generator on the hub.")
     generator_dropout: bool = Field(
@@ -320,6 +326,16 @@ class ReplacedTokensSettings(Group):
     def corrupts_beforehand(self) -> bool:
         """Whether rows are corrupted once before training."""
         return self.weight > 0 and self.corruption == "prepared"
+
+    @property
+    def generator_model(self) -> str:
+        """The generator by hub id or folder."""
+        return self.generator_folder if self.generator == "folder" else self.generator
+
+    @property
+    def reads_generator(self) -> bool:
+        """Whether training itself asks a masked language model for tokens."""
+        return self.weight > 0 and self.corruption == "on_the_fly" and self.generator != "unigram"
 
 
 class ContrastiveTensionSettings(Group):

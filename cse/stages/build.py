@@ -100,7 +100,7 @@ def _prompt_from(prompt: PromptSettings, backbone: Backbone) -> Prompt:
     if prompt.init == "text":
         start_from_text(made, backbone, prompt.init_text)
     elif prompt.init == "checkpoint":
-        start_from_checkpoint(made, Path(str(prompt.init_checkpoint)))
+        start_from_checkpoint(made, backbone, Path(prompt.init_checkpoint))
     return made
 
 
@@ -261,7 +261,7 @@ def corruption_from(settings: ReplacedTokensSettings, seed: int) -> Corruption:
 
 def corruption_facts(settings: ReplacedTokensSettings, seed: int) -> dict[str, Any]:
     """Return what decides how rows are corrupted, as JSON values."""
-    generator = {"generator": settings.generator, "generator_revision": settings.generator_revision}
+    generator = {"generator": settings.generator_model, "generator_revision": settings.generator_revision}
     return generator | asdict(corruption_from(settings, seed))
 
 
@@ -291,7 +291,21 @@ def generator_from(
         vocabulary = vocabulary_of(backbone)
         return UnigramGenerator([column.ids for column in table.columns], vocabulary.size, vocabulary.special)
     dropout = settings.generator_dropout and settings.corruption == "on_the_fly"
-    return load_generator(settings.generator, settings.generator_revision, backbone, dropout=dropout, device=device)
+    check_generator(settings)
+    return load_generator(
+        settings.generator_model, settings.generator_revision, backbone, dropout=dropout, device=device
+    )
+
+
+def check_generator(settings: ReplacedTokensSettings) -> None:
+    """Refuse a folder where a hub id belongs: nothing would notice when its files change.
+
+    Raises:
+        CseError: it is one.
+    """
+    key = "objective.replaced_tokens.generator"
+    if settings.generator not in (UNIGRAM, "folder") and Path(settings.generator).is_dir():
+        raise CseError(f"{key}: {settings.generator} is a folder; set {key}: folder and name it in {key}_folder")
 
 
 def vocabulary_of(backbone: Backbone) -> Vocabulary:

@@ -17,7 +17,7 @@ from cse.model.checkpoint import read_config
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.settings import Settings
 from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, run_stage
-from cse.stages.open_model import evaluate_models, save_record
+from cse.stages.open_model import BackboneOf, evaluate_models, save_record
 
 GROUPS = ("evaluation",)
 TRAINED, BACKBONE = "trained", "backbone"
@@ -39,10 +39,9 @@ def evaluate_stage(
     """
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
-    models = {TRAINED: str(checkpoint)}
-    backbone = read_config(checkpoint)["backbone"]
-    if settings.evaluation.compare_backbone and not backbone.get("words"):
-        models[BACKBONE] = backbone["name"]
+    models: dict[str, str | BackboneOf] = {TRAINED: str(checkpoint)}
+    if settings.evaluation.compare_backbone and not read_config(checkpoint)["backbone"]["words"]:
+        models[BACKBONE] = BackboneOf(checkpoint)
     results: dict[str, SuiteResults] = {}
     if data.sts or data.transfer or data.cxc:
         results = evaluate_models(

@@ -11,7 +11,7 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.checkpoint import load_checkpoint
+from cse.model.checkpoint import identity_of, is_checkpoint, load_checkpoint
 from cse.model.encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -33,10 +33,11 @@ def export_stage(
     check_folder(bundle, Kind.BUNDLE)
     # the pipeline's own checkpoint is never looked up on the hub
     encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
+    checkpoint = identity_of(Path(model)) if is_checkpoint(Path(model)) else ""
     sentences = sentences_for_parity(PreparedData(prepared), settings.export.sentences)
     options = settings.export
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
-    with write_bundle(encoder, bundle, normalize=options.normalize, metrics=scores) as draft:
+    with write_bundle(encoder, bundle, normalize=options.normalize, metrics=scores, checkpoint=checkpoint) as draft:
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +18,43 @@ from cse.evaluation.record import write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.vectors import Encoder
 from cse.model.backbone import means_folder
-from cse.model.checkpoint import is_checkpoint, read_config, training_notes
+from cse.model.checkpoint import identity_of, is_checkpoint, load_bare_backbone, read_config, training_notes
 from cse.model.encoder import SentenceEncoder
 from cse.model.static_words import is_word_file
 from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.stages.common import CHECKPOINT
 from cse.stages.environment import environment
 from cse.training.precision import choose_device
 
 
-def open_model(path_or_name: str, *, device: str = "auto") -> Encoder:
+@dataclass(frozen=True)
+class BackboneOf:
+    """The bare language model under a checkpoint: the revision and the weights that it was trained on, no others."""
+
+    checkpoint: Path
+
+
+def open_model(model: str | BackboneOf, *, device: str = "auto") -> Encoder:
     """Open a checkpoint or bundle folder, or a backbone by folder or hub id, for encoding.
 
     Args:
-        path_or_name: what the user named.
+        model: what the user named, or the backbone under a checkpoint.
         device: ``auto``, ``cpu`` or ``cuda``; for a bundle the execution provider.
 
     Raises:
         CseError: nothing usable there, or a GPU that was named and is not there.
     """
-    check_model(path_or_name)
-    folder = Path(path_or_name)
+    if isinstance(model, BackboneOf):
+        return load_bare_backbone(model.checkpoint).to(choose_device(device))
+    check_model(model)
+    folder = Path(model)
     if (folder / MANIFEST).is_file():
         return OnnxEncoder(folder, provider=device)
     notes = training_notes(folder)
     if notes:
         click.echo(f"{folder}: {notes}", err=True)
-    return SentenceEncoder.load(path_or_name).to(choose_device(device))
+    return SentenceEncoder.load(model).to(choose_device(device))
 
 
 def check_model(path_or_name: str) -> None:
@@ -61,20 +72,50 @@ def check_model(path_or_name: str) -> None:
         raise CseError(f"{folder}: no checkpoint.json, bundle.json or config.json in it; is it a model's folder?")
 
 
-def describe_model(path_or_name: str) -> dict[str, Any]:
+def describe_model(model: str | BackboneOf) -> dict[str, Any]:
     """Return what is known of a model: its kind, backbone, prompt and, of a checkpoint, how it was trained."""
-    folder = Path(path_or_name)
+    if isinstance(model, BackboneOf):
+        recorded = read_config(model.checkpoint)["backbone"]
+        return {
+            "kind": "backbone",
+            "backbone": {key: recorded[key] for key in ("name", "revision", "sha256")},
+            "prompt": None,
+        }
+    folder = Path(model)
     if is_checkpoint(folder):
-        return {"kind": "checkpoint", **read_config(folder)}
+        # hashes tell runs apart, and records of one system differ in their seed alone
+        known_of = {key: value for key, value in read_config(folder).items() if key not in ("files", "seal")}
+        return {"kind": "checkpoint", **known_of}
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
         known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")
         return {"kind": "bundle", **{name: getattr(manifest, name) for name in known}}
-    return {"kind": "backbone", "backbone": {"name": path_or_name}, "prompt": None}
+    return {"kind": "backbone", "backbone": {"name": model}, "prompt": None}
+
+
+def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
+    """Return a line for each bundle that was exported from another checkpoint than the one it is compared with.
+
+    A bundle is compared with the checkpoints among the models, or with the checkpoint that lies beside it. Bundles of
+    bare backbones, and those that do not say what they were made from, are left out.
+    """
+    folders = [Path(model) for model in models if isinstance(model, str)]
+    named = [folder for folder in folders if is_checkpoint(folder)]
+    lines = []
+    for bundle in (folder for folder in folders if (folder / MANIFEST).is_file()):
+        beside = bundle.resolve().parent / CHECKPOINT.name
+        known = named or ([beside] if is_checkpoint(beside) else [])
+        made_from = read_manifest(bundle).checkpoint
+        if known and made_from and made_from not in map(identity_of, known):
+            lines.append(
+                f"{bundle}: was exported from another checkpoint than {' or '.join(map(str, known))}; run `cse export` "
+                "for the bundle of that one"
+            )
+    return lines
 
 
 def evaluate_models(
-    models: Mapping[str, str],
+    models: Mapping[str, str | BackboneOf],
     data: SuiteData,
     *,
     measures: Collection[str],
@@ -99,7 +140,10 @@ def evaluate_models(
         done: called with each model's name and results as soon as it is done.
     """
     for model in models.values():
-        check_model(model)
+        if isinstance(model, str):
+            check_model(model)
+    for line in stale_bundles(models.values()):
+        click.echo(f"warning: {line}", err=True)
     results = {}
     chosen = choose_device(device)
     for name, model in models.items():
@@ -122,7 +166,7 @@ def evaluate_models(
     return results
 
 
-def save_record(folder: Path, name: str, model: str, results: SuiteResults, device: str) -> None:
+def save_record(folder: Path, name: str, model: str | BackboneOf, results: SuiteResults, device: str) -> None:
     """Write the record of a model's results into an existing, empty folder; see ``write_record``."""
     where = environment(choose_device(device).type)
     write_record(folder, name, results, model=describe_model(model), environment=where)

@@ -27,6 +27,8 @@ from cse.settings.tree import ObjectiveSettings, TrainSettings
 from cse.stages.build import encoder_from, losses_from, plan_from, second_text_from, views_of
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage, training_code
 from cse.stages.corpus import check_post, fit_post, open_backbone
+from cse.stages.environment import environment
+from cse.stages.inputs import training_inputs
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
@@ -162,7 +164,12 @@ def open_training(
     if folder is None:
         facts = {
             "settings": _groups(settings),
-            "backbone": backbone.files.sha256,
+            "inputs": training_inputs(
+                settings.backbone,
+                settings.prompt,
+                None if settings.train.parameters == "none" else settings.objective.replaced_tokens,
+                opened=backbone.files,
+            ),
             "device": device.type,
             "bf16": bf16,
             "threads": torch.get_num_threads(),
@@ -259,8 +266,9 @@ def train_stage(
             (target / file).write_bytes(source.read_bytes() if source.is_file() else header)
     with publish_file(metrics) as target:
         target.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    facts = results | {"settings": _groups(settings), "data": _source(data)} | _computed_by(training)
     with publish_folder(checkpoint, Kind.CHECKPOINT) as target:
-        save_checkpoint(encoder, target, results | {"settings": _groups(settings), "data": _source(data)})
+        save_checkpoint(encoder, target, facts)
     folder.remove()
     score = f", dev Spearman {results['dev_spearman']:.2f}" if "dev_spearman" in results else ""
     at = f" at step {results['best_step']}" if "best_step" in results and settings.post.kind == "none" else ""
@@ -295,7 +303,7 @@ def _groups(settings: Settings) -> dict[str, Any]:
 def _training_facts(state: RunState, objective: ObjectiveSettings) -> dict[str, Any]:
     facts: dict[str, Any] = {"steps": state.step}
     if objective.replaced_tokens.weight > 0:
-        facts["generator"] = objective.replaced_tokens.generator
+        facts["generator"] = objective.replaced_tokens.generator_model
     if state.best_score is not None:
         facts |= {"dev_spearman": round(state.best_score, 4), "best_step": state.best_step}
     return facts
@@ -311,6 +319,12 @@ def _source(data: PreparedData) -> dict[str, Any]:
     """Return what a checkpoint says of the rows that it was trained on."""
     train = data.report["train"]
     return {"source": train["source"], "view": data.view, "rows": train["kept"]}
+
+
+def _computed_by(training: Training) -> dict[str, Any]:
+    """Return what `auto` came to, and with which device and packages: other ones round differently."""
+    bf16 = training.bf16 and training.settings.train.parameters != "none"
+    return {"precision": "bf16" if bf16 else "fp32", "environment": environment(training.device.type)}
 
 
 def _announce(training: Training) -> None:

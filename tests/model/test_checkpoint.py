@@ -13,12 +13,21 @@ from safetensors.torch import load_file, save_file
 
 from cse.errors import CseError
 from cse.model.backbone import MINILM, find_backbone, load_backbone
-from cse.model.checkpoint import CONFIG_FILE, WEIGHTS_FILE, is_checkpoint, load_checkpoint, save_checkpoint
+from cse.model.checkpoint import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    identity_of,
+    is_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    write_config,
+)
 from cse.model.encoder import SentenceEncoder
 from cse.model.mlm_head import load_mlm_head
 from cse.model.post import fit_flow, fit_whitening
 from cse.model.prompts import Prompt
 from cse.model.template import make_template
+from cse.runtime.seal import describe_files
 from tests.conftest import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
@@ -74,14 +83,24 @@ def refused(folder, **options) -> str:
 
 
 def edit_weights(folder, **changes):
-    """Put tensors into a weights file; None takes one out."""
+    """Put tensors into a weights file as if they had been written there; None takes one out."""
     weights = load_file(folder / WEIGHTS_FILE) | changes
     save_file({name: value for name, value in weights.items() if value is not None}, folder / WEIGHTS_FILE)
+    edit_config(folder, files=describe_files(folder, [WEIGHTS_FILE]))
 
 
 def edit_config(folder, **changes):
-    config = json.loads((folder / CONFIG_FILE).read_text()) | changes
+    """Let a config say something else, sealed as if it had been written so."""
+    write_config(folder, json.loads((folder / CONFIG_FILE).read_text()) | changes)
+
+
+def as_format(folder, number):
+    """Take out what checkpoints of an older format did not have."""
+    config = json.loads((folder / CONFIG_FILE).read_text()) | {"format": number}
+    for key in ("files", "seal"):
+        del config[key]
     (folder / CONFIG_FILE).write_text(json.dumps(config))
+    return config
 
 
 # ---- there and back -----------------------------------------------------------------------------------------------
@@ -138,7 +157,7 @@ def test_a_checkpoint_of_format_1_is_read(bert, tmp_path):
     """What this project wrote before it knew shared prompts, templates and post-processing."""
     encoder = make_encoder(bert, pooler="mean", mlp="always")
     folder = save(encoder, tmp_path / "checkpoint")
-    config = json.loads((folder / CONFIG_FILE).read_text()) | {"format": 1}
+    config = as_format(folder, 1)
     for group, key in (("backbone", "words"), ("backbone", "width"), ("prompt", "shared"), ("pooler", "projector")):
         del config[group][key]
     for key in ("cls", "template", "post"):
@@ -191,32 +210,114 @@ def test_minilm_checkpoint_is_far_smaller_than_its_backbone(tmp_path):
 # ---- refused ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("keep", [0, 5, 60, -1])
-def test_truncated_weights(checkpoint, keep):
+def test_truncated_weights(checkpoint, keep, number):
     path = checkpoint / WEIGHTS_FILE
     path.write_bytes(path.read_bytes()[:keep])
+    if number == 2:
+        as_format(checkpoint, 2)
     message = refused(checkpoint)
-    assert message.startswith(f"{path}: truncated or not a safetensors file")
-    assert message.endswith("train or fetch it again")
+    reason = (
+        "truncated or not a safetensors file" if number == 2 else f"{path.stat().st_size} bytes, checkpoint.json says"
+    )
+    assert message.startswith(f"{path}: {reason}")
+    assert message.endswith("train or fetch the checkpoint again")
 
 
 def test_missing_weights(checkpoint):
     (checkpoint / WEIGHTS_FILE).unlink()
     assert refused(checkpoint) == (
-        f"{checkpoint / WEIGHTS_FILE}: missing; the checkpoint is incomplete, train or fetch it again"
+        f"{checkpoint / WEIGHTS_FILE}: missing, though checkpoint.json lists it; train or fetch the checkpoint again"
     )
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": 1, "backbone": {"name'])
+def test_a_flipped_bit_is_noticed(checkpoint):
+    path = checkpoint / WEIGHTS_FILE
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1  # in a number, which stays finite
+    path.write_bytes(content)
+    assert refused(checkpoint).startswith(f"{path}: its bytes are not those that checkpoint.json lists")
+
+
+def test_the_config_of_another_run_is_noticed(checkpoint, bert, tmp_path):
+    """Both fit the same backbone and have the same shapes."""
+    encoder = make_encoder(bert, mlp="always")
+    with torch.no_grad():
+        encoder.prompt.table.add_(1)
+    other = save(encoder, tmp_path / "other")
+    shutil.copyfile(other / CONFIG_FILE, checkpoint / CONFIG_FILE)
+    assert refused(checkpoint).startswith(f"{checkpoint / WEIGHTS_FILE}: its bytes are not those")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: config["pooler"].update(kind="mean"),
+        lambda config: config["prompt"].update(position_shift=False),
+        lambda config: config["facts"].update(dev_spearman=99.0),
+        lambda config: config["backbone"].update(sha256="0" * 64),
+        lambda config: config.pop("seal"),
+    ],
+)
+def test_a_config_that_was_edited_is_noticed(checkpoint, change):
+    config = json.loads((checkpoint / CONFIG_FILE).read_text())
+    change(config)
+    (checkpoint / CONFIG_FILE).write_text(json.dumps(config))
+    assert f"{checkpoint / CONFIG_FILE}: changed since it was written" in refused(checkpoint)
+
+
+def test_the_name_of_a_backbone_that_moved_can_be_mended(tiny_folders, tmp_path):
+    first = shutil.copytree(tiny_folders["bert"], tmp_path / "first")
+    encoder = make_encoder(load_backbone(find_backbone(str(first))))
+    folder = save(encoder, tmp_path / "checkpoint")
+    before = identity_of(folder)
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    config["backbone"]["name"] = str(first.rename(tmp_path / "moved"))
+    (folder / CONFIG_FILE).write_text(json.dumps(config))
+    np.testing.assert_array_equal(SentenceEncoder.load(folder).encode(SENTENCES), encoder.encode(SENTENCES))
+    assert identity_of(folder) == before
+
+
+def test_a_checkpoint_without_hashes_is_taken_on_trust_and_that_is_said(checkpoint, caplog):
+    expected = SentenceEncoder.load(checkpoint).encode(SENTENCES)
+    assert not caplog.records
+    as_format(checkpoint, 2)
+    np.testing.assert_array_equal(SentenceEncoder.load(checkpoint).encode(SENTENCES), expected)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"{checkpoint}: written before checkpoints were hashed; its weights are taken on trust"
+
+
+def test_identity_follows_the_weights_and_not_what_was_noted_beside_them(bert, tmp_path):
+    encoder = make_encoder(bert)
+    first = save(encoder, tmp_path / "first", {"dev_spearman": 1.0})
+    second = save(encoder, tmp_path / "second", {"dev_spearman": 2.0})
+    with torch.no_grad():
+        encoder.prompt.table.add_(1e-3)
+    third = save(encoder, tmp_path / "third", {"dev_spearman": 1.0})
+    assert identity_of(first) == identity_of(second) != identity_of(third)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b'{"format": 1, "backbone": {"name', b'{"a":' * 100_000, b"[" * 100_000, b"1" * 5000],
+    ids=lambda content: repr(content[:9]),
+)
 def test_config_that_is_no_json(checkpoint, content):
     (checkpoint / CONFIG_FILE).write_bytes(content)
-    assert f"{checkpoint / CONFIG_FILE}: unreadable" in refused(checkpoint)
+    assert f"{checkpoint / CONFIG_FILE}: not valid JSON" in refused(checkpoint)
 
 
-@pytest.mark.parametrize("content", ["[]", "1", "{}", '{"format": 3}'])
+@pytest.mark.parametrize("content", ["[]", "1"])
+def test_config_that_is_no_object(checkpoint, content):
+    (checkpoint / CONFIG_FILE).write_text(content)
+    assert f"{checkpoint / CONFIG_FILE}: expected an object" in refused(checkpoint)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"format": 4}', '{"format": true}', '{"format": [3]}'])
 def test_config_of_another_format(checkpoint, content):
     (checkpoint / CONFIG_FILE).write_text(content)
-    assert "not a checkpoint of format 2" in refused(checkpoint)
+    assert "not a checkpoint of format 3" in refused(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +331,22 @@ def test_config_of_another_format(checkpoint, content):
         ({"pooler": {}}, "pooler"),
         ({"pooler": {"kind": "max", "mlp": "always", "first_layer": "embeddings"}}, "max"),
         ({"parameters": "some"}, "parameters"),
+        ({"parameters": ["full"]}, "parameters"),
+        ({"cls": 0}, "cls is 0"),
+        ({"dimension": 8}, "dimension is 8, its parts give 32"),
+        ({"max_length": 10**6}, "max_length is 1000000, its parts give 36"),
+        ({"max_length": "36"}, "max_length"),
+        ({"facts": []}, "facts"),
+        ({"prompt": {"kind": "key_value", "length": 10**9, "shared": False, "position_shift": False}}, "prompt.length"),
+        ({"prompt": {"kind": "key_value", "length": -4, "shared": False, "position_shift": False}}, "prompt.length"),
+        ({"post": {"kind": "whitening", "width": 32}}, "post.dimension"),
+        ({"post": {"kind": "whitening", "width": 10**12, "dimension": 8}}, "post.width"),
+        ({"post": {"kind": ["flow"]}}, "post.kind"),
+        ({"post": "flow"}, "post.kind"),
+        ({"files": None}, "files is no table"),
+        ({"files": {"../secret": {"sha256": "0" * 64, "bytes": 1}}}, "entry '../secret' is not valid"),
+        ({"files": {}}, "files does not list weights.safetensors"),
+        ({"parameters": "x" * 10**6}, "parameters is 'xxx"),
     ],
 )
 def test_config_changed_by_hand(checkpoint, changes, key):
@@ -237,6 +354,7 @@ def test_config_changed_by_hand(checkpoint, changes, key):
     message = refused(checkpoint)
     assert message.startswith(str(checkpoint / CONFIG_FILE))
     assert key in message
+    assert len(message) < 400
 
 
 def test_folder_without_a_config_is_no_checkpoint(checkpoint):

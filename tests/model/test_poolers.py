@@ -71,6 +71,22 @@ def test_convolutions_over_tokens(width):
     assert start == width
 
 
+def test_sentences_are_encoded_without_tf32(bert, monkeypatch):
+    """Convolutions of cuDNN are in TF32 by default, which would put the encoder 1e-4 away from its bundle."""
+    encoder, seen = SentenceEncoder(bert, pooler="cnn", frozen=False), []
+    before, embed = torch.backends.cudnn.allow_tf32, encoder.embed
+    assert before, "the default of torch"
+
+    def spy(*given):
+        seen.append((torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled))
+        return embed(*given)
+
+    monkeypatch.setattr(encoder, "embed", spy)
+    encoder.encode(["a dog", "the cat sleeps"])
+    assert seen == [(False, torch.backends.cudnn.enabled)]
+    assert torch.backends.cudnn.allow_tf32 is before
+
+
 def test_padding_does_not_change_the_convolutions():
     torch.manual_seed(0)
     cnn = TokenCnn(12)

@@ -12,6 +12,7 @@ from cse.model.checkpoint import load_checkpoint, save_checkpoint
 from cse.model.encoder import SentenceEncoder
 from cse.model.prompt_init import start_from_checkpoint, start_from_text
 from cse.model.prompts import PROMPT_KINDS, Prompt
+from tests.conftest import make_backbone_folder
 from tests.model import reference
 from tests.model.test_prompts import numpy_weights
 
@@ -151,17 +152,53 @@ def test_a_prompt_from_a_checkpoint(bert, tmp_path):
     trained = SentenceEncoder(bert, make_prompt(bert, "key_value"))
     save_checkpoint(trained, tmp_path)
     fresh = Prompt("key_value", bert, length=5, dropout=0.0, init_std=0.1)
-    start_from_checkpoint(fresh, tmp_path)
+    start_from_checkpoint(fresh, bert, tmp_path)
     assert torch.equal(fresh.table, trained.prompt.table)
     for problem, prompt in {
         "has shape": make_prompt(bert, "key_value", length=6),
+        "is key_value, separate, this one hidden_state, separate": make_prompt(bert, "hidden_state"),
         "starts at random": make_prompt(bert, "key_value", reparametrize="mlp"),
     }.items():
-        with pytest.raises(CseError, match=problem) as caught:
-            start_from_checkpoint(prompt, tmp_path)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(CseError, match="cannot read a checkpoint"):
-        start_from_checkpoint(fresh, tmp_path / "nowhere")
+        refused(prompt, bert, tmp_path, problem)
+    refused(fresh, bert, tmp_path / "nowhere", "no checkpoint here")
+
+
+def refused(prompt, backbone, folder, problem):
+    """A start from the folder is refused in one line that names the key, and the prompt stays as it was."""
+    before = prompt.values().clone()
+    with pytest.raises(CseError, match=problem) as caught:
+        start_from_checkpoint(prompt, backbone, folder)
+    assert str(caught.value).startswith(("prompt.init_checkpoint: ", "prompt.init: "))
+    assert "\n" not in str(caught.value)
+    assert torch.equal(prompt.values(), before)
+
+
+def test_a_prompt_of_another_backbone_is_refused(bert, tmp_path):
+    """Its shapes fit: the two backbones differ in their weights alone."""
+    other = load_backbone(find_backbone(str(make_backbone_folder(tmp_path / "other", "bert", seed=1))))
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    save_checkpoint(SentenceEncoder(other, make_prompt(other, "key_value")), folder)
+    found = rf"trained on {other.files.name} \(SHA-256 {other.files.sha256[:12]}.*{bert.files.sha256[:12]}"
+    refused(make_prompt(bert, "key_value"), bert, folder, found)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "frozen", "problem"),
+    [(False, True, "holds no prompt"), (True, False, "trained together with all weights")],
+)
+def test_a_checkpoint_without_a_prompt_of_its_own_is_no_start(bert, tmp_path, prompt, frozen, problem):
+    made = make_prompt(bert, "key_value") if prompt else None
+    save_checkpoint(SentenceEncoder(bert, made, pooler="mean", frozen=frozen), tmp_path)
+    refused(make_prompt(bert, "key_value"), bert, tmp_path, problem)
+
+
+def test_a_kind_of_prompt_without_a_start_of_its_own_is_refused(bert):
+    """A new kind would be filled with keys and values wherever their number fits."""
+    prompt = make_prompt(bert, "key_value")
+    prompt.kind = "another"
+    with pytest.raises(CseError, match="a prompt of kind another cannot start from a text"):
+        start_from_text(prompt, bert, "the cat sleeps")
 
 
 def test_another_family_is_refused(tiny_folders):

@@ -123,6 +123,16 @@ def test_changed_training_text_runs_prepare(copy):
     assert {TRAIN, EVALUATE, EXPORT} <= json.loads(copy.dvc("status", "--json")).keys()
 
 
+def test_changed_models_that_a_training_reads_run_it(copy):
+    """A prompt to start from trains again, a generator corrupts again; what they lead to follows."""
+    (copy.folder / "data/raw/prompt/weights.safetensors").write_bytes(b"another prompt")
+    changed = json.loads(copy.dvc("status", "--json"))
+    assert changed.keys() == {TRAIN}
+    assert {"data/raw/prompt": "modified"} in [entry.get("changed deps") for entry in changed[TRAIN]]
+    (copy.folder / "data/raw/generator/config.json").write_text("{}", encoding="utf-8")
+    assert json.loads(copy.dvc("status", "--json")).keys() == {CORRUPT, TRAIN}
+
+
 def test_changed_code_runs_its_stages(copy):
     """The code of the clone is what runs: a stage made to fail there fails."""
     with (copy.folder / "cse/export/parity.py").open("a", encoding="utf-8") as file:

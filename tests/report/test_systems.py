@@ -7,6 +7,7 @@ import pytest
 
 from cse.errors import CseError
 from cse.report.figures import figure, sts_average
+from cse.report.page import as_markdown, make_report
 from cse.report.systems import find_records, group
 from tests.report.made_up import BARE, make_data, make_record, trained
 
@@ -43,6 +44,25 @@ def test_one_seed_twice_counts_once_and_records_without_settings_stand_alone(tmp
     systems = group([first, again, *bundles])
     assert [len(system.records) for system in systems] == [1, 1, 1]
     assert [system.name for system in systems] == ["a", "b-1", "b-2"]
+
+
+def trained_on(seed, precision, device):
+    model = trained(seed)
+    facts = model["facts"] | {"precision": precision, "environment": {"torch": "2.13", "device": device}}
+    return model | {"facts": facts}
+
+
+def test_runs_on_two_devices_are_one_system_and_another_precision_is_another(tmp_path):
+    data = make_data(("STS12",))
+    models = [trained_on(1, "fp32", "cpu"), trained_on(2, "fp32", "NVIDIA H200"), trained_on(3, "bf16", "cpu")]
+    records = [
+        make_record(tmp_path, f"run-{seed}", model, data=data, measures=("sts",)) for seed, model in enumerate(models)
+    ]
+    systems = group(records)
+    assert [system.seeds for system in systems] == [[1, 2], [3]]
+    page = as_markdown(make_report(systems, []))
+    for line in ("training: fp32, torch 2.13, device NVIDIA H200", "training: bf16, torch 2.13, device cpu"):
+        assert line in page
 
 
 @pytest.mark.parametrize(

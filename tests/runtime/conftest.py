@@ -1,12 +1,15 @@
 """A tiny bundle: an embedding table and the mean over real tokens, with a tokenizer of twelve words."""
 
+import json
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from cse.runtime.bundle import MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.seal import sealed
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "sat", "on", "a", "mat", "bad"]
 DIMENSION, MAX_LENGTH, PAD = 8, 6, 0
@@ -63,6 +66,13 @@ def write_model(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
 
 
+def edit(folder, **changes):
+    """Change what a manifest says and seal it again: wrong from the start, not changed by hand."""
+    tree = json.loads((folder / MANIFEST).read_text()) | changes
+    kept = {name: value for name, value in tree.items() if value is not None}
+    (folder / MANIFEST).write_text(json.dumps(sealed(kept)))
+
+
 @pytest.fixture
 def bundle(tmp_path):
     folder = tmp_path / "bundle"
@@ -70,5 +80,5 @@ def bundle(tmp_path):
     write_model(folder / MODEL)
     make_tokenizer().save(str(folder / TOKENIZER))
     files = describe_files(folder, [MODEL, TOKENIZER])
-    Bundle(1, DIMENSION, "mean", True, MAX_LENGTH, PAD, files, metrics={"STS-B": 80.0}).write(folder)
+    Bundle(FORMAT, DIMENSION, "mean", True, MAX_LENGTH, PAD, files, metrics={"STS-B": 80.0}).write(folder)
     return folder

@@ -1,25 +1,23 @@
-import json
 import subprocess
 import sys
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import processors
 
 from cse.errors import CseError
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, describe_files
+from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 
-from .conftest import DIMENSION, MAX_LENGTH, make_tokenizer, masked_mean
+from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_tokenizer, masked_mean
 
 SENTENCES = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra", "the cat sat"] * 3
 
 
 def reseal(folder):
-    tree = json.loads((folder / MANIFEST).read_text())
-    tree["files"] = describe_files(folder, [MODEL, TOKENIZER])
-    (folder / MANIFEST).write_text(json.dumps(tree))
+    edit(folder, files=describe_files(folder, [MODEL, TOKENIZER]))
 
 
 def reference(sentences):
@@ -67,6 +65,60 @@ def test_only_declared_inputs_are_fed(bundle):
     reseal(bundle)
     with pytest.raises(CseError, match="needs input 'pixels'"):
         OnnxEncoder(bundle, provider="cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"dimension": DIMENSION + 1},
+            rf"gives b x {DIMENSION}, bundle\.json says one vector of {DIMENSION + 1} numbers",
+        ),
+        ({"pad_id": len(WORDS)}, rf"tokenizer\.json has no token {len(WORDS)} \(pad_id\)"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_graph_or_tokenizer(bundle, changes, message):
+    edit(bundle, **changes)
+    with pytest.raises(CseError, match=message):
+        OnnxEncoder(bundle, provider="cpu")
+
+
+def test_a_longest_sentence_shorter_than_its_template(bundle):
+    tokenizer = make_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 the:0 cat:0 $A [SEP]:0",
+        special_tokens=[(word, WORDS.index(word)) for word in ("[CLS]", "the", "cat", "[SEP]")],
+    )
+    tokenizer.save(str(bundle / TOKENIZER))
+    reseal(bundle)
+    assert OnnxEncoder(bundle, provider="cpu").encode("a dog").shape == (DIMENSION,)
+    edit(bundle, max_length=4)
+    with pytest.raises(CseError, match=r"max_length 4 leaves no room beside the 4 tokens that tokenizer\.json puts"):
+        OnnxEncoder(bundle, provider="cpu")
+
+
+def test_a_graph_without_a_mask_is_no_sentence_encoder(bundle):
+    model = onnx.load(bundle / MODEL)
+    model.graph.input[1].name = "token_type_ids"
+    model.graph.node[1].input[0] = "token_type_ids"
+    onnx.save(model, bundle / MODEL)
+    reseal(bundle)
+    with pytest.raises(CseError, match="takes no input 'attention_mask'"):
+        OnnxEncoder(bundle, provider="cpu")
+
+
+def test_rows_that_the_graph_cannot_take_are_one_line(bundle):
+    """For instance more tokens than it has positions: here its table of words is too short."""
+    model = onnx.load(bundle / MODEL)
+    table = numpy_helper.to_array(model.graph.initializer[0])[:5]
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(table, "table"))
+    onnx.save(model, bundle / MODEL)
+    reseal(bundle)
+    encoder = OnnxEncoder(bundle, provider="cpu", threads=1)
+    assert encoder.encode("the").shape == (DIMENSION,)
+    with pytest.raises(CseError, match=r"failed on 1 rows of 3 tokens: .*max_length 6\) is wrong$") as caught:
+        encoder.encode("mat")
+    assert "\n" not in str(caught.value)
 
 
 def test_file_that_is_no_tokenizer_is_named(bundle):

@@ -3,8 +3,9 @@ import logging
 import pytest
 
 from cse.errors import CseError
-from cse.runtime import providers
+from cse.runtime import onnx_encoder, providers
 from cse.runtime.bundle import MODEL
+from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.providers import no_cuda_reason, open_session, usable_cpus
 
 NO_GPU = bool(no_cuda_reason())
@@ -37,6 +38,39 @@ def test_a_gpu_whose_libraries_do_not_load_is_reported_without_noise(bundle, mon
         open_session(bundle / MODEL, "cuda")
     assert open_session(bundle / MODEL, "auto").provider == "cpu"
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("choice", "expected"), [({}, "0"), ({"tf32": True}, "1")])
+def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, choice, expected):
+    """From Ampere on onnxruntime's default is TF32: 1.4e-4 off torch on MiniLM, where parity allows 1e-5."""
+    asked = []
+
+    class Session:
+        def __init__(self, path, options, providers, **_):
+            asked.append(providers)
+            self.there = [name if isinstance(name, str) else name[0] for name in providers]
+
+        def get_providers(self):
+            return self.there
+
+    monkeypatch.setattr(providers, "no_cuda_reason", lambda: "")
+    monkeypatch.setattr(providers.ort, "preload_dlls", lambda: None)
+    monkeypatch.setattr(providers.ort, "InferenceSession", Session)
+    attached = open_session(bundle / MODEL, "auto", 1, **choice)
+    assert attached.provider == "cuda"
+    assert ("TF32" in attached.note) == bool(choice)
+    assert asked == [[("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]]
+
+
+@pytest.mark.parametrize("choice", [{}, {"tf32": True}])
+def test_an_encoder_is_exact_unless_tf32_is_chosen(bundle, monkeypatch, choice):
+    """Parity and the gate open it without a choice."""
+    asked = []
+    monkeypatch.setattr(
+        onnx_encoder, "open_session", lambda *given, **named: asked.append(named) or open_session(*given, **named)
+    )
+    OnnxEncoder(bundle, provider="cpu", **choice)
+    assert asked == [{"tf32": bool(choice)}]
 
 
 def test_this_machine_as_it_is(bundle):
@@ -85,8 +119,6 @@ def test_threads_follow_affinity_and_quota(monkeypatch, tmp_path):
 
 
 def test_encoder_logs_the_line_once(bundle, caplog):
-    from cse.runtime.onnx_encoder import OnnxEncoder
-
     with caplog.at_level(logging.INFO, "cse"):
         OnnxEncoder(bundle, provider="cpu", threads=1)
     assert [record.getMessage() for record in caplog.records] == [f"{bundle}: running on cpu (asked for; 1 thread)"]

@@ -13,6 +13,7 @@ import pytest
 
 from cse.errors import CseError, Interrupted
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.seal import sealed
 from cse.scale.corpus import embed as module
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.output import open_vectors
@@ -205,7 +206,7 @@ def test_something_else_is_refused_until_again(run, corpus, tmp_path):
 def test_another_model_is_refused(run, corpus, tmp_path, bundle):  # noqa: F811
     run(corpus, tmp_path / "vectors")
     tree = json.loads((bundle / "bundle.json").read_text())
-    (bundle / "bundle.json").write_text(json.dumps(tree | {"max_length": 5}))
+    (bundle / "bundle.json").write_text(json.dumps(sealed(tree | {"max_length": 5})))
     assert "the model is another" in run(corpus, tmp_path / "vectors").refused()
 
 
@@ -366,7 +367,7 @@ def test_a_query_needs_the_same_model(cse, vectors, bundle, tmp_path):  # noqa: 
     assert f"{bundle}: no such folder (--model)" in cse("search", vectors, "dog").refused()
     assert cse("search", vectors, "dog", "--model", moved).code == 0
     tree = json.loads((moved / "bundle.json").read_text())
-    (moved / "bundle.json").write_text(json.dumps(tree | {"max_length": 5}))
+    (moved / "bundle.json").write_text(json.dumps(sealed(tree | {"max_length": 5})))
     assert "not the model that made" in cse("search", vectors, "dog", "--model", moved).refused()
 
 

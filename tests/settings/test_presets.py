@@ -95,7 +95,7 @@ VARIANTS = {
     "promcse-unsup-bert-base-init-lstm": ("promcse-unsup-bert-base", {"prompt.reparametrize": "lstm"}),
     "promcse-unsup-bert-base-init-mlm": (
         "promcse-unsup-bert-base",
-        {"prompt.init": "checkpoint", "prompt.init_checkpoint": "data/mlm-checkpoint"},
+        {"prompt.init": "checkpoint"},
     ),
     "mlm-warmup-bert-base": (
         "promcse-unsup-bert-base",

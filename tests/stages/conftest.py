@@ -97,4 +97,8 @@ REPLACED = {
 @pytest.fixture
 def prepared_corruption(models) -> dict:
     """Changes that train with replaced tokens prepared by the tiny generator."""
-    return REPLACED | {"objective.replaced_tokens.generator": str(models["generator"])}
+    folder = str(models["generator"])
+    return REPLACED | {
+        "objective.replaced_tokens.generator": "folder",
+        "objective.replaced_tokens.generator_folder": folder,
+    }

@@ -32,7 +32,7 @@ def test_the_same_seed_gives_the_same_bytes(settings, data, prepared_corruption,
     assert all(one[name] != other[name] for name in arrays)
     facts = json.loads(one["corruption.json"])
     assert (facts["corruption"], facts["rows"], facts["epochs"]) == ("prepared", 24, 2)
-    assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator"]
+    assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator_folder"]
     assert np.load(tmp_path / "one/epoch-0-view-0.npy").dtype == np.int32
 
 
@@ -57,7 +57,7 @@ def test_a_generator_that_cannot_serve_leaves_the_old_folder(
     out = tmp_path / "out"
     corrupt_stage(settings(), prepared=data["sentences"], corrupted=out)
     before = contents(out)
-    changed = settings(prepared_corruption | {"objective.replaced_tokens.generator": str(models[model])})
+    changed = settings(prepared_corruption | {"objective.replaced_tokens.generator_folder": str(models[model])})
     with pytest.raises(CseError, match=rf"^objective.replaced_tokens.generator: .*{message}") as error:
         corrupt_stage(changed, prepared=data["sentences"], corrupted=out)
     assert "\n" not in str(error.value)

@@ -15,6 +15,7 @@ from cse.data.suite import SuiteData
 from cse.data.suite_store import write_suite
 from cse.data.transfer import TransferTask
 from cse.evaluation.record import read_record
+from cse.model.backbone import find_backbone
 from cse.report.systems import find_records, group
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import train_stage
@@ -73,6 +74,10 @@ def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, ca
     record = read_record(tmp_path / "records/trained")
     assert record.scores["cxc"]["mean"] == pytest.approx(found["CxC-STS"], abs=1e-3)
     assert record.scores["missing"] == suite.missing
+    # the baseline is the backbone that was trained on, not whatever its name means now
+    backbone = find_backbone(chosen.backbone.name)
+    recorded = {"name": backbone.name, "revision": "main", "sha256": backbone.sha256}
+    assert read_record(tmp_path / "records/backbone").model["backbone"] == recorded
     curves = (tmp_path / "plots/density.csv").read_text(encoding="utf-8").splitlines()
     assert {line.split(",")[0] for line in curves[1:]} == {"trained", "backbone"}
     assert [system.name for system in group(find_records([tmp_path / "records"]))] == ["backbone", "trained"]

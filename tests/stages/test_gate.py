@@ -11,6 +11,7 @@ from cse.evaluation.sts import dev_score
 from cse.model.checkpoint import load_checkpoint
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
+from cse.stages.open_model import stale_bundles
 from cse.stages.train import train_stage
 
 
@@ -32,6 +33,13 @@ def made(data, settings, tmp_path_factory) -> dict[int, tuple]:
         found[seed] = (folder, of_seed, score)
     assert abs(found[1][2] - found[2][2]) > 0.5, "these tests need two scores"
     return found
+
+
+def test_a_bundle_names_the_checkpoint_that_it_was_made_from(made):
+    folders = {seed: folder for seed, (folder, _, _) in made.items()}
+    assert stale_bundles([str(folders[1] / "checkpoint"), str(folders[1] / "bundle")]) == []
+    (line,) = stale_bundles([str(folders[2] / "checkpoint"), str(folders[1] / "bundle")])
+    assert line.startswith(f"{folders[1] / 'bundle'}: was exported from another checkpoint than {folders[2]}")
 
 
 def verdict(made, data, new: int, old: int | None, dev_tolerance: float = 0.5, **changes):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import cse.stages.train as stage
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
+from cse.model.checkpoint import read_config
 from cse.model.encoder import SentenceEncoder
 from cse.model.generator import MaskedLmGenerator
 from cse.stages.corrupt import corrupt_stage
@@ -71,6 +72,20 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path
     assert not list((tmp_path / "scratch/resume").iterdir())
     assert not leftovers(tmp_path)
     assert "trained 16 steps, dev Spearman" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "precision"),
+    [({}, "fp32"), ({"train.precision": "bf16"}, "bf16"), (UNTRAINED | {"train.precision": "bf16"}, "fp32")],
+)
+def test_a_checkpoint_says_what_it_was_computed_by(run, settings, tmp_path, changes, precision):
+    metrics = run(settings(changes | {"train.epochs": 1}))
+    facts = read_config(tmp_path / "run/checkpoint")["facts"]
+    assert facts["precision"] == precision
+    assert facts["environment"]["torch"] == torch.__version__
+    assert facts["environment"]["device"] == "cpu"
+    assert {"transformers", "processor", "system"} <= set(facts["environment"])
+    assert {"precision", "environment"}.isdisjoint(metrics), "metrics are compared side by side"
 
 
 def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, data, tmp_path):
@@ -208,7 +223,8 @@ def test_masked_lm_on_a_backbone_without_a_head(run, settings, models):
 def test_a_generator_with_another_vocabulary(run, settings, models):
     changes = {
         "objective.replaced_tokens.weight": 0.1,
-        "objective.replaced_tokens.generator": str(models["roberta"]),
+        "objective.replaced_tokens.generator": "folder",
+        "objective.replaced_tokens.generator_folder": str(models["roberta"]),
     }
     refused(run, settings(changes), r"^objective.replaced_tokens.generator: .*roberta has another vocabulary")
 

@@ -126,7 +126,8 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path):
         "export.provider": "cpu",
     }
     if values.get("objective.replaced_tokens.generator", "") not in ("", "unigram"):
-        changes["objective.replaced_tokens.generator"] = str(models[f"{family} generator"])
+        changes["objective.replaced_tokens.generator"] = "folder"
+        changes["objective.replaced_tokens.generator_folder"] = str(models[f"{family} generator"])
     if values.get("prompt.init") == "checkpoint":
         changes["prompt.init_checkpoint"] = str(warm_start)
     tree: dict = {}

@@ -20,9 +20,10 @@ from cse.model.post.flow import Flow
 from cse.model.post.flow_training import fit_flow
 from cse.model.post.whitening import Whitening, fit_whitening, kept_dimension
 
-POST_KINDS = ("whitening", "flow")
+POST_SIZES = {"whitening": ("width", "dimension"), "flow": ("width", "levels", "depth", "hidden")}  # of ``config()``
+POST_KINDS = tuple(POST_SIZES)
 
-__all__ = ["POST_KINDS", "Flow", "Whitening", "build_post", "fit_flow", "fit_whitening", "kept_dimension"]
+__all__ = ["POST_KINDS", "POST_SIZES", "Flow", "Whitening", "build_post", "fit_flow", "fit_whitening", "kept_dimension"]
 
 
 def build_post(config: Mapping[str, Any]) -> nn.Module:

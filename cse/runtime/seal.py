@@ -1,0 +1,133 @@
+"""How a folder vouches for itself: its manifest has the hash of every file, and a seal over what it says.
+
+Checkpoints and bundles are written and checked alike. A seal shows damage and edits by hand; it is no signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+
+SEAL = "seal"
+_NAME = re.compile(r"[\w-][\w.-]{0,99}(/[\w-][\w.-]{0,99})?")  # a file of the folder, or of a folder in it
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+def sha256(path: Path) -> str:
+    """Return a file's SHA-256 as hexadecimal text."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_files(folder: Path | str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return a manifest's entry for the named files of a folder: SHA-256 and size in bytes of each."""
+    paths = {name: Path(folder) / name for name in names}
+    return {name: {"sha256": sha256(path), "bytes": path.stat().st_size} for name, path in sorted(paths.items())}
+
+
+def check_entries(files: Any, manifest: Path, needed: Iterable[str], again: str) -> None:
+    """Refuse a manifest's entry for its files that ``describe_files`` would not have written.
+
+    Args:
+        files: the entry.
+        manifest: where it stands.
+        needed: files that must be listed.
+        again: what to do about it, as the end of an error's line.
+
+    Raises:
+        CseError: it is no table of names, hashes and sizes, or lacks one that is needed.
+    """
+    if not isinstance(files, dict):
+        raise CseError(f"{manifest}: files is no table of names; {again}")
+    for name, entry in files.items():
+        hashed = isinstance(entry, dict) and entry.keys() == {"sha256", "bytes"}
+        if not (
+            _NAME.fullmatch(name)
+            and hashed
+            and isinstance(entry["sha256"], str)
+            and _HASH.fullmatch(entry["sha256"])
+            and type(entry["bytes"]) is int
+            and entry["bytes"] >= 0
+        ):
+            raise CseError(f"{manifest}: files entry {name[:40]!r} is not valid; {again}")
+    for name in needed:
+        if name not in files:
+            raise CseError(f"{manifest}: files does not list {name}; {again}")
+
+
+def check_files(folder: Path, files: Mapping[str, Any], manifest: str, again: str) -> None:
+    """Compare every listed file with its size and hash.
+
+    Args:
+        folder: where the files lie.
+        files: from ``describe_files``.
+        manifest: name of the file that lists them.
+        again: what to do about a difference, as the end of an error's line.
+
+    Raises:
+        CseError: a file that is missing, cut short, or changed; it is named.
+    """
+    for name, entry in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise CseError(f"{path}: missing, though {manifest} lists it; {again}")
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            raise CseError(f"{path}: {size} bytes, {manifest} says {entry['bytes']}; {again}")
+        if sha256(path) != entry["sha256"]:
+            raise CseError(f"{path}: its bytes are not those that {manifest} lists (SHA-256 differs); {again}")
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of JSON facts; their order does not matter, a seal among them is left out."""
+    rest = {name: value for name, value in facts.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with their seal."""
+    return {**facts, SEAL: digest(facts)}
+
+
+def check_seal(facts: Mapping[str, Any], manifest: Path, again: str, *, needed: bool) -> None:
+    """Refuse facts that are not those that were sealed.
+
+    Args:
+        facts: what the manifest says, its seal included.
+        manifest: where they stand.
+        again: what to do about a difference, as the end of an error's line.
+        needed: whether facts without a seal are refused; what older versions wrote has none.
+
+    Raises:
+        CseError: no seal, or one over other facts.
+    """
+    if SEAL not in facts and not needed:
+        return
+    try:
+        whole = facts.get(SEAL) == digest(facts)
+    except RecursionError:
+        whole = False
+    if not whole:
+        raise CseError(f"{manifest}: changed since it was written (its seal does not fit what it says); {again}")
+
+
+def read_object(path: Path, again: str) -> dict[str, Any]:
+    """Read a manifest.
+
+    Raises:
+        CseError: it is no JSON object.
+        OSError: it cannot be read.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise CseError(f"{path}: not valid JSON; {again}") from None
+    if not isinstance(tree, dict):
+        raise CseError(f"{path}: expected an object, found {type(tree).__name__}; {again}")
+    return tree

@@ -1,0 +1,113 @@
+"""A training is known by the bytes of the models that it reads, not by the names of their folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cse.errors import CseError
+from cse.model.backbone import find_backbone, load_backbone
+from cse.model.checkpoint import save_checkpoint
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import Prompt
+from cse.stages.inputs import training_inputs
+from cse.stages.train import open_training
+from tests.conftest import make_backbone_folder
+
+GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "prompts"}
+
+
+def write_prompt(folder: Path, backbone: Path, init_std: float) -> Path:
+    """A checkpoint with the prompt that the settings of these tests ask for."""
+    loaded = load_backbone(find_backbone(str(backbone)))
+    prompt = Prompt("key_value", loaded, length=4, dropout=0.0, init_std=init_std)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    save_checkpoint(SentenceEncoder(loaded, prompt), folder)
+    return folder
+
+
+@pytest.fixture
+def inputs(settings, models, tmp_path):
+    """Settings that read three local folders, and the folders, to change at will."""
+    folders = {name: shutil.copytree(models[name], tmp_path / name) for name in ("bert", "generator")}
+    folders["start"] = write_prompt(tmp_path / "start", folders["bert"], 0.1)
+    chosen = settings(
+        GENERATES
+        | {
+            "backbone.name": str(folders["bert"]),
+            "objective.replaced_tokens.generator": "folder",
+            "objective.replaced_tokens.generator_folder": str(folders["generator"]),
+            "prompt.init": "checkpoint",
+            "prompt.init_checkpoint": str(folders["start"]),
+        }
+    )
+    return chosen, folders
+
+
+def change(folders: dict[str, Path], name: str) -> None:
+    """Other bytes in the same folder."""
+    if name == "start":
+        write_prompt(folders["start"], folders["bert"], 0.2)
+    elif name == "generator":
+        shutil.rmtree(folders["generator"])
+        make_backbone_folder(folders["generator"], "bert", seed=2, head=True, num_hidden_layers=1)
+    elif name == "backbone's configuration":
+        path = folders["bert"] / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 1e-6}))
+
+
+@pytest.mark.parametrize("name", ["start", "generator", "backbone's configuration"])
+def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_path, name):
+    settings, folders = inputs
+
+    def folder() -> str:
+        places = {"prepared": data["sentences"], "corrupted": tmp_path / "none", "scratch": tmp_path / "scratch"}
+        return open_training(settings, **places).folder.path.name
+
+    before = folder()
+    assert folder() == before
+    change(folders, name)
+    assert folder() != before
+
+
+def facts(settings) -> dict[str, str]:
+    replaced = settings.objective.replaced_tokens
+    return training_inputs(settings.backbone, settings.prompt, replaced)
+
+
+def test_only_what_is_read_is_looked_for(inputs, settings, models):
+    assert set(facts(inputs[0])) == {"backbone", "prompt.init_checkpoint", "generator"}
+    nowhere = {"objective.replaced_tokens.generator": "no/such/folder/at/all", "prompt.init_checkpoint": "nowhere"}
+    for changes in (
+        {},
+        {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared",
+         "objective.replaced_tokens.generator_dropout": False},
+    ):  # fmt: skip
+        assert set(facts(settings(nowhere | changes))) == {"backbone"}
+    assert set(facts(settings({"backbone.name": str(models["words"])}))) == {"backbone"}
+    chosen = settings(nowhere | {"objective.replaced_tokens.weight": 0.1})
+    assert set(training_inputs(chosen.backbone, chosen.prompt, None)) == {"backbone"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "."},
+            r"^objective\.replaced_tokens\.generator: \. is a folder; set .* folder and name it in .*generator_folder$",
+        ),
+        ({"prompt.init": "checkpoint", "prompt.init_checkpoint": "nowhere"}, r"^prompt\.init_checkpoint: nowhere"),
+        (
+            {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "no/such/folder"},
+            r"^objective\.replaced_tokens\.generator: no folder no/such/folder.*set .*generator: unigram$",
+        ),
+    ],
+)
+def test_a_model_that_is_not_there_is_one_line(settings, changes, message):
+    with pytest.raises(CseError, match=message) as caught:
+        facts(settings(changes))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,118 @@
+"""What models are compared with: the backbone that was trained on, and the bundle of this very checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import cse.model.checkpoint as checkpoint_module
+from cse.data.suite import only_pairs
+from cse.errors import CseError
+from cse.model.backbone import find_backbone, load_backbone
+from cse.model.checkpoint import CONFIG_FILE, identity_of, save_checkpoint, write_config
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompts import Prompt
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
+from cse.stages.open_model import BackboneOf, describe_model, evaluate_models, open_model, stale_bundles
+from tests.conftest import make_backbone_folder
+
+
+@pytest.fixture
+def backbone(tmp_path):
+    """A backbone of the test's own, to change at will."""
+    return make_backbone_folder(tmp_path / "backbone", "bert")
+
+
+def save(folder, backbone, init_std=0.1):
+    loaded = load_backbone(find_backbone(str(backbone)))
+    torch.manual_seed(0)
+    folder.mkdir(parents=True)
+    save_checkpoint(
+        SentenceEncoder(loaded, Prompt("key_value", loaded, length=3, dropout=0.0, init_std=init_std)), folder
+    )
+    return folder
+
+
+# ---- the backbone under a checkpoint ------------------------------------------------------------------------------
+
+
+def test_the_bare_backbone_is_read_at_the_recorded_revision(backbone, tmp_path, monkeypatch):
+    folder = save(tmp_path / "checkpoint", backbone)
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    config["backbone"] |= {"name": "owner/model", "revision": "v1.2"}
+    write_config(folder, config)
+    asked = []
+
+    def find(name, revision):
+        asked.append((name, revision))
+        return find_backbone(str(backbone))
+
+    monkeypatch.setattr(checkpoint_module, "find_backbone", find)
+    bare = open_model(BackboneOf(folder), device="cpu")
+    assert asked == [("owner/model", "v1.2")]
+    assert bare.prompt is None
+    assert (bare.encode("a dog") == SentenceEncoder.load(str(backbone)).encode("a dog")).all()
+    assert describe_model(BackboneOf(folder)) == {
+        "kind": "backbone",
+        "backbone": {"name": "owner/model", "revision": "v1.2", "sha256": find_backbone(str(backbone)).sha256},
+        "prompt": None,
+    }
+
+
+def test_other_weights_in_its_place_are_no_baseline(backbone, tmp_path):
+    folder = save(tmp_path / "checkpoint", backbone)
+    shutil.rmtree(backbone)
+    make_backbone_folder(backbone, "bert", seed=1)
+    with pytest.raises(CseError, match="has other weights") as caught:
+        open_model(BackboneOf(folder), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_records_of_a_checkpoint_hold_nothing_that_tells_its_seeds_apart(backbone, tmp_path):
+    first, second = (save(tmp_path / name, backbone, std) for name, std in (("first", 0.1), ("second", 0.2)))
+    assert identity_of(first) != identity_of(second)
+    assert describe_model(str(first)) == describe_model(str(second))
+
+
+# ---- the bundle of a checkpoint -----------------------------------------------------------------------------------
+
+
+def write_bundle(folder, made_from):
+    folder.mkdir(parents=True)
+    files = {name: {"sha256": "0" * 64, "bytes": 1} for name in (MODEL, TOKENIZER)}
+    Bundle(FORMAT, 8, "mean", True, 8, 0, files, checkpoint=made_from).write(folder)
+    return folder
+
+
+def test_a_bundle_of_another_checkpoint_is_named(backbone, tmp_path):
+    old, new = (save(tmp_path / name / "checkpoint", backbone, std) for name, std in (("old", 0.1), ("new", 0.2)))
+    fresh = write_bundle(tmp_path / "new/bundle", identity_of(new))
+    stale = write_bundle(tmp_path / "new/stale", identity_of(old))
+    unknown, alone = write_bundle(tmp_path / "new/unknown", ""), write_bundle(tmp_path / "alone/stale", "0" * 64)
+    line = f"{stale}: was exported from another checkpoint than {new}; run `cse export` for the bundle of that one"
+    for models, expected in {
+        (new, fresh): [],
+        (new, stale): [line],
+        (stale,): [line],  # a newer checkpoint lies beside it
+        (fresh,): [],
+        (old, new, stale): [],
+        (new, unknown): [],
+        (alone,): [],
+    }.items():
+        assert stale_bundles(map(str, models)) == expected, models
+    assert stale_bundles([BackboneOf(new), str(stale)]) == [line]
+
+
+def test_a_stale_bundle_is_named_before_anything_is_measured(backbone, tmp_path, capsys):
+    old, new = (save(tmp_path / name / "checkpoint", backbone, std) for name, std in (("old", 0.1), ("new", 0.2)))
+    stale = write_bundle(tmp_path / "bundle", identity_of(old))
+    with pytest.raises(CseError, match="no data for sts"):
+        evaluate_models(
+            {"torch": str(new), "onnx": str(stale)}, only_pairs([]),
+            measures=("sts",), device="cpu", batch_size=8, progress=False,
+        )  # fmt: skip
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"warning: {stale}: was exported from another checkpoint than {new}")
