@@ -74,8 +74,7 @@ def show(name: str) -> None:
 
 
 @preset.command(
-    epilog="\b\nExamples:\n  cse preset use promcse-unsup-bert-base\n"
-    "  cse preset use promcse-eh-bert-base --keep-data"
+    epilog="\b\nExamples:\n  cse preset use promcse-unsup-bert-base\n  cse preset use promcse-eh-bert-base --keep-data"
 )
 @click.argument("name")
 @click.option("-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True)

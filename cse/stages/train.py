@@ -15,6 +15,7 @@ import torch
 
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
+from cse.evaluation.record import rows_in_words
 from cse.evaluation.sts import dev_score
 from cse.files import fingerprint, naming
 from cse.model.backbone import Backbone
@@ -252,6 +253,8 @@ def train_stage(
         results["dev_spearman"] = round(dev_score(encoder, data.dev, DEV_BATCH), 4)
     encoder.to("cpu")
     results |= _counts(encoder)
+    if settings.train.parameters != "none" or settings.post.kind != "none":
+        results["trained_on"] = rows_in_words(_source(data))
     with publish_folder(plots, Kind.PLOTS) as target:
         for file, header in _PLOTS.items():
             source = folder.path / "plots" / file
@@ -310,7 +313,13 @@ def _counts(encoder: SentenceEncoder) -> dict[str, Any]:
 def _source(data: PreparedData) -> dict[str, Any]:
     """Return what a checkpoint says of the rows that it was trained on."""
     train = data.report["train"]
-    return {"source": train["source"], "view": data.view, "rows": train["kept"]}
+    return {
+        "source": train["source"],
+        "view": data.view,
+        "rows": train["kept"],
+        "dropped": sum(entry["count"] for entry in train.get("dropped", {}).values()),
+        "evaluation_overlap": train.get("evaluation_overlap_kept", 0),
+    }
 
 
 def _announce(training: Training) -> None:
@@ -319,7 +328,7 @@ def _announce(training: Training) -> None:
     click.echo(
         f"{encoder.backbone.files.name}: training {counts.trained:,} weights beside {counts.backbone:,} "
         f"({100 * counts.trained / max(counts.backbone, 1):.2f} %), pooler {encoder.pooler}, "
-        f"{len(data.train):,} {data.view}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
+        f"{rows_in_words(_source(data))}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
 

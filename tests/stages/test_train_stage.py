@@ -66,7 +66,9 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path
     assert {"step", "loss", "nt_xent"} <= set(table(tmp_path / "run/plots/train.csv")[0])
     assert SentenceEncoder.load(tmp_path / "run/checkpoint").encode(SENTENCES).shape == (3, 32)
     kept = json.loads((tmp_path / "run/checkpoint/checkpoint.json").read_text(encoding="utf-8"))["facts"]
-    assert kept["data"] == {"source": "sentences.csv", "view": "sentences", "rows": 60}
+    rows = {"source": "sentences.csv", "view": "sentences", "rows": 60, "dropped": 0, "evaluation_overlap": 0}
+    assert kept["data"] == rows
+    assert facts["trained_on"] == "sentences.csv, 60 sentences"
     assert kept["settings"]["train"]["seed"] == settings().train.seed
     assert not list((tmp_path / "scratch/resume").iterdir())
     assert not leftovers(tmp_path)
