@@ -254,7 +254,7 @@ class NtXentSettings(Group):
 
 
 class EnergyHingeSettings(Group):
-    """Energy-based hinge on raw cosines (PromCSE equation 7); needs triplets."""
+    """Energy-based hinge on raw cosines (PromCSE equation 11); needs triplets."""
 
     weight: NonNegative = Field(10.0, description="Weight of the term in the loss; 0 leaves it out.")
     margin: float = Field(0.2, ge=0.0, le=2.0, description="Cosine by which a positive must beat every negative.")
