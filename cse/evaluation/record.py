@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cse.data.store import rows_in_words
 from cse.errors import CseError
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.details import PairDetails
@@ -108,17 +109,6 @@ def trained_on(model: Mapping[str, Any]) -> str | None:
     if settings.get("train", {}).get("parameters") == "none" and not fitted:
         return None
     return None if facts.get("data") is None else rows_in_words(facts["data"])
-
-
-def rows_in_words(data: Mapping[str, Any]) -> str:
-    """Name source, number and view of training rows, and how many of them occur in the evaluation data.
-
-    Args:
-        data: ``source``, ``rows``, ``view`` and, in later checkpoints, ``evaluation_overlap``.
-    """
-    overlap = data.get("evaluation_overlap", 0)
-    seen = f" ({overlap:,} with a sentence of the evaluation data)" if overlap else ""
-    return f"{data['source']}, {data['rows']:,} {data['view']}{seen}"
 
 
 def _write_details(folder: Path, details: PairDetails) -> None:

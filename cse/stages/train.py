@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 import click
 import torch
 
-from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.scored import ScoredPairs
+from cse.data.store import TRAIN_FILE, PreparedData, rows_in_words
 from cse.errors import CseError
-from cse.evaluation.record import rows_in_words
 from cse.evaluation.sts import dev_score
 from cse.files import fingerprint, naming
 from cse.model.backbone import Backbone
@@ -107,12 +108,18 @@ class Training:
             ),
             table,
             plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
-            dev=None if dev is None else lambda: dev_score(encoder, dev, DEV_BATCH),
+            dev=None if dev is None else lambda: self.score(dev),
             folder=self.folder,
             observer=observer,
             device=self.device,
             group=group,
         )
+
+    def score(self, dev: ScoredPairs) -> float:
+        """Return what checkpoints are chosen by: Spearman * 100 on the dev pairs, read out as ``train.selection``."""
+        as_in_training = self.settings.train.selection == "training"
+        with self.encoder.read_as_in_training() if as_in_training else nullcontext():
+            return dev_score(self.encoder, dev, DEV_BATCH)
 
     def take_over(self) -> RunState:
         """Return the last saved state and leave its best weights in the encoder: a launcher's workers trained.

@@ -134,7 +134,9 @@ def released_ids(backbone, family: str, sentence: str) -> list[int]:
     return backbone.tokenizer.encode(RELEASED[family][0].format(sentence)).ids
 
 
-@pytest.mark.parametrize("sentence", ["a dog", "the cat sleeps", "a dog.", "not a dog?", "no!", "(a dog)", "two 3", ";"])
+@pytest.mark.parametrize(
+    "sentence", ["a dog", "the cat sleeps", "a dog.", "not a dog?", "no!", "(a dog)", "two 3", ";"]
+)
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_tokens_at_inference_are_those_of_the_released_code(pieces_backbones, family, sentence):
     backbone = pieces_backbones[family]
@@ -209,6 +211,22 @@ def test_denoising_for_the_loss_only_leaves_inference_alone(bert):
     np.testing.assert_array_equal(encoder.encode(["dog"]), plain.encode(["dog"]))
     assert encoder.constants().noise_TND is None
     assert encoder.train().constants(2, 9).noise_TND.shape == (1, 10, 32)
+
+
+@pytest.mark.parametrize("denoise", ["none", "train_only"])
+def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
+    """PromptBERT's trainer scores with denoising and without an added period; afterwards all is as it was."""
+    encoder = make_encoder(bert, denoise=denoise, end_with_period=True)
+    asked = make_encoder(bert, denoise="none" if denoise == "none" else "always")
+    sentences = ["two small birds", "dog", "a dog."]
+    before = encoder.encode(sentences)
+    with encoder.read_as_in_training():
+        np.testing.assert_array_equal(encoder.encode(sentences), asked.encode(sentences))
+    np.testing.assert_array_equal(encoder.encode(sentences), before)
+    assert np.abs(before - asked.encode(sentences)).max() > 1e-3
+    with pytest.raises(KeyboardInterrupt), encoder.read_as_in_training():
+        raise KeyboardInterrupt
+    np.testing.assert_array_equal(encoder.encode(sentences), before)
 
 
 def test_noise_reaches_as_far_as_the_longest_sentence(bert):

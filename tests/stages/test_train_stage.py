@@ -19,7 +19,7 @@ from cse.model.encoder import SentenceEncoder
 from cse.model.generator import MaskedLmGenerator
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.train import train_stage
+from cse.stages.train import open_training, train_stage
 from tests.cli.workspace import contents
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
@@ -52,6 +52,25 @@ def table(path):
 
 def leftovers(tmp_path):
     return [path for kind in ("tmp", "old") for path in tmp_path.rglob(f".*.{kind}-*")]
+
+
+# ---- what decides between checkpoints -----------------------------------------------------------------------------
+
+
+def test_the_score_that_chooses_goes_by_train_selection(settings, data, models, tmp_path):
+    changes = {"pooler.kind": "mean_top2", "pooler.kind_in_loss": "mean"}
+    scores = {}
+    for name, values in {
+        "inference": changes,
+        "training": changes | {"train.selection": "training"},
+        "mean_top2": {"pooler.kind": "mean_top2"},
+        "mean": {"pooler.kind": "mean"},
+    }.items():
+        training = open_training(
+            settings(values), prepared=data["sentences"], corrupted=tmp_path / "none", scratch=tmp_path
+        )
+        scores[name] = training.score(training.data.dev)
+    assert scores["inference"] == scores["mean_top2"] != scores["training"] == scores["mean"]
 
 
 # ---- what is published --------------------------------------------------------------------------------------------
