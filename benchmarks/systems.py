@@ -61,7 +61,7 @@ def main() -> None:
         data = {"source": "files", "train_path": args.nli, "evaluation_path": args.senteval, "max_rows": args.rows}
         data["dev_path"] = args.out / "dev"
         params = args.out / "params.yaml"
-        _call("preset", "use", args.systems[0], "-p", params)
+        _call("preset", "use", args.systems[0], "--keep-data", "-p", params)
         _call("prepare", "-p", params, "--out", prepared, *(f"-sdata.{key}={value}" for key, value in data.items()))
     jobs = [("backbone", 0), *((name, seed) for seed in args.seeds for name in args.systems)]
     with ThreadPoolExecutor(args.jobs) as pool:
@@ -91,7 +91,7 @@ def run(name: str, seed: int, *, prepared: Path, args: argparse.Namespace) -> No
             model = BACKBONE
         elif not (folder / "checkpoint").exists():
             params = folder / "params.yaml"
-            _call("preset", "use", name, "-p", params)
+            _call("preset", "use", name, "--keep-data", "-p", params)
             _call("train", "-p", params, f"-strain.seed={seed}", "--data", prepared, "--out", model)
         trained = time.monotonic() - clock
         scored = ["--json", folder / "scores.json", "--out", records]

@@ -143,11 +143,13 @@ def _finished(summary: Summary) -> bool:
 def _headline(summary: Summary, now: Mapping[str, float]) -> str:
     if summary.reason:
         return f"**{summary.reason}**"
+    rows = _json(summary.folder / METRICS / "train.json").get("trained_on")
+    told = f" Trained on {rows}." if rows else ""
     if "dev" not in now:
-        return "Finished."
+        return f"Finished.{told}"
     before = summary.before.get("dev")
     change = "" if before is None else f", {_against(now['dev'], before)} against the run before"
-    return f"Dev Spearman * 100: **{now['dev']:.2f}**{change}."
+    return f"Dev Spearman * 100: **{now['dev']:.2f}**{change}.{told}"
 
 
 def _against(score: float, before: float | None) -> str:

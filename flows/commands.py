@@ -27,6 +27,7 @@ def flow_command() -> None:
     "  cse flow train --sweep train.learning_rate=[0.01,0.03] --sweep prompt.length=8..16",
 )
 @click.option("--preset", metavar="NAME", help="A system of the literature (`cse preset list`) for this run.")
+@click.option("--keep-data", is_flag=True, help="Train the preset on the data of params.yaml, not on the paper's.")
 @set_option
 @click.option(
     "--sweep", multiple=True, metavar="SPACE|KEY=VALUES",
@@ -41,6 +42,7 @@ def flow_command() -> None:
 )  # fmt: skip
 def train(
     preset: str | None,
+    keep_data: bool,
     overrides: Sequence[str],
     sweep: Sequence[str],
     clone: bool,
@@ -58,6 +60,7 @@ def train(
     run_here(
         train_cse,
         preset=preset,
+        keep_data=keep_data,
         overrides=parse_overrides(overrides),
         sweep=_space(sweep),
         workspace="clone" if clone else "auto",

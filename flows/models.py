@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from flows.registry import (
     push_tags,
     register,
     scores_at,
+    trained_on_at,
 )
 from flows.repository import find_root
 from flows.workspace import snapshot
@@ -40,12 +42,12 @@ def list_models(as_json: bool) -> None:
     settings = load_settings(root / PARAMS_FILE)
     found = models(root, settings.promotion.name)
     if as_json:
-        click.echo(json.dumps([_facts(model, scores_at(root, model.revision)) for model in found], indent=2))
+        click.echo(json.dumps([_facts(root, model) for model in found], indent=2))
         return
     if not found:
         click.echo(f"{settings.promotion.name}: no version is registered; `cse models promote` makes the first")
         return
-    rows = [["version", "stage", "dev", "STS", "registered", "commit"]]
+    rows = [["version", "stage", "dev", "STS", "registered", "commit", "trained on"]]
     for model in found:
         scores = scores_at(root, model.revision)
         average = next((score for name, score in scores.items() if name == "Avg." or name.startswith("mean of")), None)
@@ -57,6 +59,7 @@ def list_models(as_json: bool) -> None:
                 _two(average),
                 f"{model.created:%Y-%m-%d %H:%M}",
                 model.revision[:12],
+                trained_on_at(root, model.revision) or "-",
             ]
         )
     click.echo(format_rows(rows, "text").rstrip())
@@ -71,7 +74,7 @@ def show(version: str | None, as_json: bool) -> None:
     """Print one version: VERSION, or what holds the stage VERSION; default: the newest."""
     root = find_root()
     model = find(root, load_settings(root / PARAMS_FILE).promotion.name, version)
-    facts = _facts(model, scores_at(root, model.revision))
+    facts = _facts(root, model)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
@@ -81,7 +84,7 @@ def show(version: str | None, as_json: bool) -> None:
             for name, score in value.items():
                 click.echo(f"  {name:12} {_two(score)}")
         else:
-            click.echo(f"{head}: {', '.join(value) or '-' if isinstance(value, list) else value}")
+            click.echo(f"{head}: {(', '.join(value) if isinstance(value, list) else value) or '-'}")
     click.echo(f"its bundle: dvc get . data/bundle --rev '{model.tag}' --out bundle")
     click.echo(f"its settings and lock file: git show '{model.tag}:params.yaml', git show '{model.tag}:dvc.lock'")
 
@@ -134,7 +137,7 @@ def _check_finished() -> None:
         raise CseError(f"{', '.join(stale)}: not up to date; `dvc repro` first, or give a VERSION")
 
 
-def _facts(model: Model, scores: dict[str, Any]) -> dict[str, Any]:
+def _facts(root: Path, model: Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
@@ -142,7 +145,8 @@ def _facts(model: Model, scores: dict[str, Any]) -> dict[str, Any]:
         "registered": model.created.isoformat(),
         "by": model.author,
         "commit": model.revision,
-        "scores": scores,
+        "trained_on": trained_on_at(root, model.revision),
+        "scores": scores_at(root, model.revision),
     }
 
 

@@ -90,7 +90,9 @@ def changes_of(data: DataSettings | None, overrides: Mapping[str, Any]) -> dict[
     return {f"data.{name}": value for name, value in given.items()} | dict(overrides)
 
 
-def settings_with(params: Path, preset: str | None, changes: Mapping[str, Any]) -> tuple[Settings, bool]:
+def settings_with(
+    params: Path, preset: str | None, changes: Mapping[str, Any], *, keep_data: bool = False
+) -> tuple[Settings, bool]:
     """Return the settings that a run would have, and whether they differ from those of the file.
 
     Raises:
@@ -100,16 +102,41 @@ def settings_with(params: Path, preset: str | None, changes: Mapping[str, Any]) 
         draft = Path(folder, PARAMS_FILE.name)
         if params.exists():
             shutil.copyfile(params, draft)
-        changed = write_settings(draft, preset, changes)
+        changed = write_settings(draft, preset, changes, keep_data=keep_data)
         return load_settings(draft), bool(changed)
 
 
-def write_settings(params: Path, preset: str | None, changes: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Write a preset and single values over it into a settings file and return what changed."""
-    changed = {} if preset is None else dict(apply_preset(preset, params))
+def write_settings(
+    params: Path, preset: str | None, changes: Mapping[str, Any], *, keep_data: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """Write a preset and single values over it into a settings file and return what changed.
+
+    Args:
+        params: the settings file.
+        preset: a system in the place of the one in the file, or None.
+        changes: values by dotted key, which win over the preset's.
+        keep_data: take no data from the preset, see ``apply_preset``.
+    """
+    changed = {} if preset is None else dict(apply_preset(preset, params, keep_data=keep_data))
     for key, (before, after) in write_values(params, changes).items():
         changed[key] = (changed.get(key, (before,))[0], after)
     return {key: (before, after) for key, (before, after) in changed.items() if before != after}
+
+
+def check_train_path(preset: str | None, given: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse a training file beside a preset that brings other text: the run would not read it.
+
+    Args:
+        preset: of the run, or None.
+        given: what the run was asked for, by dotted key.
+        settings: what comes out.
+    """
+    source = settings.data.source
+    if preset is not None and "data.train_path" in given and source != "files":
+        raise CseError(
+            f"data.train_path: is not read, preset {preset} trains with data.source {source}; give data.source: files "
+            "too, or keep_data: true"
+        )
 
 
 def as_options(overrides: Mapping[str, Any]) -> list[str]:

@@ -183,6 +183,11 @@ def scores_at(root: Path, revision: str) -> dict[str, Any]:
     return dev | evaluation.get("trained", {})
 
 
+def trained_on_at(root: Path, revision: str) -> str | None:
+    """Return on which rows the model of a commit was trained, where that was written down."""
+    return json_at(root, revision, METRICS / "train.json").get("trained_on")
+
+
 def push_tags(root: Path, *tags: str) -> None:
     """Send tags, and so the commits under them, to ``origin``.
 

@@ -36,6 +36,7 @@ from flows.parameters import (
     Sweep,
     as_options,
     changes_of,
+    check_train_path,
     settings_with,
     sweep_options,
     write_settings,
@@ -64,6 +65,7 @@ def train_cse(
     preset: Preset | None = None,
     overrides: Overrides = {},  # noqa: B006 - Prefect shows the default in its form; it is never changed
     data: DataSettings | None = None,
+    keep_data: bool = False,
     sweep: Sweep | None = None,
     workspace: Literal["auto", "clone"] = "auto",
     pull: bool = False,
@@ -75,7 +77,8 @@ def train_cse(
     Args:
         preset: a system of the literature (`cse preset list`) in the place of the system in params.yaml.
         overrides: settings of this run alone, by dotted key: `{"train.learning_rate": 0.02, "prompt.length": 16}`.
-        data: another source of text; keys that are left out stay as in params.yaml.
+        data: another source of text; keys that are left out stay as in params.yaml, or as the preset has them.
+        keep_data: train the preset on the data of params.yaml; else a system of a paper brings the paper's rows.
         sweep: a search with Ray Tune before the rest: a ready space (`default`, `promcse`, `dcpcse`, `d2cse`), or
             lists and ranges by dotted key: `{"train.learning_rate": "2e-3..5e-2 log", "prompt.length": [8, 16]}`. The
             setting with the best dev score goes on.
@@ -92,7 +95,8 @@ def train_cse(
         root = find_root()
         check_no_conflict(root)
         changes = changes_of(data, overrides)
-        settings, changed = settings_with(root / PARAMS_FILE, preset, changes)
+        settings, changed = settings_with(root / PARAMS_FILE, preset, changes, keep_data=keep_data)
+        check_train_path(preset, changes, settings)
         if changed or workspace == "clone" or sweep:
             changes |= {key: path for key, path in paths_left_behind(settings, root).items() if key not in changes}
         _say_uncommitted(root)
@@ -100,7 +104,7 @@ def train_cse(
             summary.folder = place.folder
             summary.before = read_scores(place.folder)
             try:
-                message = _work(place, summary, preset, changes, sweep, pull, push, promote)
+                message = _work(place, summary, preset, keep_data, changes, sweep, pull, push, promote)
             except CseError as error:
                 summary.reason = str(error)
                 raise
@@ -115,6 +119,7 @@ def _work(
     place: Workspace,
     summary: Summary,
     preset: str | None,
+    keep_data: bool,
     changes: dict[str, Any],
     sweep: str | Mapping[str, Any] | None,
     pull: bool,
@@ -122,12 +127,12 @@ def _work(
     promote: str,
 ) -> str:
     """Do all of it in a workspace and return the run's last message."""
-    settings = _settle(place, summary, preset, changes)
+    settings = _settle(place, summary, preset, changes, keep_data)
     if pull:
         raise_for(pull_data(place, return_state=True))
     if sweep:
         best = _search(place, summary, sweep, pull)
-        settings = _settle(place, summary, preset, changes | best)
+        settings = _settle(place, summary, preset, changes | best, keep_data)
     for stage in stages_in_order(place.folder):
         _run(place, stage, summary, pull)
     scores = read_scores(place.folder)
@@ -169,11 +174,13 @@ def _search(place: Workspace, summary: Summary, sweep: str | Mapping[str, Any], 
     return best.values
 
 
-def _settle(place: Workspace, summary: Summary, preset: str | None, changes: dict[str, Any]) -> Settings:
+def _settle(
+    place: Workspace, summary: Summary, preset: str | None, changes: dict[str, Any], keep_data: bool
+) -> Settings:
     """Write the settings of this run into the clone, note what they change, and return them."""
-    settings, _ = settings_with(place.folder / PARAMS_FILE, preset, changes)
+    settings, _ = settings_with(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
     if not place.in_place:
-        changed = write_settings(place.folder / PARAMS_FILE, preset, changes)
+        changed = write_settings(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
         summary.changes = {**summary.changes, **changed}
     return settings
 

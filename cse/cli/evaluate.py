@@ -106,7 +106,7 @@ def _evaluate(
     from cse.evaluation.suite_table import format_examples, format_suite
     from cse.files import write_rounded_json
     from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
-    from cse.stages.open_model import evaluate_models, record_folder, save_record
+    from cse.stages.open_model import evaluate_models, record_folder, rows_of, save_record
 
     def save(name: str, result: SuiteResults) -> None:
         if out is not None:
@@ -129,7 +129,7 @@ def _evaluate(
         details=out is not None,
         done=save,
     )
-    click.echo(format_suite(results, style), nl=False)
+    click.echo(format_suite(results, style, trained_on=rows_of(models)), nl=False)
     if examples is not None:
         click.echo("\n" + format_examples(results, examples), nl=False)
     if json_path is not None:
@@ -142,10 +142,12 @@ def _evaluate(
 def _evaluate_on_mteb(
     models: dict[str, str], tasks: str, settings: Settings, style: str, json_path: Path | None
 ) -> None:
+    from cse.evaluation.suite_table import training_lines
     from cse.evaluation.table import format_rows
     from cse.files import write_rounded_json
     from cse.outputs import check_file, is_json_with, publish_file
     from cse.stages.mteb import evaluate_on_mteb
+    from cse.stages.open_model import rows_of
 
     if json_path is not None:
         check_file(json_path, is_json_with())
@@ -159,7 +161,7 @@ def _evaluate_on_mteb(
     columns = list(next(iter(scores.values())))
     rows = [["model", *columns]]
     rows += [[name, *(f"{100 * found[task]:.2f}" for task in columns)] for name, found in scores.items()]
-    click.echo(format_rows(rows, style), nl=False)
+    click.echo(format_rows(rows, style) + training_lines(rows_of(models), style), nl=False)
     if json_path is not None:
         with publish_file(json_path) as target:
             write_rounded_json(target, scores)

@@ -55,7 +55,9 @@ def show(name: str) -> None:
 
     chosen = load_preset(name)
     click.echo(f"{chosen.name}: {chosen.description}")
-    for title, text in (("source", chosen.source), ("expect", chosen.expect), ("note", chosen.notes)):
+    for title, text in (
+        ("source", chosen.source), ("expect", chosen.expect), ("note", chosen.notes), ("data", chosen.data),
+    ):  # fmt: skip
         if text:
             click.echo(_wrap(f"{title}: {text}", indent="  "))
     if not chosen.rows:
@@ -71,17 +73,25 @@ def show(name: str) -> None:
             click.echo(f"  {key}: {yaml_value(chosen.settings[key])}")
 
 
-@preset.command(epilog="\b\nExample:\n  cse preset use promcse-unsup-bert-base")
+@preset.command(
+    epilog="\b\nExamples:\n  cse preset use promcse-unsup-bert-base\n  cse preset use promcse-eh-bert-base --keep-data"
+)
 @click.argument("name")
 @click.option("-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True)
-def use(name: str, params: Path) -> None:
-    """Write a preset into params.yaml; comments and your data settings stay."""
-    from cse.settings.presets import apply_preset
+@click.option("--keep-data", is_flag=True, help="Train it on your data: of group data only the view changes.")
+def use(name: str, params: Path, keep_data: bool) -> None:
+    """Write a preset into params.yaml; comments and what describes your machine stay.
 
-    changes = apply_preset(name, params)
+    A system of a paper brings the paper's training text with it, every row of it.
+    """
+    from cse.settings.load import flatten, load_settings
+    from cse.settings.presets import apply_preset, data_in_words
+
+    changes = apply_preset(name, params, keep_data=keep_data)
     for key, (old, new) in changes.items():
         click.echo(f"  {key}: {old} -> {new}")
-    click.echo(f"{params}: now {name}, {len(changes)} keys changed; `dvc repro` trains it")
+    data = data_in_words(flatten(load_settings(params).model_dump(include={"data"})))
+    click.echo(f"{params}: now {name}, {len(changes)} keys changed; `dvc repro` trains it on {data}")
 
 
 def _print_table(names: list[str]) -> None:

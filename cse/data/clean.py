@@ -55,6 +55,7 @@ class Report:
         kept: rows kept.
         distinct_sentences: different sentences among the rows kept.
         nul_replaced: rows kept in which NUL characters became blanks.
+        evaluation_overlap_kept: rows kept although a sentence of them is in the evaluation data.
         not_drawn: rows worth training on that the draw of ``max_rows`` left out.
         dropped: per reason of ``REASONS``, in that order of precedence.
     """
@@ -64,6 +65,7 @@ class Report:
     kept: int = 0
     distinct_sentences: int = 0
     nul_replaced: int = 0
+    evaluation_overlap_kept: int = 0
     not_drawn: int = 0
     dropped: dict[str, Drop] = field(default_factory=lambda: {reason: Drop() for reason in REASONS})
 
@@ -111,6 +113,7 @@ def clean_rows(
     max_words: int,
     drop_duplicates: bool = True,
     held_out: set[bytes] | None = None,
+    drop_held_out: bool = True,
     max_rows: int | None = None,
     seed: int = 0,
 ) -> Iterator[tuple[str, ...]]:
@@ -124,19 +127,21 @@ def clean_rows(
         report: filled in place; complete when the iterator is exhausted.
         max_words: longest sentence, in words separated by white space.
         drop_duplicates: drop rows whose sentences all occurred before together.
-        held_out: keys of ``overlap_keys``; rows with such a sentence are dropped.
+        held_out: keys of ``overlap_keys``; rows with such a sentence are dropped, or kept and counted.
+        drop_held_out: whether they are dropped.
         max_rows: draw so many of the rows, without replacement; None: all. More rows include those of fewer.
         seed: of the draw.
 
     Raises:
         CseError: no row is left; says how many were dropped for which reason, and what to do about the chief one.
     """
-    clean = _clean(rows, report, max_words, drop_duplicates, held_out)
+    clean = _clean(rows, report, max_words, drop_duplicates, held_out if drop_held_out else None)
     sentences = array("Q")
     for row in clean if max_rows is None else _draw(clean, max_rows, seed, report):
         texts = tuple(_trimmed(text) for text in row.texts)
         sentences.extend(int.from_bytes(_digest(text)[:8], "little") for text in texts)
         report.nul_replaced += any(text is not None and "\0" in text for text in row.texts)
+        report.evaluation_overlap_kept += not drop_held_out and _is_held_out(texts, held_out)
         report.kept += 1
         yield (*texts, row.label) if row.label else texts
     report.distinct_sentences = len(np.unique(np.frombuffer(sentences, dtype=np.uint64))) if sentences else 0

@@ -53,7 +53,6 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     else:
         evaluation, origin = _file_evaluation(settings)
     suite = _suite(settings, evaluation, origin)
-    held_out = _held_out(evaluation) if settings.drop_evaluation_overlap else None
     source, rows = _train_rows(settings)
     cleaning = Report(source)
     kept = clean_rows(
@@ -61,7 +60,8 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         cleaning,
         max_words=settings.max_words,
         drop_duplicates=settings.drop_duplicates,
-        held_out=held_out,
+        held_out=_held_out(evaluation),
+        drop_held_out=settings.drop_evaluation_overlap,
         max_rows=settings.max_rows,
         seed=settings.seed,
     )

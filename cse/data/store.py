@@ -6,7 +6,7 @@ The bytes depend on the rows alone: no time stamps, fingerprints or paths, and b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby, islice
@@ -201,3 +201,14 @@ def _batches(rows: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]
     remaining = iter(rows)
     while batch := list(islice(remaining, BATCH_ROWS)):
         yield batch
+
+
+def rows_in_words(data: Mapping[str, Any]) -> str:
+    """Name source, number and view of training rows, and how many of them occur in the evaluation data.
+
+    Args:
+        data: ``source``, ``rows``, ``view`` and, in later checkpoints, ``evaluation_overlap``.
+    """
+    overlap = data.get("evaluation_overlap", 0)
+    seen = f" ({overlap:,} with a sentence of the evaluation data)" if overlap else ""
+    return f"{data['source']}, {data['rows']:,} {data['view']}{seen}"

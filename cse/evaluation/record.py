@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cse.data.store import rows_in_words
 from cse.errors import CseError
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.details import PairDetails
@@ -90,6 +91,24 @@ def read_record(folder: Path) -> Record:
     if tree["format"] > FORMAT:
         raise CseError(f"{path}: format {tree['format']}, this version reads up to {FORMAT}; {_AGAIN}")
     return record
+
+
+def trained_on(model: Mapping[str, Any]) -> str | None:
+    """Say on which rows a model was trained, such as ``sample, 3,000 triplets``.
+
+    None where nothing was trained or fitted, and where nobody wrote it down.
+
+    Args:
+        model: what a record says of it, see ``Record``.
+    """
+    if model.get("trained_on"):
+        return str(model["trained_on"])  # a bundle's
+    facts = model.get("facts") or {}
+    settings = facts.get("settings", {})
+    fitted = settings.get("post", {}).get("kind", "none") != "none"
+    if settings.get("train", {}).get("parameters") == "none" and not fitted:
+        return None
+    return None if facts.get("data") is None else rows_in_words(facts["data"])
 
 
 def _write_details(folder: Path, details: PairDetails) -> None:

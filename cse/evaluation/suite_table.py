@@ -11,13 +11,27 @@ from cse.evaluation.suite import SuiteResults
 from cse.evaluation.table import format_rows, format_table
 
 
-def format_suite(models: Mapping[str, SuiteResults], style: str = "text") -> str:
+def format_suite(
+    models: Mapping[str, SuiteResults], style: str = "text", trained_on: Mapping[str, str | None] | None = None
+) -> str:
     """Write every measure that was taken; models were evaluated on the same data.
 
     Args:
         models: results by the name to print.
         style: ``text``, ``markdown`` or ``latex``.
+        trained_on: on which rows each model was trained, as far as that is known.
     """
+    return _measures(models, style) + training_lines(trained_on or {}, style)
+
+
+def training_lines(trained_on: Mapping[str, str | None], style: str = "text") -> str:
+    """Say below a table on which rows each model was trained; an empty text where nothing is known."""
+    comment = "% " if style == "latex" else ""
+    lines = [f"{comment}{name}: trained on {rows}\n" for name, rows in trained_on.items() if rows]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _measures(models: Mapping[str, SuiteResults], style: str) -> str:
     parts = []
     scores = {name: results.sts for name, results in models.items() if results.sts is not None}
     if scores:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,6 +88,7 @@ class SentenceEncoder(nn.Module):
         backbone: the language model, or static word vectors.
         prompt: a prompt, or None for the bare backbone.
         pooler: one of ``POOLERS``; None: as the backbone was made for.
+        loss_pooler: pooler that the loss reads; None: the same.
         mlp: projector after pooling: ``none``, ``train_only`` (in the loss only) or ``always``.
         projector: ``tanh``, ``batch_norm`` or ``mlm_transform``.
         first_layer: for ``mean_first_last``, ``embeddings`` or ``block1``.
@@ -96,6 +97,7 @@ class SentenceEncoder(nn.Module):
         templates: words around the sentence; the second one is for the second copy in training.
         denoise: subtract what the template gives without the sentence: ``none``, ``train_only`` or ``always``.
         frozen: whether the backbone keeps its weights.
+        new_layers: how a ``batch_norm`` projector starts, see ``BatchNormProjector``.
 
     Raises:
         CseError: an unknown pooler, a position table that is too short for the prompt, or a projector that the
@@ -108,6 +110,7 @@ class SentenceEncoder(nn.Module):
         prompt: Prompt | None = None,
         *,
         pooler: str | None = None,
+        loss_pooler: str | None = None,
         mlp: str = "none",
         projector: str = "tanh",
         first_layer: str = "embeddings",
@@ -116,11 +119,13 @@ class SentenceEncoder(nn.Module):
         templates: Sequence[Template] = (),
         denoise: str = "none",
         frozen: bool = True,
+        new_layers: str = "normal",
     ) -> None:
         super().__init__()
         self.backbone: Any = backbone
         self.prompt = prompt
         self.pooler = pooler or backbone.pooling
+        self.loss_pooler = loss_pooler or self.pooler
         if self.pooler not in POOLERS:
             raise CseError(f"pooler: {self.pooler!r} is none of {', '.join(POOLERS)}{nearest(self.pooler, POOLERS)}")
         body: Any = backbone
@@ -131,7 +136,7 @@ class SentenceEncoder(nn.Module):
         self.mlp_use = mlp
         self.projector = projector
         backbone.requires_grad_(not frozen)
-        self.mlp = self._make_projector() if mlp != "none" else None
+        self.mlp = self._make_projector(new_layers) if mlp != "none" else None
         self.cnn = TokenCnn(backbone.hidden_size) if self.pooler == "cnn" else None
         self.first_layer = first_layer
         self.position_shift = position_shift
@@ -231,18 +236,22 @@ class SentenceEncoder(nn.Module):
             ``(B, D)``; in training mode after the projector where there is one, else after it only if it is kept, and
             after post-processing.
         """
-        tokens = self.pooled(ids_BL, mask_BL, constants)
+        tokens = self.pooled(ids_BL, mask_BL, constants, pooler=None if self.training else self.pooler)
         if self.training:
             return self.project(tokens.pooled_BD, tokens.noise_BD)
         embedding_BD = self.finish(tokens.pooled_BD, tokens.noise_BD)
         return embedding_BD if self.post is None else self.post(embedding_BD)
 
     def states(
-        self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, prefix: Prefix | None, alter: Alteration | None = None
+        self,
+        ids_BL: torch.Tensor,
+        mask_BL: torch.Tensor,
+        prefix: Prefix | None,
+        alter: Alteration | None = None,
+        *,
+        every: bool = False,
     ) -> list[torch.Tensor]:
-        """Return states at the tokens, each ``(B, L, D)``: the last layer's output, and all before it if pooling
-        needs them.
-        """
+        """Return states at the tokens, each ``(B, L, D)``: the last layer's, or with ``every`` all of them."""
         positions_BL = self.backbone.positions(mask_BL, self.shift)
         if alter is not None:
             positions_BL = alter.positions(positions_BL, mask_BL)
@@ -250,11 +259,11 @@ class SentenceEncoder(nn.Module):
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
         if self.prompt is None or self.prompt.deep:
-            return self.backbone.run(embedded_BLD, mask_BL, prefix, every=self.pooler in NEEDS_ALL_LAYERS)
+            return self.backbone.run(embedded_BLD, mask_BL, prefix, every=every)
         prompt_BPD = self.prompt.inputs(self.backbone, ids_BL.shape[0]).to(embedded_BLD.dtype)
         seen = torch.cat([mask_BL.new_ones((ids_BL.shape[0], self.prompt.length)), mask_BL], dim=1)
         together = torch.cat([prompt_BPD, embedded_BLD], dim=1)
-        states = self.backbone.run(together, seen, None, every=self.pooler in NEEDS_ALL_LAYERS)
+        states = self.backbone.run(together, seen, None, every=every)
         return [state[:, self.prompt.length :] for state in states]
 
     def pooled(
@@ -265,8 +274,9 @@ class SentenceEncoder(nn.Module):
         *,
         template_B: torch.Tensor | None = None,
         alter: Alteration | None = None,
+        pooler: str | None = None,
     ) -> Tokens:
-        """Run the backbone and pool.
+        """Run the backbone and pool, as the loss does unless another pooler is named.
 
         Args:
             ids_BL: token ids.
@@ -274,13 +284,15 @@ class SentenceEncoder(nn.Module):
             constants: from ``constants``.
             template_B: which template each row has; None: the first.
             alter: augmentation of the input.
+            pooler: one of ``POOLERS``; None: ``loss_pooler``.
         """
-        states = self.states(ids_BL, mask_BL, constants.prefix, alter)
+        pooler = pooler or self.loss_pooler
+        states = self.states(ids_BL, mask_BL, constants.prefix, alter, every=pooler in NEEDS_ALL_LAYERS)
         local_BLD, noise_BD = states[-1], None
         if self.cnn is not None:
             local_BLD = self.cnn(states[-1], mask_BL)
             pooled_BD = pool("mean", [local_BLD], mask_BL)
-        elif self.pooler == "mask":
+        elif pooler == "mask":
             length_B = mask_BL.sum(dim=1)
             if template_B is None:
                 template_B = torch.zeros_like(length_B)
@@ -292,7 +304,7 @@ class SentenceEncoder(nn.Module):
                 pooled_BD = torch.where(words_B[:, None] == 0, noise_BD.to(pooled_BD.dtype), pooled_BD)
         else:
             counted_BL = self.backbone.known(ids_BL, mask_BL)
-            pooled_BD = pool(self.pooler, states, counted_BL, 0 if self.first_layer == "embeddings" else 1)
+            pooled_BD = pool(pooler, states, counted_BL, 0 if self.first_layer == "embeddings" else 1)
         return Tokens(states, local_BLD, pooled_BD, noise_BD)
 
     def project(self, pooled_BD: torch.Tensor, noise_BD: torch.Tensor | None = None) -> torch.Tensor:
@@ -332,9 +344,9 @@ class SentenceEncoder(nn.Module):
             stored |= {f"post.{name}": weight for name, weight in self.post.state_dict().items()}
         return stored
 
-    def _make_projector(self) -> nn.Module:
+    def _make_projector(self, start: str) -> nn.Module:
         if self.projector == "batch_norm":
-            return BatchNormProjector(self.backbone.hidden_size)
+            return BatchNormProjector(self.backbone.hidden_size, start)
         if self.projector == "mlm_transform":
             head = load_mlm_head(self.backbone, wanted_by="pooler.projector")
             return nn.Sequential(head.dense, nn.GELU(), head.norm).requires_grad_(True)
@@ -435,6 +447,20 @@ class SentenceEncoder(nn.Module):
             )
         finally:
             self.train(was_training)
+
+    @contextmanager
+    def read_as_in_training(self) -> Iterator[None]:
+        """Within it ``encode`` reads out what the loss compares, dropout and projector off: by ``loss_pooler``, less
+        the template's noise, and without a period that is added at inference.
+        """
+        kept = self.pooler, self.denoise, self._tokenizer
+        self.pooler = self.loss_pooler
+        self.denoise = "none" if self.denoise == "none" else "always"
+        self._tokenizer = prepare_tokenizer(self.tokenizer_of_view(0, training=True), self.max_length)
+        try:
+            yield
+        finally:
+            self.pooler, self.denoise, self._tokenizer = kept
 
     def similarity(self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray) -> np.ndarray:
         """Return cosines ``(n, m)`` between sentences or embeddings ``a`` and ``b``."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from cse.model.reparametrize import start_normal
+
 POOLERS = ("cls", "mean", "mean_top2", "mean_first_last", "mask", "cnn")
 NEEDS_ALL_LAYERS = {"mean_top2", "mean_first_last"}
 PROJECTORS = ("tanh", "batch_norm", "mlm_transform")
@@ -82,14 +84,20 @@ class BatchNormProjector(nn.Module):
 
     Both linear layers have no bias, the last normalisation no affine map. For the loss only: it always normalises by
     the statistics of the rows that it is given, so all views of a batch must come in one call.
+
+    Args:
+        width: of an embedding.
+        start: of the linear layers, ``normal`` as in the released code (0.02) or ``torch``.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, start: str = "normal") -> None:
         super().__init__()
         self.wide = nn.Linear(width, 2 * width, bias=False)
         self.wide_norm = nn.BatchNorm1d(2 * width, track_running_stats=False)
         self.narrow = nn.Linear(2 * width, width, bias=False)
         self.narrow_norm = nn.BatchNorm1d(width, affine=False, track_running_stats=False)
+        if start == "normal":
+            start_normal(self)
 
     def forward(self, pooled_BD: torch.Tensor) -> torch.Tensor:
         """Map ``(B, D)`` to ``(B, D)``; statistics in float32."""

@@ -74,6 +74,7 @@ class Prompt(nn.Module):
         shared: whether all layers share the prompt.
         reparametrize: ``none``, ``mlp`` or ``lstm``: the network that the prompt is trained through.
         reparametrize_width: hidden width of that network.
+        new_layers: how that network starts, see ``Reparametrized``.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Prompt(nn.Module):
         shared: bool = False,
         reparametrize: str = "none",
         reparametrize_width: int = 512,
+        new_layers: str = "normal",
     ) -> None:
         super().__init__()
         self.kind = kind
@@ -99,7 +101,9 @@ class Prompt(nn.Module):
         if reparametrize == "none":
             self.table = nn.Parameter(torch.empty(shape).normal_(0.0, init_std))
         else:
-            self.network = Reparametrized(reparametrize, shape, length, backbone.hidden_size, reparametrize_width)
+            self.network = Reparametrized(
+                reparametrize, shape, length, backbone.hidden_size, reparametrize_width, new_layers
+            )
 
     @property
     def deep(self) -> bool:

@@ -8,6 +8,15 @@ import torch
 from torch import nn
 
 
+def start_normal(part: nn.Module) -> None:
+    """Start all linear layers of a part as the released codes do, by transformers' rule: normal (0, 0.02), bias 0."""
+    for layer in part.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
 class Reparametrized(nn.Module):
     """A prompt table as the output of a network over ``k`` trained vectors.
 
@@ -20,9 +29,13 @@ class Reparametrized(nn.Module):
         length: prompt vectors (k).
         width: backbone's hidden width (D).
         hidden: hidden width of the network.
+        start: of an ``mlp``: ``normal`` as in the released code (0.02, no bias), or ``torch``. No code with an LSTM was
+            released; it starts as in P-tuning, torch's way.
     """
 
-    def __init__(self, kind: str, shape: tuple[int, ...], length: int, width: int, hidden: int) -> None:
+    def __init__(
+        self, kind: str, shape: tuple[int, ...], length: int, width: int, hidden: int, start: str = "normal"
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.axis = len(shape) - 2  # k stands before the last axis
@@ -32,6 +45,8 @@ class Reparametrized(nn.Module):
         self.layers = nn.Sequential(
             nn.Linear(2 * hidden if kind == "lstm" else width, hidden), nn.Tanh(), nn.Linear(hidden, columns)
         )
+        if kind == "mlp" and start == "normal":
+            start_normal(self.layers)
 
     def forward(self) -> torch.Tensor:
         """Return the table."""

@@ -87,7 +87,8 @@ class Template:
             ],
         )
         if self.end_with_period and not training:
-            period = normalizers.Replace(Regex(_NO_PERIOD), " .")
+            # without a blank, as the released code does: to a byte-level tokenizer " ." is another token than "."
+            period = normalizers.Replace(Regex(_NO_PERIOD), ".")
             steps = [period] if tokenizer.normalizer is None else [period, tokenizer.normalizer]
             tokenizer.normalizer = normalizers.Sequence(steps)
         return tokenizer

@@ -50,7 +50,7 @@ def build_objective(
     hinge_weight: float = 0.0,
     margin: float = 0.2,
 ) -> Objective:
-    """Compose NT-Xent and the energy-based hinge; the hinge needs hard negatives (PromCSE equation 8)."""
+    """Compose NT-Xent and the energy-based hinge; the hinge needs hard negatives (PromCSE equation 12)."""
 
     def contrast(views_VBD: tuple[torch.Tensor, ...], queue_QD: torch.Tensor | None) -> torch.Tensor:
         anchor_BD, positive_BD, *rest = views_VBD

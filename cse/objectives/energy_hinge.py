@@ -1,4 +1,4 @@
-r"""The energy-based hinge of PromCSE (Jiang et al. 2022, equations 5 to 7).
+r"""The energy-based hinge of PromCSE (Jiang et al. 2022, equations 9 to 11).
 
 With ``p_i = cos(z1_i, z2_i)`` and the hardest of the ``2N - 1`` negatives of row ``i``::
 

@@ -1,4 +1,4 @@
-r"""Masked language modelling beside the contrastive loss (DCPCSE section 3, Jiang et al. 2022).
+r"""Masked language modelling beside the contrastive loss (DCPCSE section 2.2, Jiang and Wang 2022).
 
 With ``C`` the chosen tokens of all sentences of a batch::
 

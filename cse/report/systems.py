@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError
-from cse.evaluation.record import RECORD_FILE, Record, read_record
+from cse.evaluation.record import RECORD_FILE, Record, read_record, trained_on
 
 # facts of one run, not of the system
 _OF_A_RUN = ("dev_spearman", "best_step", "environment")
@@ -84,10 +84,9 @@ class System:
     @property
     def data(self) -> str:
         """The training rows in a few words."""
-        rows = self.first.model.get("facts", {}).get("data")
         if not self.trained:
             return "no training"
-        return f"{rows['source']}, {rows['rows']:,} {rows['view']}" if rows else "training data not recorded"
+        return trained_on(self.first.model) or "training data not recorded"
 
     @property
     def setting(self) -> str:

@@ -22,8 +22,17 @@ from cse.settings.tree import Settings
 
 # Together these groups are the system; what a preset does not name there goes back to its default ...
 SYSTEM_GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
-# ... except what belongs to the machine and not to the system.
-MACHINE_KEYS = ("train.device", "train.precision")
+# ... except what describes the machine and not the system: no preset names it, and `preset use` leaves it alone.
+MACHINE_KEYS = (
+    "train.device",
+    "train.precision",
+    "train.workers",
+    "train.mini_batch_size",
+    "train.row_groups",
+    "train.save_every",
+)
+# The one key of the data that is a part of the system: what its loss compares.
+VIEW = "data.view"
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,15 @@ class Preset:
     rows: tuple[RowSelector, ...]
     settings: Mapping[str, Any]
 
+    @property
+    def data(self) -> str:
+        """On which text it trains, in a few words."""
+        source = self.settings.get("data.source")
+        if source is None:
+            return f"yours ({VIEW}: {self.settings[VIEW]})"
+        found = data_in_words(self.settings)
+        return f"{found}; duplicates and rows that occur in the evaluation data are kept, as in the published run"
+
 
 def preset_names() -> list[str]:
     """Return the names of all presets, in the order of the file."""
@@ -88,12 +106,32 @@ def quoted_rows() -> Mapping[RowSelector, str]:
     )
 
 
-def apply_preset(name: str, params_path: Path | str = PARAMS_FILE) -> dict[str, tuple[Any, Any]]:
+def data_in_words(values: Mapping[str, Any]) -> str:
+    """Say where training rows come from, by the values of the group ``data`` (dotted keys)."""
+    match values["data.source"]:
+        case "sample":
+            return "generated sample text"
+        case "hub":
+            file = values.get("data.hub_file") or values.get("data.hub_split", "train")
+            return f"{values['data.hub_id']}/{file} from the hub"
+        case _:
+            return f"the file in {values.get('data.train_path', 'data.train_path')}"
+
+
+def apply_preset(
+    name: str, params_path: Path | str = PARAMS_FILE, *, keep_data: bool = False
+) -> dict[str, tuple[Any, Any]]:
     """Write a preset into a settings file; comments, order and all keys outside the system stay as they are.
 
     Keys of the system (``SYSTEM_GROUPS``) that the preset does not name go back to their defaults, except
-    ``MACHINE_KEYS``. A file that does not exist is made, complete and with a comment for each key. The result is
-    checked before anything is written; the file changes all at once or not at all.
+    ``MACHINE_KEYS``. A system of a paper brings the paper's rows with it. A file that does not exist is made, complete
+    and with a comment for each key. The result is checked before anything is written; the file changes all at once or
+    not at all.
+
+    Args:
+        name: of the preset.
+        params_path: the settings file.
+        keep_data: leave the group ``data`` as it is but for the view, whatever the preset says of it.
 
     Returns:
         What changed: ``{"train.epochs": (1, 3)}``. A key that the file did not have counts with its default.
@@ -106,16 +144,21 @@ def apply_preset(name: str, params_path: Path | str = PARAMS_FILE) -> dict[str, 
     path = Path(params_path)
     _, present = read_values(path)
     defaults = flatten(Settings().model_dump())
+    chosen = {key: value for key, value in preset.settings.items() if not (keep_data and _is_own_data(key))}
     values = {
-        key: preset.settings.get(key, default)
+        key: chosen.get(key, default)
         for key, default in defaults.items()
-        if key in preset.settings or (key in present and _is_system(key))
+        if key in chosen or (key in present and _is_system(key))
     }
     return write_values(path, values, where=f"{path.name} with preset {name!r}")
 
 
 def _is_system(key: str) -> bool:
     return key.split(".")[0] in SYSTEM_GROUPS and key not in MACHINE_KEYS
+
+
+def _is_own_data(key: str) -> bool:
+    return key.startswith("data.") and key != VIEW
 
 
 @cache

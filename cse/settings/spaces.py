@@ -90,7 +90,7 @@ class Space:
         ]
 
     def second_step(self, scores: Mapping[Any, float]) -> Space | None:
-        """Return the finer search between the two best values of the first one (D2CSE section 4), if there is room.
+        """Return the finer search between the two best values of the first one (D2CSE's appendix), if there is room.
 
         Args:
             scores: dev score by value.

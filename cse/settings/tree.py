@@ -204,6 +204,9 @@ class PoolerSettings(Group):
         description="null: as the backbone was made for (`mean` for MiniLM, `cls` for BERT and RoBERTa); `mask` reads "
         "the template's mask; `cnn` is IS-BERT's trained convolutions.",
     )
+    kind_in_loss: Literal["cls", "mean", "mean_top2", "mean_first_last"] | None = Field(
+        None, description="What the loss reads where that differs from the embedding (ConSERT); null: the same."
+    )
     first_layer: Literal["embeddings", "block1"] = Field(
         "embeddings", description="`mean_first_last`: which output counts as the first layer."
     )
@@ -252,10 +255,15 @@ class NtXentSettings(Group):
         description="Further negatives: embeddings of earlier batches by a momentum copy (ESimCSE); 0: none.",
     )
     momentum: Share = Field(0.995, description="`queue`: what the momentum copy keeps of itself at each update.")
+    queue_projector: Literal["following", "current"] = Field(
+        "following",
+        description="`queue`: whether the momentum copy has a projector of its own that follows, or uses the trained "
+        "one as it is (ESimCSE's released code).",
+    )
 
 
 class EnergyHingeSettings(Group):
-    """Energy-based hinge on raw cosines (PromCSE equation 7); needs triplets."""
+    """Energy-based hinge on raw cosines (PromCSE equation 11); needs triplets."""
 
     weight: NonNegative = Field(10.0, description="Weight of the term in the loss; 0 leaves it out.")
     margin: float = Field(0.2, ge=0.0, le=2.0, description="Cosine by which a positive must beat every negative.")
@@ -395,6 +403,11 @@ class AugmentSettings(Group):
     repeat_words: Share = Field(
         0.0, description="Largest share of word pieces that are repeated in the second copy (ESimCSE); 0: none."
     )
+    repeat_rule: Literal["paper", "released"] = Field(
+        "paper",
+        description="How many pieces are repeated: up to that share, 2 at least (paper), or fewer than that share and "
+        "fewer than 10, special tokens counted in the length (released code).",
+    )
     mask_span: int = Field(
         0,
         ge=0,
@@ -402,6 +415,9 @@ class AugmentSettings(Group):
         description="Characters of the second copy that are replaced by a mask (Mirror-BERT); 0: none.",
     )
     shuffle_tokens: bool = Field(False, description="Shuffle the positions of the first copy's tokens (ConSERT).")
+    shuffle_special: bool = Field(
+        False, description="`shuffle_tokens`: special tokens change places too, as in ConSERT's released code."
+    )
     cut_features: Share = Field(
         0.0, description="Share of embedding features that are set to 0 in the second copy (ConSERT); 0: none."
     )
@@ -415,6 +431,11 @@ class TrainSettings(Group):
         "prompts",
         description="What is trained: the prompts (backbone frozen), every weight, or nothing (read-outs, word vectors "
         "and post-processing without training).",
+    )
+    new_layers: Literal["normal", "torch"] = Field(
+        "normal",
+        description="Start of the BatchNorm projector and of the MLP behind a reparametrised prompt: normal noise of "
+        "0.02 and no bias, as in every released code, or as torch starts a linear layer.",
     )
     optimizer: Literal["adamw", "rmsprop"] = Field("adamw", description="Optimiser; `rmsprop` for Contrastive Tension.")
     beta1: Share = Field(0.9, description="AdamW's decay of the mean.")
@@ -451,6 +472,11 @@ class TrainSettings(Group):
         description="Processes that share each batch, one per GPU (or CPU), on this machine or a Ray cluster.",
     )
     eval_every: Positive = Field(125, description="Steps between evaluations on the dev pairs.")
+    selection: Literal["inference", "training"] = Field(
+        "inference",
+        description="How dev pairs are encoded to choose a checkpoint: as at inference, or as the loss reads them, "
+        "dropout off: `pooler.kind_in_loss`, denoised, no added period (PromptBERT's and ConSERT's released trainers).",
+    )
     early_stop: Positive | None = Field(None, description="Evaluations without improvement before stopping.")
     save_every: Positive = Field(25, description="Steps between saved states that a killed run resumes from.")
     seed: int = Field(42, ge=0, description="Seed of initialisation, order and dropout.")
@@ -604,11 +630,19 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 
 def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
-    pooler, template = settings.pooler, settings.template
+    pooler, template, augment = settings.pooler, settings.template, settings.augment
     return [
         (
             (pooler.kind == "mask") != (template.text is not None),
             "pooler.kind: 'mask' and template.text go together; give both or neither",
+        ),
+        (
+            pooler.kind_in_loss is not None and pooler.kind in ("mask", "cnn"),
+            f"pooler.kind_in_loss: {pooler.kind!r} is read in the loss too; set it to null",
+        ),
+        (
+            augment.shuffle_special and not augment.shuffle_tokens,
+            "augment.shuffle_special: nothing is shuffled; set augment.shuffle_tokens: true",
         ),
         (
             pooler.projector == "batch_norm" and pooler.mlp == "always",

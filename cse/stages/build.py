@@ -68,11 +68,16 @@ def encoder_from(
         )
     if not augment.dropout and isinstance(backbone, Backbone):
         backbone.switch_dropout_off()
-    made = _prompt_from(prompt, backbone) if prompt.kind != "none" and isinstance(backbone, Backbone) else None
+    made = (
+        _prompt_from(prompt, backbone, train.new_layers)
+        if prompt.kind != "none" and isinstance(backbone, Backbone)
+        else None
+    )
     encoder = SentenceEncoder(
         backbone,
         made,
         pooler=pooler.kind,
+        loss_pooler=pooler.kind_in_loss,
         mlp=pooler.mlp,
         projector=pooler.projector,
         first_layer=pooler.first_layer,
@@ -81,12 +86,13 @@ def encoder_from(
         templates=_templates_from(template, backbone, train.max_length) if isinstance(backbone, Backbone) else (),
         denoise=template.denoise,
         frozen=train.parameters != "full",
+        new_layers=train.new_layers,
     )
     _check_length(encoder, train.max_length)
     return encoder
 
 
-def _prompt_from(prompt: PromptSettings, backbone: Backbone) -> Prompt:
+def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) -> Prompt:
     made = Prompt(
         prompt.kind,
         backbone,
@@ -96,6 +102,7 @@ def _prompt_from(prompt: PromptSettings, backbone: Backbone) -> Prompt:
         shared=prompt.layers == "shared",
         reparametrize=prompt.reparametrize,
         reparametrize_width=prompt.reparametrize_width,
+        new_layers=new_layers,
     )
     if prompt.init == "text":
         start_from_text(made, backbone, prompt.init_text)
@@ -198,7 +205,12 @@ def losses_from(
         terms.append(NliSoftmax(encoder, weight=objective.nli_softmax.weight))
     contrast, queue = objective.nt_xent, None
     if contrast.queue > 0 and contrast.weight > 0:
-        queue = MomentumQueue(encoder, size=contrast.queue, momentum=contrast.momentum)
+        queue = MomentumQueue(
+            encoder,
+            size=contrast.queue,
+            momentum=contrast.momentum,
+            follow_projector=contrast.queue_projector == "following",
+        )
     return Losses(objective_from(objective), terms, queue)
 
 
@@ -329,8 +341,10 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
         schedule=train.schedule,
         augmentation=Augmentation(
             repeat_share=augment.repeat_words,
+            repeat_rule=augment.repeat_rule,
             special=special,
             shuffle=augment.shuffle_tokens,
+            shuffle_special=augment.shuffle_special,
             cut_share=augment.cut_features,
         ),
         cut=Cut(train.row_groups, train.mini_batch_size),

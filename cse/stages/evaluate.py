@@ -17,7 +17,7 @@ from cse.model.checkpoint import read_config
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.settings import Settings
 from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, run_stage
-from cse.stages.open_model import BackboneOf, evaluate_models, save_record
+from cse.stages.open_model import BackboneOf, evaluate_models, rows_of, save_record
 
 GROUPS = ("evaluation",)
 TRAINED, BACKBONE = "trained", "backbone"
@@ -53,7 +53,7 @@ def evaluate_stage(
             progress=sys.stderr.isatty(),
             details=True,
         )
-        click.echo(format_suite(results))
+        click.echo(format_suite(results, trained_on=rows_of(models)))
     else:
         click.echo("no evaluation data: give data.evaluation_path a SentEval folder or a file of scored pairs")
     with publish_folder(records, Kind.RECORDS) as folder:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from cse.data.suite import SuiteData
 from cse.errors import CseError, nearest
 from cse.evaluation.linear import FAST, FULL
-from cse.evaluation.record import write_record
+from cse.evaluation.record import trained_on, write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.vectors import Encoder
 from cse.model.backbone import means_folder
@@ -89,7 +89,8 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
         known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")
-        return {"kind": "bundle", **{name: getattr(manifest, name) for name in known}}
+        rows = manifest.metrics.get("train", {}).get("trained_on")
+        return {"kind": "bundle", **{name: getattr(manifest, name) for name in known}, "trained_on": rows}
     return {"kind": "backbone", "backbone": {"name": model}, "prompt": None}
 
 
@@ -112,6 +113,11 @@ def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
                 "for the bundle of that one"
             )
     return lines
+
+
+def rows_of(models: Mapping[str, str | BackboneOf]) -> dict[str, str | None]:
+    """Say on which rows each model was trained, by the name to print; see ``trained_on``."""
+    return {name: trained_on(describe_model(model)) for name, model in models.items()}
 
 
 def evaluate_models(

@@ -62,6 +62,8 @@ def summary(report: dict[str, Any]) -> str:
         for reason, entry in train["dropped"].items()
         if entry["count"]
     ]
+    if train["evaluation_overlap_kept"]:
+        lines.append(f"  kept      {train['evaluation_overlap_kept']:,} with a sentence of the evaluation data")
     lines.append(f"dev         {dev['pairs']:,} pairs from {dev['from'] or 'nowhere'}")
     tasks = ", ".join(f"{name} {pairs:,}" for name, pairs in evaluation["tasks"].items()) or "none"
     lines.append(f"evaluation  {evaluation['pairs']:,} pairs: {tasks}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import click
 import torch
 
-from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.scored import ScoredPairs
+from cse.data.store import TRAIN_FILE, PreparedData, rows_in_words
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
 from cse.files import fingerprint, naming
@@ -108,12 +110,18 @@ class Training:
             ),
             table,
             plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
-            dev=None if dev is None else lambda: dev_score(encoder, dev, DEV_BATCH),
+            dev=None if dev is None else lambda: self.score(dev),
             folder=self.folder,
             observer=observer,
             device=self.device,
             group=group,
         )
+
+    def score(self, dev: ScoredPairs) -> float:
+        """Return what checkpoints are chosen by: Spearman * 100 on the dev pairs, read out as ``train.selection``."""
+        as_in_training = self.settings.train.selection == "training"
+        with self.encoder.read_as_in_training() if as_in_training else nullcontext():
+            return dev_score(self.encoder, dev, DEV_BATCH)
 
     def take_over(self) -> RunState:
         """Return the last saved state and leave its best weights in the encoder: a launcher's workers trained.
@@ -259,6 +267,8 @@ def train_stage(
         results["dev_spearman"] = round(dev_score(encoder, data.dev, DEV_BATCH), 4)
     encoder.to("cpu")
     results |= _counts(encoder)
+    if settings.train.parameters != "none" or settings.post.kind != "none":
+        results["trained_on"] = rows_in_words(_source(data))
     with publish_folder(plots, Kind.PLOTS) as target:
         for file, header in _PLOTS.items():
             source = folder.path / "plots" / file
@@ -318,7 +328,13 @@ def _counts(encoder: SentenceEncoder) -> dict[str, Any]:
 def _source(data: PreparedData) -> dict[str, Any]:
     """Return what a checkpoint says of the rows that it was trained on."""
     train = data.report["train"]
-    return {"source": train["source"], "view": data.view, "rows": train["kept"]}
+    return {
+        "source": train["source"],
+        "view": data.view,
+        "rows": train["kept"],
+        "dropped": sum(entry["count"] for entry in train.get("dropped", {}).values()),
+        "evaluation_overlap": train.get("evaluation_overlap_kept", 0),
+    }
 
 
 def _computed_by(training: Training) -> dict[str, Any]:
@@ -333,7 +349,7 @@ def _announce(training: Training) -> None:
     click.echo(
         f"{encoder.backbone.files.name}: training {counts.trained:,} weights beside {counts.backbone:,} "
         f"({100 * counts.trained / max(counts.backbone, 1):.2f} %), pooler {encoder.pooler}, "
-        f"{len(data.train):,} {data.view}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
+        f"{rows_in_words(_source(data))}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
 

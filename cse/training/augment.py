@@ -22,7 +22,26 @@ def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Genera
     """
     places = np.flatnonzero(~np.isin(ids, special))
     most = min(max(2, int(largest_share * len(places))), len(places))
-    count = int(rng.integers(0, most + 1))
+    return _repeat_at(ids, places, int(rng.integers(0, most + 1)), rng)
+
+
+def repeat_words_as_released(
+    ids: np.ndarray, *, largest_share: float, rng: np.random.Generator, special: np.ndarray
+) -> np.ndarray:
+    """Repeat some word pieces in place as ESimCSE's released code does.
+
+    The number of repetitions is uniform over ``0 .. m - 1`` with ``m = min(10, int(largest_share * L))``, for a row of
+    ``L`` ids with its first and last token; there are none where ``m`` is 0. Those two tokens are not repeated, any
+    other is. Arguments and result are those of ``repeat_words``.
+    """
+    most = min(10, int(largest_share * len(ids)))
+    return _repeat_at(ids, np.arange(1, len(ids) - 1), int(rng.integers(0, most)) if most > 0 else 0, rng)
+
+
+REPEAT_RULES = {"paper": repeat_words, "released": repeat_words_as_released}
+
+
+def _repeat_at(ids: np.ndarray, places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     if count == 0:
         return ids
     times = np.ones(len(ids), dtype=np.int64)
@@ -46,7 +65,7 @@ def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Gen
     return " ".join(part for part in parts if part)
 
 
-def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, special: bool = False) -> torch.Tensor:
     """Put the position ids of each row in random order (ConSERT's token shuffling, Yan et al. 2021).
 
     The first and the last real token keep theirs, and so does padding. Random numbers are torch's.
@@ -54,11 +73,13 @@ def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> tor
     Args:
         positions_BL: position ids.
         mask_BL: 1 for real tokens.
+        special: whether the first and the last real token change places too, as in the released code.
     """
     column_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
-    inner_BL = (column_L > 0) & (column_L < mask_BL.sum(dim=1, keepdim=True) - 1)
+    edge = 0 if special else 1
+    inner_BL = (column_L >= edge) & (column_L < mask_BL.sum(dim=1, keepdim=True) - edge)
     draw_BL = torch.rand(mask_BL.shape, device=mask_BL.device)
-    # inner tokens are sorted by their draw between the first, which comes before, and all others, in order after
+    # tokens that move are sorted by their draw between the first, which comes before, and all others, in order after
     key_BL = torch.where(inner_BL, draw_BL, torch.where(column_L == 0, -1.0, 1.0 + column_L))
     return positions_BL.gather(1, key_BL.argsort(dim=1, stable=True))
 

@@ -12,7 +12,7 @@ import torch
 
 from cse.model.attention import Prefix
 from cse.model.encoder import Alteration, Constants, SentenceEncoder, Tokens
-from cse.training.augment import cut_features, repeat_words, shuffled_positions
+from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
 from cse.training.group import ALONE, Group, Layout
 from cse.training.replay import RandomState, run_twice
 from cse.training.tokens import ChangeIds, PaddedRows, TokenTable, pad_in_groups
@@ -26,23 +26,27 @@ class Augmentation:
 
     Attributes:
         repeat_share: largest share of word pieces repeated in the second copy.
+        repeat_rule: how many are repeated, ``paper`` or ``released``, see ``repeat_words``.
         special: ids that are never repeated.
         shuffle: whether the first copy's positions are shuffled.
+        shuffle_special: whether those of special tokens are, too.
         cut_share: share of features set to 0 in the second copy.
     """
 
     repeat_share: float = 0.0
+    repeat_rule: str = "paper"
     special: Sequence[int] = ()
     shuffle: bool = False
+    shuffle_special: bool = False
     cut_share: float = 0.0
 
     def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
         """Return the change of token ids of one step, or None where there is none."""
         if self.repeat_share == 0.0:
             return None
-        special = np.asarray(self.special)
+        special, repeat = np.asarray(self.special), REPEAT_RULES[self.repeat_rule]
         return lambda ids, view: (
-            repeat_words(ids, largest_share=self.repeat_share, rng=rng, special=special) if view == 1 else ids
+            repeat(ids, largest_share=self.repeat_share, rng=rng, special=special) if view == 1 else ids
         )
 
     def alteration(self, view_B: torch.Tensor) -> Alteration | None:
@@ -61,7 +65,8 @@ class _Alteration:
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         if not self.how.shuffle:
             return positions_BL
-        return torch.where(self.view_B[:, None] == 0, shuffled_positions(positions_BL, mask_BL), positions_BL)
+        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.how.shuffle_special)
+        return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
 
     def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
         if self.how.cut_share == 0.0:

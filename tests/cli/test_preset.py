@@ -2,6 +2,7 @@
 
 import re
 
+import huggingface_hub.constants
 import pytest
 
 from cse.settings.load import walk_keys
@@ -78,6 +79,37 @@ def test_show_fits_the_screen_and_names_every_setting_in_the_order_of_the_tree(c
     keys = [line.split(":")[0].strip() for line in lines[lines.index("settings:") + 1 :]]
     assert keys == [key for key, _ in walk_keys() if key in load_preset(name).settings]
     assert len([line for line in lines if line.startswith("published: ")]) == max(len(load_preset(name).rows), 1)
+
+
+def test_show_says_on_which_rows_a_system_trains(cse):
+    shown = " ".join(cse("preset", "show", "promcse-eh-bert-base").out.split())
+    assert (
+        "data: princeton-nlp/datasets-for-simcse/nli_for_simcse.csv from the hub; duplicates and rows that occur in "
+        "the evaluation data are kept, as in the published run" in shown
+    )
+    assert "  data.drop_evaluation_overlap: false\n" in cse("preset", "show", "promcse-eh-bert-base").out
+    assert "data: yours (data.view: triplets)\n" in cse("preset", "show", "promcse-eh-minilm").out
+
+
+def test_a_system_of_a_paper_never_trains_on_sample_text(cse, empty, monkeypatch):
+    """Without the hub `prepare` ends in one line; the text is chosen by the preset, and only by asking otherwise."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(empty / "cache"))
+    for name in ("dev", "evaluation", "cxc"):
+        (empty / "data/raw" / name).mkdir(parents=True)
+    where = "princeton-nlp/datasets-for-simcse/nli_for_simcse.csv"
+    said = cse("preset", "use", "promcse-eh-bert-base").out.splitlines()
+    assert "  data.source: sample -> hub" in said
+    assert said[-1].endswith(f"`dvc repro` trains it on {where} from the hub")
+    done = cse("prepare")
+    assert (done.code, done.out) == (75, "")
+    assert done.err.startswith(f"error: {where}: the hub cannot be reached and the cache does not have it; ")
+    assert not (empty / "data/prepared").exists()
+
+    (empty / "params.yaml").write_text("data: {sample_rows: 30}\n")
+    said = cse("preset", "use", "promcse-eh-bert-base", "--keep-data").out.splitlines()
+    assert said[-1].endswith("`dvc repro` trains it on generated sample text")
+    assert cse("prepare").code == 0
 
 
 def test_show_writes_each_kind_of_figure(cse):

@@ -58,6 +58,14 @@ def test_duplicates_may_stay():
     assert report.distinct_sentences == 3
 
 
+def test_rows_of_the_evaluation_data_may_stay_and_are_counted():
+    rows, keys = [("a test sentence",), ("other",), ("A test sentence!",)], overlap_keys(["A test sentence."])
+    kept, report = clean(rows, held_out=keys, drop_held_out=False)
+    assert (len(kept), report.evaluation_overlap_kept, dropped(report)) == (3, 2, {})
+    kept, report = clean(rows, held_out=keys)
+    assert (len(kept), report.evaluation_overlap_kept) == (1, 0)
+
+
 def test_a_word_of_a_megabyte_is_no_sentence():
     kept, report = clean([("x" * MOST_CHARACTERS,), ("x" * (MOST_CHARACTERS + 1),)], max_words=200_000)
     assert kept == [("x" * MOST_CHARACTERS,)]

@@ -77,6 +77,9 @@ def test_own_files_are_cleaned_and_accounted_for(raw):
 
 def test_settings_are_honoured(raw):
     kept = {"drop_duplicates": False, "drop_evaluation_overlap": False}
+    overlap = prepare(settings(raw, view="pairs", **kept), raw / "out")["train"]["evaluation_overlap_kept"]
+    assert overlap == 1, "a row that is kept is counted: the result says how many the evaluation data have"
+    assert prepare(settings(raw, view="pairs"), raw / "out")["train"]["evaluation_overlap_kept"] == 0
     assert prepare(settings(raw, view="pairs", **kept), raw / "out")["train"]["kept"] == 4
     assert prepare(settings(raw, view="pairs", max_rows=2, **kept), raw / "out")["train"]["kept"] == 2
     assert prepare(settings(raw, view="pairs", max_words=2, **kept), raw / "out")["train"]["kept"] == 2

@@ -14,6 +14,7 @@ from cse.data.transfer import TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
 from cse.evaluation.near_identical import CANDIDATES, QUERY
+from cse.evaluation.record import trained_on
 from cse.evaluation.space import score_space
 from cse.evaluation.sts import evaluate_sts, sentences_of
 from cse.evaluation.suite import MEASURES, evaluate_suite, measures_from
@@ -74,6 +75,28 @@ def test_what_is_not_there_is_not_measured(data):
     text = format_suite({"model": results})
     assert text.endswith("not measured: everything else\n")
     assert "STS (" not in text
+
+
+@pytest.mark.parametrize(("style", "comment"), [("text", ""), ("markdown", ""), ("latex", "% ")])
+def test_a_table_says_on_what_a_system_was_trained(data, style, comment):
+    results = evaluate_suite(FakeEncoder(), data, measures=("sts",))
+    plain = format_suite({"mine": results, "bare": results}, style)
+    rows = {"mine": trained_on(model_of(rows=3000)), "bare": trained_on({"kind": "backbone"})}
+    found = format_suite({"mine": results, "bare": results}, style, trained_on=rows)
+    assert found == f"{plain}\n{comment}mine: trained on sample, 3,000 triplets\n"
+
+
+def test_rows_in_words():
+    assert trained_on(model_of(rows=9, evaluation_overlap=2)) == (
+        "sample, 9 triplets (2 with a sentence of the evaluation data)"
+    )
+    nothing, fitted = ({"train": {"parameters": "none"}, "post": {"kind": kind}} for kind in ("none", "flow"))
+    assert trained_on(model_of(settings=nothing, rows=9)) is None
+    assert trained_on(model_of(settings=fitted, rows=9)) == "sample, 9 triplets"
+
+
+def model_of(settings=None, **data):
+    return {"facts": {"settings": settings or {}, "data": {"source": "sample", "view": "triplets"} | data}}
 
 
 def test_a_broken_embedding_names_the_sentence(data):

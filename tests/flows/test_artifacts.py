@@ -33,6 +33,12 @@ def test_scores_against_the_run_before(tmp_path):
     assert "| train | Executed | 61 s |" in text
 
 
+def test_the_summary_says_on_what_was_trained(tmp_path):
+    summary = finished(tmp_path)
+    write_json(tmp_path / "data/metrics/train.json", {"dev_spearman": 88.0, "trained_on": "sample, 3,000 triplets"})
+    assert "Dev Spearman * 100: **88.00**. Trained on sample, 3,000 triplets." in as_markdown(summary)
+
+
 def test_pictures_are_inside(tmp_path):
     pictures = re.findall(r"!\[(.+?)\]\(data:image/png;base64,(.+?)\)", as_markdown(finished(tmp_path)))
     assert [title for title, _ in pictures] == ["Scores by task", "Training"]

@@ -14,7 +14,15 @@ from cse.settings import Settings, load_settings
 from cse.settings.load import flatten, walk_keys
 from cse.settings.presets import load_preset, preset_names
 from cse.settings.tree import DataSettings
-from flows.parameters import Sweep, as_options, changes_of, settings_with, sweep_options, write_settings
+from flows.parameters import (
+    Sweep,
+    as_options,
+    changes_of,
+    check_train_path,
+    settings_with,
+    sweep_options,
+    write_settings,
+)
 from flows.train_cse import train_cse
 
 SCHEMA = parameter_schema(train_cse).model_dump()
@@ -101,6 +109,34 @@ def test_writing_keeps_comments_and_says_what_changed(tmp_path):
     changed = write_settings(params, "promcse-eh-minilm", {"train.epochs": 3})
     assert "train.epochs" not in changed, "the preset changes it, the override changes it back"
     assert load_settings(params).train.epochs == 3
+
+
+def test_a_preset_brings_its_data_unless_the_run_says_otherwise(tmp_path):
+    params = tmp_path / "params.yaml"
+    params.write_text("data: {source: files, train_path: mine.csv, max_rows: 10}\n")
+    data, keys = {}, ("source", "train_path", "max_rows", "drop_duplicates")
+    for case, changes, keep_data in (
+        ("paper", {}, False),
+        ("kept", {}, True),
+        ("given", changes_of(DataSettings(source="files", train_path="other.csv"), {}), False),
+    ):
+        settings, _ = settings_with(params, "promcse-eh-bert-base", changes, keep_data=keep_data)
+        check_train_path("promcse-eh-bert-base", changes, settings)
+        data[case] = tuple(getattr(settings.data, key) for key in keys)
+    assert data == {
+        "paper": ("hub", "mine.csv", None, False),
+        "kept": ("files", "mine.csv", 10, True),
+        "given": ("files", "other.csv", None, False),
+    }
+
+
+def test_a_training_file_that_would_not_be_read_is_refused(tmp_path):
+    params = tmp_path / "params.yaml"
+    changes = {"data.train_path": "mine.csv"}
+    settings, _ = settings_with(params, "promcse-eh-bert-base", changes)
+    with pytest.raises(CseError, match=r"data\.train_path: is not read, preset promcse-eh-bert-base trains with data"):
+        check_train_path("promcse-eh-bert-base", changes, settings)
+    check_train_path(None, changes, settings)
 
 
 def test_overrides_on_a_command_line():

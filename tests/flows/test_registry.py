@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from cse.errors import CseError
-from flows.registry import assign, fetch_tags, find, in_stage, models, push_tags, register, scores_at
+from flows.registry import (
+    assign,
+    fetch_tags,
+    find,
+    in_stage,
+    models,
+    push_tags,
+    register,
+    scores_at,
+    trained_on_at,
+)
 from flows.repository import git
 from tests.flows.repositories import commit, write, write_json
 
@@ -13,7 +23,7 @@ NAME = "sentence-encoder"
 
 
 def next_commit(root, dev: float) -> str:
-    write_json(root / "data/metrics/train.json", {"dev_spearman": dev})
+    write_json(root / "data/metrics/train.json", {"dev_spearman": dev, "trained_on": f"nli.csv, {dev:.0f} triplets"})
     write_json(root / "data/metrics/evaluation.json", {"trained": {"STS-B": dev - 5}, "backbone": {"STS-B": 1.0}})
     return commit(root, f"dev {dev}")
 
@@ -53,6 +63,7 @@ def test_who_registered_and_what_it_scores(repository):
     write(repository / "source.txt", "changed since\n")
     assert model.author == "Ada"
     assert scores_at(repository, model.revision) == {"dev": 80.0, "STS-B": 75.0}
+    assert trained_on_at(repository, model.revision) == "nli.csv, 80 triplets"
 
 
 def test_a_machine_without_a_name_can_register(repository):

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import erf
+from torch import nn
 
 from cse.model.backbone import find_backbone, load_backbone
 from cse.model.encoder import SentenceEncoder
 from cse.model.mlm_head import load_mlm_head
 from cse.model.pooling import BatchNormProjector, TanhMlp, TokenCnn, pool, read_at
+from cse.model.reparametrize import Reparametrized
 from tests.conftest import make_backbone_folder
 
 
@@ -127,6 +129,72 @@ def test_batch_norm_projector_normalises_the_rows_that_it_is_given(training):
     found = projector(torch.from_numpy(rows).float()).detach()
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert first.shape == (12, 6)
+
+
+def linear_layers(part):
+    return [layer for layer in part.modules() if isinstance(layer, nn.Linear)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda start: BatchNormProjector(200, start),
+        lambda start: Reparametrized("mlp", (10, 800), 10, 200, 512, start),
+    ],
+)
+def test_new_layers_start_as_in_the_released_code_or_as_torch_has_it(make):
+    """Normal with 0.02 and no bias; torch's start of these layers has another deviation, and biases."""
+    torch.manual_seed(0)
+    released = linear_layers(make("normal"))
+    assert len(released) == 2
+    for layer in released:
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
+        assert abs(layer.weight.mean().item()) < 2e-4
+        assert layer.bias is None or not layer.bias.any()
+    for layer in linear_layers(make("torch")):
+        assert layer.weight.std().item() == pytest.approx((3 * layer.in_features) ** -0.5, rel=0.02)
+        assert layer.bias is None or layer.bias.any()
+
+
+def test_torch_s_start_is_torch_s_own_draw():
+    torch.manual_seed(1)
+    found = linear_layers(BatchNormProjector(8, "torch"))
+    torch.manual_seed(1)
+    plain = [nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)]
+    assert all(torch.equal(one.weight, other.weight) for one, other in zip(found, plain, strict=True))
+
+
+def test_a_reparametrised_prompt_starts_near_zero():
+    """The released start: a standard deviation of about 0.005 with BERT-base's width, and no part common to all."""
+    torch.manual_seed(0)
+    table = Reparametrized("mlp", (16, 768), 16, 768, 512)().detach()
+    assert table.std().item() == pytest.approx(0.02 * 0.02 * 0.02 * (768 * 512) ** 0.5, rel=0.1)
+    assert table.mean(dim=0).std() < 0.5 * table.std()
+
+
+def test_an_lstm_starts_as_torch_has_it_whatever_is_asked_for():
+    made = []
+    for start in ("normal", "torch"):
+        torch.manual_seed(0)
+        made.append(Reparametrized("lstm", (4, 64), 4, 32, 16, start).state_dict())
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+
+
+def test_the_loss_may_read_another_pooler_than_the_embedding(bert, batch):
+    """ConSERT: trained on the mean of the last layer, evaluated on that of the last two."""
+    encoder = SentenceEncoder(bert, pooler="mean_top2", loss_pooler="mean")
+    both = {kind: SentenceEncoder(bert, pooler=kind) for kind in ("mean", "mean_top2")}
+    ids_BL, mask_BL = batch
+    ids_BL = torch.where(mask_BL == 1, ids_BL, bert.pad_id)
+    with torch.no_grad():
+        read = {kind: model(ids_BL, mask_BL) for kind, model in both.items()}
+        assert torch.equal(encoder(ids_BL, mask_BL), read["mean_top2"])
+        assert torch.equal(encoder.pooled(ids_BL, mask_BL, encoder.constants()).pooled_BD, read["mean"])
+    assert not torch.allclose(read["mean"], read["mean_top2"], atol=1e-3)
+    texts = ["the cat sleeps", "a dog"]
+    with encoder.read_as_in_training():
+        np.testing.assert_array_equal(encoder.encode(texts), both["mean"].encode(texts))
+    np.testing.assert_array_equal(encoder.encode(texts), both["mean_top2"].encode(texts))
 
 
 def test_mlm_transform_is_the_transform_of_the_pretrained_head(family, tmp_path, batch):

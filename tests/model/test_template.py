@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from cse.errors import CseError
+from cse.model.backbone import find_backbone, load_backbone
 from cse.model.encoder import SentenceEncoder
 from cse.model.prompts import Prompt
 from cse.model.template import make_template
+from tests.conftest import WORDS, make_backbone_folder
 from tests.model import reference
 from tests.model.test_prompts import numpy_weights
 
@@ -73,8 +76,8 @@ def test_a_text_of_mask_tokens_does_not_move_the_read_out(backbone):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a dog", "a dog ."), ("a dog.", "a dog."), ("a dog?", "a dog?"), ('a "dog"', 'a "dog"'),
-        ("a dog  ", "a dog ."), ("", ""), ("   ", "   "),
+        ("a dog", "a dog."), ("a dog.", "a dog."), ("a dog?", "a dog?"), ('a "dog"', 'a "dog"'),
+        ("a dog  ", "a dog."), ("", ""), ("   ", "   "),
     ],
 )  # fmt: skip
 def test_a_period_is_put_behind_sentences_without_one_at_inference(bert, text, expected):
@@ -82,6 +85,68 @@ def test_a_period_is_put_behind_sentences_without_one_at_inference(bert, text, e
     found = [template.tokenizer(bert.tokenizer, training=training).encode(text).ids for training in (False, True)]
     plain = make_template(TEXT, bert).tokenizer(bert.tokenizer)
     assert found == [plain.encode(expected).ids, plain.encode(text).ids]
+
+
+# PromptBERT's templates as its scripts have them, and as `template.text` has them.
+RELEASED = {
+    "bert": ('This sentence of "{}" means[MASK].', 'This sentence of "{sentence}" means {mask} .'),
+    "roberta": ("This sentence : ' {} ' means<mask>.", "This sentence : ' {sentence} ' means {mask}."),
+}
+
+
+@pytest.fixture(scope="module")
+def pieces_backbones(tmp_path_factory):
+    """A tiny BERT with word pieces and a tiny RoBERTa with a byte-level BPE, trained on a few words."""
+    found = {}
+    for family in RELEASED:
+        folder = make_backbone_folder(tmp_path_factory.mktemp(family), family, vocab_size=400)
+        make_subword_tokenizer(family).save(str(folder / "tokenizer.json"))
+        found[family] = load_backbone(find_backbone(str(folder)))
+    return found
+
+
+def make_subword_tokenizer(family: str) -> Tokenizer:
+    bert = family == "bert"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if bert else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]") if bert else models.BPE())
+    options = {"vocab_size": 400, "show_progress": False}
+    if bert:
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(special_tokens=special, **options)
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, **options)
+    tokenizer.train_from_iterator([*WORDS, "a dog . the cat . This sentence : ' of means \" dog."] * 3, trainer)
+    first, last = ("[CLS]", "[SEP]") if bert else ("<s>", "</s>")
+    ends = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=ends)
+    mask = special[-1]
+    tokenizer.add_special_tokens([AddedToken(mask, lstrip=not bert, normalized=False)])
+    return tokenizer
+
+
+def released_ids(backbone, family: str, sentence: str) -> list[int]:
+    """What PromptBERT's evaluation makes of a sentence: one text, a period pressed on, cut as a whole."""
+    if sentence and sentence[-1] not in ".?\"'":
+        sentence += "."
+    return backbone.tokenizer.encode(RELEASED[family][0].format(sentence)).ids
+
+
+@pytest.mark.parametrize(
+    "sentence", ["a dog", "the cat sleeps", "a dog.", "not a dog?", "no!", "(a dog)", "two 3", ";"]
+)
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_tokens_at_inference_are_those_of_the_released_code(pieces_backbones, family, sentence):
+    backbone = pieces_backbones[family]
+    template = make_template(RELEASED[family][1], backbone, end_with_period=True)
+    assert template.tokenizer(backbone.tokenizer).encode(sentence).ids == released_ids(backbone, family, sentence)
+
+
+def test_a_blank_before_the_period_is_another_token_to_byte_pairs(pieces_backbones):
+    tokenizer = pieces_backbones["roberta"].tokenizer
+    assert tokenizer.encode(" dog.").ids != tokenizer.encode(" dog .").ids
 
 
 @pytest.mark.parametrize("text", ["no slots", "{sentence}", "{mask}", "{mask} {sentence}", "{sentence} {mask} {mask}"])
@@ -146,6 +211,22 @@ def test_denoising_for_the_loss_only_leaves_inference_alone(bert):
     np.testing.assert_array_equal(encoder.encode(["dog"]), plain.encode(["dog"]))
     assert encoder.constants().noise_TND is None
     assert encoder.train().constants(2, 9).noise_TND.shape == (1, 10, 32)
+
+
+@pytest.mark.parametrize("denoise", ["none", "train_only"])
+def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
+    """PromptBERT's trainer scores with denoising and without an added period; afterwards all is as it was."""
+    encoder = make_encoder(bert, denoise=denoise, end_with_period=True)
+    asked = make_encoder(bert, denoise="none" if denoise == "none" else "always")
+    sentences = ["two small birds", "dog", "a dog."]
+    before = encoder.encode(sentences)
+    with encoder.read_as_in_training():
+        np.testing.assert_array_equal(encoder.encode(sentences), asked.encode(sentences))
+    np.testing.assert_array_equal(encoder.encode(sentences), before)
+    assert np.abs(before - asked.encode(sentences)).max() > 1e-3
+    with pytest.raises(KeyboardInterrupt), encoder.read_as_in_training():
+        raise KeyboardInterrupt
+    np.testing.assert_array_equal(encoder.encode(sentences), before)
 
 
 def test_noise_reaches_as_far_as_the_longest_sentence(bert):

@@ -49,6 +49,8 @@ def test_overrides_win_over_the_file(tmp_path):
         ("train: {epoch: 2}", "train.epoch: unknown key; did you mean 'train.epochs'?"),
         ("trian: {epochs: 2}", "trian: unknown key; did you mean 'train'?"),
         ("objective: {energy_hinge: {margn: 0.2}}", "did you mean 'objective.energy_hinge.margin'?"),
+        ("pooler: {kind: cnn, kind_in_loss: mean}", "pooler.kind_in_loss: 'cnn' is read in the loss too"),
+        ("augment: {shuffle_special: true}", "augment.shuffle_special: nothing is shuffled"),
         ("train: {epochs: 0}", "train.epochs: input should be greater than or equal to 1, found 0"),
         ("train: {epochs: two}", "train.epochs: input should be a valid integer, found 'two'"),
         ("train: {epochs: 1.5}", "train.epochs: "),

@@ -20,7 +20,7 @@ from cse.model.encoder import SentenceEncoder
 from cse.model.generator import MaskedLmGenerator
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.train import train_stage
+from cse.stages.train import open_training, train_stage
 from tests.cli.workspace import contents
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
@@ -55,6 +55,25 @@ def leftovers(tmp_path):
     return [path for kind in ("tmp", "old") for path in tmp_path.rglob(f".*.{kind}-*")]
 
 
+# ---- what decides between checkpoints -----------------------------------------------------------------------------
+
+
+def test_the_score_that_chooses_goes_by_train_selection(settings, data, models, tmp_path):
+    changes = {"pooler.kind": "mean_top2", "pooler.kind_in_loss": "mean"}
+    scores = {}
+    for name, values in {
+        "inference": changes,
+        "training": changes | {"train.selection": "training"},
+        "mean_top2": {"pooler.kind": "mean_top2"},
+        "mean": {"pooler.kind": "mean"},
+    }.items():
+        training = open_training(
+            settings(values), prepared=data["sentences"], corrupted=tmp_path / "none", scratch=tmp_path
+        )
+        scores[name] = training.score(training.data.dev)
+    assert scores["inference"] == scores["mean_top2"] != scores["training"] == scores["mean"]
+
+
 # ---- what is published --------------------------------------------------------------------------------------------
 
 
@@ -67,7 +86,9 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path
     assert {"step", "loss", "nt_xent"} <= set(table(tmp_path / "run/plots/train.csv")[0])
     assert SentenceEncoder.load(tmp_path / "run/checkpoint").encode(SENTENCES).shape == (3, 32)
     kept = json.loads((tmp_path / "run/checkpoint/checkpoint.json").read_text(encoding="utf-8"))["facts"]
-    assert kept["data"] == {"source": "sentences.csv", "view": "sentences", "rows": 60}
+    rows = {"source": "sentences.csv", "view": "sentences", "rows": 60, "dropped": 0, "evaluation_overlap": 0}
+    assert kept["data"] == rows
+    assert facts["trained_on"] == "sentences.csv, 60 sentences"
     assert kept["settings"]["train"]["seed"] == settings().train.seed
     assert not list((tmp_path / "scratch/resume").iterdir())
     assert not leftovers(tmp_path)

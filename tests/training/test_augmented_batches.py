@@ -12,6 +12,7 @@ from cse.model.encoder import SentenceEncoder
 from cse.model.template import make_template
 from cse.settings.tree import AugmentSettings
 from cse.stages.build import second_text_from
+from cse.training.augment import REPEAT_RULES
 from cse.training.batch import Augmentation, Cut, encode_batch
 from cse.training.loop import Plan
 from cse.training.tokens import tokenise
@@ -99,6 +100,28 @@ def test_positions_are_shuffled_in_the_first_copy_alone(watched):
                 assert torch.equal(row, plain)
             assert torch.equal(row[int(mask.sum()) - 1 :], plain[int(mask.sum()) - 1 :])
     assert shuffled > 6
+
+
+def test_a_batch_is_augmented_by_the_rules_that_are_chosen(watched):
+    """Special tokens move, and repetitions go by the released rule, where the augmentation says so."""
+    bert, seen = watched
+    encoder, table = SentenceEncoder(bert), make_table(bert)
+    short = {"repeat_share": 0.4, "special": tuple(bert.special_ids.values())}
+    torch.manual_seed(2)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, augmented(shuffle=True, shuffle_special=True))
+        found = {rule: embed_rows(encoder, table, ROWS, augmented(repeat_rule=rule, **short)) for rule in REPEAT_RULES}
+    moved = [
+        int(row[0]) != 0
+        for piece, positions in zip(batch.slices, seen["positions"], strict=False)
+        for view, row in zip(piece.view_B, positions, strict=True)
+        if view == 0
+    ]
+    assert sum(moved) > 6
+    grown = {rule: [len(row) for row in rows_of(made, 1)] for rule, made in found.items()}
+    assert grown["paper"] != grown["released"]
+    for after, before in zip(grown["released"], written(table, 1), strict=True):
+        assert after - len(before) < max(min(10, int(0.4 * len(before))), 1)
 
 
 def test_features_are_cut_in_the_second_copy_alone(watched):

@@ -275,6 +275,12 @@ def test_both_passes_share_a_draw_of_prompt_dropout_unless_asked_otherwise(bert)
         assert bool(torch.isclose(term(batch), expected, rtol=1e-6)) != separate
 
 
+def test_the_detection_head_starts_as_in_the_released_code(bert):
+    head = ReplacedTokens(make_encoder(bert), None, weight=1.0).head
+    assert head.weight.std().item() == pytest.approx(0.02, rel=0.3)
+    assert not head.bias.any()
+
+
 def test_training_moves_the_copy_and_not_the_backbone(bert, tmp_path):
     encoder, table = make_encoder(bert), make_table(bert)
     term = detector(encoder, discriminator="copy", learning_rate=1e-3)
@@ -557,6 +563,26 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
         assert all(torch.equal(body[name], weight) for name, weight in bert.state_dict().items())
     else:
         assert queue.follower[0].backbone is not encoder.backbone
+
+
+def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
+    """The copy follows; what stands behind it is the projector as it is after the update."""
+    encoder = make_encoder(bert, mlp="train_only").eval()
+    queue = MomentumQueue(encoder, size=5, momentum=1.0, follow_projector=False)
+    before = copies(encoder.trainable())
+    with torch.no_grad():
+        for weight in encoder.trainable().values():
+            weight.add_(0.1 * torch.randn_like(weight))
+    table = make_table(bert)
+    queue.after_update(embed_rows(encoder, table, ROWS, PLAN))
+    assert queue.follower[0].mlp is encoder.mlp
+    assert not [name for name, _ in queue.named_buffers() if "mlp" in name]
+    with torch.no_grad():  # momentum 1: the copy stays at its start
+        for name, weight in encoder.trainable().items():
+            if not name.startswith("mlp."):
+                weight.copy_(before[name])
+        expected = embed_rows(encoder, table, ROWS, replace(PLAN, cut=Cut(1))).views[0]
+    torch.testing.assert_close(queue.negatives(), expected, atol=2e-5, rtol=0)
 
 
 def test_queued_negatives_enter_the_denominator_and_carry_no_gradient(bert, tmp_path):

@@ -101,15 +101,19 @@ class MomentumQueue(NegativeQueue):
         encoder: the encoder that is trained.
         size: embeddings to keep.
         momentum: what the copy keeps of itself at each update.
+        follow_projector: whether the copy's projector follows too; False: it is the trained one, as in the released
+            code.
     """
 
-    def __init__(self, encoder: SentenceEncoder, *, size: int, momentum: float) -> None:
+    def __init__(self, encoder: SentenceEncoder, *, size: int, momentum: float, follow_projector: bool = True) -> None:
         super().__init__()
         self.encoder = (encoder,)
         self.momentum = momentum
         shared = {id(encoder.backbone): encoder.backbone} if encoder.frozen else {}
+        if not follow_projector and encoder.mlp is not None:
+            shared[id(encoder.mlp)] = encoder.mlp
         self.follower = (copy.deepcopy(encoder, shared),)
-        for name, weight in encoder.trainable().items():
+        for name, weight in self._followed().items():
             self.register_buffer(_flat(name), weight.detach().clone())
         self.register_buffer("vectors", torch.zeros(size, encoder.backbone.hidden_size))
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
@@ -125,7 +129,7 @@ class MomentumQueue(NegativeQueue):
         (encoder,), (follower,) = self.encoder, self.follower
         follower.to(batch.projected_XD.device)
         weights = dict(follower.named_parameters())
-        for name, weight in encoder.trainable().items():
+        for name, weight in self._followed().items():
             kept: torch.Tensor = getattr(self, _flat(name))
             kept.lerp_(weight, 1.0 - self.momentum)
             weights[name].copy_(kept)
@@ -136,6 +140,12 @@ class MomentumQueue(NegativeQueue):
         size = len(self.vectors)  # type: ignore[arg-type]
         self.vectors.copy_(torch.cat([new, self.vectors])[:size])  # type: ignore[operator, list-item]
         self.filled.fill_(min(int(self.filled) + len(new), size))  # type: ignore[operator, arg-type]
+
+    def _followed(self) -> dict[str, nn.Parameter]:
+        """Return the trained weights that the copy has of its own."""
+        (encoder,), (follower,) = self.encoder, self.follower
+        own = dict(follower.named_parameters())
+        return {name: weight for name, weight in encoder.trainable().items() if own[name] is not weight}
 
 
 def _embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
