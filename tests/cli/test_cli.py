@@ -433,9 +433,9 @@ def test_full_disk_is_one_line_and_leaves_what_was_there(cse, project, args, out
 def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project):
     alone = contents(project / "data/checkpoint")["weights.safetensors"]
     with full_disk(5000):
-        assert "no space left" in cse("train", "-s", "train.save_every=1").err
+        assert "no space left" in cse("train", "-s", "train.save_seconds=0").err
     assert list((project / ".cse/resume").iterdir())
-    assert cse("train", "-s", "train.save_every=1").code == 0
+    assert cse("train", "-s", "train.save_seconds=0").code == 0
     assert contents(project / "data/checkpoint")["weights.safetensors"] == alone
     assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 

@@ -21,7 +21,7 @@ from tests.training.systems import SYSTEMS, make_system
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22, 8])
 FEW = np.array([6])  # of an epoch's last rows there may be fewer than workers
 # slices: a multiple of 2 and of 3 workers, so that padding, which replaced tokens count, is the same
-PLAN = Plan(learning_rate=0.02, batch_size=8, epochs=1, cut=Cut(6), eval_every=3, save_every=2, seed=5)
+PLAN = Plan(learning_rate=0.02, batch_size=8, epochs=1, cut=Cut(6), eval_every=3, save_seconds=0, seed=5)
 
 
 def step(name, folder, rows, group, cut):
