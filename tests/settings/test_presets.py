@@ -470,7 +470,7 @@ train:
     epochs: 7      # seven is my number
     device: cpu    # no GPU here
     precision: fp32
-    save_every: 9
+    save_seconds: 9.0
 
     # comment above the rate
     learning_rate: 1.0e-4
@@ -502,7 +502,7 @@ def test_use_keeps_comments_order_and_the_users_keys(params):
         "    epochs: 3      # seven is my number",
         "    device: cpu    # no GPU here",
         "    precision: fp32",
-        "    save_every: 25",
+        "    save_seconds: 60.0",
         "",
         "    # comment above the rate",
         "    learning_rate: 5.0e-5",
@@ -510,7 +510,7 @@ def test_use_keeps_comments_order_and_the_users_keys(params):
     assert lines[start : start + 6] == MINE.splitlines()[10:16]
     assert "export: {sentences: 3, tolerance: 1e-4}" in lines
     assert changed["train.epochs"] == (7, 3)
-    assert changed["train.save_every"] == (9, 25)
+    assert changed["train.save_seconds"] == (9, 60)
     assert not set(changed) & {"train.device", "train.precision", "data.view"}
 
 
