@@ -104,7 +104,7 @@ def test_what_cannot_work_is_said_in_one_line(folder):
     dev = PreparedData(folder / "data/prepared").dev
     write_pairs(folder / "data/prepared" / DEV_FILE, [dataclasses.replace(dev, score=np.ones(len(dev)))])
     constant = start(folder, "out", "train.workers=2")
-    _, errors = constant.communicate(timeout=120)
+    _, errors = constant.communicate(timeout=240)
     assert constant.returncode == 2
     assert errors.splitlines()[-1].startswith("error: dev: all 30 gold scores are equal (1)"), errors
     assert errors.count("workers that share each batch: 2") == 1, "it was tried again"
