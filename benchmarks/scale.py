@@ -80,7 +80,7 @@ def measure(batch: int, steps: int, cut: Cut, group: Group) -> dict[str, float]:
     table = tokenise(rows, "triplets", [backbone.tokenizer], max_length=MAX_LENGTH, pad_id=backbone.pad_id)
     device, watch = torch.device("cpu"), Stopwatch()
     plan = Plan(
-        learning_rate=1e-2, batch_size=batch, cut=cut, bf16=choose_bf16("auto", device), save_every=10**9
+        learning_rate=1e-2, batch_size=batch, cut=cut, bf16=choose_bf16("auto", device), save_seconds=10**9
     )  # fmt: skip
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as scratch:

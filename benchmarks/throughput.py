@@ -81,7 +81,7 @@ def train_ours(rows: Dataset, batch_size: int) -> float:
         rows, "triplets", [encoder.backbone.tokenizer], max_length=MAX_LENGTH, pad_id=encoder.backbone.pad_id
     )
     plan = Plan(
-        learning_rate=1e-2, batch_size=batch_size, cut=Cut(8), bf16=choose_bf16("auto", device), save_every=10**9
+        learning_rate=1e-2, batch_size=batch_size, cut=Cut(8), bf16=choose_bf16("auto", device), save_seconds=10**9
     )
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:

@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+from cse.errors import CseError
+
 
 def write_rounded_json(path: Path, tree: Any) -> None:
     """Write JSON with numbers to four decimals, and small ones (learning rates, L2 values) to four digits."""
@@ -37,6 +41,33 @@ def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
         with path.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+@contextmanager
+def only_one(lock: Path, refusal: str) -> Iterator[None]:
+    """Hold a lock in the block, which no second process may enter meanwhile.
+
+    The lock is the kernel's: it ends with the process that holds it, however that dies, and a file that is left blocks
+    nobody.
+
+    Args:
+        lock: file to lock, of this alone; its folder is made.
+        refusal: what to say where another process holds it.
+
+    Raises:
+        CseError: with ``refusal``.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(lock)
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        raise CseError(refusal) from None
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)  # a file that another process has opened by now is none that it can lock
+        held.release()
 
 
 @contextmanager

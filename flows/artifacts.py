@@ -6,6 +6,7 @@ An artifact that cannot be written (the server is away) costs a warning and neve
 from __future__ import annotations
 
 import base64
+import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from prefect.artifacts import (
 )
 
 from cse.settings.document import yaml_value
-from cse.stages.common import METRICS, PLOTS
+from cse.stages.common import METRICS, PLOTS, shortfall
 
 SUMMARY, SCORES = "run-summary", "sts-scores"
 
@@ -41,6 +42,7 @@ class Summary:
         stages: ``(stage, state, seconds)`` in order.
         facts: further lines, by their heads.
         reason: why it failed, or what was refused; empty where all went well.
+        shortfall: by how much the model is below its bare backbone; empty where it is not, or nobody knows.
     """
 
     flow_run: str
@@ -51,6 +53,7 @@ class Summary:
     stages: list[tuple[str, str, float]] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     reason: str = ""
+    shortfall: str = ""
 
 
 def read_scores(folder: Path) -> dict[str, float]:
@@ -64,6 +67,17 @@ def read_scores(folder: Path) -> dict[str, float]:
             if isinstance(score, int | float) and "(" not in task:  # in brackets: other ways to put subsets together
                 scores[f"{model} {task}"] = float(score)
     return scores
+
+
+def read_shortfall(folder: Path) -> str:
+    """Return in words by how much the trained model scores below its bare backbone; empty where it does not."""
+    scores: dict[str, dict[str, float]] = {}
+    path = folder / PLOTS / "sts.csv"
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as stream:
+            for row in csv.DictReader(stream):
+                scores.setdefault(row["model"], {})[row["task"]] = float(row["spearman"])
+    return shortfall(scores)
 
 
 def as_markdown(summary: Summary) -> str:
@@ -143,13 +157,14 @@ def _finished(summary: Summary) -> bool:
 def _headline(summary: Summary, now: Mapping[str, float]) -> str:
     if summary.reason:
         return f"**{summary.reason}**"
+    short = f" **The model is {summary.shortfall}.**" if summary.shortfall else ""
     rows = _json(summary.folder / METRICS / "train.json").get("trained_on")
     told = f" Trained on {rows}." if rows else ""
     if "dev" not in now:
-        return f"Finished.{told}"
+        return f"Finished.{told}{short}"
     before = summary.before.get("dev")
     change = "" if before is None else f", {_against(now['dev'], before)} against the run before"
-    return f"Dev Spearman * 100: **{now['dev']:.2f}**{change}.{told}"
+    return f"Dev Spearman * 100: **{now['dev']:.2f}**{change}.{told}{short}"
 
 
 def _against(score: float, before: float | None) -> str:

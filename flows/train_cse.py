@@ -28,7 +28,7 @@ from cse.settings import PARAMS_FILE, Settings
 from cse.settings.tree import DataSettings
 from cse.stages.common import SCRATCH, run_safely
 from cse.tune.outcome import FOLDER_LINE, read_sweep
-from flows.artifacts import Summary, publish, read_scores
+from flows.artifacts import Summary, publish, read_scores, read_shortfall
 from flows.cse_command import run_command
 from flows.parameters import (
     Overrides,
@@ -57,7 +57,7 @@ from flows.sweep import keep_trials, stages_before, sweep_settings
 from flows.workspace import Workspace, in_place, keep_as_experiment, snapshot, throwaway_clone
 
 MOST_ATTEMPTS = 5  # of one flow run: a worker that is lost each time is no accident
-REFUSED = "Refused"
+REFUSED, BELOW = "Refused", "Below backbone"
 
 
 @flow(name="train-cse")
@@ -112,7 +112,14 @@ def train_cse(
                 publish(summary)
     except CseError as error:
         return Failed(message=str(error))
-    return Completed(name=REFUSED, message=message) if summary.reason else Completed(message=message)
+    return ended(summary, message)
+
+
+def ended(summary: Summary, message: str) -> State[Any]:
+    """Return the state of a run that came to its end: not plainly ``Completed`` where nobody wants the result."""
+    if summary.reason:
+        return Completed(name=REFUSED, message=message)
+    return Completed(name=BELOW, message=message) if summary.shortfall else Completed(message=message)
 
 
 def _work(
@@ -137,6 +144,9 @@ def _work(
         _run(place, stage, summary, pull)
     scores = read_scores(place.folder)
     said = [f"dev {scores['dev']:.2f}"] if "dev" in scores else []
+    summary.shortfall = read_shortfall(place.folder)
+    if summary.shortfall:
+        said.append(summary.shortfall)
     summary.facts |= _facts(place)
     revision = None
     if not place.in_place:

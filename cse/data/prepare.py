@@ -186,6 +186,8 @@ def _report(
         notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
     if not evaluation.tasks:
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
+    if cleaning.kept < 2:
+        notes.append("a single row: the negatives of a contrastive loss are other rows; training wants at least 2")
     if evaluation.missing:
         notes.append(f"SentEval folder without {', '.join(evaluation.missing)}")
     return {

@@ -14,6 +14,10 @@ class UndefinedScore(CseError):  # noqa: N818 - reads as what it is: a score tha
     """A rank correlation that does not exist, because one side is constant or there are fewer than two pairs."""
 
 
+class NotFinite(CseError):  # noqa: N818 - reads as what it is
+    """Embeddings that hold a NaN or an infinity."""
+
+
 def average_name(found: Collection[str], published: Collection[str]) -> str:
     """Return ``Avg.`` where every task of the published average is there, else ``mean of n tasks``."""
     if set(published) <= set(found):

@@ -140,7 +140,7 @@ def dev_score(encoder: Encoder, pairs: ScoredPairs, batch_size: int = 64) -> flo
     """Spearman times 100 over all pairs of one task: what checkpoints are chosen by.
 
     Raises:
-        CseError: a sentence whose embedding is not finite.
+        NotFinite: a sentence whose embedding is not finite.
         UndefinedScore: gold scores or cosines that are all equal, or fewer than two pairs.
     """
     vectors = Vectors(encoder, sentences_of([pairs]), batch_size)

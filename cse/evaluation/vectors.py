@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cse.errors import CseError
+from cse.evaluation.measures import NotFinite
 
 
 class Encoder(Protocol):
@@ -30,7 +30,7 @@ class Vectors:
         progress: whether the encoder shows its progress bar.
 
     Raises:
-        CseError: a sentence whose embedding is not finite.
+        NotFinite: a sentence whose embedding is not finite.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Vectors:
         finite = np.isfinite(self._embeddings).all(axis=1)
         if not finite.all():
             sentence = next(text for text, row in self._rows.items() if not finite[row])
-            raise CseError(
+            raise NotFinite(
                 f"evaluation: {int((~finite).sum())} of {len(self)} embeddings are not finite, the first of "
                 f"{_short(sentence)!r}; the model's weights have probably diverged, train with a lower learning rate"
             )

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import shutil
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cse.errors import CseError
+from cse.errors import CseError, describe_os_error
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.stages.train import Training, open_training
-from cse.training.group import ProcessGroup
+from cse.training.group import PeerLost, ProcessGroup
 from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
 from cse.training.state import RunState
 
 MOST_LOSSES = 3  # lost workers of one run; more is no accident
 PROGRESS = "progress.log"
-_MISTAKE = "mistake.txt"
+_FAILED, _TRACE = "failed.txt", "trace.txt"  # the words of the first error of a worker's own, and where it arose
 
 
 def train_on_workers(training: Training) -> RunState:
@@ -38,7 +39,8 @@ def train_on_workers(training: Training) -> RunState:
     """
     wanted = training.settings.train.workers
     folder = training.folder.path
-    (folder / _MISTAKE).unlink(missing_ok=True)
+    for name in (_FAILED, _TRACE):
+        (folder / name).unlink(missing_ok=True)
     training.table()  # workers map it into memory
     with ray_session() as ray:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -64,27 +66,28 @@ def train_on_workers(training: Training) -> RunState:
                 name=folder.name,
                 storage_path=str((folder / "ray").resolve()),
                 failure_config=FailureConfig(max_failures=MOST_LOSSES),
+                callbacks=[_no_second_attempt(str((folder / _FAILED).resolve()))],
             ),
         )
         with _followed(folder / PROGRESS):
             try:
                 trainer.fit()
             except Exception as error:
-                raise CseError(_reason(error)) from None
-    if (folder / _MISTAKE).is_file():
-        raise CseError((folder / _MISTAKE).read_text(encoding="utf-8"))
+                own = folder / _FAILED
+                raise CseError(own.read_text(encoding="utf-8") if own.is_file() else _reason(error)) from None
     shutil.rmtree(folder / "ray", ignore_errors=True)
     return training.take_over()
 
 
 def _work(config: dict[str, Any]) -> None:
-    """Train as one worker; a mistake of the user's is written down, for it would be the same at another attempt."""
+    """Train as one worker."""
+    from ray.train import get_context
     from ray.train.torch import get_device
 
     folder = Path(config["folder"])
     settings = Settings.model_validate(config["settings"])
     tokens = Path(config["tokens"]) if config["tokens"] else None
-    try:
+    with _told(folder, get_context().get_world_rank()):
         training = open_training(
             settings,
             prepared=Path(config["prepared"]),
@@ -100,8 +103,44 @@ def _work(config: dict[str, Any]) -> None:
                 log.write(f"workers that share each batch: {group.size}\n")
                 watching = [ProgressBar(log), CsvLog(folder / "plots"), TensorBoard(folder / "tensorboard")]
             replace(training, device=get_device()).run(Observers(watching), group)
-    except CseError as error:
-        (folder / _MISTAKE).write_text(str(error), encoding="utf-8")
+
+
+@contextmanager
+def _told(folder: Path, rank: int) -> Iterator[None]:
+    """Write down what goes wrong in this worker, which would be the same at another attempt, and raise it.
+
+    The error ends the worker, and Ray Train then ends the others, wherever they wait for it. What a worker meets
+    because another is gone is no error of its own.
+    """
+    try:
+        yield
+    except PeerLost:
+        raise
+    except Exception as error:
+        with suppress(FileExistsError), (folder / _FAILED).open("x", encoding="utf-8") as stream:  # the first one's
+            (folder / _TRACE).write_text(traceback.format_exc(), encoding="utf-8")
+            stream.write(_words(error, rank, folder / _TRACE))
+        raise
+
+
+def _words(error: Exception, rank: int, trace: Path) -> str:
+    if isinstance(error, CseError):
+        return str(error)
+    if isinstance(error, OSError):
+        return describe_os_error(error)
+    return f"worker {rank} failed: {type(error).__name__}: {' '.join(str(error).split())} (trace in {trace})"
+
+
+def _no_second_attempt(failed: str) -> Any:
+    """Return what has Ray Train give up, instead of starting again, once a worker has written down an error."""
+    from ray.train import UserCallback
+
+    class NoSecondAttempt(UserCallback):
+        def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
+            if Path(failed).is_file():
+                raise RuntimeError(f"an error that another attempt would meet too: see {failed}")
+
+    return NoSecondAttempt()
 
 
 def _share(there: Mapping[str, float], wanted: int, *, gpus: bool) -> dict[str, float]:

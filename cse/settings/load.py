@@ -169,9 +169,14 @@ def walk_keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[t
             yield f"{prefix}{name}", field
 
 
+_RENAMED = {"train.save_every": "train.save_seconds, seconds between saved states instead of steps"}
+
+
 def _one_line(problem: dict[str, Any]) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
+        if key in _RENAMED:
+            return f"{key}: is now {_RENAMED[key]}"
         known = [name for name, _ in walk_keys()] + list(Settings.model_fields)
         return f"{key}: unknown key{nearest(key, known)}"
     message = problem["msg"].removeprefix("Value error, ")

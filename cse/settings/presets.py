@@ -29,7 +29,7 @@ MACHINE_KEYS = (
     "train.workers",
     "train.mini_batch_size",
     "train.row_groups",
-    "train.save_every",
+    "train.save_seconds",
 )
 # The one key of the data that is a part of the system: what its loss compares.
 VIEW = "data.view"

@@ -20,7 +20,7 @@ from cse.settings.tree import Settings
 
 # groups that stage `train` reads; the others change its data, or nothing that the dev score could tell
 SEARCHED = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
-_FIXED = ("train.device", "train.workers", "train.eval_every", "train.save_every", "train.parameters")
+_FIXED = ("train.device", "train.workers", "train.eval_every", "train.save_seconds", "train.parameters")
 _RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
 _STEP = 0.001  # of D2CSE's second search
 

@@ -17,6 +17,8 @@ Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 LARGEST = 2**32 - 1  # a seed of NumPy's RandomState; no other whole number needs more
 _UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+# below it the rounding of a cosine in float32, 6e-8, decides the loss, and soon its gradient has no finite norm
+Temperature = Annotated[float, Field(ge=1e-6)]
 
 
 class Group(BaseModel):
@@ -241,7 +243,7 @@ class NtXentSettings(Group):
     """Contrastive cross-entropy (SimCSE equations 1 and 5)."""
 
     weight: NonNegative = Field(1.0, description="Weight of the term in the loss.")
-    temperature: float = Field(0.05, gt=0.0, description="Divides the cosines.")
+    temperature: Temperature = Field(0.05, description="Divides the cosines.")
     hard_negative_weight: float = Field(
         0.0, description="Added to the logit of a row's own hard negative (the log of its weight)."
     )
@@ -357,7 +359,7 @@ class SelfGuidedSettings(Group):
     """SG-OPT: layers of a frozen clone as targets (Kim et al. 2021)."""
 
     weight: NonNegative = Field(0.0, description="Weight of the term; 0 leaves it out.")
-    temperature: float = Field(0.01, gt=0.0, description="Divides the cosines.")
+    temperature: Temperature = Field(0.01, description="Divides the cosines.")
     projection: Positive = Field(4096, le=65_536, description="Width of the projection.")
     regularizer: NonNegative = Field(0.1, description="Weight of the squared distance to the initial weights.")
 
@@ -389,6 +391,11 @@ class ObjectiveSettings(Group):
     def terms(self) -> list[str]:
         """Return the names of the terms with a weight above 0, in order."""
         return [name for name in type(self).model_fields if getattr(self, name).weight > 0]
+
+    @property
+    def comparing(self) -> list[str]:
+        """Names of the terms that compare sentences; dev pairs cannot judge what the others, over tokens, train."""
+        return [name for name in self.terms() if name not in ("masked_lm", "replaced_tokens")]
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveSettings:
@@ -477,8 +484,13 @@ class TrainSettings(Group):
         description="How dev pairs are encoded to choose a checkpoint: as at inference, or as the loss reads them, "
         "dropout off: `pooler.kind_in_loss`, denoised, no added period (PromptBERT's and ConSERT's released trainers).",
     )
-    early_stop: Positive | None = Field(None, description="Evaluations without improvement before stopping.")
-    save_every: Positive = Field(25, description="Steps between saved states that a killed run resumes from.")
+    early_stop: Positive | None = Field(
+        None,
+        description="Evaluations on the dev pairs without a new best score, the start's included, before stopping.",
+    )
+    save_seconds: NonNegative = Field(
+        60.0, description="Seconds between saved states that a killed run resumes from; 0: after every step."
+    )
     seed: int = Field(42, ge=0, description="Seed of initialisation, order and dropout.")
 
 

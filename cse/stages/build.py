@@ -350,7 +350,7 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
         cut=Cut(train.row_groups, train.mini_batch_size),
         eval_every=train.eval_every,
         early_stop=train.early_stop,
-        save_every=train.save_every,
+        save_seconds=train.save_seconds,
         seed=train.seed,
         bf16=bf16,
     )

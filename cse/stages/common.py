@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,23 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 
 DEBUG_VARIABLE = "CSE_DEBUG"
 MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
+
+TRAINED, BACKBONE = "trained", "backbone"  # what stage ``evaluate`` calls the two models that it compares
+
+
+def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
+    """Say that the trained model scores below its bare backbone; an empty string where it does not, or is not known.
+
+    Args:
+        scores: Spearman * 100 by model and task, as in the plot ``sts.csv`` of stage ``evaluate``.
+    """
+    trained, backbone = scores.get(TRAINED, {}), scores.get(BACKBONE, {})
+    tasks = sorted(trained.keys() & backbone.keys())
+    if not tasks:
+        return ""
+    mine, bare = (sum(model[task] for task in tasks) / len(tasks) for model in (trained, backbone))
+    over = tasks[0] if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
+    return f"below its bare backbone: {mine:.2f} against {bare:.2f} ({over})" if mine < bare else ""
 
 
 def training_code() -> list[Path]:

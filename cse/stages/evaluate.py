@@ -16,11 +16,10 @@ from cse.files import write_csv, write_rounded_json
 from cse.model.checkpoint import read_config
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.settings import Settings
-from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, run_stage
+from cse.stages.common import BACKBONE, CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, TRAINED, run_stage, shortfall
 from cse.stages.open_model import BackboneOf, evaluate_models, rows_of, save_record
 
 GROUPS = ("evaluation",)
-TRAINED, BACKBONE = "trained", "backbone"
 
 
 def evaluate_stage(
@@ -54,6 +53,10 @@ def evaluate_stage(
             details=True,
         )
         click.echo(format_suite(results, trained_on=rows_of(models)))
+        found = {name: result.sts.tasks for name, result in results.items() if result.sts is not None}
+        short = shortfall({name: {task: score.all for task, score in tasks.items()} for name, tasks in found.items()})
+        if short:
+            click.echo(f"the trained model is {short}")
     else:
         click.echo("no evaluation data: give data.evaluation_path a SentEval folder or a file of scored pairs")
     with publish_folder(records, Kind.RECORDS) as folder:

@@ -18,7 +18,7 @@ from cse.data.scored import ScoredPairs
 from cse.data.store import TRAIN_FILE, PreparedData, rows_in_words
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
-from cse.files import fingerprint, naming
+from cse.files import fingerprint, naming, only_one
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
@@ -33,6 +33,7 @@ from cse.stages.environment import environment
 from cse.stages.inputs import training_inputs
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
+from cse.training.memory import OutOfMemory, is_out_of_memory
 from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
 from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder, RunState
@@ -100,22 +101,33 @@ class Training:
 
         Raises:
             CseError: what a loss term needs is not there, or the loss stopped being a number.
+            OutOfMemory: a batch does not fit.
             Interrupted: a signal arrived; the state is saved.
         """
         settings, encoder, dev, table = self.settings, self.encoder, self.data.dev, self.table()
-        return train(
-            encoder,
-            losses_from(
-                settings.objective, encoder, table, settings.train, corrupted=self.corrupted, device=self.device
-            ),
-            table,
-            plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
-            dev=None if dev is None else lambda: self.score(dev),
-            folder=self.folder,
-            observer=observer,
-            device=self.device,
-            group=group,
-        )
+        try:
+            return train(
+                encoder,
+                losses_from(
+                    settings.objective, encoder, table, settings.train, corrupted=self.corrupted, device=self.device
+                ),
+                table,
+                plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
+                dev=None if dev is None else lambda: self.score(dev),
+                choose=bool(settings.objective.comparing),
+                folder=self.folder,
+                observer=observer,
+                device=self.device,
+                group=group,
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            at_once = settings.train.mini_batch_size or len(table.columns) * settings.train.batch_size
+            raise OutOfMemory(
+                f"train.mini_batch_size: out of memory ({self.device.type}) with {at_once} sentences at once; set it "
+                f"to {max(at_once // 2, 1)} or less (same gradients, a third slower), or lower train.batch_size"
+            ) from None
 
     def score(self, dev: ScoredPairs) -> float:
         """Return what checkpoints are chosen by: Spearman * 100 on the dev pairs, read out as ``train.selection``."""
@@ -162,6 +174,8 @@ def open_training(
     """
     data = PreparedData(prepared)
     _check_view(data, settings.objective, settings.train)
+    _check_rows(data, settings.objective, settings.train)
+    _check_early_stop(settings.objective, settings.train)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
@@ -244,10 +258,29 @@ def train_stage(
     check_folder(checkpoint, Kind.CHECKPOINT)
     check_folder(plots, Kind.PLOTS)
     check_file(metrics, is_json_with("parameters"))
-    training = open_training(
-        settings, prepared=prepared, corrupted=corrupted, scratch=scratch, backbone=backbone, tokens=tokens
-    )
-    encoder, data, folder = training.encoder, training.data, training.folder
+    place = fingerprint({"checkpoint": str(checkpoint.resolve())})
+    with only_one(
+        scratch / "locks" / place,
+        f"{checkpoint}: another training writes here; wait until it is over, or give another --out",
+    ):
+        training = open_training(
+            settings, prepared=prepared, corrupted=corrupted, scratch=scratch, backbone=backbone, tokens=tokens
+        )
+        with only_one(
+            scratch / "locks" / training.folder.path.name,
+            f"{training.folder.path}: a training of the same settings and data is at work here; wait until it is over",
+        ):
+            return _train(training, checkpoint, metrics, plots, launch or _launcher(settings.train.workers))
+
+
+def _train(
+    training: Training,
+    checkpoint: Path,
+    metrics: Path,
+    plots: Path,
+    launch: Callable[[Training], RunState],
+) -> dict[str, Any]:
+    settings, encoder, data, folder = training.settings, training.encoder, training.data, training.folder
     _announce(training)
     results: dict[str, Any] = {}
     with naming(folder.path):
@@ -259,7 +292,13 @@ def train_stage(
                 click.echo(
                     "no dev pairs: the last weights are kept, not the best; give data.dev_path to choose", err=True
                 )
-            state = (launch or _launcher(settings.train.workers))(training)
+            elif not settings.objective.comparing:
+                click.echo(
+                    f"objective.{settings.objective.terms()[0]} compares no sentences: the last weights are kept, "
+                    "whatever the dev pairs say",
+                    err=True,
+                )
+            state = launch(training)
             results = _training_facts(state, settings.objective)
     if settings.post.kind != "none":
         fit_post(encoder, settings.post, data)
@@ -280,10 +319,25 @@ def train_stage(
     with publish_folder(checkpoint, Kind.CHECKPOINT) as target:
         save_checkpoint(encoder, target, facts)
     folder.remove()
-    score = f", dev Spearman {results['dev_spearman']:.2f}" if "dev_spearman" in results else ""
-    at = f" at step {results['best_step']}" if "best_step" in results and settings.post.kind == "none" else ""
-    click.echo(f"trained {state.step} steps{score}{at}: {checkpoint}")
+    click.echo(f"trained {_counted(state.step, 'step')}{_outcome(results, post=settings.post.kind)}: {checkpoint}")
     return results
+
+
+def _outcome(results: dict[str, Any], *, post: str) -> str:
+    """Return what the closing line says of the dev score."""
+    if "dev_spearman" not in results:
+        return ""
+    score = f", dev Spearman {results['dev_spearman']:.2f}"
+    if post != "none" or "start_dev_spearman" not in results:
+        return score
+    if results.get("best_step") == 0:
+        return f"{score}: the start was best and is kept, for no evaluation after it was higher"
+    at = f" at step {results['best_step']}" if "best_step" in results else ""
+    return f"{score}{at} (before training {results['start_dev_spearman']:.2f})"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 _PLOTS = {"train.csv": b"step,loss\n", "dev.csv": b"step,spearman\n"}
@@ -306,6 +360,27 @@ def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSe
         )
 
 
+def _check_rows(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
+    """Refuse so few rows that none is a negative of another: the loss would be 0 whatever is trained."""
+    contrastive = [term for term in objective.comparing if term != "nli_softmax"]
+    if train.parameters == "none" or not contrastive:
+        return
+    rows, least = len(data.train), objective.contrastive_tension.group if contrastive == ["contrastive_tension"] else 2
+    if rows < least:
+        raise CseError(
+            f"{data.folder}: holds {_counted(rows, 'row')}, but the negatives of objective.{contrastive[0]} are other "
+            f"rows; prepare at least {least}"
+        )
+
+
+def _check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:
+    if train.early_stop is not None and train.parameters != "none" and not objective.comparing:
+        raise CseError(
+            f"train.early_stop: objective.{objective.terms()[0]} compares no sentences, so no dev score stops this "
+            "training; set it to null"
+        )
+
+
 def _groups(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS}
 
@@ -314,6 +389,11 @@ def _training_facts(state: RunState, objective: ObjectiveSettings) -> dict[str, 
     facts: dict[str, Any] = {"steps": state.step}
     if objective.replaced_tokens.weight > 0:
         facts["generator"] = objective.replaced_tokens.generator_model
+    if state.evaluations:
+        facts |= {
+            "start_dev_spearman": round(state.evaluations[0][1], 4),
+            "dev_spearman": round(state.evaluations[-1][1], 4),
+        }
     if state.best_score is not None:
         facts |= {"dev_spearman": round(state.best_score, 4), "best_step": state.best_step}
     return facts

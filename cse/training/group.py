@@ -13,12 +13,19 @@ terms over tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+class PeerLost(RuntimeError):
+    """Another worker failed or is gone, which this one met when they were to talk; that one's words say why."""
 
 
 class Group:
@@ -60,9 +67,13 @@ class Group:
         """Return the workers' mean of each scalar."""
         return {name: value.item() for name, value in values.items()}
 
-    def agree(self, value: Any) -> Any:
-        """Return the first worker's value of something that can be pickled."""
-        return value
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what the first worker makes, which can be pickled; an error of it ends all workers.
+
+        Raises:
+            PeerLost: on the others, where the first one's ``make`` raised; it raises its own error itself.
+        """
+        return make()
 
     def any(self, flag: bool) -> bool:
         """Say whether a worker has raised a flag."""
@@ -70,6 +81,17 @@ class Group:
 
 
 ALONE = Group()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Tell what goes wrong between workers from an error of this worker's own."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # of gloo or NCCL
+        raise PeerLost(str(error)) from error
 
 
 class ProcessGroup(Group):
@@ -90,7 +112,8 @@ class ProcessGroup(Group):
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         """Divide by the tokens of all workers and multiply by their number."""
         everyone = count.detach().clone()
-        dist.all_reduce(everyone)
+        with _together():
+            dist.all_reduce(everyone)
         return self.size * total / everyone.clamp(min=1)
 
     def average_gradients(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
@@ -99,7 +122,8 @@ class ProcessGroup(Group):
         if not gradients:
             return
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat)
+        with _together():
+            dist.all_reduce(flat)
         flat /= self.size
         for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
@@ -107,19 +131,33 @@ class ProcessGroup(Group):
     def average(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
         """Return the workers' mean of each scalar."""
         means = torch.stack([value.detach().float() for value in values.values()])
-        dist.all_reduce(means)
+        with _together():
+            dist.all_reduce(means)
         return dict(zip(values, (means / self.size).tolist(), strict=True))
 
-    def agree(self, value: Any) -> Any:
-        """Return the first worker's value."""
-        said = [value]
-        dist.broadcast_object_list(said, src=0, device=self.device)
-        return said[0]
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Send the first worker's value, or the words of its error: else the others would wait for it."""
+        said: list[Any] = [None, None]
+        failed: Exception | None = None
+        if self.rank == 0:
+            try:
+                said[0] = make()
+            except Exception as error:  # whatever it is, the others must not wait
+                failed, said[1] = error, f"{type(error).__name__}: {error}"
+        with _together():
+            dist.broadcast_object_list(said, src=0, device=self.device)
+        if failed is not None:
+            raise failed
+        if said[1] is not None:
+            raise PeerLost(f"the first worker failed: {said[1]}")
+        made: T = said[0]
+        return made
 
     def any(self, flag: bool) -> bool:
         """Say whether a worker has raised a flag."""
         raised = torch.tensor(int(flag), device=self.device)
-        dist.all_reduce(raised, op=dist.ReduceOp.MAX)
+        with _together():
+            dist.all_reduce(raised, op=dist.ReduceOp.MAX)
         return bool(raised.item())
 
 
@@ -132,14 +170,16 @@ class _Gather(torch.autograd.Function):
         sent = rows.new_zeros((most, *rows.shape[1:]))
         sent[: len(rows)] = rows
         received = [torch.empty_like(sent) for _ in counts]
-        dist.all_gather(received, sent)
+        with _together():
+            dist.all_gather(received, sent)
         ctx.start, ctx.count = sum(counts[:rank]), counts[rank]
         return torch.cat([part[:count] for part, count in zip(received, counts, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         total = gradients[0].contiguous().clone()
-        dist.all_reduce(total)
+        with _together():
+            dist.all_reduce(total)
         return total[ctx.start : ctx.start + ctx.count], None, None
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from cse.errors import CseError, Interrupted
+from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.encoder import SentenceEncoder
-from cse.training.batch import NO_AUGMENTATION, Augmentation, Cut, encode_batch
+from cse.training.batch import NO_AUGMENTATION, Augmentation, Batch, Cut, encode_batch
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
@@ -22,6 +23,7 @@ from cse.training.tokens import TokenTable, batch_rows
 
 REPORT_EVERY = 5  # steps; reading a loss waits for the device
 STAIR = 500  # steps between the stairs of the staircase schedule (Contrastive Tension)
+_NO_START = "prompt: the embeddings are not finite before any update; lower prompt.init_std, or take another backbone"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Plan:
     cut: Cut = Cut()  # noqa: RUF009 - frozen
     eval_every: int = 125
     early_stop: int | None = None
-    save_every: int = 25
+    save_seconds: float = 60.0
     seed: int = 42
     bf16: bool = False
 
@@ -68,6 +70,7 @@ def train(
     plan: Plan,
     *,
     dev: Callable[[], float] | None,
+    choose: bool = True,
     folder: RunFolder,
     observer: Observer,
     device: torch.device | None = None,
@@ -75,26 +78,32 @@ def train(
 ) -> RunState:
     """Train until the plan is done and leave the best weights in the encoder.
 
+    The start is scored before the first update and is a candidate for the best weights: training may make it worse.
+
     A run that was killed goes on from its folder's last saved state and ends with the same weights: rows follow from
-    (seed, epoch) and dropout from (seed, step), so nothing but weights and optimiser has to be remembered.
+    (seed, epoch) and dropout from (seed, step), so nothing but weights and optimiser has to be remembered. On a CPU
+    they are the same bit for bit; some kernels of a GPU add in no fixed order, so there they agree to rounding.
 
     Args:
         encoder: its ``trainable()`` weights are updated, all others stay bit for bit.
         losses: what a step minimises; its own ``trainable()`` weights are updated too.
         table: tokenised rows.
         plan: hyperparameters.
-        dev: scores the encoder (Spearman * 100) for the choice of the best weights; None keeps the last ones.
-        folder: scratch folder that holds the resumable state; of several workers the first one's counts.
+        dev: scores the encoder (Spearman * 100); None: there are no dev pairs.
+        choose: whether the best dev score decides which weights are kept; otherwise, and without ``dev``, the last are.
+        folder: scratch folder that holds the resumable state; of several workers the first one's counts, and its
+            clock says when it is time to save.
         observer: told of progress.
         device: where to train; the CPU by default.
         group: the workers that share each batch; all of them call this with the same arguments.
 
     Returns:
-        The final state; its ``best_weights`` (or last weights, without ``dev``) are in the encoder.
+        The final state; its ``best_weights`` (or last weights, where nothing chooses) are in the encoder.
 
     Raises:
-        CseError: the loss or a weight stopped being a number.
+        CseError: embeddings, loss or gradient are not finite, or the dev pairs cannot be scored.
         Interrupted: SIGTERM or SIGINT arrived; the state is saved first.
+        PeerLost: another worker failed.
     """
     device = device or torch.device("cpu")
     encoder.to(device).train()
@@ -106,10 +115,18 @@ def train(
     state = _start(folder, weights, losses, optimizer, group)
     observer.start(state.step, steps)
 
-    clock, sentences, tokens, stop = time.monotonic(), 0, 0, False
+    def evaluate() -> None:
+        if dev is not None:
+            _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
+
     with stop_signals((signal.SIGTERM, signal.SIGINT)) as received:
         try:
-            for step in range(state.step, steps):
+            if state.step == 0:
+                evaluate()
+            clock, sentences, tokens, stop = time.monotonic(), 0, 0, False
+            saved = clock
+            while not _is_over(state, steps, plan):
+                step = state.step
                 epoch, place = divmod(step, per_epoch)
                 rows = batch_rows(len(table), batch_size=plan.batch_size, seed=plan.seed, epoch=epoch, step=place)
                 torch.manual_seed(_step_seed(plan.seed, step, group.rank))
@@ -134,7 +151,9 @@ def train(
                 optimizer.zero_grad()
                 terms["loss"].backward()
                 group.average_gradients(weights)
-                torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
+                norm = torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
+                if step == 0:
+                    _check_first(batch, terms, norm, group)
                 optimizer.step()
                 losses.after_update(batch)
 
@@ -154,19 +173,18 @@ def train(
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 if dev is not None and (state.step % plan.eval_every == 0 or last):
                     _check_loss(group.average({"loss": terms["loss"]})["loss"], state.step, plan)
-                    _evaluate(encoder, group.agree(dev() if group.rank == 0 else None), state, observer)
+                    evaluate()
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 stop = stop or (group.size == 1 and bool(received))
-                last = last or (plan.early_stop is not None and state.stale >= plan.early_stop)
-                if state.step % plan.save_every == 0 or last or stop:
+                last = _is_over(state, steps, plan)
+                if last or stop or (group.rank == 0 and time.monotonic() - saved >= plan.save_seconds):
                     state.weights, state.memory = _copies(weights), _copies(losses.memory())
                     state.optimizer = optimizer.state_dict()
                     if group.rank == 0:
                         folder.save(state)
+                    saved = time.monotonic()
                 if stop and not last:
                     raise Interrupted((received or [signal.SIGTERM])[0], f"after step {state.step} of {steps}")
-                if last:
-                    break
         finally:
             observer.close()
     take_best(encoder, state)
@@ -187,14 +205,35 @@ def _start(
     group: Group,
 ) -> RunState:
     """Return the state to go on from, the first worker's for all, with its weights in place."""
-    state: RunState = group.agree((folder.load() or RunState()) if group.rank == 0 else None)
+    state = group.from_first(lambda: folder.load() or RunState())
     if state.step:
         _copy_into(weights, state.weights)
         _copy_into(losses.memory(), state.memory)
         optimizer.load_state_dict(state.optimizer)
     elif group.size > 1:
-        _copy_into(weights, group.agree(_copies(weights)))
+        _copy_into(weights, group.from_first(lambda: _copies(weights)))
     return state
+
+
+def _is_over(state: RunState, steps: int, plan: Plan) -> bool:
+    """Say whether all updates are done, or the dev score asked to stop: a state may be taken up after its end."""
+    return state.step >= steps or (plan.early_stop is not None and state.stale >= plan.early_stop)
+
+
+def _check_first(batch: Batch, terms: Mapping[str, torch.Tensor], norm: torch.Tensor, group: Group) -> None:
+    """Refuse a first step that is not finite: nothing was updated yet, so the learning rate has no part in it."""
+    found = group.average({"embeddings": batch.projected_XD.abs().amax(), **terms, "gradient": norm})
+    if not math.isfinite(found.pop("embeddings")):
+        raise CseError(_NO_START)
+    wrong = next((name for name, value in found.items() if not math.isfinite(value)), None)
+    if wrong is None:
+        return
+    term = "objective" if wrong in ("loss", "gradient") else f"objective.{wrong}"
+    what = "gradient" if wrong == "gradient" else "loss"
+    raise CseError(
+        f"{term}: the {what} is {found[wrong]} at step 1, before any update, though the embeddings are finite; raise "
+        "the temperature (objective.nt_xent.temperature) or lower the weight"
+    )
 
 
 def _check_loss(loss: float, step: int, plan: Plan) -> None:
@@ -205,10 +244,26 @@ def _check_loss(loss: float, step: int, plan: Plan) -> None:
         )
 
 
-def _evaluate(encoder: SentenceEncoder, score: float, state: RunState, observer: Observer) -> None:
-    best = state.best_score is None or score > state.best_score
+def _score(dev: Callable[[], float], state: RunState, plan: Plan, group: Group) -> float:
+    """Return the dev score; pairs that had one before the first update and have none now were spoilt by training."""
+    try:
+        return group.from_first(dev)
+    except (UndefinedScore, NotFinite) as error:
+        if state.step > 0:
+            raise CseError(
+                f"train.learning_rate: at step {state.step} the embeddings of the dev pairs are all alike or not "
+                f"finite, which they were not before training; lower it (now {plan.learning_rate:g}) and run again"
+            ) from error
+        if isinstance(error, NotFinite):
+            raise CseError(_NO_START) from error
+        raise
+
+
+def _evaluate(encoder: SentenceEncoder, score: float, state: RunState, observer: Observer, *, choose: bool) -> None:
+    best = choose and (state.best_score is None or score > state.best_score)
     state.evaluations.append((state.step, score))
-    state.stale = 0 if best else state.stale + 1
+    if choose:
+        state.stale = 0 if best else state.stale + 1
     if best:
         state.best_score, state.best_step = score, state.step
         state.best_weights = _copies(encoder.trainable())

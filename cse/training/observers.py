@@ -47,7 +47,7 @@ class Observer(Protocol):
         """Some updates were made; values are those of the last."""
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """The dev pairs were scored (Spearman * 100) after ``step`` updates."""
+        """The dev pairs were scored (Spearman * 100) after ``step`` updates; 0: before the first."""
 
     def close(self) -> None:
         """The run is over or was stopped."""
@@ -92,7 +92,8 @@ class ProgressBar:
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Say the dev score in a line of its own."""
-        self._say(f"step {step}: dev Spearman {score:.2f}{' (best so far)' if best else ''}")
+        when = f"step {step}" if step else "before training"
+        self._say(f"{when}: dev Spearman {score:.2f}{' (best so far)' if best and step else ''}")
 
     def close(self) -> None:
         """Leave the bar where it is."""
@@ -116,7 +117,7 @@ class CsvLog:
         for path in self.folder.glob("*.csv"):
             with path.open(encoding="utf-8", newline="") as stream:
                 header, *rows = list(csv.reader(stream)) or [[]]
-            kept = [row for row in rows if len(row) == len(header) and int(row[0]) <= done]
+            kept = [row for row in rows if done and len(row) == len(header) and int(row[0]) <= done]
             with path.open("w", encoding="utf-8", newline="") as stream:
                 csv.writer(stream, lineterminator="\n").writerows([header, *kept] if kept else [])
 
@@ -153,7 +154,7 @@ class TensorBoard:
         """Open the log; steps after ``done`` of a killed run are hidden."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1)
+        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
 
     def step(self, record: StepRecord) -> None:
         """Write loss terms, learning rate and speed."""

@@ -25,10 +25,10 @@ class RunState:
         weights: trained weights by name, those of the loss included.
         memory: buffers of the loss by name (a momentum copy, a queue).
         optimizer: the optimiser's own state.
-        best_score: best dev score so far (Spearman * 100), or None.
+        best_score: best dev score so far (Spearman * 100), the start's included; None where nothing chooses.
         best_step: step of that score.
         best_weights: weights of that score.
-        evaluations: ``(step, dev score)`` of every evaluation.
+        evaluations: ``(step, dev score)`` of every evaluation, the first of the start (step 0).
         stale: evaluations since the best one.
     """
 
@@ -57,10 +57,14 @@ class RunFolder:
     def load(self) -> RunState | None:
         """Return the last saved state, or None where there is none that can be read whole."""
         fields = self._read("state.pt")
-        if fields is None:
+        best = {}
+        if fields is not None and fields["best_score"] is not None:
+            best = self._read(_best_file(fields["best_step"]))
+        if fields is None or best is None:
+            self._keep_best(None)
             return None
-        best = self._read(_best_file(fields["best_step"])) if fields["best_score"] is not None else {}
-        return None if best is None else RunState(**fields, best_weights=best)
+        self._keep_best(fields["best_step"])  # later ones belong to updates that are made again
+        return RunState(**fields, best_weights=best)
 
     def save(self, state: RunState) -> None:
         """Replace the saved state; a kill at any moment leaves the old or the new one, never a mixture."""
@@ -68,13 +72,16 @@ class RunFolder:
         if state.best_score is not None and not (self.path / best).exists():
             self._write(best, state.best_weights)
         self._write("state.pt", {name: value for name, value in vars(state).items() if name != "best_weights"})
-        for other in self.path.glob("best-*.pt"):
-            if other.name != best:
-                other.unlink()
+        self._keep_best(state.best_step)
 
     def remove(self) -> None:
         """Delete the folder, once its result is published."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def _keep_best(self, step: int | None) -> None:
+        for path in self.path.glob("best-*.pt"):
+            if step is None or path.name != _best_file(step):
+                path.unlink()
 
     def _read(self, name: str) -> Any:
         try:

@@ -86,16 +86,21 @@ def steps_of(settings: Settings, rows: int) -> int:
 
 
 def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
-    """Return a trial's evaluations, from its log: of a training that did not end it lies with the saved state."""
+    """Return per cent done and best dev score at each evaluation of a trial; the start counts for the best score alone.
+
+    The log of a training that did not end lies with its saved state.
+    """
     logs = [folder / "plots" / "dev.csv", *folder.glob("scratch/resume/*/plots/dev.csv")]
     log = next((path for path in logs if path.is_file()), None)
     if log is None:
         return []
     curve: list[tuple[int, float]] = []
+    best = -math.inf
     with log.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
-            best = max(float(row["spearman"]), curve[-1][1] if curve else -math.inf)
-            curve.append((math.ceil(100 * int(row["step"]) / steps), best))
+            best = max(best, float(row["spearman"]))
+            if int(row["step"]) > 0:
+                curve.append((math.ceil(100 * int(row["step"]) / steps), best))
     return curve
 
 

@@ -26,14 +26,13 @@ from cse.settings import Settings
 from cse.settings.spaces import settings_with
 from cse.stages.corpus import open_backbone
 from cse.stages.train import Training, train_stage
+from cse.training.memory import is_out_of_memory
 from cse.training.observers import CsvLog, Observers, StepRecord
 from cse.training.state import RunState
 from cse.tune.job import ATTEMPT, FAILED, METRIC, RESULT, WORST, Job, read_curve, steps_of
 from cse.tune.memory import GROWN, free_memory, kept_to_share
 
 LOSSES = 2  # of a trial's worker, that nothing explains
-# of torch's allocator, of the C++ library, of the library of matrix products
-_NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a primitive", "out_of_memory")
 LEAST_SENTENCES = 8  # in memory at once; a trial that does not fit then has failed
 _backbones: dict[str, Backbone] = {}  # of this worker; Ray Tune gives it one trial after the other
 
@@ -65,9 +64,9 @@ class Reporter:
         self.loss = record.terms["loss"]
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Report the best score so far."""
+        """Report the best score so far; the start counts for it, but is no progress."""
         self.best = max(self.best, score)
-        if step < self.steps:
+        if 0 < step < self.steps:
             percent = math.ceil(100 * step / self.steps)
             self.report({METRIC: self.best, "percent": percent, "step": step, "loss": self.loss, **self.facts})
 
@@ -130,8 +129,8 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
             with kept_to_share(folder / GROWN, job.at_once, _at_once(settings)):
                 metrics = _train_once(settings, job, folder, report)
             break
-        except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
+        except (RuntimeError, MemoryError, CseError) as error:
+            if not is_out_of_memory(error):
                 raise
             settings = _with_half(settings, _at_once(settings))
         free_memory()
@@ -225,8 +224,3 @@ def _with_half(settings: Settings, now: int) -> Settings:
     if now // 2 < LEAST_SENTENCES:
         raise CseError(f"out of memory, even with {now} sentences at once (train.mini_batch_size)")
     return settings_with(settings, {"train.mini_batch_size": now // 2})
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    said = str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in said for words in _NO_MEMORY)

@@ -76,6 +76,18 @@ def test_version(cse):
     assert library.__version__ in cse("--version").out
 
 
+@pytest.mark.parametrize("command", ["prepare", "train"])
+def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypatch, command):
+    """`runs/lr0.01` and `runs/lr0.02` share no file."""
+    monkeypatch.setattr(f"cse.stages.{command}.{command}_stage", lambda settings, **given: places.append(given))
+    places = []
+    assert cse(command, "--out", "runs/lr0.01").code == cse(command, "--out", "runs/lr0.02").code == 0
+    first, second = ({str(path) for name, path in given.items() if name != "corrupted"} for given in places)
+    beside = {"prepare": {"runs/lr0.01.json"}, "train": {"runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}}
+    assert first == {"runs/lr0.01"} | beside[command]
+    assert first & second <= {"data/prepared"}
+
+
 # ---- mistakes -----------------------------------------------------------------------------------------------------
 
 
@@ -86,6 +98,11 @@ def test_version(cse):
         (["train", "--lenght", "3"], "No such option '--lenght'"),
         (["train", "-s", "train.epochs"], "--set train.epochs: write it as KEY=VALUE"),
         (["train", "-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
+        (["train", "-s", "train.save_every=25"], "train.save_every: is now train.save_seconds, seconds between"),
+        (
+            ["train", "-s", "objective.nt_xent.temperature=1e-40"],
+            "objective.nt_xent.temperature: input should be greater",
+        ),
         (["train", "-s", "train.epochs=[2"], "--set train.epochs=[2: '[2' is not a YAML value"),
         (["train", "-s", "train.seed=" + "9" * 5001], "9' is not a YAML value"),
         (["train", "-s", "train.epochs=2024-13-45"], "'2024-13-45' is not a YAML value"),
@@ -438,9 +455,9 @@ def test_full_disk_is_one_line_and_leaves_what_was_there(cse, project, args, out
 def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project):
     alone = contents(project / "data/checkpoint")["weights.safetensors"]
     with full_disk(5000):
-        assert "no space left" in cse("train", "-s", "train.save_every=1").err
+        assert "no space left" in cse("train", "-s", "train.save_seconds=0").err
     assert list((project / ".cse/resume").iterdir())
-    assert cse("train", "-s", "train.save_every=1").code == 0
+    assert cse("train", "-s", "train.save_seconds=0").code == 0
     assert contents(project / "data/checkpoint")["weights.safetensors"] == alone
     assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 

@@ -72,6 +72,7 @@ def test_own_files_are_cleaned_and_accounted_for(raw):
     assert report["evaluation"]["suite_missing"][0] == "STS-B splits (no SentEval folder)"
     assert report["dev"] == {"from": None, "pairs": 0}
     assert "no dev pairs" in report["notes"][0]
+    assert "a single row: the negatives of a contrastive loss are other rows" in report["notes"][1]
     assert PreparedData(raw / "out").dev is None
 
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import base64
 import re
 
-from flows.artifacts import Summary, as_markdown, read_scores, score_table
+from flows.artifacts import Summary, as_markdown, read_scores, read_shortfall, score_table
+from flows.train_cse import ended
 from tests.flows.repositories import write, write_json
 
 EVALUATION = {
@@ -55,6 +56,21 @@ def test_what_was_set_and_where_it_is(tmp_path):
     assert "| `train.epochs` | 1 | 3 |" in text
     assert "| `prompt.dropout` | null | 0.1 |" in text
     assert "- Commit: `abc`" in text
+
+
+def test_a_model_below_its_backbone_is_said_in_state_and_summary(tmp_path):
+    summary = finished(tmp_path)
+    assert read_shortfall(tmp_path / "nothing") == read_shortfall(tmp_path) == ""
+    assert (ended(summary, "dev 88.00").name, "below" in as_markdown(summary)) == ("Completed", False)
+    rows = "STS-B,trained,84.5\nSTS-B,backbone,82.5\nSTS12,trained,60\nSTS12,backbone,70\n"
+    write(tmp_path / "data/plots/sts.csv", f"task,model,spearman\n{rows}")
+    summary.shortfall = read_shortfall(tmp_path)
+    assert summary.shortfall == "below its bare backbone: 72.25 against 76.25 (mean of 2 tasks)"
+    assert f"**The model is {summary.shortfall}.**" in as_markdown(summary)
+    state = ended(summary, "dev 88.00")
+    assert (state.name, state.is_completed()) == ("Below backbone", True)
+    summary.reason = "not promoted"
+    assert ended(summary, "not promoted").name == "Refused"
 
 
 def test_a_failed_run_shows_the_reason_and_no_old_scores(tmp_path):

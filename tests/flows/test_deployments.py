@@ -25,7 +25,7 @@ from tests.pipeline.workspace import ROOT, STAGES, Workspace, tiny_clone, write_
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SKIPPED = [(stage, "Skipped") for stage in STAGES]
-LONG = {"train__epochs": 3000, "train__save_every": 5}  # minutes; every test ends it early
+LONG = {"train__epochs": 3000, "train__save_seconds": 0.0}  # minutes; every test ends it early
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ def test_the_other_flows(project, server, first_run, tmp_path):
 def start_long(server: PrefectServer, project: Workspace, name: str, seed: int) -> None:
     """Start a training that would take minutes, in a clone, and wait until it has saved a state."""
     known = {path.name for path in project.folder.glob(".cse/resume/*")}
-    overrides = {"train.epochs": 3000, "train.save_every": 5, "train.seed": seed}
+    overrides = {"train.epochs": 3000, "train.save_seconds": 0.0, "train.seed": seed}
     run_deployment(server, project, "train-cse", "-p", f"overrides={json.dumps(overrides)}", "--flow-run-name", name)
     wait_for(lambda: states_beside(project, known), 120, server.log)
 
@@ -285,7 +285,7 @@ def automations(project, server):
 
 def test_a_lost_worker_and_the_undisturbed_score(project, server, first_run, automations, tmp_path_factory):
     """Everything on the worker's machine dies at once; when a worker is back, the same run goes on by itself."""
-    overrides = {"train.epochs": 40, "train.save_every": 5, "train.seed": 103}
+    overrides = {"train.epochs": 40, "train.save_seconds": 0.0, "train.seed": 103}
     parameters = ("-p", f"overrides={json.dumps(overrides)}")
     known = {path.name for path in project.folder.glob(".cse/resume/*")}
     run_deployment(server, project, "train-cse", *parameters, "--flow-run-name", "killed")

@@ -300,7 +300,7 @@ def test_a_full_disk_during_export(tmp_path):
 
 def test_a_stopped_flow_stops_its_stage(tmp_path):
     """A signal to the flow alone: the stage saves its state, and nothing runs on."""
-    workspace = tiny_clone(tmp_path / "clone", train__epochs=2000, train__save_every=5)
+    workspace = tiny_clone(tmp_path / "clone", train__epochs=2000, train__save_seconds=0.0)
     log = tmp_path / "log"
     with log.open("w") as stream:
         process = subprocess.Popen(

@@ -53,9 +53,9 @@ def kill_in_training(workspace: Workspace, *command: str) -> None:
 
 def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_path):
     params = (workspace.folder / "params.yaml").read_bytes()
-    kill_in_training(workspace, *COMMAND, *LENGTHS, "-s", "train.save_every=1", "-s", "train.epochs=6")
+    kill_in_training(workspace, *COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert list((workspace.folder / ".cse/resume").iterdir())
-    output = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_every=1", "-s", "train.epochs=6")
+    output = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert "prompt length 5, seed 2: mean of 1 task" in output
     assert len(experiments(workspace)) == 4
     found = cells(workspace)
@@ -72,12 +72,12 @@ def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_pa
 
     # an undisturbed run elsewhere gives the same scores
     alone = tiny_clone(tmp_path / "alone")
-    alone.run(*COMMAND, *LENGTHS, "-s", "train.save_every=1", "-s", "train.epochs=6")
+    alone.run(*COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert cells(alone) == found
 
     # a cell whose experiment is there is not run again
     before = time.monotonic()
-    again = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_every=1", "-s", "train.epochs=6")
+    again = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert time.monotonic() - before < 15
     assert cells(workspace) == found
     assert "data/ablations/prompt-length: scores, picture and its data" in again

@@ -92,7 +92,7 @@ def test_a_lost_machine_leaves_a_smaller_group(cluster, tiny_folders, tmp_path):
     def progress() -> str:
         return "".join(log.read_text() for log in tmp_path.glob(".cse/resume/*/progress.log"))
 
-    wait_for(lambda: "dev Spearman" in progress())
+    wait_for(lambda: list(tmp_path.glob(".cse/resume/*/state.pt")))
     assert "workers that share each batch: 2" in progress()
     lost = [*second[0].children(recursive=True), *second]
     for process in lost:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import psutil
 import pytest
 
+from cse.data.store import DEV_FILE, PreparedData, write_pairs
 from tests.cli.workspace import contents, write_params, write_prepared
 from tests.waiting import wait_for
 
@@ -48,8 +51,8 @@ def _line(process):
         return []
 
 
-def progress(folder):
-    return "".join(log.read_text() for log in folder.glob(".cse/resume/*/progress.log"))
+def saved(folder):
+    return list(folder.glob(".cse/resume/*/state.pt"))
 
 
 def metrics(folder, out):
@@ -63,7 +66,7 @@ def test_a_killed_worker_costs_nothing_but_time(folder):
     assert "workers that share each batch: 2" in errors
 
     disturbed = start(folder, "disturbed", "train.workers=2")
-    wait_for(lambda: "dev Spearman" in progress(folder))
+    wait_for(lambda: saved(folder))
     victims = workers_of(disturbed)
     assert len(victims) == 2
     os.kill(victims[1].pid, signal.SIGKILL)
@@ -78,7 +81,7 @@ def test_a_killed_worker_costs_nothing_but_time(folder):
 
 def test_a_killed_command_goes_on(folder):
     first = start(folder, "out", "train.workers=2")
-    wait_for(lambda: "dev Spearman" in progress(folder))
+    wait_for(lambda: saved(folder))
     workers = workers_of(first)
     assert len(workers) == 2
     first.kill()
@@ -97,8 +100,12 @@ def test_what_cannot_work_is_said_in_one_line(folder):
     assert many.returncode == 2
     assert "train.workers: 1000 workers, but there are" in errors.splitlines()[-1]
 
-    wild = start(folder, "out", "train.workers=2", "train.learning_rate=1e30")
-    _, errors = wild.communicate(timeout=200)
-    assert wild.returncode == 2
-    assert errors.splitlines()[-1].startswith("error: train.learning_rate: the loss is")
+    # dev pairs are scored by the first worker alone, while the other waits for the score
+    dev = PreparedData(folder / "data/prepared").dev
+    write_pairs(folder / "data/prepared" / DEV_FILE, [dataclasses.replace(dev, score=np.ones(len(dev)))])
+    constant = start(folder, "out", "train.workers=2")
+    _, errors = constant.communicate(timeout=240)
+    assert constant.returncode == 2
+    assert errors.splitlines()[-1].startswith("error: dev: all 30 gold scores are equal (1)"), errors
+    assert errors.count("workers that share each batch: 2") == 1, "it was tried again"
     assert not (folder / "out").exists()

@@ -522,7 +522,7 @@ train:
     epochs: 7      # seven is my number
     device: cpu    # no GPU here
     precision: fp32
-    save_every: 9
+    save_seconds: 9.0
 
     # comment above the rate
     learning_rate: 1.0e-4
@@ -554,7 +554,7 @@ def test_use_keeps_comments_order_and_the_users_keys(params):
         "    epochs: 3      # seven is my number",
         "    device: cpu    # no GPU here",
         "    precision: fp32",
-        "    save_every: 9",
+        "    save_seconds: 9.0",
         "",
         "    # comment above the rate",
         "    learning_rate: 5.0e-5",
@@ -571,7 +571,7 @@ def test_use_gives_the_system_and_nothing_else(params):
     after, preset = load_settings(params), settings_of("promcse-sup-roberta-large")
     for group in ("backbone", "prompt", "template", "pooler", "post", "augment", "objective"):
         assert getattr(after, group) == getattr(preset, group)
-    machine = {"device": "cpu", "precision": "fp32", "save_every": 9}
+    machine = {"device": "cpu", "precision": "fp32", "save_seconds": 9.0}
     assert after.train == preset.train.model_copy(update=machine)
     own = {"train_path": "my data/rows.csv"}
     assert after.data == preset.data.model_copy(update=own)
@@ -582,7 +582,7 @@ def test_what_describes_the_machine_stays(params):
     """Values of a large machine survive a preset, one that trains in another way included."""
     own = {
         "train.device": "cuda", "train.precision": "bf16", "train.workers": 4, "train.mini_batch_size": 32,
-        "train.row_groups": 2, "train.save_every": 500, "evaluation.device": "cpu", "evaluation.batch_size": 8,
+        "train.row_groups": 2, "train.save_seconds": 500.0, "evaluation.device": "cpu", "evaluation.batch_size": 8,
         "export.provider": "cpu", "promotion.stage": "trial", "tune.gpus_per_trial": 0.5,
     }  # fmt: skip
     assert set(MACHINE_KEYS) <= set(own)

@@ -17,6 +17,7 @@ from cse.data.transfer import TransferTask
 from cse.evaluation.record import read_record
 from cse.model.backbone import find_backbone
 from cse.report.systems import find_records, group
+from cse.stages.common import shortfall
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import train_stage
 from tests.conftest import WORDS
@@ -50,7 +51,9 @@ def suite(tmp_path) -> SuiteData:
     )
 
 
-def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, capsys):
+def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, capsys, monkeypatch):
+    compared = []
+    monkeypatch.setattr("cse.stages.evaluate.shortfall", lambda scores: compared.append(scores) or "below its backbone")
     prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
     write_pairs(prepared / TASKS_FILE, suite.sts)
     write_suite(prepared, suite)
@@ -81,4 +84,22 @@ def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, ca
     curves = (tmp_path / "plots/density.csv").read_text(encoding="utf-8").splitlines()
     assert {line.split(",")[0] for line in curves[1:]} == {"trained", "backbone"}
     assert [system.name for system in group(find_records([tmp_path / "records"]))] == ["backbone", "trained"]
-    assert "not measured: TREC (TREC/train_5500.label)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not measured: TREC (TREC/train_5500.label)" in said
+    assert "the trained model is below its backbone\n" in said
+    assert {name: set(tasks) for name, tasks in compared[0].items()} == {
+        "trained": {"STS12", "STS-B"}, "backbone": {"STS12", "STS-B"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trained", "bare", "said"),
+    [
+        ({"STS-B": 70.0, "STS12": 60.0}, {"STS-B": 72.0, "STS12": 61.0}, "65.00 against 66.50 (mean of 2 tasks)"),
+        ({"STS-B": 70.0}, {"STS-B": 72.0}, "70.00 against 72.00 (STS-B)"),
+        ({"STS-B": 72.0}, {"STS-B": 72.0}, ""),
+        ({"STS-B": 72.0}, {}, ""),
+    ],
+)
+def test_a_model_below_its_backbone_is_said(trained, bare, said):
+    assert shortfall({"trained": trained, "backbone": bare}) == (said and f"below its bare backbone: {said}")

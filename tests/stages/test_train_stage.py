@@ -6,6 +6,9 @@ import csv
 import gc
 import json
 import re
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,8 +16,10 @@ import torch
 from safetensors.torch import load_file
 
 import cse.stages.train as stage
+from cse.data.store import TRAIN_FILE, write_rows
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
+from cse.files import only_one
 from cse.model.checkpoint import read_config
 from cse.model.encoder import SentenceEncoder
 from cse.model.generator import MaskedLmGenerator
@@ -22,6 +27,7 @@ from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import open_training, train_stage
 from tests.cli.workspace import contents
+from tests.conftest import write_report
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
 UNTRAINED = {"train.parameters": "none", "prompt.kind": "none"}
@@ -80,9 +86,12 @@ def test_the_score_that_chooses_goes_by_train_selection(settings, data, models, 
 def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path, capsys):
     facts = run(settings())
     assert facts["steps"] == 16
-    assert facts["best_step"] in (5, 10, 15, 16)
+    assert facts["best_step"] in (0, 5, 10, 15, 16)
+    assert facts["dev_spearman"] >= facts["start_dev_spearman"]
     assert facts["parameters"]["trained"] == facts["parameters"]["prompts"] == 4 * 2 * 3 * 32
-    assert len(table(tmp_path / "run/plots/dev.csv")) == 4
+    scores = table(tmp_path / "run/plots/dev.csv")
+    assert [row["step"] for row in scores] == ["0", "5", "10", "15", "16"]
+    assert float(scores[0]["spearman"]) == facts["start_dev_spearman"]
     assert {"step", "loss", "nt_xent"} <= set(table(tmp_path / "run/plots/train.csv")[0])
     assert SentenceEncoder.load(tmp_path / "run/checkpoint").encode(SENTENCES).shape == (3, 32)
     kept = json.loads((tmp_path / "run/checkpoint/checkpoint.json").read_text(encoding="utf-8"))["facts"]
@@ -91,6 +100,7 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path
     assert facts["trained_on"] == "sentences.csv, 60 sentences"
     assert kept["settings"]["train"]["seed"] == settings().train.seed
     assert not list((tmp_path / "scratch/resume").iterdir())
+    assert not list((tmp_path / "scratch/locks").iterdir())
     assert not leftovers(tmp_path)
     assert "trained 16 steps, dev Spearman" in capsys.readouterr().out
 
@@ -158,6 +168,133 @@ def test_the_same_settings_give_the_same_bytes(run, settings, tmp_path):
     assert list(load_file(tmp_path / "one/checkpoint/weights.safetensors")) == ["prompt.table"]
 
 
+# ---- which weights are kept ---------------------------------------------------------------------------------------
+
+
+def scores(monkeypatch, values):
+    left = iter(values)
+    monkeypatch.setattr(stage, "dev_score", lambda *_: next(left))
+
+
+def test_a_training_that_improves_nothing_keeps_its_start_and_says_so(run, settings, tmp_path, monkeypatch, capsys):
+    scores(monkeypatch, [50.0, 49.0, 48.0, 47.0, 46.0])
+    facts = run(settings({"prompt.init_std": 0.0}))
+    assert (facts["start_dev_spearman"], facts["dev_spearman"], facts["best_step"]) == (50.0, 50.0, 0)
+    assert not load_file(tmp_path / "run/checkpoint/weights.safetensors")["prompt.table"].any()
+    said = capsys.readouterr()
+    assert "before training: dev Spearman 50.00" in said.err
+    assert "trained 16 steps, dev Spearman 50.00: the start was best and is kept" in said.out
+
+
+def test_a_training_that_improves_says_from_where(run, settings, monkeypatch, capsys):
+    scores(monkeypatch, [50.0, 49.0, 52.0, 47.0, 46.0])
+    run(settings())
+    assert "trained 16 steps, dev Spearman 52.00 at step 10 (before training 50.00): " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective.masked_lm.weight": 1.0},
+        {"objective.replaced_tokens.weight": 1.0, "objective.replaced_tokens.generator": "unigram"},
+    ],
+    ids=["masked_lm", "replaced_tokens"],
+)
+def test_dev_pairs_choose_nothing_where_no_term_compares_sentences(
+    run, settings, tmp_path, monkeypatch, capsys, changes
+):
+    changes = changes | {"objective.nt_xent.weight": 0.0}
+    scores(monkeypatch, [50.0, 60.0, 40.0, 30.0, 20.0])
+    facts = run(settings(changes))
+    assert (facts["start_dev_spearman"], facts["dev_spearman"], "best_step" in facts) == (50.0, 20.0, False)
+    assert "compares no sentences: the last weights are kept" in capsys.readouterr().err
+    scores(monkeypatch, [10.0, 20.0, 30.0, 40.0, 50.0])
+    run(settings(changes), "rising")
+    kept, rising = (contents(tmp_path / name / "checkpoint")["weights.safetensors"] for name in ("run", "rising"))
+    assert kept == rising
+
+
+def test_no_dev_score_stops_a_training_that_it_does_not_judge(run, settings):
+    changes = {"objective.masked_lm.weight": 1.0, "objective.nt_xent.weight": 0.0, "train.early_stop": 2}
+    refused(run, settings(changes), "^train.early_stop: objective.masked_lm compares no sentences, so no dev score")
+
+
+# ---- two at once, and too little memory ---------------------------------------------------------------------------
+
+
+def stage_in(settings, data, folder, name, launch=None):
+    return train_stage(
+        settings,
+        prepared=data["sentences"],
+        checkpoint=folder / name,
+        metrics=folder / f"{name}.json",
+        plots=folder / f"{name}.plots",
+        scratch=folder / "scratch",
+        launch=launch,
+    )
+
+
+def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, tmp_path):
+    """One with the same output, whatever it trains, and one of the same settings, wherever it writes."""
+    first, other = settings({"train.epochs": 1}), settings({"train.epochs": 1, "train.seed": 7})
+    refusals = []
+
+    def second(training):
+        for chosen, name in ((other, "out"), (first, "elsewhere")):
+            with pytest.raises(CseError) as refusal:
+                stage_in(chosen, data, tmp_path, name, launch=lambda _: pytest.fail("it trained"))
+            refusals.append(str(refusal.value))
+        return stage.train_here(training)
+
+    (tmp_path / "scratch/locks").mkdir(parents=True)
+    stage_in(first, data, tmp_path, "out", launch=second)
+    assert re.search(r"out: another training writes here; wait until it is over, or give another --out$", refusals[0])
+    assert re.search(r"resume/\w+: a training of the same settings and data is at work here", refusals[1])
+    stage_in(other, data, tmp_path, "out")  # the lock went with the first
+    steps = [row["step"] for row in table(tmp_path / "out.plots/train.csv")]
+    assert steps == ["5", "8"]
+
+
+def test_a_lock_file_of_a_process_that_is_gone_blocks_nobody(tmp_path):
+    lock = tmp_path / "locks/one"
+    script = "import os, sys, time; from pathlib import Path; from cse.files import only_one\n"
+    script += "with only_one(Path(sys.argv[1]), 'refused'): os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", script, str(lock)], timeout=60).returncode == -9
+    assert lock.is_file()
+    with only_one(lock, "refused"), pytest.raises(CseError, match=r"^refused$"), only_one(lock, "refused"):
+        pytest.fail("two at once")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        MemoryError("std::bad_alloc"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_out_of_memory_is_one_line_that_names_what_to_lower(run, settings, monkeypatch, error):
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr("cse.training.loop.encode_batch", full)
+    message = (
+        r"^train.mini_batch_size: out of memory \(cpu\) with 16 sentences at once; set it to 8 or less .*batch_size$"
+    )
+    with pytest.raises(CseError, match=message):
+        run(settings())
+
+
+def test_another_error_of_torch_is_not_taken_for_it(run, settings, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr("cse.training.loop.encode_batch", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        run(settings())
+
+
 # ---- corruption prepared before training --------------------------------------------------------------------------
 
 
@@ -170,13 +307,13 @@ def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_mem
     def count(*arguments):
         gc.collect()
         alive.append(sum(type(thing) is MaskedLmGenerator for thing in gc.get_objects()))
-        return dev_score(*arguments)
+        return float(len(alive))  # the last weights are the best
 
     monkeypatch.setattr(stage, "dev_score", count)
     for corruption, generators in (("prepared", 0), ("on_the_fly", 1)):
         alive.clear()
         run(settings(prepared_corruption | {"objective.replaced_tokens.corruption": corruption}), corruption)
-        assert alive == [generators] * 4
+        assert alive == [generators] * 5
     made, live = (contents(tmp_path / name / "checkpoint") for name in ("prepared", "on_the_fly"))
     assert made["weights.safetensors"] == live["weights.safetensors"]
     plain = run(settings(), "plain")
@@ -225,6 +362,29 @@ def refused(run, settings, message, view="sentences"):
 
 def test_labelled_rows_with_a_contrastive_objective(run, settings):
     refused(run, settings(), r"holds labelled rows, but objective.nt_xent compares positives", "labelled")
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        (1, {}, "holds 1 row, but the negatives of objective.nt_xent are other rows; prepare at least 2"),
+        (
+            7,
+            {"objective.nt_xent.weight": 0.0, "objective.contrastive_tension.weight": 1.0},
+            "holds 7 rows, but the negatives of objective.contrastive_tension are other rows; prepare at least 8",
+        ),
+    ],
+)
+def test_rows_that_give_no_negative(settings, data, tmp_path, rows, changes, message):
+    few = tmp_path / "few"
+    shutil.copytree(data["sentences"], few)
+    write_rows(few / TRAIN_FILE, "sentences", [(f"the cat {number}",) for number in range(rows)])
+    write_report(few, "sentences", rows)
+    with pytest.raises(CseError, match=message):
+        stage_in(settings(changes), {"sentences": few}, tmp_path, "out")
+    alone = {"objective.nt_xent.weight": 0.0, "objective.masked_lm.weight": 1.0, "train.epochs": 1}
+    if rows == 1:  # a term over tokens has no negatives
+        assert stage_in(settings(alone), {"sentences": few}, tmp_path, "out")["steps"] == 1
 
 
 def test_rows_without_labels_for_the_classifier(run, settings):

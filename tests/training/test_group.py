@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from cse.errors import CseError
 from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
 from cse.training.group import ALONE, Group
 from cse.training.loop import Plan, train
@@ -21,7 +22,7 @@ from tests.training.systems import SYSTEMS, make_system
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22, 8])
 FEW = np.array([6])  # of an epoch's last rows there may be fewer than workers
 # slices: a multiple of 2 and of 3 workers, so that padding, which replaced tokens count, is the same
-PLAN = Plan(learning_rate=0.02, batch_size=8, epochs=1, cut=Cut(6), eval_every=3, save_every=2, seed=5)
+PLAN = Plan(learning_rate=0.02, batch_size=8, epochs=1, cut=Cut(6), eval_every=3, save_seconds=0, seed=5)
 
 
 def step(name, folder, rows, group, cut):
@@ -123,7 +124,7 @@ def test_a_training_shared_equals_a_training_alone(alone, workers):
     expected = alone["training"]
     for rank, found in enumerate(worker["training"] for worker in workers):
         assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
-        assert [place for place, _, _ in found["evaluations"]] == [3, 5]
+        assert [place for place, _, _ in found["evaluations"]] == [0, 3, 5]
         torch.testing.assert_close(found["weights"], expected["weights"], rtol=1e-4, atol=1e-5)
         assert found["saved"] == (rank == 0)
     first, *others = (worker["training"]["weights"] for worker in workers)
@@ -139,6 +140,64 @@ def test_slices_are_dealt_from_either_end():
     assert Four().deal(8) == [[0, 7], [1, 6], [2, 5], [3, 4]]
 
 
+def failing_training(folder, scratch, group, at):
+    """The first worker's dev scoring fails at an evaluation."""
+    encoder, losses, table = make_system("hinge", folder, dropout=0.0)
+    evaluations = []
+
+    def dev():
+        evaluations.append(1)
+        if len(evaluations) == at:
+            raise CseError("dev: its own words")
+        return 1.0
+
+    folder = RunFolder(scratch / f"{at}-{group.rank}")
+    train(encoder, losses, table, PLAN, dev=dev, folder=folder, observer=Recorder(), group=group)
+
+
+FAILING = """
+import json, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from cse.training.group import ProcessGroup
+from tests.training.test_group import failing_training
+rank, folder, meeting, scratch = int(sys.argv[1]), *map(Path, sys.argv[2:])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+group, said = ProcessGroup(torch.device("cpu")), []
+for at in (1, 2):  # before training, and after three updates
+    try:
+        failing_training(folder, scratch, group, at)
+    except Exception as error:
+        said.append([type(error).__name__, str(error)])
+if rank == 1:  # a mistake in the code of one worker, while the other waits
+    print(json.dumps(said), flush=True)
+    raise KeyError("a bug")
+try:
+    group.any(False)
+except Exception as error:
+    said.append([type(error).__name__, ""])
+print(json.dumps(said))
+"""
+
+
+def test_an_error_of_one_worker_ends_the_others_at_once(folder, tmp_path):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", FAILING, str(rank), folder, tmp_path / "meeting", tmp_path],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        first, second = (json.loads(process.communicate(timeout=100)[0]) for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+    assert first == [["CseError", "dev: its own words"]] * 2 + [["PeerLost", ""]]
+    assert second == [["PeerLost", "the first worker failed: CseError: dev: its own words"]] * 2
+
+
 GATHER = """
 import json, sys
 import torch, torch.distributed as dist
@@ -149,7 +208,8 @@ group = ProcessGroup(torch.device("cpu"))
 own = torch.arange(2.0 + rank).reshape(-1, 1).requires_grad_(True)  # 2 rows here, 3 there
 joined = group.gather(own, [2, 3])
 ((rank + 1) * joined.square().sum()).backward()
-print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist(), group.any(rank == 1), group.agree(rank)]))
+print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist()]
+                 + [group.any(rank == 1), group.from_first(lambda: rank)]))
 dist.destroy_process_group()
 """
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
+from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.files import fingerprint
 from cse.model.encoder import SentenceEncoder
 from cse.model.prompts import Prompt
@@ -30,7 +31,7 @@ from cse.training.tokens import batch_rows, pad_in_groups
 from tests.conftest import make_backbone_folder
 from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
 
-PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=3, save_every=2, seed=5)
+PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=3, save_seconds=0, seed=5)
 
 
 def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
@@ -126,7 +127,7 @@ def test_learning_rate_falls_linearly_after_a_warm_up():
 
 
 def test_the_best_weights_are_kept_not_the_last(bert, tmp_path):
-    scores = iter([10.0, 30.0, 20.0, 5.0])
+    scores = iter([9.0, 10.0, 30.0, 20.0, 5.0])
     seen = []
 
     encoder, losses, table = make_problem(bert)
@@ -137,25 +138,145 @@ def test_the_best_weights_are_kept_not_the_last(bert, tmp_path):
 
     recorder = Recorder()
     state = train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
-    assert [(step, best) for step, _, best in recorder.scores] == [(3, True), (6, True), (9, False), (10, False)]
+    assert [(step, best) for step, _, best in recorder.scores] == [
+        (0, True), (3, True), (6, True), (9, False), (10, False),
+    ]  # fmt: skip
     assert (state.best_step, state.best_score) == (6, 30.0)
-    assert torch.equal(encoder.prompt.table, seen[1])
-    assert not torch.equal(encoder.prompt.table, seen[3])
+    assert torch.equal(encoder.prompt.table, seen[2])
+    assert not torch.equal(encoder.prompt.table, seen[4])
+
+
+def test_the_start_is_kept_where_training_makes_it_worse(bert, tmp_path):
+    scores = iter([50.0, 40.0, 49.0, 50.0, 30.0])
+    encoder, losses, table = make_problem(bert)
+    start = encoder.prompt.table.detach().clone()
+    state = train(
+        encoder, losses, table, PLAN, dev=lambda: next(scores), folder=RunFolder(tmp_path), observer=Recorder()
+    )
+    assert (state.best_step, state.best_score, state.evaluations[0]) == (0, 50.0, (0, 50.0))
+    assert torch.equal(encoder.prompt.table, start)
+    assert not torch.equal(state.weights["prompt.table"], start)
+
+
+def test_where_the_dev_score_does_not_choose_the_last_weights_are_kept(bert, tmp_path):
+    scores = [50.0, 60.0, 40.0, 30.0, 20.0]
+    plan = replace(PLAN, early_stop=1)
+    encoder, losses, table = make_problem(bert)
+    recorder, dev, folder = Recorder(), iter(scores), RunFolder(tmp_path / "a")
+    state = train(encoder, losses, table, plan, dev=lambda: next(dev), choose=False, folder=folder, observer=recorder)
+    last = run(bert, tmp_path / "b")[0]
+    assert torch.equal(encoder.prompt.table, last.prompt.table)
+    assert (state.step, state.best_score, state.best_weights) == (10, None, {})
+    assert recorder.scores == [(step, score, False) for step, score in zip((0, 3, 6, 9, 10), scores, strict=True)]
 
 
 def test_early_stop(bert, tmp_path):
-    scores = iter([3.0, 2.0, 1.0, 9.0])
-    _, state, recorder = run(bert, tmp_path, replace(PLAN, early_stop=2), dev=lambda: next(scores))
-    assert state.step == 9
-    assert [score for _, score, _ in recorder.scores] == [3.0, 2.0, 1.0]
+    scores = iter([3.0, 2.0, 4.0, 3.0, 4.0, 9.0])
+    _, state, recorder = run(bert, tmp_path, replace(PLAN, early_stop=2, epochs=4), dev=lambda: next(scores))
+    assert state.step == 12
+    assert [score for _, score, _ in recorder.scores] == [3.0, 2.0, 4.0, 3.0, 4.0]
+
+
+def test_a_run_that_stopped_early_does_not_train_on_when_it_is_started_again(bert, tmp_path):
+    """Killed between its last save and the end of the stage: its folder is still there."""
+    plan = replace(PLAN, early_stop=1)
+
+    def dev_of(scores):
+        left = iter(scores)
+        return lambda: next(left)
+
+    first, state, _ = run(bert, tmp_path, plan, dev=dev_of([3.0, 4.0, 2.0]))
+    again, same, recorder = run(bert, tmp_path, plan, dev=dev_of([]))
+    assert (state.step, same.step, same.best_step) == (6, 6, 3)
+    assert (recorder.starts, recorder.records, recorder.scores) == ([(6, 10)], [], [])
+    assert same.evaluations == state.evaluations
+    assert torch.equal(first.prompt.table, again.prompt.table)
+
+
+@pytest.mark.parametrize(("seconds", "saves"), [(0.0, 10), (3600.0, 1)])
+def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeypatch, seconds, saves):
+    steps = []
+    save = RunFolder.save
+    monkeypatch.setattr(RunFolder, "save", lambda folder, state: steps.append(state.step) or save(folder, state))
+    run(bert, tmp_path, replace(PLAN, save_seconds=seconds), dev=lambda: 1.0)
+    assert len(steps) == saves and steps[-1] == 10
+
+
+def test_best_weights_are_written_once(bert, tmp_path, monkeypatch):
+    written = []
+    write = RunFolder._write
+    monkeypatch.setattr(RunFolder, "_write", lambda *args: written.append(args[1]) or write(*args))
+    scores = iter([1.0, 9.0, 8.0, 7.0, 6.0])
+    run(bert, tmp_path, dev=lambda: next(scores))
+    assert [name for name in written if name != "state.pt"] == ["best-0.pt", "best-3.pt"]
+    assert [path.name for path in tmp_path.glob("best-*")] == ["best-3.pt"]
+
+
+def test_best_weights_of_updates_that_are_lost_are_not_taken_for_those_made_again(bert, tmp_path):
+    run(bert, tmp_path, dev=lambda: 1.0)
+    (tmp_path / "best-7.pt").write_bytes(b"of a later attempt")
+    assert RunFolder(tmp_path).load() is not None
+    assert [path.name for path in tmp_path.glob("best-*")] == ["best-0.pt"]
+
+
+# ---- numbers that are none ----------------------------------------------------------------------------------------
 
 
 def test_a_loss_that_is_no_number_is_one_line(bert, tmp_path):
+    with pytest.raises(CseError, match=r"^train.learning_rate: the loss is nan at step \d+; lower it \(now 1e\+30\)"):
+        run(bert, tmp_path, replace(PLAN, learning_rate=1e30))
+
+
+def test_a_start_that_is_no_number_is_not_the_learning_rates_fault(bert, tmp_path):
     encoder, losses, table = make_problem(bert)
     with torch.no_grad():
         encoder.prompt.table.fill_(float("nan"))
-    with pytest.raises(CseError, match=r"train.learning_rate: the loss is nan at step 5"):
+    with pytest.raises(CseError, match=r"^prompt: the embeddings are not finite before any update; lower prompt.init"):
         train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+
+
+@pytest.mark.parametrize(("temperature", "what"), [(1e-40, "loss is nan"), (1e-30, "gradient is inf")])
+def test_a_tiny_temperature_is_not_the_learning_rates_fault(bert, tmp_path, temperature, what):
+    encoder, _, table = make_problem(bert)
+    losses = Losses(build_objective(temperature=temperature))
+    with pytest.raises(CseError, match=rf"^objective\S*: the {what} at step 1, before any update.*temperature"):
+        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+
+
+@pytest.mark.parametrize("error", [UndefinedScore("dev: all similarities are equal"), NotFinite("evaluation: nan")])
+def test_dev_pairs_that_training_has_spoilt_are_not_to_blame(bert, tmp_path, error):
+    scores = iter([40.0])
+
+    def dev() -> float:
+        score = next(scores, None)
+        if score is None:
+            raise error
+        return score
+
+    with pytest.raises(CseError, match=r"^train.learning_rate: at step 3 the embeddings .* lower it \(now 0.05\)"):
+        run(bert, tmp_path, dev=dev)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UndefinedScore("dev: all gold scores are equal"), "^dev: all gold scores"),
+        (NotFinite("evaluation: nan"), "^prompt: the embeddings are not finite before any update"),
+        (CseError("dev: something else"), "^dev: something else"),
+    ],
+)
+def test_dev_pairs_that_cannot_be_scored_end_the_run_before_it_trains(bert, tmp_path, error, message):
+    def dev() -> float:
+        raise error
+
+    encoder, losses, table = make_problem(bert)
+    recorder = Recorder()
+    with pytest.raises(CseError, match=message):
+        train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
+    assert recorder.records == []
+
+
+# ---- kills --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -211,7 +332,7 @@ class Slow(Recorder):
 
 backbone = load_backbone(find_backbone(sys.argv[1]))
 encoder, losses, table = make_problem(backbone, mlp="train_only", rows=400)
-plan = Plan(learning_rate=0.05, batch_size=8, epochs=4, cut=Cut(2), eval_every=7, save_every=3, seed=5)
+plan = Plan(learning_rate=0.05, batch_size=8, epochs=4, cut=Cut(2), eval_every=7, save_seconds=0.05, seed=5)
 state = train(encoder, losses, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
               folder=RunFolder(Path(sys.argv[2])), observer=Slow())
 torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.argv[3])
@@ -330,7 +451,7 @@ def test_every_group_of_weights_follows_the_schedule_from_its_own_peak(bert, tmp
 
 def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
     encoder, losses, table = make_composition(bert)
-    scores, seen = iter([9.0, 5.0, 4.0, 3.0]), []
+    scores, seen = iter([1.0, 9.0, 5.0, 4.0, 3.0]), []
 
     def dev() -> float:
         weights = encoder.trainable() | losses.trainable()
@@ -339,10 +460,10 @@ def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
 
     state = train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=Recorder())
     assert set(state.best_weights) == set(encoder.trainable())
-    assert all(torch.equal(seen[0][name], weight) for name, weight in encoder.trainable().items())
+    assert all(torch.equal(seen[1][name], weight) for name, weight in encoder.trainable().items())
     last = losses.trainable()
     assert all(torch.equal(seen[-1][name], weight) for name, weight in last.items())
-    assert any(not torch.equal(seen[0][name], weight) for name, weight in last.items())
+    assert any(not torch.equal(seen[1][name], weight) for name, weight in last.items())
     assert set(state.weights) == set(seen[0])
 
 
@@ -378,7 +499,7 @@ class Slow(Recorder):
         time.sleep(0.1)
 
 encoder, losses, table = make_composition(load_backbone(find_backbone(sys.argv[1])), rows=160)
-plan = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(2), eval_every=7, save_every=3, seed=5)
+plan = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(2), eval_every=7, save_seconds=0.05, seed=5)
 state = train(encoder, losses, table, plan, dev=lambda: -float(encoder.prompt.table.detach().abs().sum()),
               folder=RunFolder(Path(sys.argv[2])), observer=Slow())
 torch.save({"encoder": encoder.state_dict(), "losses": losses.state_dict(), "state": vars(state)}, sys.argv[3])

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SWEEP = (sys.executable, "-m", "cse.cli.sweep")
 GRID = ("-s", "tune.over=['train.learning_rate=[0.01, 0.05, 1e30]', 'prompt.length=[2, 3]']")
-LONG = ("-s", "train.epochs=60", "-s", "train.eval_every=100", "-s", "train.save_every=10")
+LONG = ("-s", "train.epochs=60", "-s", "train.eval_every=100", "-s", "train.save_seconds=0")
 
 
 def start(folder, *options, **variables):

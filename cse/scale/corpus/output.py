@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError, nearest
+from cse.files import only_one
 from cse.runtime.bundle import Bundle, read_manifest
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.plan import PLAN, Choices, Plan, difference, is_plan, make_plan, plan_facts
@@ -116,19 +117,9 @@ def only_writer(folder: Folder) -> Iterator[None]:
     if not folder.local:
         yield
         return
-    from filelock import FileLock, Timeout
-
     place = Path(folder.path)
-    place.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(place / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise CseError(f"{folder.url}: another `cse embed` writes here; wait for it, or give another --out") from None
-    try:
+    with only_one(place / LOCK, f"{folder.url}: another `cse embed` writes here; wait for it, or give another --out"):
         yield
-    finally:
-        lock.release()
 
 
 def open_plan(
