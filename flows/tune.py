@@ -13,7 +13,7 @@ from cse.errors import CseError
 from cse.settings import load_settings
 from cse.settings.document import yaml_value
 from cse.settings.edit import write_values
-from cse.settings.load import PARAMS_FILE
+from cse.settings.load import PARAMS_FILE, flatten
 from cse.settings.spaces import about, space_names
 from cse.stages.common import CORRUPTED, PREPARED, SCRATCH
 from flows.processes import HINTS, CommandError, explain, run_dvc
@@ -33,7 +33,7 @@ from flows.workspace import Workspace, throwaway_clone
 @click.option("--over", multiple=True, metavar="KEY=VALUES", help="Search KEY: [V, ...], or LOW..HIGH.")
 @click.option("--trials", type=click.IntRange(min=1), help="Settings to try; otherwise tune.trials.")
 @set_option
-@click.option("--promote", is_flag=True, help="Write the best values into params.yaml.")
+@click.option("--promote", is_flag=True, help="Write the best of the searched values into params.yaml.")
 @click.option("--experiments/--no-experiments", default=True, help="Whether finished trials become DVC experiments.")
 def tune(
     space: str | None,
@@ -64,7 +64,7 @@ def tune(
         for stage in stages_before(place):
             _run(stage, place)
         from cse.tune.driver import run_sweep
-        from cse.tune.outcome import PAGE, TRIALS, describe
+        from cse.tune.outcome import PAGE, TRIALS, describe, to_promote
 
         sweep = run_sweep(
             load_settings(place.folder / PARAMS_FILE, wanted),
@@ -78,18 +78,26 @@ def tune(
             click.echo(f"experiments: `dvc exp show`, the best with `dvc exp apply {names[-1]}`")
     click.echo(f"{sweep.folder / PAGE}: pictures; {TRIALS} beside it: every trial")
     if promote:
-        _promote(around, sweep.best.values)
+        _promote(*to_promote(around | sweep.best.values, sweep.keys))
     else:
         click.echo("`cse tune --promote` (with the same options) writes the best values into params.yaml")
 
 
-def _promote(around: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Write the best values into params.yaml, with what the whole sweep had changed, and show the difference."""
-    changed = write_values(PARAMS_FILE, {**around, **values})
+def _promote(values: Mapping[str, Any], left_out: Mapping[str, Any]) -> None:
+    """Write the best values into params.yaml, show the difference, and say whether its training is there already."""
+    changed = write_values(PARAMS_FILE, values)
     for key, (before, after) in changed.items():
         click.echo(click.style(f"- {key}: {yaml_value(before)}", fg="red"))
         click.echo(click.style(f"+ {key}: {yaml_value(after)}", fg="green"))
-    click.echo(f"{PARAMS_FILE}: {len(changed)} values changed; `dvc repro` brings the rest up to date")
+    click.echo(f"{PARAMS_FILE}: {len(changed)} values changed")
+    now = flatten(load_settings(PARAMS_FILE).model_dump(mode="json"))
+    other = {key: value for key, value in left_out.items() if not key.startswith("tune.") and value != now[key]}
+    if not other:
+        click.echo("`dvc repro` restores the best trial's training and brings the rest up to date")
+        return
+    was = [f"{key} {yaml_value(value)} ({PARAMS_FILE}: {yaml_value(now[key])})" for key, value in other.items()]
+    click.echo(f"not promoted, for they are the sweep's or the machine's: {', '.join(was)}")
+    click.echo("so `dvc repro` trains anew; its score may be another than the trial's")
 
 
 def _run(stage: str, place: Workspace) -> None:

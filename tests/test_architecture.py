@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 
 from cse.settings import Settings
 from cse.settings.load import flatten
+from cse.stages.common import training_code
 
 ROOT = Path(__file__).parents[1]
 DVC_FILE = ROOT / "dvc.yaml"
@@ -84,6 +85,20 @@ def test_stage_dependencies(graph):
         assert unused(modules, stage["deps"]) == [], f"{name}: its code does not import these deps of dvc.yaml"
     assert len(stages) > 0
     assert looked_at > len(stages)
+
+
+def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
+    """What stage ``train`` imports, but for what only reads settings, names and hashes files, or words errors."""
+    code = {path.relative_to(ROOT).as_posix() for path in training_code()}
+    around = (
+        *("cse/errors.py", "cse/files.py", "cse/outputs.py", "cse/settings/", "cse/runtime/seal.py"),
+        *("cse/stages/common.py", "cse/stages/environment.py"),
+    )
+    files = {file_of(module).relative_to(ROOT).as_posix() for module in modules_of_stage(graph, "cse.stages.train")}
+    trains = {file for file in files if not file.startswith(around)}
+    assert {"cse/stages/build.py", "cse/evaluation/sts.py", "cse/model/backbone.py"} <= trains
+    assert trains - code == set(), "add these to the training code in cse/stages/common.py"
+    assert "cse/scale/train.py" in code  # a launcher, which the stage does not import
 
 
 def test_stage_settings():

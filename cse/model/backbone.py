@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 from dataclasses import dataclass
@@ -160,6 +161,16 @@ class Backbone(nn.Module):
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = 0.0
+
+    def sibling(self) -> Backbone:
+        """Return a backbone that shares the memory of the weights and nothing else: moved to a device, set to training
+        or with its dropout off, it leaves this one as it is. Only for frozen weights: an update in place changes both.
+        """
+        own: dict[int, Any] = {
+            id(weight): nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
+            for weight in self.parameters()
+        }
+        return copy.deepcopy(self, own | {id(self.tokenizer): self.tokenizer})
 
     def usable_length(self, shift: int) -> int:
         """Return how many tokens the position table holds after ``shift`` positions."""

@@ -7,7 +7,7 @@ With ``y_bl = 1`` where token ``l`` of sentence ``b`` was replaced and ``c_bl = 
     sum         1/B sum_{real b, l} c_bl      sum over a sentence's tokens, mean over sentences (D2CSE equation 2)
 
 The papers write the discriminator as the probability of "original". Here class 1 is "replaced", as in the code; the
-loss is the same. ``positions`` depends on how far a batch is padded.
+loss is the same. ``positions`` depends on how far a batch is padded: ``L`` is the length of its longest row.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def replaced_tokens_sums(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the summed cross-entropy and what to divide it by, two scalars.
 
-    Both add up over the slices of a batch that was padded and encoded in parts: the loss of the batch is the sum of the
-    sums over the sum of the counts. With ``positions`` that counts each slice's own padding.
+    Both add up over the slices of a batch that was encoded in parts: the loss of the batch is the sum of the sums over
+    the sum of the counts. With ``positions`` all slices must be padded to the longest row of the batch.
 
     Args:
         logits_BL2: scores of "original" and "replaced", ``(B, L, 2)``.

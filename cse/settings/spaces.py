@@ -210,13 +210,18 @@ def _check(space: Space, settings: Settings) -> None:
                 f"tune: {dimension.key}: rows were corrupted beforehand with its value; search it with "
                 "objective.replaced_tokens.corruption: on_the_fly"
             )
+    reached(space, settings)
+
+
+def reached(space: Space, settings: Settings) -> list[Settings]:
+    """Return the settings of every trial of a grid, or with each listed value and both ends of each range.
+
+    Raises:
+        CseError: the settings refuse a value, or a combination.
+    """
     if space.search == "grid":
-        for values in space.grid():
-            settings_with(settings, values)
-        return
-    for dimension in space.dimensions:
-        for value in dimension.ends:
-            settings_with(settings, {dimension.key: value})
+        return [settings_with(settings, values) for values in space.grid()]
+    return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
 
 
 def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:

@@ -325,8 +325,8 @@ class ReplacedTokensSettings(Group):
     protect_special: bool = Field(False, description="Leave special tokens besides `[CLS]` as they are.")
     normalize: Literal["positions", "tokens", "sum"] = Field(
         "positions",
-        description="Mean over all positions, padding included (released code; depends on train.row_groups), mean over "
-        "real tokens, or sum over a sentence's tokens (D2CSE equation 2).",
+        description="Mean over all positions, padded to the batch's longest row (released code), mean over real "
+        "tokens, or sum over a sentence's tokens (D2CSE equation 2).",
     )
     prompt_draw: Literal["shared", "separate"] = Field(
         "shared", description="Whether both passes see the same prompt dropout or each draws its own."

@@ -32,6 +32,14 @@ SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse")).expanduser()
 
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were made
 
+_TRAINS = (
+    "data/labels.py", "data/scored.py", "data/store.py",
+    "evaluation/measures.py", "evaluation/sts.py", "evaluation/vectors.py",
+    "model", "objectives", "runtime/encode.py", "scale/train.py",
+    "stages/build.py", "stages/corpus.py", "stages/inputs.py", "stages/train.py",
+    "training",
+)  # fmt: skip
+
 DEBUG_VARIABLE = "CSE_DEBUG"
 MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
 
@@ -54,9 +62,12 @@ def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def training_code() -> list[Path]:
-    """Return the files whose change makes a saved state or a trial's score stale: they decide what an update does."""
+    """Return the files that decide an update, or which weights are kept: their change makes a saved state stale.
+
+    A sweep goes by them too. A test compares the list with what stage ``train`` imports.
+    """
     root = Path(__file__).parents[1]
-    return [path for part in ("model", "objectives", "training") for path in sorted((root / part).rglob("*.py"))]
+    return [path for part in _TRAINS for path in (sorted((root / part).rglob("*.py")) or [root / part])]
 
 
 def run_safely(work: Callable[[], object]) -> int:

@@ -55,7 +55,7 @@ class Training:
         data: the rows and dev pairs; nothing else of it is read.
         device: where to train.
         bf16: whether matrix products run in bfloat16.
-        folder: what a killed run goes on from, named by a fingerprint of settings, data and code.
+        folder: what a killed run goes on from, named by a fingerprint of settings, data, models and code.
         tokens: a folder where launchers share tokenised rows; None: each tokenises for itself.
     """
 

@@ -204,12 +204,13 @@ def encode_batch(
     padded = pad_in_groups(table, rows, wanted, augmentation.change_ids(rng))
     if len(padded) < group.size:
         group = ALONE  # of an epoch's last rows there is not one each: every worker encodes them all
+    longest = max(part.ids_BL.shape[1] for part in padded)
     shares = [[padded[number] for number in numbers] for numbers in group.deal(len(padded))]
     places = [np.concatenate([part.places for part in share]) for share in shares]
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
         noise_TND = None
         if encoder.denoise != "none":
-            noise_TND = encoder.noise(max(int(column.lengths(rows).max()) for column in table.columns) + 1)
+            noise_TND = encoder.noise(longest + 1)
         twice = cut.mini_batch_size is not None
         slices = [
             _encode_slice(encoder, part, noise_TND, augmentation, device, twice=twice) for part in shares[group.rank]
@@ -222,7 +223,7 @@ def encode_batch(
         group,
         layout,
         Layout([part[part < len(rows)] for part in places], device),
-        max(part.ids_BL.shape[1] for part in padded),
+        longest,
         projected_XD,
         None if table.labels is None else torch.from_numpy(table.labels[rows]).to(device),
         step,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from cse.files import fingerprint
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
-from cse.settings.spaces import Dimension, Space, build_space
+from cse.settings.spaces import Dimension, Space, build_space, reached, settings_with
 from cse.stages.common import training_code
 from cse.tune.job import ATTEMPT, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, read_sweep, trial_records, write_sweep, write_trials
@@ -38,12 +38,14 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         settings: around what is searched.
         prepared: folder of the rows; its test sets are not opened.
         corrupted: folder of a corruption made beforehand.
-        scratch: the sweep's folder is made in it, named by a fingerprint of space, settings, data and code.
+        scratch: the sweep's folder is made in it, named by a fingerprint of space, settings, data, models and code.
 
     Raises:
-        CseError: a space that cannot be searched, no dev pairs to choose by, more CPUs or GPUs asked for than there
-            are, another driver at the same sweep, or no trial that ended well.
+        CseError: a space that cannot be searched, no dev pairs to choose by, a model that is not there, more CPUs or
+            GPUs asked for than there are, another driver at the same sweep, or no trial that ended well.
     """
+    if settings.tune.gpus_per_trial == 0 and settings.train.device == "auto":
+        settings = settings_with(settings, {"train.device": "cpu"})  # Ray gives no GPU then, but does not hide one
     space = build_space(settings)
     _check_objective(settings, prepared)
     folder = (scratch / "tune" / _name(space, settings, prepared, corrupted)).resolve()
@@ -51,13 +53,14 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         done = read_sweep(folder)
         if done is not None:
             return done
+        data = PreparedData(prepared)
         job = Job(
             settings=settings,
             folder=folder,
             corrupted=corrupted.resolve(),
             threads=settings.tune.cpus_per_trial,
             evaluations=settings.tune.evaluations if _stops_early(space, settings) else None,
-            rows=len(PreparedData(prepared).train),
+            rows=len(data.train),
             ranges=tuple(part.key for part in space.dimensions if not part.values),
         )
         share_data(prepared, job.data)
@@ -76,7 +79,8 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
                 if fine is not None:
                     trials += _search(fine, job, "tune-fine", watch)
                     records = trial_records(trials, space, job)
-        sweep = Sweep(folder, space.name, space.search, space.dimensions, tuple(records))
+        pairs = 0 if data.dev is None else len(data.dev.score)
+        sweep = Sweep(folder, space.name, space.search, space.dimensions, tuple(records), pairs)
         write_trials(sweep)
         write_page(sweep)
         write_sweep(sweep)
@@ -229,6 +233,8 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
         "TUNE_FUNCTION_THREAD_TIMEOUT_S": "60",  # a stopped trial's thread ends at its next report
     }
     os.environ |= variables
+    if job.settings.train.device == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # of the workers alone
     with ray_session(dashboard=True, variables=variables) as ray:
         cpus = ray.cluster_resources().get("CPU", 0)
         if job.threads > cpus:
@@ -260,5 +266,18 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> 
         if key not in space.keys and key not in _NOT_THE_TRIALS and not key.startswith(others)
     }
     data = [prepared / TRAIN_FILE, prepared / DEV_FILE, *sorted(corrupted.glob("*.npy"))]
-    facts: Mapping[str, Any] = {"space": [str(part) for part in space.dimensions], "around": around}
-    return f"{space.name}-{fingerprint(facts, [*data, *training_code()])[:8]}"
+    code = [*training_code(), *(Path(__file__).with_name(name) for name in ("job.py", "trial.py"))]
+    facts = {"space": [str(part) for part in space.dimensions], "around": around, "inputs": _inputs(space, settings)}
+    return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"
+
+
+def _inputs(space: Space, settings: Settings) -> list[dict[str, str]]:
+    """Return hashes of the models that trials read, for each choice of models."""
+    from cse.stages.inputs import training_inputs  # torch takes its time
+
+    choices = {}
+    for tried in (settings, *reached(space, settings)):
+        prompt, replaced = tried.prompt, tried.objective.replaced_tokens
+        generator = (replaced.generator, replaced.generator_revision) if replaced.reads_generator else None
+        choices[f"{tried.backbone} {prompt.kind} {prompt.init} {prompt.init_checkpoint} {generator}"] = tried
+    return [training_inputs(each.backbone, each.prompt, each.objective.replaced_tokens) for each in choices.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from cse.errors import CseError
 from cse.files import write_csv
 from cse.outputs import publish_file
+from cse.settings.presets import MACHINE_KEYS
 from cse.settings.spaces import Dimension, Space
 from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve, steps_of
 
@@ -27,7 +28,7 @@ class TrialRecord:
         number: in the order in which they were started, from 1.
         state: ``finished``, ``stopped`` (it fell behind) or ``failed``.
         config: what was searched, by dotted key.
-        values: everything that sets the trial apart from the settings around; what ``--promote`` writes.
+        values: everything that sets the trial apart from the settings around, such as its evaluations' spacing.
         score: best dev Spearman * 100, or None.
         percent: how much of the training was done.
         seconds: from start to end.
@@ -63,6 +64,7 @@ class Sweep:
         search: how it searched.
         dimensions: what it searched.
         trials: in the order of their start.
+        dev_pairs: pairs that the scores were measured on.
     """
 
     folder: Path
@@ -70,6 +72,7 @@ class Sweep:
     search: str
     dimensions: tuple[Dimension, ...]
     trials: tuple[TrialRecord, ...]
+    dev_pairs: int
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -88,6 +91,59 @@ class Sweep:
             reasons = [trial.reason for trial in self.trials if trial.reason] or ["all were stopped"]
             raise CseError(f"tune: no trial ended well ({reasons[0]}); {self.folder / TRIALS} has them all")
         return max(finished, key=lambda trial: trial.score or -math.inf)
+
+    @property
+    def noise(self) -> float:
+        """The standard error of the best score, in points."""
+        return standard_error(self.best.score or 0.0, self.dev_pairs)
+
+    def within_noise(self, trial: TrialRecord) -> bool:
+        """Say whether a finished trial is one that the dev pairs cannot tell from the best."""
+        best = self.best
+        finished = trial is not best and trial.state == "finished" and trial.score is not None
+        return finished and (best.score or 0.0) - (trial.score or 0.0) <= self.noise
+
+    @property
+    def doubt(self) -> str:
+        """What the dev pairs leave open about the best trial, in a sentence."""
+        others = [trial for trial in self.trials if trial.state == "finished" and trial is not self.best]
+        alike = [trial for trial in others if self.within_noise(trial)]
+        measured = f"{self.noise:.2f} points (a standard error over {self.dev_pairs:,} dev pairs)"
+        if not alike:
+            return f"no other finished trial lies within {measured} of the best"
+        which = "1 other trial lies" if len(alike) == 1 else f"{len(alike)} other trials lie"
+        numbers = ", ".join(str(trial.number) for trial in alike)
+        return f"{which} within {measured} of the best, which cannot tell them apart: {numbers}"
+
+
+def standard_error(score: float, pairs: int) -> float:
+    """Return the standard error of a Spearman correlation, both times 100; infinite for fewer than four pairs.
+
+    Fisher's z of a Spearman correlation has the variance ``(1 + rho^2 / 2) / (n - 3)`` (Bonett and Wright 2000,
+    Psychometrika 65(1)); times ``1 - rho^2``, the slope of ``tanh``, that is an error of the correlation itself. Trials
+    are scored on the same pairs, so their errors are alike and a difference is somewhat surer than two separate scores.
+    """
+    if pairs < 4:
+        return math.inf
+    rho = score / 100
+    return 100 * (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (pairs - 3))
+
+
+def to_promote(values: Mapping[str, Any], searched: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what of a trial's settings goes into the settings file, and what stays out.
+
+    Out stay the machine's settings and the sweep's own budget (rows, evaluations), unless they were searched.
+
+    Args:
+        values: what sets the trial apart from the settings file, by dotted key.
+        searched: keys of the space.
+    """
+    wanted = {key: value for key, value in values.items() if key in searched or not _is_budget(key)}
+    return wanted, {key: value for key, value in values.items() if key not in wanted}
+
+
+def _is_budget(key: str) -> bool:
+    return key in (*MACHINE_KEYS, "train.eval_every", "data.max_rows") or key.startswith("tune.")
 
 
 def trial_records(trials: Sequence[Any], space: Space, job: Job) -> list[TrialRecord]:
@@ -136,9 +192,12 @@ def write_trials(sweep: Sweep) -> None:
     with publish_file(sweep.folder / TRIALS) as target:
         write_csv(
             target,
-            ["trial", "state", METRIC, "percent", "seconds", *sweep.keys, "reason", "folder"],
+            ["trial", "state", METRIC, "within_noise", "percent", "seconds", *sweep.keys, "reason", "folder"],
             [
-                [t.number, t.state, t.score, t.percent, t.seconds, *t.config.values(), t.reason, t.folder]
+                [
+                    *(t.number, t.state, t.score, "yes" if sweep.within_noise(t) else "", t.percent, t.seconds),
+                    *(*t.config.values(), t.reason, t.folder),
+                ]
                 for t in sweep.trials
             ],
         )
@@ -151,13 +210,14 @@ def write_sweep(sweep: Sweep) -> None:
         "search": sweep.search,
         "dimensions": [asdict(part) for part in sweep.dimensions],
         "trials": [asdict(trial) for trial in sweep.trials],
+        "dev_pairs": sweep.dev_pairs,
     }
     with publish_file(sweep.folder / SWEEP) as target:
         target.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
 
 
 def describe(sweep: Sweep) -> str:
-    """Return the trials as a table, best first, and the best setting in a line."""
+    """Return the trials as a table, best first, the best setting in a line, and what the dev pairs leave open."""
     from cse.evaluation.table import format_rows
 
     best = sweep.best
@@ -166,9 +226,10 @@ def describe(sweep: Sweep) -> str:
     for trial in order:
         score = "-" if trial.score is None else f"{trial.score:.2f}"
         state = trial.state + (f": {trial.reason}" if trial.reason else "")
+        state += ", within noise of the best" if sweep.within_noise(trial) else ""
         rows.append([str(trial.number), score, f"{trial.percent} %", *map(_short, trial.config.values()), state])
     values = ", ".join(f"{key} {value}" for key, value in best.values.items())
-    return f"{format_rows(rows, 'text')}\nbest: trial {best.number}, dev {best.score:.2f} with {values}"
+    return f"{format_rows(rows, 'text')}\nbest: trial {best.number}, dev {best.score:.2f} with {values}\n{sweep.doubt}"
 
 
 def read_sweep(folder: Path) -> Sweep | None:
@@ -181,7 +242,7 @@ def read_sweep(folder: Path) -> Sweep | None:
         TrialRecord(**{**trial, "curve": [tuple(point) for point in trial["curve"]]}) for trial in tree["trials"]
     )
     dimensions = tuple(Dimension(**{**part, "values": tuple(part["values"])}) for part in tree["dimensions"])
-    return Sweep(folder, tree["space"], tree["search"], dimensions, trials)
+    return Sweep(folder, tree["space"], tree["search"], dimensions, trials, tree["dev_pairs"])
 
 
 def _short(value: Any) -> str:

@@ -164,22 +164,21 @@ def _train_once(settings: Settings, job: Job, folder: Path, report: Callable[[di
 
 
 def _backbone(settings: Settings, data: Path) -> Backbone | None:
-    """Return the frozen backbone that this worker has loaded already; one that is trained is loaded for each trial."""
+    """Return the frozen backbone as it was loaded, for one attempt; one that is trained is loaded by the training.
+
+    The worker keeps the weights from trial to trial. An attempt that is stopped, or out of memory, leaves its backbone
+    as it was then, on a GPU perhaps; so each has its own.
+    """
     if settings.train.parameters != "prompts":
         return None
-    wanted = {
-        "backbone": settings.backbone.model_dump(),
-        "pooler": settings.pooler.kind,
-        "dropout": settings.augment.dropout,  # switching it off changes the backbone
-    }
-    key = fingerprint(wanted)
+    key = fingerprint({"backbone": settings.backbone.model_dump(), "pooler": settings.pooler.kind})
     if key not in _backbones:
         _backbones.clear()
         opened = open_backbone(settings.backbone, settings.pooler, PreparedData(data))
         if not isinstance(opened, Backbone):
             return None
         _backbones[key] = opened
-    return _backbones[key]
+    return _backbones[key].sibling()
 
 
 def _count_attempt(folder: Path) -> Path:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
+import pytest
 import torch
 
 from cse.model.backbone import find_backbone, load_backbone
@@ -12,7 +15,9 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.prompts import Prompt
 from cse.model.template import make_template
 from cse.objectives.combine import build_objective
+from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
 from cse.training.corruption import Vocabulary
+from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.terms.copies import ContrastiveTension, MomentumQueue, SelfGuided
 from cse.training.terms.heads import MutualInformation, NliSoftmax
@@ -103,3 +108,37 @@ def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:
         rows = rows.select_columns("sent0")
     tokenizers = [encoder.tokenizer_of_view(0, training=True)]
     return tokenise(rows, view, tokenizers, max_length=16, pad_id=encoder.backbone.pad_id)
+
+
+def take_step(name: str, folder: Path, rows: np.ndarray, cut: Cut, group: Group = ALONE) -> dict:
+    """Return terms, gradients, what is remembered, and slice shapes of one step in float64, with dropout off."""
+    encoder, losses, table = make_system(name, folder, dropout=0.0)
+    encoder.double(), losses.double()
+    to_float = torch.Tensor.float
+    with mock.patch.object(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else to_float(x)):
+        batch = encode_batch(
+            encoder, table, rows, cut=cut, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(7), step=3, epoch=0,
+            device=torch.device("cpu"), bf16=False, group=group,
+        )  # fmt: skip
+        terms = losses(batch)
+        terms["loss"].backward()
+        weights = encoder.trainable() | losses.trainable()
+        group.average_gradients(weights)
+        losses.after_update(batch)
+        values = group.average(terms)
+    return {
+        "terms": values,
+        "gradients": {name: weight.grad for name, weight in weights.items() if weight.grad is not None},
+        "memory": losses.memory(),
+        "slices": [tuple(piece.ids_BL.shape) for piece in batch.slices],
+    }
+
+
+def assert_same_step(found: dict, expected: dict) -> None:
+    """Terms, gradients and memory are equal to rounding in float64."""
+    assert found["terms"] == pytest.approx(expected["terms"], rel=1e-8)
+    assert found["gradients"].keys() == expected["gradients"].keys()
+    for name, gradient in expected["gradients"].items():
+        assert (found["gradients"][name] - gradient).norm() <= 1e-8 * gradient.norm() + 1e-12, name
+    for name, values in expected["memory"].items():
+        torch.testing.assert_close(found["memory"][name], values, rtol=1e-8, atol=1e-9)

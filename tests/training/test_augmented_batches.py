@@ -58,6 +58,19 @@ def test_words_are_repeated_in_the_second_copy_alone(bert):
     assert batch.real_tokens == sum(len(row) for view in range(3) for row in rows_of(batch, view))
 
 
+def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
+    """A template's noise is looked up by the length of the sentence, which may exceed all those of the table."""
+    template = make_template("{sentence} {mask}", bert)
+    encoder = SentenceEncoder(bert, pooler="mask", templates=[template], denoise="always")
+    tokenizers = [encoder.tokenizer_of_view(0, training=True)]
+    table = tokenise(make_rows(40), "sentences", tokenizers, max_length=24, pad_id=bert.pad_id)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, augmented(repeat_share=1.0, special=(2, 3, 45)))
+    before = max(int(column.lengths(ROWS).max()) for column in table.columns)
+    assert batch.longest - len(encoder.templates[0].ids) > before
+    assert batch.projected_XD.isfinite().all()
+
+
 def test_repetitions_are_drawn_anew_at_every_step_and_again_after_a_restart(bert):
     encoder, table = SentenceEncoder(bert), make_table(bert, view="sentences")
     plan = augmented(repeat_share=0.5, special=(2, 3))

@@ -134,6 +134,11 @@ def expected_detection(encoder, term, batch, h, *, prefix, shift, normalize, bod
     for piece in batch.slices:
         ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
         corrupted = swap_some(piece.ids_BL, piece.mask_BL, piece.starts, piece.view_B, batch.epoch).numpy()
+        if normalize == "positions":  # the longest row of the batch sets how far all slices are padded
+            missing = ((0, 0), (0, batch.longest - ids.shape[1]))
+            pad_id = encoder.backbone.pad_id
+            ids, corrupted = (np.pad(each, missing, constant_values=pad_id) for each in (ids, corrupted))
+            mask = np.pad(mask, missing)
         first = None if h is None else h[piece.places.numpy()]
         last = reference_states(body or encoder.backbone, corrupted, mask, prefix, shift, first)[-1]
         logits = last @ head["weight"].T + head["bias"]

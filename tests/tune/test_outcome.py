@@ -5,12 +5,25 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from cse.errors import CseError
 from cse.settings.spaces import Dimension
-from cse.tune.outcome import PAGE, TRIALS, Sweep, TrialRecord, describe, read_sweep, write_sweep, write_trials
+from cse.tune.outcome import (
+    PAGE,
+    TRIALS,
+    Sweep,
+    TrialRecord,
+    describe,
+    read_sweep,
+    standard_error,
+    to_promote,
+    write_sweep,
+    write_trials,
+)
 from cse.tune.page import study_of, write_page
 
 RATE = Dimension("train.learning_rate", low=1e-3, high=1e-1, log=True)
@@ -40,17 +53,18 @@ def sweep(tmp_path):
             record(5, 0.03, 12, 82.5),
             record(6, 0.005, 12, 79.0),
         ),
+        dev_pairs=1500,
     )
 
 
 def test_the_best_has_finished_and_came_first(sweep):
     assert sweep.best.number == 2
     stopped = record(7, 0.04, 4, 99.0, "stopped")
-    assert Sweep(sweep.folder, "own", "optuna", sweep.dimensions, (*sweep.trials, stopped)).best.number == 2
+    assert replace(sweep, trials=(*sweep.trials, stopped)).best.number == 2
 
 
 def test_nothing_that_ended_well(sweep):
-    failed = Sweep(sweep.folder, "own", "optuna", sweep.dimensions, (sweep.trials[3],))
+    failed = replace(sweep, trials=(sweep.trials[3],))
     with pytest.raises(CseError, match=r"no trial ended well \(train.learning_rate: the loss is nan"):
         _ = failed.best
 
@@ -70,7 +84,7 @@ def test_a_sweep_is_read_as_it_was_written(sweep):
 def test_the_table_has_the_best_first(sweep):
     lines = describe(sweep).splitlines()
     assert [line.split()[0] for line in lines[1:7]] == ["2", "5", "1", "6", "3", "4"]
-    assert lines[-1].startswith("best: trial 2, dev 82.50 with train.learning_rate 0.02")
+    assert lines[-2].startswith("best: trial 2, dev 82.50 with train.learning_rate 0.02")
 
 
 def test_the_study_has_the_trials_with_a_score(sweep):
@@ -98,6 +112,61 @@ def test_the_page_needs_nothing_beside_it(sweep):
 
 
 def test_a_page_of_too_few_trials_says_what_is_missing(sweep):
-    write_page(Sweep(sweep.folder, "own", "grid", sweep.dimensions, sweep.trials[:2]))
+    write_page(replace(sweep, trials=sweep.trials[:2]))
     page = (sweep.folder / PAGE).read_text(encoding="utf-8")
     assert "Not with these trials: it takes three finished trials with different scores." in page
+
+
+# ---- noise --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rho", "pairs"), [(0.85, 400), (0.3, 100)])
+def test_the_standard_error_is_how_far_scores_of_samples_scatter(rho, pairs):
+    rng = np.random.default_rng(4)
+    drawn = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], size=(1500, pairs))
+    first, second = np.moveaxis(drawn.argsort(axis=1).argsort(axis=1) - (pairs - 1) / 2, 2, 0)  # ranks around 0
+    scores = 100 * (first * second).sum(axis=1) / (first**2).sum(axis=1)
+    assert standard_error(scores.mean(), pairs) == pytest.approx(scores.std(), rel=0.06)
+
+
+def test_few_pairs_tell_nothing():
+    assert standard_error(80.0, 3) == float("inf")
+    assert standard_error(80.0, 4) > 30 > standard_error(80.0, 40)
+    assert standard_error(100.0, 40) == 0.0
+
+
+def test_what_the_dev_pairs_cannot_tell_from_the_best_is_named(sweep, tmp_path):
+    """At 82.5 a standard error over 1,500 pairs is 0.96 points, over 150 it is 3.05."""
+    assert sweep.noise == pytest.approx(0.9556, abs=0.0005)
+    assert [trial.number for trial in sweep.trials if sweep.within_noise(trial)] == [5]
+    few = replace(sweep, dev_pairs=150)
+    assert [trial.number for trial in few.trials if few.within_noise(trial)] == [1, 5]  # 4 has failed, 3 was stopped
+    said = describe(few)
+    assert said.endswith(
+        "2 other trials lie within 3.05 points (a standard error over 150 dev pairs) of the best, which cannot tell "
+        "them apart: 1, 5"
+    )
+    assert [line.split()[0] for line in said.splitlines() if "within noise of the best" in line] == ["5", "1"]
+    write_page(few)
+    own = (few.folder / PAGE).read_text(encoding="utf-8").partition("</script>")[2]
+    assert few.doubt in own and own.count("finished, within noise") == 2
+    write_trials(few)
+    with (few.folder / TRIALS).open(encoding="utf-8", newline="") as stream:
+        assert [row["within_noise"] for row in csv.DictReader(stream)] == ["yes", "", "", "", "yes", ""]
+    clear = replace(sweep, trials=(sweep.trials[0], sweep.trials[1]))
+    assert clear.doubt.startswith("no other finished trial lies within 0.96 points")
+
+
+# ---- promotion ----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_searched_is_promoted_and_no_budget():
+    values = {
+        "data.max_rows": 500, "data.dev_path": "dev.csv", "objective.nt_xent.temperature": 0.1, "prompt.length": 8,
+        "train.eval_every": 7, "train.workers": 1, "train.mini_batch_size": 12, "train.device": "cpu", "tune.trials": 3,
+    }  # fmt: skip
+    promoted, left_out = to_promote(values, ("prompt.length",))
+    assert promoted == {"data.dev_path": "dev.csv", "objective.nt_xent.temperature": 0.1, "prompt.length": 8}
+    assert promoted | left_out == values and not promoted.keys() & left_out.keys()
+    promoted, _ = to_promote(values, ("prompt.length", "train.mini_batch_size"))
+    assert promoted["train.mini_batch_size"] == 12

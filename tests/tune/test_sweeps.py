@@ -165,6 +165,8 @@ def test_trials_become_experiments_and_the_best_is_promoted(workspace):
     assert re.search(r"^\+ train\.learning_rate: ", output, flags=re.M) or re.search(
         r"^\+ prompt\.length: ", output, re.M
     )
+    assert "`dvc repro` restores the best trial's training" in output
+    assert re.search(r"lies? within \S+ points \(a standard error over \d+ dev pairs\) of the best", output)
     text = (workspace.folder / "params.yaml").read_text()
     assert text.count("#") == params.decode().count("#")  # comments are kept
     output = workspace.run("dvc", "repro")

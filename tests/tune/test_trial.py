@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from cse.errors import CseError
 from cse.settings.spaces import settings_with
 from cse.stages.train import train_stage
 from cse.tune import trial as trial_module
-from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, steps_of
+from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, share_data, steps_of
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
 
@@ -130,14 +131,44 @@ def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     monkeypatch.setattr(trial_module, "open_backbone", lambda *args: opened.append(1) or real(*args))
     for length in (2, 3, 4):
         run_trial({"prompt.length": length}, job, lambda report: None)
+    run_trial({"augment.dropout": False}, job, lambda report: None)
     assert len(opened) == 1
-    run_trial({"augment.dropout": False}, job, lambda report: None)  # changes the backbone: one of its own
-    assert len(opened) == 2
     loaded = []
     monkeypatch.setattr("cse.stages.train.open_backbone", lambda *args: loaded.append(1) or real(*args))
     full = make_job(**{"train.parameters": "full", "prompt.kind": "none", "train.learning_rate": 1e-4})
     run_trial({"train.learning_rate": 2e-4}, full, lambda report: None)
-    assert (len(opened), len(loaded)) == (2, 1)  # a backbone that is trained is nobody else's
+    assert (len(opened), len(loaded)) == (1, 1)  # a backbone that is trained is nobody else's
+
+
+def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monkeypatch):
+    """An attempt is out of memory, the next one is stopped where it stands: on a GPU, dropout off, gradients on.
+
+    The meta device is as little the CPU as a GPU is. A trained ``[CLS]`` and a prompt that starts from words are made
+    from the backbone's vectors, on the CPU.
+    """
+    config, weights = {"prompt.cls": True, "prompt.init": "text"}, []
+
+    def attempt(settings, *, backbone, **options):
+        weights.append(backbone.model.embeddings.word_embeddings.weight.data_ptr())
+        backbone.to("meta").train().requires_grad_(True)
+        backbone.switch_dropout_off()
+        raise torch.OutOfMemoryError("CUDA out of memory") if len(weights) == 1 else SystemExit
+
+    job, reports = make_job(), []
+    trial_module._backbones.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(trial_module, "train_stage", attempt)
+        with pytest.raises(SystemExit):
+            run_trial(CONFIG, job, reports.append)
+    assert len(weights) == 2 and weights[0] == weights[1]  # neither loaded again nor copied
+    fresh = replace(job, folder=folder / "fresh")
+    share_data(folder / "data/prepared", fresh.data)
+    run_trial(config, job, reports.append)
+    assert not (job.folder_of(config) / FAILED).exists()
+    trial_module._backbones.clear()
+    run_trial(config, fresh, reports.append)
+    one, other = (each.folder_of(config) / "checkpoint" for each in (job, fresh))
+    assert contents(one) == contents(other)
 
 
 def test_whatever_a_trial_raises_is_its_own_reason(make_job, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from cse.model.backbone import Backbone
@@ -25,7 +26,8 @@ class ReplacedTokens(Term):
         discriminator: ``shared`` (frozen backbone behind the same prompts), ``frozen`` (without prompts) or ``copy`` (a
             trained copy of the backbone without prompts).
         condition: whether the embedding takes the place of ``[CLS]``, after embedding LayerNorm and dropout.
-        normalize: as in ``replaced_tokens_sums``.
+        normalize: as in ``replaced_tokens_sums``. With ``positions`` every row is padded to the longest of the batch,
+            as in the released code, whatever slices the batch is cut into.
         separate_draw: whether the pass draws prompt dropout anew.
         learning_rate: of the copy; None: the run's.
     """
@@ -74,33 +76,49 @@ class ReplacedTokens(Term):
         for piece in batch.slices:
             corrupted_BL = self.source(piece.ids_BL, piece.mask_BL, piece.starts, piece.view_B, batch.epoch)
             replaced_BL = (corrupted_BL != piece.ids_BL) & (piece.mask_BL == 1)
+            corrupted_BL, replaced_BL, mask_BL = self._padded(batch.longest, corrupted_BL, replaced_BL, piece.mask_BL)
             sentence_BD = batch.projected_XD[piece.places] if self.condition else None
 
             def detect(
                 corrupted_BL: torch.Tensor,
                 replaced_BL: torch.Tensor,
+                mask_BL: torch.Tensor,
                 piece: Slice = piece,
                 sentence_BD: torch.Tensor | None = sentence_BD,
             ) -> tuple[torch.Tensor, torch.Tensor]:
-                logits_BL2 = self.head(self._read(piece, corrupted_BL, sentence_BD))
-                return replaced_tokens_sums(logits_BL2, replaced_BL, piece.mask_BL, normalize=self.normalize)
+                logits_BL2 = self.head(self._read(piece, corrupted_BL, mask_BL, sentence_BD))
+                return replaced_tokens_sums(logits_BL2, replaced_BL, mask_BL, normalize=self.normalize)
 
-            part, number = piece.run(detect, corrupted_BL, replaced_BL)
+            part, number = piece.run(detect, corrupted_BL, replaced_BL, mask_BL)
             total, count = total + part, count + number
         return batch.group.over_all(total, count)
 
-    def _read(self, piece: Slice, corrupted_BL: torch.Tensor, sentence_BD: torch.Tensor | None) -> torch.Tensor:
+    def _padded(
+        self, longest: int, corrupted_BL: torch.Tensor, replaced_BL: torch.Tensor, mask_BL: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the rows padded to the longest of the batch, where padding counts in the mean."""
+        missing = longest - mask_BL.shape[1] if self.normalize == "positions" else 0
+        (encoder,) = self.encoder
+        return (
+            F.pad(corrupted_BL, (0, missing), value=encoder.backbone.pad_id),
+            F.pad(replaced_BL, (0, missing)),
+            F.pad(mask_BL, (0, missing)),
+        )
+
+    def _read(
+        self, piece: Slice, corrupted_BL: torch.Tensor, mask_BL: torch.Tensor, sentence_BD: torch.Tensor | None
+    ) -> torch.Tensor:
         """Return the discriminator's outputs ``(B, L, D)``."""
         (encoder,) = self.encoder
         if self.discriminator == "shared":
             prefix = encoder.prefix(len(corrupted_BL)) if self.separate_draw else piece.prefix()
-            return encoder.states(corrupted_BL, piece.mask_BL, prefix, _first(sentence_BD))[-1]
+            return encoder.states(corrupted_BL, mask_BL, prefix, _first(sentence_BD))[-1]
         body = encoder.backbone if self.copy is None else self.copy
-        embedded_BLD = body.embed(body.words(corrupted_BL), body.positions(piece.mask_BL, 0))
+        embedded_BLD = body.embed(body.words(corrupted_BL), body.positions(mask_BL, 0))
         alter = _first(sentence_BD)
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
-        return body.run(embedded_BLD, piece.mask_BL, None, every=False)[-1]
+        return body.run(embedded_BLD, mask_BL, None, every=False)[-1]
 
 
 class _First:

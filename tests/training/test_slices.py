@@ -1,0 +1,39 @@
+"""How a batch is cut, for speed, memory or workers, is not part of the objective: every system, slices of unequal size.
+
+The reference is what the papers' code does: one worker, all rows in one slice, padded to the longest. Slices here have
+unequal numbers of rows, and of other lengths, so that whatever a term averages over a slice shows. Workers:
+``test_group``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cse.training.batch import Cut
+from tests.conftest import make_backbone_folder
+from tests.training.systems import SYSTEMS, assert_same_step, take_step
+
+ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
+CUTS = (Cut(3), Cut(4), Cut(5), Cut(1, 4), Cut(3, 5))
+CASES = [*((name, "bert") for name in SYSTEMS), ("d2cse", "roberta")]  # whose padding has another position
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slices")
+    return {family: make_backbone_folder(folder / family, family, head=True) for family in ("bert", "roberta")}
+
+
+@pytest.mark.parametrize(("name", "family"), CASES)
+def test_slices_are_not_part_of_the_objective(folders, name, family):
+    whole = take_step(name, folders[family], ROWS, Cut(1))
+    assert len(whole["slices"]) == 1 and whole["terms"]["loss"] > 0.01
+    unequal = 0
+    for cut in CUTS:
+        found = take_step(name, folders[family], ROWS, cut)
+        rows, lengths = zip(*found["slices"], strict=True)
+        assert len(rows) > 2 and len(set(lengths)) > 1
+        unequal += len(set(rows)) > 1
+        assert_same_step(found, whole)
+    assert unequal >= 4

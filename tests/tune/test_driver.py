@@ -1,0 +1,148 @@
+"""The driver without trials: what names a sweep's folder, and what trials are told of GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+import ray
+
+from cse.errors import CseError
+from cse.settings import load_settings
+from cse.settings.spaces import build_space
+from cse.stages import common
+from cse.tune import driver
+from tests.conftest import make_backbone_folder
+from tests.stages.test_inputs import write_prompt
+
+OVER = {"tune.over": ["prompt.length=[2, 3]"]}
+DETECTS = {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator_dropout": False}
+
+
+@pytest.fixture
+def models(tiny_folders, tmp_path):
+    """Folders of the models that trials read, to change at will."""
+    folders = {"backbone": shutil.copytree(tiny_folders["bert"], tmp_path / "bert")}
+    for seed, name in enumerate(("generator", "other generator"), start=1):
+        folders[name] = make_backbone_folder(tmp_path / name, "bert", seed=seed, head=True, num_hidden_layers=1)
+    folders["start"] = write_prompt(tmp_path / "start", folders["backbone"], 0.1)
+    return folders
+
+
+@pytest.fixture
+def name_of(folder, models):
+    def name(**values):
+        settings = load_settings(folder / "params.yaml", {"backbone.name": str(models["backbone"]), **OVER, **values})
+        return driver._name(build_space(settings), settings, folder / "data/prepared", folder / "data/corrupted")
+
+    return name
+
+
+def change(models, what):
+    """Other bytes under the same name."""
+    if what == "start":
+        write_prompt(models["start"], models["backbone"], 0.2)
+    elif what == "weights":
+        make_backbone_folder(models["backbone"], "bert", seed=9)
+    elif what == "configuration":
+        path = models["backbone"] / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 1e-6}))
+    else:
+        make_backbone_folder(models[what], "bert", seed=9, head=True, num_hidden_layers=1)
+
+
+@pytest.mark.parametrize("what", ["weights", "configuration", "start", "generator", "other generator"])
+def test_other_bytes_in_the_same_folder_are_another_sweep(name_of, models, what):
+    values = {
+        "weights": {},
+        "configuration": {},
+        "start": {"prompt.init": "checkpoint", "prompt.init_checkpoint": str(models["start"])},
+        "generator": DETECTS | {"objective.replaced_tokens.generator": str(models["generator"])},
+        "other generator": DETECTS  # one of those that are searched
+        | {
+            "objective.replaced_tokens.generator": str(models["generator"]),
+            "tune.over": [
+                f"objective.replaced_tokens.generator=['{models['generator']}', '{models['other generator']}']"
+            ],
+        },
+    }[what]
+    if what == "start":
+        values |= {"tune.over": ["prompt.dropout=[0.0, 0.1]"]}
+    before = name_of(**values)
+    assert name_of(**values) == before
+    change(models, what)
+    assert name_of(**values) != before
+
+
+def test_a_model_that_no_trial_reads_is_not_looked_for(name_of):
+    assert name_of(**{"objective.replaced_tokens.generator": "no/such/folder/at/all"})
+
+
+def test_a_missing_model_is_one_line_before_any_trial(name_of):
+    with pytest.raises(CseError, match=r"^objective\.replaced_tokens\.generator: no folder no/such/folder"):
+        name_of(**DETECTS, **{"objective.replaced_tokens.generator": "no/such/folder"})
+
+
+def test_changed_code_is_another_sweep(name_of, tmp_path, monkeypatch):
+    """The list itself: tests/test_architecture.py."""
+    before = name_of()
+    changed = tmp_path / "sts.py"
+    changed.write_text("# scores otherwise")
+    code = [changed if path.name == "sts.py" else path for path in common.training_code()]
+    monkeypatch.setattr(driver, "training_code", lambda: code)
+    assert name_of() != before
+
+
+# ---- GPUs ---------------------------------------------------------------------------------------------------------
+
+
+class _Started(Exception):
+    pass
+
+
+@pytest.fixture
+def started(folder, monkeypatch):
+    """Start a sweep on a machine with a GPU up to its search; return its job and the workers' environment."""
+    seen = {}
+
+    @contextmanager
+    def session(*, variables, **options):
+        seen["variables"] = dict(variables)
+        yield ray
+
+    def search(space, job, name, watch):
+        seen["job"] = job
+        raise _Started
+
+    monkeypatch.setattr(driver, "ray_session", session)
+    monkeypatch.setattr(driver, "_search", search)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True}])
+    monkeypatch.setattr(ray._private.worker, "get_dashboard_url", lambda: "")
+
+    def start(**values):
+        settings = load_settings(folder / "params.yaml", OVER | values)
+        with pytest.raises(_Started):
+            driver.run_sweep(
+                settings, prepared=folder / "data/prepared", corrupted=folder / "data/corrupted", scratch=folder / "s"
+            )
+        return seen["job"], seen["variables"]
+
+    with mock.patch.dict(os.environ):
+        yield start
+
+
+def test_trials_without_a_gpu_are_told_so(started):
+    job, variables = started(**{"tune.gpus_per_trial": 0, "train.device": "auto"})
+    config = {"prompt.length": 2}
+    assert job.settings_of(config).train.device == "cpu"
+    assert variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert job.changes_of(config, job.settings_of(config)) == config  # the same for all trials
+    with_gpu, variables = started(**{"tune.gpus_per_trial": 0.5, "train.device": "auto"})
+    assert with_gpu.settings_of(config).train.device == "auto"
+    assert "CUDA_VISIBLE_DEVICES" not in variables
+    assert with_gpu.folder != job.folder  # another device, another precision
