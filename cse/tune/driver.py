@@ -198,6 +198,11 @@ def _stops_early(space: Space, settings: Settings) -> bool:
 def _check_objective(settings: Settings, prepared: Path) -> None:
     if settings.train.parameters == "none":
         raise CseError("train.parameters: 'none' leaves nothing to search; choose prompts or full")
+    if not settings.objective.comparing:
+        raise CseError(
+            f"tune: objective.{settings.objective.terms()[0]} compares no sentences, so the dev pairs do not tell a "
+            "good setting from a bad one"
+        )
     if PreparedData(prepared).dev is None:
         raise CseError("tune: there are no dev pairs, so no trial would ever report a score; give data.dev_path")
 

@@ -13,6 +13,7 @@ from cse.errors import CseError
 from cse.settings.spaces import settings_with
 from cse.stages.train import train_stage
 from cse.tune import trial as trial_module
+from cse.tune.driver import _check_objective
 from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, share_data, steps_of
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
@@ -83,6 +84,13 @@ def test_values_of_ranges_are_rounded(make_job):
     drawn = {"train.learning_rate": 0.0123456, "prompt.length": 3}
     assert job.config_of(drawn) == {"train.learning_rate": 0.0123, "prompt.length": 3}
     assert make_job().config_of(drawn) == drawn
+
+
+def test_a_sweep_needs_a_term_that_dev_pairs_can_judge(make_job, folder):
+    weights = {"masked_lm": 1.0, "nt_xent": 0.0, "energy_hinge": 0.0}
+    tokens_alone = {f"objective.{term}.weight": weight for term, weight in weights.items()}
+    with pytest.raises(CseError, match=r"^tune: objective.masked_lm compares no sentences"):
+        _check_objective(make_job(**tokens_alone).settings, folder / "data/prepared")
 
 
 def test_a_loss_that_is_no_number_is_recorded_with_its_reason(make_job):
