@@ -42,6 +42,8 @@ def step(name, folder, rows, group, cut):
 
 def train_all(folder, scratch, group, plan):
     encoder, losses, table = make_system("hinge", folder, dropout=0.0)
+    with torch.no_grad():
+        encoder.prompt.table.add_(0.1 * group.rank)  # all start where the first worker does
     recorder = Recorder()
 
     def dev():
@@ -162,7 +164,7 @@ weights["a"].grad = torch.full((2, 3), 1.0 + rank)
 weights["b"].grad = torch.arange(4.0) * (1 + rank)
 group.average_gradients(weights)
 found["gradients"] = [weights[name].grad.flatten().tolist() for name in ("a", "b")] + [weights["idle"].grad]
-total, count = torch.tensor(3.0 + 3 * rank, requires_grad=True), torch.tensor(2.0 * rank)
+total, count = torch.tensor(3.0 + 3 * rank, requires_grad=True), torch.tensor(1.0 * rank)
 part = group.over_all(total, count)
 part.backward()
 found["part"] = [part.item(), total.grad.item(), count.item()]
@@ -175,7 +177,7 @@ dist.destroy_process_group()
 
 
 def test_what_workers_tell_each_other(tmp_path):
-    """Tokens: 0 and 2 of the workers, sums 3 and 6; the workers' mean of ``2 * sum / 2`` is 9 / 2."""
+    """Tokens: 0 and 1 of the workers, sums 3 and 6; the workers' mean of ``2 * sum / 1`` is 9 / 1."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", NUMBERS, str(rank), tmp_path / "meeting"], stdout=subprocess.PIPE, text=True
@@ -183,7 +185,7 @@ def test_what_workers_tell_each_other(tmp_path):
         for rank in range(2)
     ]
     found = [json.loads(process.communicate(timeout=100)[0]) for process in processes]
-    assert [worker.pop("part") for worker in found] == [[3.0, 1.0, 0.0], [6.0, 1.0, 2.0]]
+    assert [worker.pop("part") for worker in found] == [[6.0, 2.0, 0.0], [12.0, 2.0, 1.0]]
     assert found[0] == found[1] == {
         "joined": [[0, 1], [2, 3], [10, 11], [12, 13]],
         "gradients": [[1.5] * 6, [0, 1.5, 3.0, 4.5], None],

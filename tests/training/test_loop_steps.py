@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.errors import CseError
+from cse.errors import CseError, Interrupted
 from cse.objectives.combine import build_objective
 from cse.settings.tree import TrainSettings
 from cse.training.augment import repeat_words
@@ -83,6 +84,9 @@ def test_records_tell_learning_rate_and_speed(bert, tmp_path):
     assert [record.learning_rate for record in recorder.records] == [0.05 * PLAN.factor(step, STEPS) for step in (4, 5)]
     assert recorder.records[0].learning_rate == pytest.approx(0.05 * 2 / 3)
     assert [record.dev_score for record in recorder.records] == [7.0, 7.0]
+    assert [best for _, _, best in recorder.scores] == [True] + [False] * (len(recorder.scores) - 1), (
+        "a draw is no gain"
+    )
     assert recorder.closed == 1
     # the first record is of the step behind the evaluation of step 4: what an evaluation takes is no training
     taken = 0.0
@@ -129,6 +133,17 @@ def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
         train(encoder, Spy(broken_from=3), table, PLAN, dev=lambda: 1.0, folder=RunFolder(tmp_path), observer=recorder)
     assert [step for step, _, _ in recorder.scores if step >= 4] == []
     assert recorder.closed == 1
+
+
+def test_a_stopped_run_says_where_and_that_it_can_go_on(bert, tmp_path):
+    class Stop(Recorder):
+        def step(self, record):
+            signal.raise_signal(signal.SIGINT)
+
+    encoder, losses, table = make_problem(bert, rows=ROWS)
+    with pytest.raises(Interrupted, match=r"^SIGINT after step 5 of 6: state saved, the same command goes on") as stop:
+        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Stop())
+    assert stop.value.number == signal.SIGINT
 
 
 def test_every_gradient_is_clipped(bert, tmp_path):
