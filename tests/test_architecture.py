@@ -60,8 +60,7 @@ def test_no_module_takes_a_lazy_name_from_the_package():
 
 def test_server_does_without_torch():
     files = list((ROOT / "deploy").rglob("*.py"))
-    if not files:
-        pytest.skip("deploy/ holds no Python yet")
+    assert len(files) > 0
     for file in files:
         imported = imported_names(file)
         assert {name.split(".")[0] for name in imported}.isdisjoint({"torch", "transformers", "datasets"}), file
@@ -74,8 +73,6 @@ def test_server_does_without_torch():
 
 
 def test_stage_dependencies(graph):
-    if not DVC_FILE.exists():
-        pytest.skip("there is no dvc.yaml yet")
     stages = read_stages(DVC_FILE)
     looked_at = 0
     for name, stage in stages.items():
@@ -102,8 +99,6 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
 
 
 def test_stage_settings():
-    if not DVC_FILE.exists():
-        pytest.skip("there is no dvc.yaml yet")
     stages = read_stages(DVC_FILE)
     assert len(stages) > 0
     for name, stage in stages.items():

@@ -27,6 +27,7 @@ from cse.model.prompts import PROMPT_KINDS
 from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, sha256, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.conftest import build
 from tests.export.exports import PARTS, ROWS, SENTENCES, export
 
 ROOT = Path(__file__).parents[2]
@@ -113,10 +114,16 @@ def test_batch_and_length_are_free(exported):
     assert shapes["sentence_embedding"][-1] == 32
 
 
-def test_export_leaves_the_encoder_as_it_was(exported):
-    assert exported.encoder.backbone.model.config._attn_implementation == PREFIX_ATTENTION
-    trained = exported.encoder.trainable()
-    assert all(weight.requires_grad for weight in trained.values())
+def test_export_leaves_the_encoder_as_it_was(exported, tiny_folders, request):
+    fresh = build(tiny_folders, request.node.callspec.params["exported"])
+    encoder = exported.encoder
+    assert encoder.backbone.model.config._attn_implementation == PREFIX_ATTENTION
+    assert list(encoder.trainable()) == list(fresh.trainable())
+    assert encoder.training == fresh.training
+    before = fresh.state_dict()
+    assert len(before) > 40
+    assert before.keys() == encoder.state_dict().keys()
+    assert all(torch.equal(before[name], value) for name, value in encoder.state_dict().items())
 
 
 # ---- the manifest -------------------------------------------------------------------------------------------------

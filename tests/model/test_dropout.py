@@ -53,8 +53,70 @@ def test_attention_with_dropout_has_the_mean_of_attention_without():
     torch.manual_seed(1)
     query, key, value = (torch.randn(1, 2, 3, 4) for _ in range(3))
     mask = torch.tensor([[[[True, True, False]]]])
-    plain, _ = prefix_attention(nn.Identity(), query, key, value, mask, dropout=0.0, scaling=0.5)
+    plain, _ = prefix_attention(nn.Identity(), query, key, value, mask, dropout=0.0, scaling=0.3)
     many = [t.expand(4000, -1, -1, -1) for t in (query, key, value)]
-    drawn, _ = prefix_attention(nn.Identity(), *many, mask, dropout=0.2, scaling=0.5)
+    drawn, _ = prefix_attention(nn.Identity(), *many, mask, dropout=0.2, scaling=0.3)
     assert (drawn[0] - plain[0]).abs().max() > 0.05
     torch.testing.assert_close(drawn.mean(dim=0), plain[0], atol=0.05, rtol=0)
+
+
+class Layer(nn.Module):
+    layer_idx = 1
+
+
+def attention_inputs(dtype):
+    """Queries, keys and values ``(2, 3, 5, 4)``, a mask over 2 prompt columns and 5 tokens, and prompts."""
+    torch.manual_seed(2)
+    qkv = torch.randn(3, 2, 3, 5, 4, dtype=dtype)
+    mask = torch.ones(2, 1, 1, 7, dtype=torch.bool)
+    mask[1, ..., -2:] = False
+    shared, per_row = torch.randn(2, 3, 2, 4, dtype=torch.float64), torch.randn(2, 2, 3, 2, 4, dtype=torch.float64)
+    return qkv, mask, {"shared": shared, "per row": per_row}
+
+
+@pytest.mark.parametrize("prompt", ["shared", "per row"])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+@pytest.mark.parametrize("probability", [0.0, 0.2])
+def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, probability):
+    """With dropout and without, up to the draw of the mask: ``softmax(Q [Pk; K]^T scale + mask) [Pv; V]``."""
+    drawn = []
+    monkeypatch.setattr("cse.model.attention.cheap_dropout", lambda share, p: drawn.append(p) or share)
+    (query, key, value), mask, prompts = attention_inputs(torch.float64)
+    blocks = [tuple(torch.zeros_like(prompts[prompt])), tuple(prompts[prompt])]  # layer 1 takes its own
+    found, weights = prefix_attention(
+        Layer(), query, key, value, mask, dropout=probability, scaling=scaling, prefix=blocks
+    )
+    expected = torch.zeros(2, 5, 3, 4, dtype=torch.float64)
+    for b in range(2):
+        for h in range(3):
+            own_key, own_value = (t[h] if prompt == "shared" else t[b, h] for t in prompts[prompt])
+            keys, values = torch.cat([own_key, key[b, h]]), torch.cat([own_value, value[b, h]])
+            scores = query[b, h] @ keys.T * (0.5 if scaling is None else scaling)
+            share = scores.exp() * mask[b, 0, 0]
+            expected[b, :, h] = share / share.sum(dim=1, keepdim=True) @ values
+    # with dropout the softmax is float32's
+    torch.testing.assert_close(found, expected, atol=1e-6 if probability else 1e-12, rtol=0)
+    assert weights is None
+    assert drawn == ([0.2] if probability else [])
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.2])
+def test_attention_of_half_precision_takes_a_float32_prompt(probability):
+    (query, key, value), mask, prompts = attention_inputs(torch.bfloat16)
+    blocks = [tuple(prompts["shared"].float())] * 2
+    found, _ = prefix_attention(Layer(), query, key, value, mask, dropout=probability, prefix=blocks)
+    assert found.dtype == torch.bfloat16
+    assert torch.isfinite(found).all()
+
+
+def test_on_another_device_torchs_own_kernel_drops(monkeypatch):
+    asked = {}
+
+    def kernel(query, key, value, **how):
+        asked.update(how)
+        return query
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", kernel)
+    query = torch.empty(2, 3, 5, 4, device="meta")
+    prefix_attention(Layer(), query, query, query, None, dropout=0.2, scaling=0.3)
+    assert asked == {"attn_mask": None, "dropout_p": 0.2, "scale": 0.3}

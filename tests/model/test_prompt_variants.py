@@ -115,6 +115,7 @@ def test_a_reparametrised_prompt_is_stored_as_a_plain_one(bert, tmp_path, networ
         pytest.skip("an input prompt belongs to one layer")
     options = {"shared": shared, "reparametrize": network, "reparametrize_width": 16}
     encoder = SentenceEncoder(bert, make_prompt(bert, kind, **options))
+    assert {name.split(".")[2] for name in encoder.trainable()} == {"start", "layers"} | {"lstm"} & {network}
     assert all(name.startswith("prompt.network.") for name in encoder.trainable())
     assert list(encoder.stored_weights()) == ["prompt.table"]
     assert encoder.prompt.values().shape == make_prompt(bert, kind, shared=shared).table.shape

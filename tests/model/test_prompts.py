@@ -8,7 +8,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import Prompt
+from cse.model.prompts import PROMPT_KINDS, Prompt
 from tests.model import reference
 
 
@@ -156,9 +156,10 @@ def test_padding_columns_change_nothing(backbone):
     torch.testing.assert_close(alone, padded, atol=1e-6, rtol=0)
 
 
-def test_prompt_dropout_is_drawn_for_each_row(bert):
+@pytest.mark.parametrize("kind", PROMPT_KINDS)
+def test_prompt_dropout_is_drawn_for_each_row(bert, kind):
     """Two copies of a sentence differ by the prompt's dropout alone; in evaluation they are equal."""
-    encoder = make_encoder(bert, dropout=0.5)
+    encoder = make_encoder(bert, kind, dropout=0.5)
     encoder.backbone.eval()
     ids_BL, mask_BL = torch.tensor([[2, 9, 3], [2, 9, 3]]), torch.ones(2, 3, dtype=torch.long)
     encoder.prompt.train()
@@ -177,6 +178,25 @@ def test_prompt_dropout_keeps_the_expected_share(bert):
     assert dropped.mean().item() == pytest.approx(0.1, abs=0.01)
     kept = prefix[0][0] / prompt.eval()(bert, rows=1)[0][0]
     assert torch.allclose(kept[kept != 0], torch.tensor(1 / 0.9), atol=1e-5)
+
+
+def test_dropout_of_an_input_prompt_keeps_the_expected_share(bert):
+    prompt = Prompt("input", bert, length=6, dropout=0.1, init_std=0.02).train()
+    drawn, whole = prompt.inputs(bert, rows=200), prompt.eval().inputs(bert, rows=200)
+    assert drawn.shape == whole.shape == (200, 6, 32)
+    assert (drawn == 0).float().mean().item() == pytest.approx(0.1, abs=0.01)
+    assert not (whole == 0).any()
+    kept = drawn / whole
+    assert torch.allclose(kept[kept != 0], torch.tensor(1 / 0.9), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", PROMPT_KINDS)
+def test_a_prompt_starts_normal_with_the_deviation_asked_for(bert, kind):
+    torch.manual_seed(1)
+    table = Prompt(kind, bert, length=300, dropout=0.0, init_std=0.3).table
+    assert table.numel() >= 9600
+    assert table.mean().item() == pytest.approx(0.0, abs=0.015)
+    assert table.std().item() == pytest.approx(0.3, rel=0.04)
 
 
 def test_counts_of_bert_base_are_those_of_the_paper():

@@ -9,7 +9,7 @@ import torch
 from cse.objectives.combine import build_objective
 from cse.objectives.cosine import cosines
 from cse.objectives.energy_hinge import energy_hinge
-from cse.objectives.nt_xent import nt_xent
+from cse.objectives.nt_xent import nt_xent, nt_xent_two_views
 
 ROWS, WIDTH = 6, 5
 
@@ -56,7 +56,8 @@ def test_nt_xent_of_two_views(views, temperature):
 @pytest.mark.parametrize("weight", [0.0, 1.0, -0.7])
 def test_nt_xent_with_hard_negatives_and_their_log_weight(views, weight):
     z1, z2, z3 = views
-    found = nt_xent(cosines(z1, z2), cosines(z1, z3), temperature=0.05, hard_negative_weight=weight)
+    given = {"hard_negative_weight": weight} if weight else {}
+    found = nt_xent(cosines(z1, z2), cosines(z1, z3), temperature=0.05, **given)
     expected = reference_nt_xent(*(z.numpy() for z in views), temperature=0.05, weight=weight)
     assert found.item() == pytest.approx(expected, abs=1e-10)
 
@@ -75,16 +76,37 @@ def test_hinge_is_zero_where_every_positive_wins_by_the_margin():
     assert energy_hinge(cosines(z1, z1), cosines(z1, -z1), margin=0.2).item() == 0.0
 
 
-def test_the_sum_is_weighted_and_terms_are_named(views):
-    terms = build_objective(hinge_weight=10.0, margin=0.2, temperature=0.05)(views)
+@pytest.mark.parametrize(
+    ("settings", "temperature", "weight", "margin"),
+    [({}, 0.05, 0.0, 0.2), ({"temperature": 0.3, "hard_negative_weight": 0.7, "margin": 0.5}, 0.3, 0.7, 0.5)],
+)
+def test_settings_and_defaults_reach_every_term(views, settings, temperature, weight, margin):
+    arrays = [z.numpy() for z in views]
+    terms = build_objective(nt_xent_weight=0.5, hinge_weight=10.0, **settings)(views)
+    contrast = reference_nt_xent(*arrays, temperature=temperature, weight=weight)
+    hinge = reference_hinge(*arrays, margin=margin)
     assert list(terms) == ["nt_xent", "energy_hinge", "loss"]
-    expected = terms["nt_xent"] + 10 * terms["energy_hinge"]
+    assert terms["nt_xent"].item() == pytest.approx(contrast, abs=1e-10)
+    assert terms["energy_hinge"].item() == pytest.approx(hinge, abs=1e-10)
+    assert terms["loss"].item() == pytest.approx(0.5 * contrast + 10 * hinge, rel=1e-10)
+    pairs = build_objective(**{name: value for name, value in settings.items() if name != "margin"})(views[:2])
+    assert pairs["loss"].item() == pytest.approx(reference_nt_xent(*arrays[:2], temperature=temperature), abs=1e-10)
+
+
+def test_a_queue_and_both_views_reach_the_contrast(views):
+    z1, z2, queue = views
+    terms = build_objective(temperature=0.3)((z1, z2), queue)
+    expected = nt_xent(cosines(z1, z2), queue_BQ=cosines(z1, queue), temperature=0.3)
     assert terms["loss"].item() == pytest.approx(expected.item(), rel=1e-12)
+    assert terms["loss"] > build_objective(temperature=0.3)((z1, z2))["loss"]
+    both = build_objective(temperature=0.3, two_views=True)((z1, z2))["loss"]
+    assert both.item() == pytest.approx(nt_xent_two_views(z1, z2, temperature=0.3).item(), rel=1e-12)
 
 
 def test_a_term_without_weight_is_not_computed(views):
     assert list(build_objective(hinge_weight=0.0)(views)) == ["nt_xent", "loss"]
-    with pytest.raises(ValueError, match="hard negatives"):
+    assert list(build_objective(nt_xent_weight=0.0, hinge_weight=1.0)(views)) == ["energy_hinge", "loss"]
+    with pytest.raises(ValueError, match=r"^objective\.energy_hinge: needs hard negatives"):
         build_objective(hinge_weight=1.0)(views[:2])
 
 
@@ -103,16 +125,20 @@ def test_order_of_rows_and_scale_of_vectors_do_not_matter(views):
 
 
 def test_slices_of_a_gathered_batch_average_to_the_whole(views):
-    """Two workers, each with its half of the anchors and all candidates, see the loss of the one batch."""
+    """Workers, each with its share of the anchors and all candidates, see the loss of the one batch."""
     z1, z2, z3 = views
     positive, negative = cosines(z1, z2), cosines(z1, z3)
-    half = ROWS // 2
     for loss in (
         lambda p, n, first: nt_xent(p, n, temperature=0.05, hard_negative_weight=0.4, first=first),
         lambda p, n, first: energy_hinge(p, n, margin=0.2, first=first),
     ):
-        parts = [loss(positive[s : s + half], negative[s : s + half], s) for s in (0, half)]
-        assert torch.stack(parts).mean().item() == pytest.approx(loss(positive, negative, 0).item(), rel=1e-12)
+        for shares in ([3, 3], [2, 2, 2], [4, 1, 1]):
+            firsts = np.cumsum([0, *shares[:-1]]).tolist()
+            parts = [
+                rows / ROWS * loss(positive[first : first + rows], negative[first : first + rows], first)
+                for first, rows in zip(firsts, shares, strict=True)
+            ]
+            assert sum(parts).item() == pytest.approx(loss(positive, negative, 0).item(), rel=1e-12)
 
 
 def test_cosines_are_float32_even_from_bfloat16(views):

@@ -26,8 +26,9 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return logits, torch.randint(VOCABULARY, (CHOSEN,), generator=generator)
 
 
-def test_mean_cross_entropy_of_the_chosen_tokens(batch):
-    logits, labels = batch
+@pytest.mark.parametrize("chosen", [1, CHOSEN])
+def test_mean_cross_entropy_of_the_chosen_tokens(batch, chosen):
+    logits, labels = (tensor[:chosen] for tensor in batch)
     assert masked_lm(logits, labels).item() == pytest.approx(reference(logits.tolist(), labels.tolist()), abs=1e-10)
 
 

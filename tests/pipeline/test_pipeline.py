@@ -221,15 +221,14 @@ def kill_when(workspace: Workspace, there: Callable[[], object]) -> str:
             stdout=stream, stderr=stream, start_new_session=True,
         )  # fmt: skip
         give_up = time.monotonic() + 200
-        while not there() and process.poll() is None and time.monotonic() < give_up:
+        while not (was_there := there()) and process.poll() is None and time.monotonic() < give_up:
             time.sleep(0.001)
-        was_there = there()
         os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
     wait_until_gone(process.pid)
     text = log.read_text(encoding="utf-8")
-    assert was_there or code == -signal.SIGKILL, text
     assert code == -signal.SIGKILL, f"it was over before the kill:\n{text}"
+    assert was_there, f"what to wait for never came:\n{text}"
     return text
 
 

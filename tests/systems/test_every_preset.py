@@ -1,5 +1,7 @@
 """Every preset trains for a few steps on a tiny random backbone, evaluates, exports with parity and loads again.
 
+Of each training: what is trained and what is not, every term of its loss, dropout, and that scores are the model's.
+
 Presets share parts. A few of them have every part between them and are fast tests; the others are slow ones.
 """
 
@@ -10,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from scipy.stats import spearmanr
 
 from cse.data.scored import ScoredPairs
-from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, PreparedData, write_pairs, write_rows
 from cse.model.encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.load import check_settings, set_key
@@ -20,8 +24,10 @@ from cse.settings.presets import load_preset, preset_names
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
-from cse.stages.train import train_stage
+from cse.stages.train import Training, train_stage
+from cse.training.state import RunState
 from tests.conftest import WORDS, make_backbone_folder, write_report
+from tests.training.helpers import Recorder
 
 ROWS, STEPS, PARITY = 24, 3, 2e-5
 # numbers do not choose code; these do, though their values are numbers
@@ -144,7 +150,83 @@ def warm_start(models, data, tmp_path_factory) -> Path:
     return out / "checkpoint"
 
 
-def run_training(settings, data: dict[str, Path], out: Path) -> Path:
+class Watch(Recorder):
+    """Runs a training and keeps what it found before and after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: RunState | None = None
+        self.zeros: list[float] = []  # share of zeros behind the first dropout of each pass in training
+
+    def __call__(self, training: Training) -> RunState:
+        self.encoder = training.encoder
+        self.before = {name: weight.detach().clone() for name, weight in self.encoder.named_parameters()}
+        first = self.encoder.backbone.model.embeddings.dropout
+        hook = first.register_forward_hook(self._count)
+        self.state = training.run(self)
+        hook.remove()
+        return self.state
+
+    def _count(self, module, _, output) -> None:
+        if module.training:
+            self.zeros.append((output == 0).float().mean().item())
+
+
+def check_training(settings, watch: Watch) -> None:
+    encoder, state, prompt = watch.encoder, watch.state, settings.prompt
+    trained = encoder.trainable()
+    parts = {
+        "prompt": prompt.kind != "none",
+        "cls": prompt.cls,
+        "template": settings.template.trained,
+        "mlp": settings.pooler.mlp != "none",
+        "cnn": settings.pooler.kind == "cnn",
+        "backbone": settings.train.parameters == "full",
+    }
+    assert {name.split(".")[0] for name in trained} == {part for part, wanted in parts.items() if wanted}
+    if prompt.kind != "none":
+        layers = {"key_value": 2 * 3, "hidden_state": 3, "input": 1}[prompt.kind]
+        size = prompt.length * 32 * (layers // 3 if prompt.layers == "shared" else layers)
+        assert encoder.prompt.values().numel() == size
+
+    frozen = watch.before.keys() - trained.keys()
+    assert all(encoder.get_parameter(name).grad is None for name in frozen)
+    assert all(torch.equal(encoder.get_parameter(name), watch.before[name]) for name in frozen)
+    assert len(frozen) > 40 or parts["backbone"]
+    still = {name for name in trained if torch.equal(state.weights[name], watch.before[name])}
+    # a template's noise goes through the projector too and is subtracted: the bias of its LayerNorm cancels
+    cancels = settings.template.denoise != "none" and settings.pooler.projector == "mlm_transform"
+    assert still == ({"mlp.2.bias"} if cancels else set())
+
+    weights = {name: term["weight"] for name, term in settings.objective.model_dump().items() if term["weight"] > 0}
+    if "masked_lm" in weights:
+        decay = settings.objective.masked_lm
+        weights["masked_lm"] *= decay.decay_rate ** ((state.step - 1) / decay.decay_steps)
+    found = dict(watch.records[-1].terms)
+    assert watch.records[-1].step == state.step >= STEPS
+    assert found.pop("loss") == pytest.approx(sum(weights[name] * value for name, value in found.items()), rel=1e-5)
+    assert found.keys() == weights.keys()
+    assert all(np.isfinite(value) and value != 0 for value in found.values()), found
+    own = {
+        "masked_lm": settings.objective.masked_lm.train_head,
+        "replaced_tokens": True,
+        "contrastive_tension": True,
+        "self_guided": True,
+        "nli_softmax": True,
+    }
+    heads = {name.split(".")[2] for name in state.weights if name.startswith("loss.")}
+    assert heads == {name for name in weights if own.get(name, False)}
+    assert len(watch.zeros) >= state.step
+    # the tiny backbones drop a tenth
+    assert np.mean(watch.zeros) == pytest.approx(0.1 if settings.augment.dropout else 0.0, abs=0.03)
+
+
+def score(encoder: SentenceEncoder, pairs: ScoredPairs) -> float:
+    first, second = (encoder.encode(list(side)) for side in (pairs.sentence1, pairs.sentence2))
+    return 100 * spearmanr((first * second).sum(axis=1), pairs.score).statistic
+
+
+def run_training(settings, data: dict[str, Path], out: Path, launch=None) -> Path:
     prepared = data[settings.data.view]
     corrupt_stage(settings, prepared=prepared, corrupted=out / "corrupted")
     train_stage(
@@ -155,6 +237,7 @@ def run_training(settings, data: dict[str, Path], out: Path) -> Path:
         metrics=out / "train.json",
         plots=out / "plots",
         scratch=out / "scratch",
+        launch=launch,
     )
     return prepared
 
@@ -162,10 +245,16 @@ def run_training(settings, data: dict[str, Path], out: Path) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_preset(name, models, data, warm_start, tmp_path):
     settings = tiny(name, models, warm_start)
-    prepared = run_training(settings, data, tmp_path)
+    watch = Watch()
+    prepared = run_training(settings, data, tmp_path, watch)
     facts = json.loads((tmp_path / "train.json").read_text(encoding="utf-8"))
-    assert facts.get("steps", 0) >= (0 if settings.train.parameters == "none" else STEPS)
-    assert -100 <= facts["dev_spearman"] <= 100
+    if settings.train.parameters == "none":
+        assert watch.state is None and "steps" not in facts
+    else:
+        check_training(settings, watch)
+        assert facts["steps"] == watch.state.step
+    loaded = SentenceEncoder.load(tmp_path / "checkpoint")
+    assert facts["dev_spearman"] == pytest.approx(score(loaded, PreparedData(prepared).dev), abs=1e-3)
 
     evaluate_stage(
         settings,
@@ -175,14 +264,15 @@ def test_preset(name, models, data, warm_start, tmp_path):
         records=tmp_path / "records",
         plots=tmp_path / "plots",
     )
-    assert "task" in json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))["trained"]
+    evaluation = json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))
+    (task,) = PreparedData(prepared).tasks
+    assert evaluation["trained"]["task"] == pytest.approx(score(loaded, task), abs=1e-3)
 
     export_stage(settings, model=tmp_path / "checkpoint", prepared=prepared, metrics=(), bundle=tmp_path / "bundle")
     sentences = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
-    loaded = SentenceEncoder.load(tmp_path / "checkpoint").encode(sentences)
     served = OnnxEncoder(tmp_path / "bundle", provider="cpu", threads=1).encode(sentences)
-    assert loaded.shape == (3, settings.post.dimension or (12 if "glove" in name else 32))
-    np.testing.assert_allclose(served, loaded, atol=PARITY)
+    assert served.shape == (3, settings.post.dimension or (12 if "glove" in name else 32))
+    np.testing.assert_allclose(served, loaded.encode(sentences), atol=PARITY)
 
 
 def test_the_fast_cases_have_every_part():

@@ -1,0 +1,176 @@
+"""What each step of the loop is given, and what it tells."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError, Interrupted
+from cse.objectives.combine import build_objective
+from cse.settings.tree import TrainSettings
+from cse.training.augment import repeat_words
+from cse.training.batch import Augmentation, Batch, Cut
+from cse.training.loop import Plan, train
+from cse.training.losses import Losses
+from cse.training.state import RunFolder
+from cse.training.tokens import batch_rows
+from tests.training.helpers import Recorder, make_problem
+
+ROWS, STEPS = 21, 6
+PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=4, warmup_share=0.5, seed=5)
+
+
+class Spy(Losses):
+    """The usual loss, which notes what it is given; from some step on it is no number."""
+
+    def __init__(self, broken_from: int = 1000) -> None:
+        super().__init__(build_objective(hinge_weight=10.0))
+        self.batches: list[Batch] = []
+        self.modes: set[bool] = set()
+        self.bf16: set[bool] = set()
+        self.broken_from = broken_from
+
+    def forward(self, batch):
+        self.batches.append(batch)
+        self.modes.add(self.training)
+        self.bf16.add(torch.is_autocast_enabled("cpu"))
+        terms = super().forward(batch)
+        return terms | {"loss": terms["loss"] * float("nan")} if batch.step >= self.broken_from else terms
+
+
+def run(backbone, folder, plan=PLAN, dev=None, losses=None, **problem):
+    encoder, _, table = make_problem(backbone, rows=ROWS, **problem)
+    losses, recorder = losses or Spy(), Recorder()
+    train(encoder, losses, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
+    return encoder, losses, recorder, table
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, bf16):
+    _, losses, _, _ = run(bert, tmp_path, replace(PLAN, bf16=bf16))
+    assert [(batch.step, batch.epoch) for batch in losses.batches] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
+    for batch in losses.batches:
+        expected = batch_rows(ROWS, batch_size=8, seed=5, epoch=batch.epoch, step=batch.step % 3)
+        assert np.array_equal(batch.rows, expected)
+        assert len(batch.slices) == 3
+    assert losses.bf16 == {bf16}
+
+
+def test_a_run_trains_with_dropout_and_ends_without(bert, tmp_path):
+    encoder, losses, table = make_problem(bert, rows=ROWS)
+    encoder.eval()
+    losses.eval()
+    found = []
+
+    class Look(Recorder):
+        def step(self, record):
+            found.append({module.training for part in (encoder, losses) for module in part.modules()})
+
+    train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Look())
+    assert found == [{True}, {True}]
+    assert {module.training for module in encoder.modules()} == {False}
+
+
+def test_records_tell_learning_rate_and_speed(bert, tmp_path):
+    start = time.monotonic()
+    _, losses, recorder, table = run(bert, tmp_path, dev=lambda: 7.0)
+    seconds = time.monotonic() - start
+    assert [(record.step, record.steps) for record in recorder.records] == [(5, STEPS), (6, STEPS)]
+    assert [record.learning_rate for record in recorder.records] == [0.05 * PLAN.factor(step, STEPS) for step in (4, 5)]
+    assert recorder.records[0].learning_rate == pytest.approx(0.05 * 2 / 3)
+    assert [record.dev_score for record in recorder.records] == [7.0, 7.0]
+    assert [best for _, _, best in recorder.scores] == [True] + [False] * (len(recorder.scores) - 1), (
+        "a draw is no gain"
+    )
+    assert recorder.closed == 1
+    # the first record is of the step behind the evaluation of step 4: what an evaluation takes is no training
+    taken = 0.0
+    for record, batches in zip(recorder.records, (losses.batches[4:5], losses.batches[5:]), strict=True):
+        sentences = sum(3 * len(batch.rows) for batch in batches)
+        tokens = sum(int(column.lengths(batch.rows).sum()) for batch in batches for column in table.columns)
+        assert record.tokens_per_second / record.sentences_per_second == pytest.approx(tokens / sentences, rel=1e-9)
+        taken += sentences / record.sentences_per_second
+    assert 0 < taken < seconds
+    assert recorder.records[0].terms.keys() == {"nt_xent", "energy_hinge", "loss"}
+
+
+def test_speed_is_over_all_steps_since_the_last_record(bert, tmp_path):
+    _, losses, recorder, table = run(bert, tmp_path)
+    first = losses.batches[:5]
+    sentences = sum(3 * len(batch.rows) for batch in first)
+    tokens = sum(int(column.lengths(batch.rows).sum()) for batch in first for column in table.columns)
+    record = recorder.records[0]
+    assert record.tokens_per_second / record.sentences_per_second == pytest.approx(tokens / sentences, rel=1e-9)
+    assert recorder.records[-1].dev_score is None
+
+
+def test_words_are_repeated_as_the_seed_and_the_step_say(bert, tmp_path):
+    special = (*bert.special_ids.values(), bert.pad_id)
+    plan = replace(PLAN, augmentation=Augmentation(repeat_share=0.5, special=special))
+    _, losses, _, table = run(bert, tmp_path, plan)
+    for batch in losses.batches:
+        found = {}
+        for piece in batch.slices:
+            for place, ids, mask in zip(piece.places.tolist(), piece.ids_BL, piece.mask_BL, strict=True):
+                found[place] = ids[mask == 1].tolist()
+        rng, column = np.random.default_rng([5, batch.step]), table.columns[1]
+        for number, row in enumerate(batch.rows):
+            ids = column.ids[column.offsets[row] : column.offsets[row + 1]]
+            expected = repeat_words(ids, largest_share=0.5, rng=rng, special=np.asarray(special))
+            assert found[len(batch.rows) + number] == expected.tolist()
+
+
+def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
+    """The fourth step ends in an evaluation before the next record: its loss is looked at first."""
+    recorder = Recorder()
+    encoder, _, table = make_problem(bert, rows=ROWS)
+    with pytest.raises(CseError, match=r"^train\.learning_rate: the loss is nan at step 4; lower it \(now 0\.05\)"):
+        train(encoder, Spy(broken_from=3), table, PLAN, dev=lambda: 1.0, folder=RunFolder(tmp_path), observer=recorder)
+    assert [step for step, _, _ in recorder.scores if step >= 4] == []
+    assert recorder.closed == 1
+
+
+def test_a_stopped_run_says_where_and_that_it_can_go_on(bert, tmp_path):
+    class Stop(Recorder):
+        def step(self, record):
+            signal.raise_signal(signal.SIGINT)
+
+    encoder, losses, table = make_problem(bert, rows=ROWS)
+    with pytest.raises(Interrupted, match=r"^SIGINT after step 5 of 6: state saved, the same command goes on") as stop:
+        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Stop())
+    assert stop.value.number == signal.SIGINT
+
+
+def test_every_gradient_is_clipped(bert, tmp_path):
+    encoder, _, table = make_problem(bert, rows=ROWS, dropout=0.0)
+    norms = []
+
+    class Look(Spy):
+        def after_update(self, batch):
+            norms.append(encoder.prompt.table.grad.norm().item())
+
+    plan = replace(PLAN, clip_norm=0.01)
+    train(encoder, Look(), table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+    assert norms == pytest.approx([0.01] * STEPS, rel=1e-3)
+
+
+def test_the_last_step_of_a_short_run_has_the_full_rate():
+    assert Plan(learning_rate=1.0, batch_size=2).factor(0, 1) == 1.0
+    assert [Plan(learning_rate=1.0, batch_size=2, warmup_share=0.75).factor(step, 4) for step in (2, 3)] == [1.0, 1.0]
+
+
+def test_defaults_of_a_plan_are_those_of_the_settings():
+    plan, settings = Plan(learning_rate=1.0, batch_size=2), TrainSettings()
+    shared = [
+        name
+        for name in TrainSettings.model_fields
+        if hasattr(plan, name) and name not in ("learning_rate", "batch_size")
+    ]
+    assert len(shared) >= 9
+    assert {name: getattr(plan, name) for name in shared} == {name: getattr(settings, name) for name in shared}
+    assert plan.betas == (settings.beta1, settings.beta2)
