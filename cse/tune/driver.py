@@ -283,6 +283,6 @@ def _inputs(space: Space, settings: Settings) -> list[dict[str, str]]:
     choices = {}
     for tried in (settings, *reached(space, settings)):
         prompt, replaced = tried.prompt, tried.objective.replaced_tokens
-        generator = (replaced.generator, replaced.generator_revision) if replaced.reads_generator else None
+        generator = (replaced.generator_model, replaced.generator_revision) if replaced.reads_generator else None
         choices[f"{tried.backbone} {prompt.kind} {prompt.init} {prompt.init_checkpoint} {generator}"] = tried
     return [training_inputs(each.backbone, each.prompt, each.objective.replaced_tokens) for each in choices.values()]

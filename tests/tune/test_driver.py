@@ -21,6 +21,7 @@ from tests.stages.test_inputs import write_prompt
 
 OVER = {"tune.over": ["prompt.length=[2, 3]"]}
 DETECTS = {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator_dropout": False}
+OWN = {"objective.replaced_tokens.generator": "folder"}
 
 
 @pytest.fixture
@@ -61,12 +62,13 @@ def test_other_bytes_in_the_same_folder_are_another_sweep(name_of, models, what)
         "weights": {},
         "configuration": {},
         "start": {"prompt.init": "checkpoint", "prompt.init_checkpoint": str(models["start"])},
-        "generator": DETECTS | {"objective.replaced_tokens.generator": str(models["generator"])},
+        "generator": DETECTS | OWN | {"objective.replaced_tokens.generator_folder": str(models["generator"])},
         "other generator": DETECTS  # one of those that are searched
+        | OWN
         | {
-            "objective.replaced_tokens.generator": str(models["generator"]),
+            "objective.replaced_tokens.generator_folder": str(models["generator"]),
             "tune.over": [
-                f"objective.replaced_tokens.generator=['{models['generator']}', '{models['other generator']}']"
+                f"objective.replaced_tokens.generator_folder=['{models['generator']}', '{models['other generator']}']"
             ],
         },
     }[what]
