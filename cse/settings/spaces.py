@@ -21,6 +21,7 @@ from cse.settings.tree import Settings
 # groups that stage `train` reads; the others change its data, or nothing that the dev score could tell
 SEARCHED = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 _FIXED = ("train.device", "train.workers", "train.eval_every", "train.save_seconds", "train.parameters")
+_JUDGES = "train.selection"  # decides what a dev score is, so trials that differ in it cannot be compared
 _RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
 _STEP = 0.001  # of D2CSE's second search
 
@@ -183,7 +184,7 @@ def _check_key(key: str) -> None:
     if group not in SEARCHED:
         what = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
         raise CseError(f"tune.over: {key}: {what}; searched are the groups {', '.join(SEARCHED)}")
-    if key in _FIXED:
+    if key in (*_FIXED, _JUDGES):
         raise CseError(f"tune.over: {key}: is the same for all trials; remove it")
 
 

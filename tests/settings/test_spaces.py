@@ -131,6 +131,7 @@ def test_lists_alone_are_a_grid_and_a_range_is_searched():
         (["data.max_rows=[100, 200]"], "changes the data, not the training"),
         (["evaluation.batch_size=[8]"], "does not change what the dev pairs measure"),
         (["train.workers=[1, 2]"], "is the same for all trials"),
+        (["train.selection=[inference, training]"], "is the same for all trials"),
         (["objective.replaced_tokens.mask_share=0.1..0.5"], "the term has weight 0"),
         (["objective.masked_lm.decay_steps=[50, 100]"], "the term has weight 0"),
     ],
