@@ -83,9 +83,8 @@ def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, pro
     monkeypatch.setattr("cse.model.attention.cheap_dropout", lambda share, p: drawn.append(p) or share)
     (query, key, value), mask, prompts = attention_inputs(torch.float64)
     blocks = [tuple(torch.zeros_like(prompts[prompt])), tuple(prompts[prompt])]  # layer 1 takes its own
-    found, weights = prefix_attention(
-        Layer(), query, key, value, mask, dropout=probability, scaling=scaling, prefix=blocks
-    )
+    given = {"dropout": probability} if probability else {}
+    found, weights = prefix_attention(Layer(), query, key, value, mask, scaling=scaling, prefix=blocks, **given)
     expected = torch.zeros(2, 5, 3, 4, dtype=torch.float64)
     for b in range(2):
         for h in range(3):

@@ -127,10 +127,11 @@ def test_order_of_rows_and_scale_of_vectors_do_not_matter(views):
 def test_slices_of_a_gathered_batch_average_to_the_whole(views):
     """Workers, each with its share of the anchors and all candidates, see the loss of the one batch."""
     z1, z2, z3 = views
+    z2 = z1 + 0.5 * z2  # positives are the nearest candidates, so it shows where one is taken for a negative
     positive, negative = cosines(z1, z2), cosines(z1, z3)
     for loss in (
         lambda p, n, first: nt_xent(p, n, temperature=0.05, hard_negative_weight=0.4, first=first),
-        lambda p, n, first: energy_hinge(p, n, margin=0.2, first=first),
+        lambda p, n, first: energy_hinge(p, n, margin=1.0, first=first),
     ):
         for shares in ([3, 3], [2, 2, 2], [4, 1, 1]):
             firsts = np.cumsum([0, *shares[:-1]]).tolist()

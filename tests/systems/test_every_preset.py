@@ -146,7 +146,7 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path):
 def warm_start(models, data, tmp_path_factory) -> Path:
     """A checkpoint of MLM training, which one preset starts from."""
     out = tmp_path_factory.mktemp("warm")
-    run_training(tiny("mlm-warmup-bert-base", models, out), data, out)
+    run_training(tiny("mlm-warmup-bert-base", models, out), data, out, Watch())
     return out / "checkpoint"
 
 
