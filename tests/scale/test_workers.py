@@ -76,6 +76,7 @@ def test_a_killed_worker_costs_nothing_but_time(folder):
     assert "resuming after step" in errors
     assert contents(folder / "disturbed") == contents(folder / "undisturbed")
     assert metrics(folder, "disturbed") == metrics(folder, "undisturbed")
+    assert contents(folder / "disturbed.plots") == contents(folder / "undisturbed.plots")  # every loss on the way
     assert not workers_of(disturbed) and not list((folder / ".cse/resume").iterdir())
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from cse.errors import CseError
 from cse.training.batch import Cut
 from cse.training.group import ALONE, Group
 from cse.training.loop import Plan, train
@@ -181,67 +180,10 @@ def test_what_workers_tell_each_other(tmp_path):
     }  # fmt: skip
 
 
-def failing_training(folder, scratch, group, at):
-    """The first worker's dev scoring fails at an evaluation."""
-    encoder, losses, table = make_system("hinge", folder, dropout=0.0)
-    evaluations = []
-
-    def dev():
-        evaluations.append(1)
-        if len(evaluations) == at:
-            raise CseError("dev: its own words")
-        return 1.0
-
-    folder = RunFolder(scratch / f"{at}-{group.rank}")
-    train(encoder, losses, table, PLAN, dev=dev, folder=folder, observer=Recorder(), group=group)
-
-
-FAILING = """
-import json, sys
-from pathlib import Path
-import torch, torch.distributed as dist
-from cse.training.group import ProcessGroup
-from tests.training.test_group import failing_training
-rank, folder, meeting, scratch = int(sys.argv[1]), *map(Path, sys.argv[2:])
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-group, said = ProcessGroup(torch.device("cpu")), []
-for at in (1, 2):  # before training, and after three updates
-    try:
-        failing_training(folder, scratch, group, at)
-    except Exception as error:
-        said.append([type(error).__name__, str(error)])
-if rank == 1:  # a mistake in the code of one worker, while the other waits
-    print(json.dumps(said), flush=True)
-    raise KeyError("a bug")
-try:
-    group.any(False)
-except Exception as error:
-    said.append([type(error).__name__, ""])
-print(json.dumps(said))
-"""
-
-
-def test_an_error_of_one_worker_ends_the_others_at_once(folder, tmp_path):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", FAILING, str(rank), folder, tmp_path / "meeting", tmp_path],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        first, second = (json.loads(process.communicate(timeout=100)[0]) for process in processes)
-    finally:
-        for process in processes:
-            process.kill()
-    assert first == [["CseError", "dev: its own words"]] * 2 + [["PeerLost", ""]]
-    assert second == [["PeerLost", "the first worker failed: CseError: dev: its own words"]] * 2
-
-
-GATHER = """
+TALK = """
 import json, sys
 import torch, torch.distributed as dist
+from cse.errors import CseError
 from cse.training.group import ProcessGroup
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
@@ -249,20 +191,54 @@ group = ProcessGroup(torch.device("cpu"))
 own = torch.arange(2.0 + rank).reshape(-1, 1).requires_grad_(True)  # 2 rows here, 3 there
 joined = group.gather(own, [2, 3])
 ((rank + 1) * joined.square().sum()).backward()
-print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist()]
-                 + [group.any(rank == 1), group.from_first(lambda: rank)]))
-dist.destroy_process_group()
+print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist()]))
+print(json.dumps([group.any(rank == 1), group.from_first(lambda: rank)]))
+
+def fail():
+    raise CseError("dev: its own words")
+
+def said(work):
+    try:
+        work()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+print(json.dumps(said(lambda: group.from_first(fail))), flush=True)  # what the first alone does, the other waits for
+if rank == 1:
+    raise KeyError("a mistake in the code of one worker")
+for wait in (lambda: group.any(False), lambda: group.average({"loss": own.sum()}), lambda: group.gather(own, [2, 3])):
+    print(json.dumps(said(wait)[0]))
 """
 
 
-def test_gather_carries_the_gradient_of_all_losses(tmp_path):
-    """Worker r's loss is (r + 1) * sum x^2, so each row's gradient is (1 + 2) * 2 x."""
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory):
+    """What two workers print, line by line."""
+    meeting = tmp_path_factory.mktemp("talk") / "meeting"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", GATHER, str(rank), tmp_path / "meeting"], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", TALK, str(rank), meeting],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )
         for rank in range(2)
-    ]
-    first, second = (json.loads(process.communicate(timeout=100)[0]) for process in processes)
-    assert first == [[0, 1, 0, 1, 2], [0, 6], True, 0]
-    assert second == [[0, 1, 0, 1, 2], [0, 6, 12], True, 0]
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=100)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [[json.loads(line) for line in lines.splitlines()] for lines in said]
+
+
+def test_gather_carries_the_gradient_of_all_losses(talk):
+    """Worker r's loss is (r + 1) * sum x^2, so each row's gradient is (1 + 2) * 2 x."""
+    assert talk[0][0] == [[0, 1, 0, 1, 2], [0, 6]]
+    assert talk[1][0] == [[0, 1, 0, 1, 2], [0, 6, 12]]
+    assert talk[0][1] == talk[1][1] == [True, 0]
+
+
+def test_an_error_of_one_worker_ends_the_others_at_once(talk):
+    first, second = talk
+    assert first[2] == ["CseError", "dev: its own words"]
+    assert second[2:] == [["PeerLost", "the first worker failed: CseError: dev: its own words"]]
+    assert first[3:] == ["PeerLost"] * 3

@@ -22,6 +22,7 @@ from cse.model.encoder import SentenceEncoder
 from cse.model.prompts import Prompt
 from cse.objectives.combine import build_objective
 from cse.training.batch import Cut
+from cse.training.group import Group
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
@@ -168,6 +169,21 @@ def test_where_the_dev_score_does_not_choose_the_last_weights_are_kept(bert, tmp
     assert torch.equal(encoder.prompt.table, last.prompt.table)
     assert (state.step, state.best_score, state.best_weights) == (10, None, {})
     assert recorder.scores == [(step, score, False) for step, score in zip((0, 3, 6, 9, 10), scores, strict=True)]
+
+
+def test_dev_pairs_are_scored_by_the_first_worker_for_all(bert, tmp_path):
+    class Second(Group):
+        def from_first(self, make):
+            made = make() if not told else 7.0
+            told.append(made)
+            return made
+
+    told, (encoder, losses, table), recorder = [], make_problem(bert), Recorder()
+    train(
+        encoder, losses, table, PLAN, dev=lambda: pytest.fail("it waits for the first one's score"),
+        folder=RunFolder(tmp_path), observer=recorder, group=Second(),
+    )  # fmt: skip
+    assert [score for _, score, _ in recorder.scores] == [7.0] * 5
 
 
 def test_early_stop(bert, tmp_path):
