@@ -21,7 +21,7 @@ from cse.report.ablations import Ablation
 from cse.report.canvas import INK, Picture
 from cse.report.pictures import draw_all
 from cse.report.systems import System
-from cse.report.tables import Cell, Table, paper_tables, settings_table, systems_table
+from cse.report.tables import Cell, Table, own_pairs_table, paper_tables, settings_table, systems_table
 
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
@@ -84,6 +84,7 @@ def as_html(report: Report) -> str:
         script=Markup(here.joinpath("report.js").read_text("utf-8")),
         introduction=report.introduction,
         systems=systems_table(report.systems),
+        own=own_pairs_table(report.systems),
         pictures=pictures,
         tables=report.tables,
         examples=examples,
@@ -98,6 +99,9 @@ def as_html(report: Report) -> str:
 def as_markdown(report: Report) -> str:
     """Return the report as Markdown; pictures are linked from the folder beside it."""
     parts = [f"# {TITLE}\n", report.introduction + "\n", _markdown_table(systems_table(report.systems))]
+    own = own_pairs_table(report.systems)
+    if own is not None:
+        parts.append(_markdown_table(own))
     if report.pictures:
         parts.append("## Pictures\n")
         parts += [f"### {p.title}\n\n{p.caption}\n\n![{p.title}]({PICTURES}/{p.name}.svg)\n" for p in report.pictures]
@@ -140,6 +144,8 @@ def _inline(picture: Picture) -> str:
 
 def _sections(report: Report, examples: bool) -> list[dict[str, str]]:
     found = [("systems-section", "Systems")]
+    own = own_pairs_table(report.systems)
+    found += [(own.key, own.title)] if own else []
     found += [(picture.name, picture.title) for picture in report.pictures]
     found += [(table.key, table.title) for table in report.tables]
     found += [("examples", "Retrieval, looked at")] if examples else []

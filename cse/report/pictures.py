@@ -187,7 +187,7 @@ def draw_ablation(ablation: Ablation) -> Picture | None:
     cells = [(cell, spread) for cell in ablation.cells if (spread := cell.spread("Avg.")) is not None]
     score = "Avg."
     if not cells:
-        score = next((name for cell in ablation.cells for name in cell.mean_names()), "")
+        score = next((cell.headline for cell in ablation.cells if cell.headline), "")
         cells = [(cell, spread) for cell in ablation.cells if (spread := cell.spread(score)) is not None]
     if not cells:
         return None

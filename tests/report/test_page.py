@@ -52,7 +52,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def report(records):
     cells = tuple(AblationCell(f"length {n}", float(n), {42: {"Avg.": 80.0 + n}}) for n in (1, 2, 4))
-    kinds = tuple(AblationCell(name, None, {1: {"mean of 1 task": 3.0}, 2: {"mean of 1 task": 4.0}}) for name in "ab")
+    kinds = tuple(AblationCell(name, None, {1: {"own": 3.0}, 2: {"own": 4.0}}) for name in "ab")
     ablations = [
         Ablation("prompt-length", "prompt length", "tiny-bert", "rows", cells),
         Ablation("prompt-type", "kind of prompt", "tiny-bert", "rows", kinds),
