@@ -5,10 +5,14 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import signal
 from collections.abc import Iterable
+from typing import Any
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# control characters, line and paragraph separators, embeddings and overrides of direction, halves of characters
+_COMMANDS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class CseError(ValueError):
@@ -35,6 +39,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest known name, or ``""`` where none is near."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def printable(text: str) -> str:
+    """Return a text of somebody else's without what commands a terminal or turns a page around; line ends stay."""
+    return _COMMANDS.sub(lambda match: " " if match[0].isspace() else "\ufffd", text)
+
+
+def shown_on_page(value: Any) -> Any:
+    """Return what a template shows for a value (``finalize`` of Jinja): texts that are printable, all else as it is."""
+    return printable(value) if type(value) is str else value
+
+
+def one_line(text: str) -> str:
+    """Return a text of somebody else's as it may stand in a table or in a line."""
+    return " ".join(printable(text).split())
 
 
 def describe_os_error(error: OSError) -> str:

@@ -9,7 +9,6 @@ from scipy.stats import spearmanr
 
 from cse.errors import CseError
 
-
 _NO_CORRELATION = ("recall@", "alignment", "uniformity")  # metrics beside the similarity tasks
 
 

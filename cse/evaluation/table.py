@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-from cse.errors import CseError, nearest
+from cse.errors import CseError, nearest, one_line
 from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, StsResults
 
 TableFormat = Literal["text", "markdown", "latex"]
@@ -54,7 +54,8 @@ def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) 
         style: one of ``TABLE_FORMATS``.
         below: numbers of rows that belong to the one above them.
     """
-    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](rows, below)
+    shown = [[one_line(cell) for cell in row] for row in rows]
+    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](shown, below)
 
 
 def _columns(models: Mapping[str, StsResults]) -> list[str]:

@@ -146,13 +146,13 @@ def own_pairs_table(systems: Sequence[System]) -> Table | None:
         column = figure("spearman_x100", task)
         for system, found in scores:
             if task in found:
-                words = (task, system.name, system.backbone, system.data, system.runs)
+                words = (task, system.name, system.data, system.runs)
                 pairs = found[task]["pairs"]
                 spread = spread_cell(system.spread(column), 2, len(system.records))
                 lines.append(Line((*map(Cell, words), Cell(f"{pairs:,}", pairs), spread), own=True))
-    head = ("task", "system", "backbone", "data", "runs", "pairs", "Spearman")
+    head = ("task", "system", "data", "runs", "pairs", "Spearman")
     caption = "Spearman * 100 on scored pairs that no paper prints; mean ± sample standard deviation over seeds."
-    return Table("own-pairs", "Your own pairs", caption, head, 5, tuple(lines)) if lines else None
+    return Table("own-pairs", "Your own pairs", caption, head, 4, tuple(lines)) if lines else None
 
 
 def settings_table(systems: Sequence[System]) -> Table | None:

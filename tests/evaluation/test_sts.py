@@ -260,7 +260,14 @@ def test_markdown_and_latex_hold_the_same_numbers():
 
 def test_every_row_of_a_markdown_table_bears_its_model():
     lines = format_table({"a": seven(), "b": seven()}, "markdown").splitlines()
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["a", "a, mean", "a, wmean", "b", "b, mean", "b, wmean"]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == [
+        "a",
+        "a, mean",
+        "a, wmean",
+        "b",
+        "b, mean",
+        "b, wmean",
+    ]
 
 
 @pytest.mark.parametrize("style", ["text", "markdown", "latex"])
