@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# the name of an output that is written beside its place, see cse.outputs
+_DRAFT = re.compile(r"(^|/)\.([^/]+)\.cse-(?:tmp|old)-\w+-\d+-\d+(?![^/])")
 # control characters, line and paragraph separators, embeddings and overrides of direction, halves of characters
 _COMMANDS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -58,10 +60,14 @@ def one_line(text: str) -> str:
 
 def describe_os_error(error: OSError) -> str:
     """Say what an operating system error means for the user, in one line."""
-    where = f" {error.filename}" if error.filename else ""
+    known = isinstance(error.filename, str | bytes | os.PathLike)
+    name = _DRAFT.sub(r"\1\2", os.fsdecode(error.filename)) if known else ""
+    where = f" {name}" if name else ""
     if error.errno in _FULL_DISK:
         return (
             f"no space left while writing{where} ({os.strerror(error.errno)}): free some space and run again; "
             "what was finished before is untouched"
         )
+    if error.errno == errno.EROFS and name:
+        return f"{name}: the file system is read-only; nothing was written, choose another place"
     return f"{error.strerror or error}{':' + where if where else ''}"
