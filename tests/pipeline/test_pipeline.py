@@ -163,7 +163,14 @@ def test_metrics_and_plots(copy, tmp_path):
         "backbone.evaluation", "best_step", "dev_spearman", "steps", "trained.evaluation", "trained_weights"
     ]  # fmt: skip
     first = copy.dvc("exp", "show", "--csv").split(",")[5:11]
-    assert first == ["dev_spearman", "best_step", "steps", "trained_weights", "evaluation", "evaluation"]
+    assert first == [
+        "dev_spearman",
+        "best_step",
+        "steps",
+        "trained_weights",
+        "trained.evaluation",
+        "backbone.evaluation",
+    ]
 
     copy.set({"evaluation.compare_backbone": False})
     copy.dvc("repro", EVALUATE)
