@@ -5,10 +5,16 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import signal
 from collections.abc import Iterable
+from typing import Any
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# the name of an output that is written beside its place, see cse.outputs
+_DRAFT = re.compile(r"(^|/)\.([^/]+)\.cse-(?:tmp|old)-\w+-\d+-\d+(?![^/])")
+# control characters, line and paragraph separators, embeddings and overrides of direction, halves of characters
+_COMMANDS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class CseError(ValueError):
@@ -37,12 +43,31 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {match[0]!r}?" if match else ""
 
 
+def printable(text: str) -> str:
+    """Return a text of somebody else's without what commands a terminal or turns a page around; line ends stay."""
+    return _COMMANDS.sub(lambda match: " " if match[0].isspace() else "\ufffd", text)
+
+
+def shown_on_page(value: Any) -> Any:
+    """Return what a template shows for a value (``finalize`` of Jinja): texts that are printable, all else as it is."""
+    return printable(value) if type(value) is str else value
+
+
+def one_line(text: str) -> str:
+    """Return a text of somebody else's as it may stand in a table or in a line."""
+    return " ".join(printable(text).split())
+
+
 def describe_os_error(error: OSError) -> str:
     """Say what an operating system error means for the user, in one line."""
-    where = f" {error.filename}" if error.filename else ""
+    known = isinstance(error.filename, str | bytes | os.PathLike)
+    name = _DRAFT.sub(r"\1\2", os.fsdecode(error.filename)) if known else ""
+    where = f" {name}" if name else ""
     if error.errno in _FULL_DISK:
         return (
             f"no space left while writing{where} ({os.strerror(error.errno)}): free some space and run again; "
             "what was finished before is untouched"
         )
+    if error.errno == errno.EROFS and name:
+        return f"{name}: the file system is read-only; nothing was written, choose another place"
     return f"{error.strerror or error}{':' + where if where else ''}"

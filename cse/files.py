@@ -8,11 +8,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from cse.errors import CseError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def write_rounded_json(path: Path, tree: Any) -> None:
@@ -32,6 +35,16 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(head)
         writer.writerows(rows)
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write an array as ``.npy``; ``numpy.save`` would hide why a write failed."""
+    from numpy.lib import format as npy
+
+    whole = array if array.flags.c_contiguous else array.copy()
+    with path.open("wb") as stream:
+        npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(whole))
+        stream.write(whole.data)
 
 
 def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:

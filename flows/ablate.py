@@ -220,8 +220,9 @@ def _spread(values: list[float]) -> str:
 
 
 def _headline(scores: dict[str, float]) -> str:
-    average = next((name for name in scores if name == "Avg." or name.startswith("mean of")), None)
-    shown = [name for name in (average, "dev") if name in scores]
+    from cse.evaluation.measures import headline_name
+
+    shown = [name for name in (headline_name(scores), "dev") if name in scores]
     return ", ".join(f"{name} {scores[name]:.2f}" for name in shown) or "no scores"
 
 

@@ -36,6 +36,7 @@ def models_command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def list_models(as_json: bool) -> None:
     """Print every version, newest first, with its stage and scores."""
+    from cse.evaluation.measures import headline_name
     from cse.evaluation.table import format_rows
 
     root = find_root()
@@ -50,13 +51,13 @@ def list_models(as_json: bool) -> None:
     rows = [["version", "stage", "dev", "STS", "registered", "commit", "trained on"]]
     for model in found:
         scores = scores_at(root, model.revision)
-        average = next((score for name, score in scores.items() if name == "Avg." or name.startswith("mean of")), None)
+        average = headline_name(scores)
         rows.append(
             [
                 model.version,
                 ", ".join(model.stages) or "-",
                 _two(scores.get("dev")),
-                _two(average),
+                _two(None if average is None else scores[average]),
                 f"{model.created:%Y-%m-%d %H:%M}",
                 model.revision[:12],
                 trained_on_at(root, model.revision) or "-",

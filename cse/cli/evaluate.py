@@ -108,6 +108,15 @@ def _evaluate(
     from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
     from cse.stages.open_model import evaluate_models, record_folder, rows_of, save_record
 
+    folders: dict[str, str] = {}
+    for name in models:
+        place = record_folder(name)
+        other = folders.setdefault(place, name)
+        if out is not None and other != name:
+            raise CseError(
+                f"--out {out}: {other} and {name} would both be written to {out / place}; give one another NAME=MODEL"
+            )
+
     def save(name: str, result: SuiteResults) -> None:
         if out is not None:
             with publish_folder(out / record_folder(name), Kind.RECORD) as folder:

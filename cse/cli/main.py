@@ -156,8 +156,7 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
 @click.option("--normalize/--raw", default=True, show_default=True, help="Unit length, or as pooled.")
 def encode(model: str, text: Any, out: Path, column: str | None, batch_size: int, device: str, normalize: bool) -> None:
     """Embed TEXT (default: standard input), one vector a line; of csv, tsv, jsonl and parquet one vector a row."""
-    import numpy as np
-
+    from cse.files import write_array
     from cse.outputs import check_file, is_npy, publish_file
     from cse.stages.open_model import open_model
 
@@ -166,10 +165,8 @@ def encode(model: str, text: Any, out: Path, column: str | None, batch_size: int
     encoder = open_model(model, device=device)
     bar = sys.stderr.isatty()
     vectors = encoder.encode(lines, batch_size=batch_size, normalize=normalize, show_progress_bar=bar)
-    with publish_file(out) as target, target.open("wb") as stream:
-        # as np.save, which would hide the reason of a failed write
-        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(vectors))
-        stream.write(vectors.data)
+    with publish_file(out) as target:
+        write_array(target, vectors)
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
 
 

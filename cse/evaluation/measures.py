@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 from scipy.stats import spearmanr
 
 from cse.errors import CseError
+
+_NO_CORRELATION = ("recall@", "alignment", "uniformity")  # metrics beside the similarity tasks
 
 
 class UndefinedScore(CseError):  # noqa: N818 - reads as what it is: a score that does not exist
@@ -23,6 +25,12 @@ def average_name(found: Collection[str], published: Collection[str]) -> str:
     if set(published) <= set(found):
         return "Avg."
     return f"mean of {len(found)} task{'s' if len(found) > 1 else ''}"
+
+
+def headline_name(scores: Iterable[str]) -> str | None:
+    """Return which of a model's metrics to look at first: the average over similarity tasks, or its first task."""
+    names = [name for name in scores if name != "dev" and "(" not in name and not name.startswith(_NO_CORRELATION)]
+    return next((name for name in names if name == "Avg." or name.startswith("mean of ")), next(iter(names), None))
 
 
 def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:

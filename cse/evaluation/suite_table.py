@@ -73,11 +73,12 @@ def _transfer(models: Mapping[str, SuiteResults]) -> _Part:
         return "Transfer", [], ""
     first = next(iter(scores.values()))
     tasks = [name for name in TRANSFER_TASKS if name in first.tasks]
+    average = [first.average_name] if len(tasks) > 1 else []
     rows = [
-        [name, *(f"{score.tasks[task].accuracy:.2f}" for task in tasks), f"{score.average:.2f}"]
+        [name, *(f"{score.tasks[task].accuracy:.2f}" for task in tasks), *(f"{score.average:.2f}" for _ in average)]
         for name, score in scores.items()
     ]
-    return "Transfer", [["model", *tasks, first.average_name], *rows], f"accuracy in percent; {first.describe()}"
+    return "Transfer", [["model", *tasks, *average], *rows], f"accuracy in percent; {first.describe()}"
 
 
 def _retrieval(models: Mapping[str, SuiteResults]) -> _Part:

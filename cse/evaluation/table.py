@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-from cse.errors import CseError, nearest
+from cse.errors import CseError, nearest, one_line
 from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, StsResults
 
 TableFormat = Literal["text", "markdown", "latex"]
@@ -15,7 +15,9 @@ _LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\
 
 
 def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
-    """Write scores with tasks as columns and, for each model, a row of ``all`` with ``mean`` and ``wmean`` below it.
+    """Write scores with tasks as columns: for each model a row of ``all``, with ``mean`` and ``wmean`` below it.
+
+    The rows below are left out where no task has subsets, and the average where there is one task: they would repeat.
 
     Args:
         models: results by the name to print.
@@ -32,13 +34,15 @@ def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
     if not models:
         raise CseError("table: no results to show; evaluate a model first")
     tasks = _columns(models)
-    average = next(iter(models.values())).average_name
-    rows = [["model", *tasks, average]]
+    average = [next(iter(models.values())).average_name] if len(tasks) > 1 else []
+    rows = [["model", *tasks, *average]]
+    aggregates = AGGREGATES if any(map(_has_subsets, models.values())) else AGGREGATES[:1]
     for name, results in models.items():
-        for aggregate in AGGREGATES:
-            scores = [getattr(results.tasks[task], aggregate) for task in tasks] + [results.average(aggregate)]
+        for aggregate in aggregates:
+            scores = [getattr(results.tasks[task], aggregate) for task in tasks]
+            scores += [results.average(aggregate) for _ in average]
             rows.append([name if aggregate == "all" else aggregate, *(_number(score) for score in scores)])
-    below = {1 + index for index in range(len(rows) - 1) if index % len(AGGREGATES)}
+    below = {1 + index for index in range(len(rows) - 1) if index % len(aggregates)}
     return format_rows(rows, style, below)
 
 
@@ -50,7 +54,8 @@ def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) 
         style: one of ``TABLE_FORMATS``.
         below: numbers of rows that belong to the one above them.
     """
-    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](rows, below)
+    shown = [[one_line(cell) for cell in row] for row in rows]
+    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](shown, below)
 
 
 def _columns(models: Mapping[str, StsResults]) -> list[str]:
@@ -61,6 +66,10 @@ def _columns(models: Mapping[str, StsResults]) -> list[str]:
             raise CseError(f"table: {first} and {name} were not scored on the same tasks ({difference}); score both")
     known = [task for task in SEVEN_TASKS if task in results.tasks]
     return known + [task for task in results.tasks if task not in SEVEN_TASKS]
+
+
+def _has_subsets(results: StsResults) -> bool:
+    return any(len(score.subsets) > 1 for score in results.tasks.values())
 
 
 def _number(score: float | None) -> str:
@@ -78,7 +87,12 @@ def _text(rows: list[list[str]], below: Collection[int]) -> str:
 
 
 def _markdown(rows: list[list[str]], below: Collection[int]) -> str:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    """Write a pipe table; a row below another bears its name too, since Markdown has no indent to say so."""
+    named, above = [], ""
+    for index, (name, *cells) in enumerate(rows):
+        above = above if index in below else name
+        named.append([f"{above}, {name}" if index in below else name, *cells])
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in named]
     rule = "|---|" + "---:|" * (len(rows[0]) - 1)
     lines = ["| " + " | ".join(row) + " |" for row in escaped]
     return "\n".join([lines[0], rule, *lines[1:]]) + "\n"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cse.errors import CseError
+from cse.evaluation.measures import headline_name
 from cse.report.systems import Spread
 
 CELLS_FILE = "cells.json"
@@ -32,10 +33,10 @@ class AblationCell:
         count = len(self.runs_by_seed)
         return f"{count} seed{'s' if count > 1 else ''}"
 
-    def mean_names(self) -> list[str]:
-        """Return the names of averages over a part of the tasks."""
-        first = next(iter(self.runs_by_seed.values()), {})
-        return [name for name in first if name.startswith("mean of ")]
+    @property
+    def headline(self) -> str | None:
+        """Name of the score to look at first; None without scores."""
+        return headline_name(next(iter(self.runs_by_seed.values()), {}))
 
     def spread(self, score: str) -> Spread | None:
         """Return a score over the runs that have it."""

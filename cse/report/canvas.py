@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,17 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cse.errors import one_line, printable
+
 INK = "#22262b"  # words and axes
 # told apart by colour-blind readers (Okabe and Ito 2008); curves differ in their dashes too
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#7B5CC4")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+_LONGEST = 40  # letters of a name in a picture
 _STYLE: Any = {
     "svg.fonttype": "none",  # words stay words: they can be searched and take the page's font
     "font.family": "sans-serif",
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "font.size": 10,
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10, "axes.titlelocation": "left",
@@ -58,7 +63,8 @@ Save = Callable[[str, str, str, Sequence[str], Iterable[Sequence[Any]]], Picture
 @contextmanager
 def canvas(width: float, height: float) -> Iterator[tuple[Figure, Save]]:
     """Yield a figure in the report's style and what turns it into a picture; sizes in inches."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page has the reader's own fonts
         figure = Figure(figsize=(width, height), layout="constrained")
 
         def save(name: str, title: str, caption: str, head: Sequence[str], table: Iterable[Sequence[Any]]) -> Picture:
@@ -69,9 +75,16 @@ def canvas(width: float, height: float) -> Iterator[tuple[Figure, Save]]:
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(head)
             writer.writerows(table)
-            return Picture(name, title, caption, vector.getvalue(), pixels.getvalue(), text.getvalue())
+            return Picture(name, title, caption, printable(vector.getvalue()), pixels.getvalue(), text.getvalue())
 
         yield figure, save
+
+
+def short(name: str) -> str:
+    """Return a name as it stands in a picture: cut, and never read as a mark of matplotlib's for no label."""
+    shown = one_line(name)
+    shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 @contextmanager

@@ -15,16 +15,18 @@ from jinja2 import Environment
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
+from cse.errors import one_line, printable, shown_on_page
 from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
 from cse.report.ablations import Ablation
 from cse.report.canvas import INK, Picture
 from cse.report.pictures import draw_all
 from cse.report.systems import System
-from cse.report.tables import Cell, Table, paper_tables, settings_table, systems_table
+from cse.report.tables import Cell, Table, own_pairs_table, paper_tables, settings_table, systems_table
 
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
+_MARKUP = re.compile(r"[\\`~$\[\]<>&]|\*(?=\S)|(?<=\S)\*|(?<!\w)_|_(?!\w)")
 EXAMPLES = 12  # queries a system
 
 
@@ -64,26 +66,28 @@ def write_report(report: Report, folder: Path) -> None:
         path = folder / PICTURES / picture.name
         path.with_suffix(".svg").write_text(picture.svg, encoding="utf-8")
         path.with_suffix(".png").write_bytes(picture.png)
-        path.with_suffix(".csv").write_text(picture.data, encoding="utf-8", newline="")
+        path.with_suffix(".csv").write_bytes(_csv(picture))
 
 
 def as_html(report: Report) -> str:
     """Return the page: style, script and pictures inside, no address outside."""
     here = files("cse.report")
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown_on_page)
     template = environment.from_string(here.joinpath("report.html").read_text("utf-8"))
     pictures = [
         {"name": p.name, "title": p.title, "caption": p.caption, "inline": Markup(_inline(p)),
-         "csv": base64.b64encode(p.data.encode()).decode()}
+         "csv": base64.b64encode(_csv(p)).decode()}
         for p in report.pictures
     ]  # fmt: skip
     examples = _examples(report.systems)
     return template.render(
         title=TITLE,
+        names=("system", "model"),
         css=Markup(here.joinpath("report.css").read_text("utf-8")),
         script=Markup(here.joinpath("report.js").read_text("utf-8")),
         introduction=report.introduction,
         systems=systems_table(report.systems),
+        own=own_pairs_table(report.systems),
         pictures=pictures,
         tables=report.tables,
         examples=examples,
@@ -98,37 +102,58 @@ def as_html(report: Report) -> str:
 def as_markdown(report: Report) -> str:
     """Return the report as Markdown; pictures are linked from the folder beside it."""
     parts = [f"# {TITLE}\n", report.introduction + "\n", _markdown_table(systems_table(report.systems))]
+    own = own_pairs_table(report.systems)
+    if own is not None:
+        parts.append(_markdown_table(own))
     if report.pictures:
         parts.append("## Pictures\n")
-        parts += [f"### {p.title}\n\n{p.caption}\n\n![{p.title}]({PICTURES}/{p.name}.svg)\n" for p in report.pictures]
+    for picture in report.pictures:
+        title, caption = _words(picture.title), _words(picture.caption)
+        parts.append(f"### {title}\n\n{caption}\n\n![{title}]({PICTURES}/{picture.name}.svg)\n")
     parts.append("## Tables of the papers\n\nRows in bold are this project's own: mean ± sample standard deviation.\n")
     parts += [_markdown_table(table) for table in report.tables]
     parts.append("## Settings\n")
     differences = settings_table(report.systems)
     if differences is not None:
         parts.append(_markdown_table(differences))
-    parts += [f"### {s.name}\n\n```yaml\n{_yaml(s.settings)}```\n" for s in report.systems if s.settings]
+    parts += [f"### {_words(s.name)}\n\n{_fenced(_yaml(s.settings))}\n" for s in report.systems if s.settings]
     parts.append("## Environment\n")
     for environment in _environments(report.systems):
-        lines = [f"- {name}: {value}" for name, value in [("records", environment["names"]), *environment["facts"]]]
-        parts.append("\n".join(lines) + "\n")
+        facts = [("records", environment["names"]), *environment["facts"]]
+        parts.append("\n".join(f"- {_words(name)}: {_words(str(value))}" for name, value in facts) + "\n")
     gaps = _gaps(report.systems)
     if gaps:
-        parts.append("### Not measured\n\n" + "\n".join(f"- {gap}" for gap in gaps) + "\n")
+        parts.append("### Not measured\n\n" + "\n".join(f"- {_words(gap)}" for gap in gaps) + "\n")
     return "\n".join(parts)
 
 
 def _markdown_table(table: Table) -> str:
     body = [[_markdown_cell(cell, line.own) for cell in line.cells] for line in table.lines]
-    notes = "".join(f"\n{number}. {note}" for number, note in enumerate(table.notes, start=1))
-    caption = f"{table.caption}\n\n" if table.caption else ""
-    return f"### {table.title}\n\n{caption}{format_rows([list(table.head), *body], 'markdown')}{notes}\n"
+    notes = "".join(f"\n{number}. {_words(note)}" for number, note in enumerate(table.notes, start=1))
+    caption = f"{_words(table.caption)}\n\n" if table.caption else ""
+    head = list(map(_words, table.head))
+    return f"### {_words(table.title)}\n\n{caption}{format_rows([head, *body], 'markdown')}{notes}\n"
 
 
 def _markdown_cell(cell: Cell, own: bool) -> str:
-    text = f"{cell.text} {cell.deviation}".strip()
+    text = _words(f"{cell.text} {cell.deviation}")
     text = f"**{text}**" if own and text != "-" else text
     return f"{text}<sup>{cell.note}</sup>" if cell.note else text
+
+
+def _words(text: str) -> str:
+    """Return a text for the middle of a line of Markdown, where nothing in it is markup; tables see to pipes."""
+    return _MARKUP.sub(r"\\\g<0>", one_line(text))
+
+
+def _fenced(text: str) -> str:
+    """Return a block of YAML whose fence is longer than any run of backticks in it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}yaml\n{printable(text)}{fence}\n"
+
+
+def _csv(picture: Picture) -> bytes:
+    return picture.data.encode("utf-8", errors="replace")
 
 
 def _inline(picture: Picture) -> str:
@@ -140,6 +165,8 @@ def _inline(picture: Picture) -> str:
 
 def _sections(report: Report, examples: bool) -> list[dict[str, str]]:
     found = [("systems-section", "Systems")]
+    own = own_pairs_table(report.systems)
+    found += [(own.key, own.title)] if own else []
     found += [(picture.name, picture.title) for picture in report.pictures]
     found += [(table.key, table.title) for table in report.tables]
     found += [("examples", "Retrieval, looked at")] if examples else []

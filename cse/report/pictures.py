@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from dataclasses import replace
+from itertools import chain, count, groupby
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from matplotlib.lines import Line2D
 from cse.evaluation.density import ALL
 from cse.evaluation.record import DENSITY_FILE, PROJECTION_FILE, Record
 from cse.report.ablations import Ablation
-from cse.report.canvas import COLOURS, DASHES, INK, Picture, canvas, panels
+from cse.report.canvas import COLOURS, DASHES, INK, Picture, canvas, panels, short
 from cse.report.figures import cxc_mean, sts_average
 from cse.report.systems import Spread, System
 from cse.settings.published import rows
@@ -32,7 +34,12 @@ def draw_all(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[P
         draw_projection(systems),
     ]
     drawn += [draw_ablation(ablation) for ablation in ablations]
-    return [picture for picture in drawn if picture is not None]
+    pictures: dict[str, Picture] = {}
+    for picture in filter(None, drawn):
+        names = chain([picture.name], (f"{picture.name}-{n}" for n in count(2)))
+        name = next(name for name in names if name not in pictures)
+        pictures[name] = replace(picture, name=name)
+    return list(pictures.values())
 
 
 def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
@@ -57,7 +64,7 @@ def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
                 0.9 * width,
                 bottom=floor,
                 color=COLOURS[number % len(COLOURS)],
-                label=system.name,
+                label=short(system.name),
             )
             for place, spread in zip(places, spreads, strict=True):
                 if spread.std is not None:
@@ -100,7 +107,7 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
                 (line,) = axes.plot(x, y, color=LEVELS[level], linewidth=1.6)
                 axes.fill_between(x, y, color=LEVELS[level], alpha=0.12, linewidth=0)
                 labels.setdefault(f"gold {group}", line)
-            axes.set_title(system.name)
+            axes.set_title(short(system.name))
         _outer_labels(grid[: len(drawn)], "cosine of a pair", "density")
         figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels), fontsize=9)
         return save(
@@ -124,7 +131,7 @@ def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
         for number, (system, points) in enumerate(drawn):
             rows_of_all = [row for row in points if row["group"] == ALL]
             x, y = _xy(rows_of_all, "cosine", "density")
-            axes.plot(x, y, **_line(number), label=system.name)
+            axes.plot(x, y, **_line(number), label=short(system.name))
             table += [(system.name, row["cosine"], row["density"]) for row in rows_of_all]
         axes.set_xlabel("cosine of a pair")
         axes.set_ylabel("density")
@@ -160,7 +167,7 @@ def draw_projection(systems: Sequence[System]) -> Picture | None:
                     linewidth=0,
                     rasterized=True,
                 )
-            axes.set_title(system.name)
+            axes.set_title(short(system.name))
             axes.set_xticks([])
             axes.set_yticks([])
             axes.spines[:].set_visible(False)
@@ -168,7 +175,13 @@ def draw_projection(systems: Sequence[System]) -> Picture | None:
             Line2D([], [], marker="o^sDvPX*"[number], color=COLOURS[number], linewidth=0, markersize=6)
             for number in range(len(subsets))
         ]
-        figure.legend(marks, subsets, loc="outside lower center", ncols=min(4, len(subsets)), fontsize=9)
+        figure.legend(
+            marks,
+            [short(subset) for subset in subsets],
+            loc="outside lower center",
+            ncols=min(4, len(subsets)),
+            fontsize=9,
+        )
         return save(
             "projection",
             "Sentences in the plane",
@@ -187,7 +200,7 @@ def draw_ablation(ablation: Ablation) -> Picture | None:
     cells = [(cell, spread) for cell in ablation.cells if (spread := cell.spread("Avg.")) is not None]
     score = "Avg."
     if not cells:
-        score = next((name for cell in ablation.cells for name in cell.mean_names()), "")
+        score = next((cell.headline for cell in ablation.cells if cell.headline), "")
         cells = [(cell, spread) for cell in ablation.cells if (spread := cell.spread(score)) is not None]
     if not cells:
         return None
@@ -201,22 +214,22 @@ def draw_ablation(ablation: Ablation) -> Picture | None:
             for cell, spread in cells:
                 if cell.value is None:
                     own.axhline(spread.mean, color=COLOURS[5], linewidth=1, linestyle=DASHES[1])
-                    own.annotate(cell.label, (1, spread.mean), (-2, 3), xycoords=("axes fraction", "data"),
+                    own.annotate(short(cell.label), (1, spread.mean), (-2, 3), xycoords=("axes fraction", "data"),
                                  textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
-            own.set_xlabel(ablation.title)
+            own.set_xlabel(short(ablation.title))
         else:
             for place, (_, spread) in enumerate(cells):
                 own.errorbar(place, spread.mean, spread.std or 0, color=COLOURS[0], marker="o", capsize=4)
-            own.set_xticks(range(len(cells)), [cell.label for cell, _ in cells], rotation=20, ha="right")
+            own.set_xticks(range(len(cells)), [short(cell.label) for cell, _ in cells], rotation=20, ha="right")
             own.set_xlim(-0.5, len(cells) - 0.5)
-        own.set_ylabel("Spearman * 100, " + ("average of seven tasks" if score == "Avg." else score))
-        own.set_title(f"this project, {ablation.backbone}")
+        own.set_ylabel("Spearman * 100, " + ("average of seven tasks" if score == "Avg." else short(score)))
+        own.set_title(f"this project, {short(ablation.backbone)}")
         for axes in other:
             axes.plot(*zip(*published, strict=True), color=COLOURS[1], marker="s", markersize=4)
-            axes.set_xlabel(ablation.title)
+            axes.set_xlabel(short(ablation.title))
             axes.set_title("published (PromCSE table 4), BERT-base")
         return save(
-            f"ablation-{ablation.name}",
+            re.sub(r"[^\w-]+", "-", f"ablation-{ablation.name}"),
             f"Ablation: {ablation.title}",
             f"{ablation.data}; {cells[0][0].runs} a point"
             + (", band: ± one standard deviation." if cells[0][1].std is not None else "."),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.ticker import MaxNLocator
 
-from cse.report.canvas import COLOURS, Picture, canvas
+from cse.report.canvas import COLOURS, Picture, canvas, short
 
 
 def draw_scores(path: Path) -> Picture | None:
@@ -22,9 +22,11 @@ def draw_scores(path: Path) -> Picture | None:
         for number, model in enumerate(models):
             scores = {row["task"]: float(row["spearman"]) for row in rows if row["model"] == model}
             places = [tasks.index(task) + number * height for task in scores]
-            bars = axes.barh(places, list(scores.values()), height, label=model, color=COLOURS[number % len(COLOURS)])
+            bars = axes.barh(
+                places, list(scores.values()), height, label=short(model), color=COLOURS[number % len(COLOURS)]
+            )
             axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
-        axes.set_yticks([place + 0.4 - height / 2 for place in range(len(tasks))], tasks)
+        axes.set_yticks([place + 0.4 - height / 2 for place in range(len(tasks))], list(map(short, tasks)))
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.set_xlabel("Spearman · 100")

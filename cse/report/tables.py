@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from cse.evaluation.sts import SEVEN_TASKS
 from cse.report.ablations import Ablation
 from cse.report.figures import figure
 from cse.report.systems import Spread, System
@@ -134,6 +135,24 @@ def systems_table(systems: Sequence[System]) -> Table:
         lines.append(Line((*map(Cell, words), *numbers), own=True))
     caption = "Systems of this report. Mean ± sample standard deviation over seeds."
     return Table("systems", "Systems", caption, head, 5, tuple(lines))
+
+
+def own_pairs_table(systems: Sequence[System]) -> Table | None:
+    """Return the scores on pairs that no paper knows, a row a task and system, or None where there are none."""
+    scores = [(system, system.first.scores.get("sts", {})) for system in systems]
+    tasks = dict.fromkeys(task for _, found in scores for task in found if task not in SEVEN_TASKS)
+    lines = []
+    for task in tasks:
+        column = figure("spearman_x100", task)
+        for system, found in scores:
+            if task in found:
+                words = (task, system.name, system.data, system.runs)
+                pairs = found[task]["pairs"]
+                spread = spread_cell(system.spread(column), 2, len(system.records))
+                lines.append(Line((*map(Cell, words), Cell(f"{pairs:,}", pairs), spread), own=True))
+    head = ("task", "system", "data", "runs", "pairs", "Spearman")
+    caption = "Spearman * 100 on scored pairs that no paper prints; mean ± sample standard deviation over seeds."
+    return Table("own-pairs", "Your own pairs", caption, head, 4, tuple(lines)) if lines else None
 
 
 def settings_table(systems: Sequence[System]) -> Table | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from cse.errors import CseError, Interrupted, OfflineError, Terminated, describe_os_error
+from cse.errors import CseError, Interrupted, OfflineError, Terminated, describe_os_error, one_line
 from cse.settings import Settings, load_settings
 
 PREPARED = Path("data/prepared")
@@ -93,8 +93,8 @@ def run_safely(work: Callable[[], object]) -> int:
     except (CseError, OSError) as error:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
-        line = describe_os_error(error) if isinstance(error, OSError) else " ".join(str(error).split())
-        click.echo(f"error: {line}", err=True)
+        line = describe_os_error(error) if isinstance(error, OSError) else str(error)
+        click.echo(f"error: {one_line(line)}", err=True)
         return TRY_LATER if isinstance(error, OfflineError) else MISTAKE
     return 0
 

@@ -84,21 +84,21 @@ def evaluate_stage(
 
 
 def headline(result: SuiteResults) -> dict[str, float]:
-    """Return one number a task and the averages, as ``dvc metrics show`` has room for."""
+    """Return the average where there is one, then one number a task, as ``dvc metrics show`` has room for.
+
+    Other ways to put subsets together stand in the record.
+    """
     scores: dict[str, float | None] = {}
     sts = result.sts
     if sts is not None:
-        scores = {task: score.all for task, score in sts.tasks.items()}
-        scores |= {
-            sts.average_name: sts.average(),
-            f"{sts.average_name} (mean)": sts.average("mean"),
-            f"{sts.average_name} (wmean)": sts.average("wmean"),
-        }
+        scores = {sts.average_name: sts.average()} if len(sts.tasks) > 1 else {}
+        scores |= {task: score.all for task, score in sts.tasks.items()}
     if result.cxc is not None:
         scores |= {"CxC-STS": result.cxc.mean}
     if result.transfer is not None:
+        if len(result.transfer.tasks) > 1:
+            scores |= {f"{result.transfer.average_name} (accuracy)": result.transfer.average}
         scores |= {f"{name} (accuracy)": score.accuracy for name, score in result.transfer.tasks.items()}
-        scores |= {f"{result.transfer.average_name} (accuracy)": result.transfer.average}
     if result.retrieval is not None:
         scores |= {f"recall@{cut}": value for cut, value in result.retrieval.recall.items()}
     if result.space is not None:

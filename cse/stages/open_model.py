@@ -27,6 +27,8 @@ from cse.stages.common import CHECKPOINT
 from cse.stages.environment import environment
 from cse.training.precision import choose_device
 
+_LONGEST = 200  # bytes of a folder's name; 255 with the mark of a draft
+
 
 @dataclass(frozen=True)
 class BackboneOf:
@@ -179,8 +181,9 @@ def save_record(folder: Path, name: str, model: str | BackboneOf, results: Suite
 
 
 def record_folder(name: str) -> str:
-    """Return a folder's name for a model's: letters, digits, dots and dashes."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"
+    """Return a folder's name for a model's: letters, digits, dots and dashes, as many as file systems take."""
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    return plain.encode()[:_LONGEST].decode(errors="ignore") or "model"
 
 
 class _ClassifierBar:

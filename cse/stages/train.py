@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -253,7 +253,7 @@ def train_stage(
         tokens: as in ``open_training``.
 
     Returns:
-        What ``metrics`` holds.
+        Facts of the run, as the checkpoint holds them; ``metrics`` holds those to compare runs by.
     """
     check_folder(checkpoint, Kind.CHECKPOINT)
     check_folder(plots, Kind.PLOTS)
@@ -314,7 +314,7 @@ def _train(
             # a run without training has nothing to draw, but the plots of dvc.yaml look for both files
             (target / file).write_bytes(source.read_bytes() if source.is_file() else header)
     with publish_file(metrics) as target:
-        target.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(_headline(results), indent=2) + "\n", encoding="utf-8")
     facts = results | {"settings": _groups(settings), "data": _source(data)} | _computed_by(training)
     with publish_folder(checkpoint, Kind.CHECKPOINT) as target:
         save_checkpoint(encoder, target, facts)
@@ -397,6 +397,13 @@ def _training_facts(state: RunState, objective: ObjectiveSettings) -> dict[str, 
     if state.best_score is not None:
         facts |= {"dev_spearman": round(state.best_score, 4), "best_step": state.best_step}
     return facts
+
+
+def _headline(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``dvc metrics show`` has room for, the score first; all counts of weights are in the checkpoint."""
+    names = ("dev_spearman", "start_dev_spearman", "best_step", "steps")
+    first = {name: results[name] for name in names if name in results}
+    return first | results | {"parameters": {"trained": results["parameters"]["trained"]}}
 
 
 def _counts(encoder: SentenceEncoder) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import torch
 from tqdm.auto import tqdm
 
 from cse.errors import CseError
+from cse.files import write_array
 from cse.model.generator import Generator
 from cse.training.tokens import TokenColumn, TokenTable
 
@@ -193,7 +194,7 @@ def corrupt_all(
         for epoch in range(epochs):
             for view, column in enumerate(table.columns):
                 path = _file(folder, epoch, view)
-                flat = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=column.ids.shape)
+                flat = np.zeros(column.ids.shape, np.int32)  # a file mapped for writing would kill on a full disk
                 for rows, starts, ids_BL, mask_BL in _by_length(column, table.pad_id):
                     index_BL = starts[:, None] + np.arange(ids_BL.shape[1])
                     corrupted_BL = corrupt(
@@ -208,7 +209,7 @@ def corrupt_all(
                     )
                     flat[index_BL[mask_BL == 1]] = corrupted_BL[mask_BL == 1]
                     bar.update(len(rows))
-                flat.flush()
+                write_array(path, flat)
                 digests[path.name] = _digest(column)
     (folder / _DIGESTS).write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
 

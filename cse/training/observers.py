@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -149,12 +150,18 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.writer: Any = None
+        self.usual_hook = threading.excepthook
 
     def start(self, done: int, steps: int) -> None:
         """Open the log; steps after ``done`` of a killed run are hidden."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
+        threading.excepthook = self._told_already
+        try:
+            self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
+        except BaseException:
+            self.close()
+            raise
 
     def step(self, record: StepRecord) -> None:
         """Write loss terms, learning rate and speed."""
@@ -170,8 +177,16 @@ class TensorBoard:
 
     def close(self) -> None:
         """Flush and close."""
-        if self.writer is not None:
-            self.writer.close()
+        try:
+            if self.writer is not None:
+                self.writer.close()
+        finally:
+            threading.excepthook = self.usual_hook
+
+    def _told_already(self, failed: threading.ExceptHookArgs) -> None:
+        """Leave out the trace of the thread that writes: the next scalar raises what stopped it, a full disk say."""
+        if getattr(failed.thread, "exception", None) is not failed.exc_value:
+            self.usual_hook(failed)
 
 
 class Observers:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
 from cse.data.labels import LABELS
+from cse.files import write_array
 from cse.outputs import Kind, publish_folder
 
 _CHUNK = 10_000
@@ -165,10 +166,10 @@ def _write_table(table: TokenTable, folder: Path) -> None:
     for column in table.columns:
         if id(column) not in numbers:
             number = numbers.setdefault(id(column), len(numbers))
-            np.save(folder / f"ids-{number}.npy", column.ids)
-            np.save(folder / f"offsets-{number}.npy", column.offsets)
+            write_array(folder / f"ids-{number}.npy", column.ids)
+            write_array(folder / f"offsets-{number}.npy", column.offsets)
     if table.labels is not None:
-        np.save(folder / "labels.npy", table.labels)
+        write_array(folder / "labels.npy", table.labels)
     facts = {
         "columns": [numbers[id(column)] for column in table.columns],
         "pad_id": table.pad_id,

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
+from cse.errors import shown_on_page
 from cse.outputs import publish_file
 from cse.settings.document import yaml_value
 from cse.settings.spaces import Dimension
@@ -25,14 +26,13 @@ def write_page(sweep: Sweep) -> None:
     from plotly.offline import get_plotlyjs
 
     best = sweep.best
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        files("cse.tune").joinpath("sweep.html").read_text(encoding="utf-8")
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown_on_page)
+    template = environment.from_string(files("cse.tune").joinpath("sweep.html").read_text(encoding="utf-8"))
     text = template.render(
         sweep=sweep,
         best=best,
         values={key: yaml_value(value) for key, value in best.values.items()},
-        pictures=[(title, note, Markup(html)) for title, note, html in _pictures(sweep)],
+        pictures=_pictures(sweep),
         script=Markup(get_plotlyjs()),
         count={state: sum(trial.state == state for trial in sweep.trials) for state in _COLOUR},
         yaml=yaml_value,
@@ -41,7 +41,7 @@ def write_page(sweep: Sweep) -> None:
         target.write_text(text, encoding="utf-8")
 
 
-def _pictures(sweep: Sweep) -> list[tuple[str, str, str]]:
+def _pictures(sweep: Sweep) -> list[tuple[str, str, Markup]]:
     """Return title, note and HTML of each picture; one that these trials cannot give says why."""
     import optuna
 
@@ -73,14 +73,13 @@ def _pictures(sweep: Sweep) -> list[tuple[str, str, str]]:
         return [(title, note, _html(draw)) for title, note, draw in drawn]
 
 
-def _html(draw: Callable[[], Any]) -> str:
+def _html(draw: Callable[[], Any]) -> Markup:
     try:
         figure = draw()
     except (ValueError, RuntimeError) as error:
-        return f"<p>Not with these trials: {error}</p>"
+        return Markup("<p>Not with these trials: {}</p>").format(error)
     figure.update_layout(title=None, template="plotly_white", margin={"t": 30, "r": 30}, font={"size": 13}, height=420)
-    html: str = figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
-    return html
+    return Markup(figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False}))
 
 
 def study_of(sweep: Sweep) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,6 +81,37 @@ def full_disk(file_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A folder below which nothing can be written, as on a disk that is mounted read-only; for root too."""
+    modes = {path: path.stat().st_mode for path in [folder, *folder.rglob("*")]}
+    for path, mode in modes.items():
+        path.chmod(mode & ~0o222)
+    try:
+        with _without_powers():
+            yield
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+@contextmanager
+def _without_powers() -> Iterator[None]:
+    """Put aside what lets root read and write whatever the permissions say (capset, Linux)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    powers = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice 32 bits
+    assert libc.capget(header, powers) == 0
+    before = powers[0]
+    powers[0] = before & ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(header, powers) == 0
+    try:
+        yield
+    finally:
+        powers[0] = before
+        assert libc.capset(header, powers) == 0
 
 
 def contents(path: Path) -> dict[str, bytes]:

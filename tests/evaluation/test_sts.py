@@ -61,7 +61,8 @@ def reference_scores(task, encoder):
 
 def seven(**more):
     scores = [76.994, 80.005, 70.115, 85.25, 81.337, 79.999, 72.001]
-    tasks = {name: TaskScore(score, score - 1, score - 2, 10, {}) for name, score in zip(SEVEN_TASKS, scores)}  # noqa: B905
+    parts = {"news": 1.0, "forums": 2.0}
+    tasks = {name: TaskScore(score, score - 1, score - 2, 10, parts) for name, score in zip(SEVEN_TASKS, scores)}  # noqa: B905
     return StsResults(tasks | more, sentences=20)
 
 
@@ -217,7 +218,7 @@ def test_a_subset_without_a_correlation_leaves_the_headline():
     assert (score.mean, score.wmean) == (None, None)
     assert results.to_dict()["sts"]["own"] == {"all": score.all, "pairs": 21, "undefined_subsets": 1}
     assert results.to_dict()["mean of 1 task"] == {"all": results.average()}
-    assert format_table({"m": results}).splitlines()[2].split() == ["mean", "-", "-"]
+    assert format_table({"m": results}).splitlines()[2].split() == ["mean", "-"]
 
 
 def test_tasks_need_names_of_their_own_and_there_must_be_one():
@@ -255,6 +256,38 @@ def test_markdown_and_latex_hold_the_same_numbers():
     assert latex[0] == r"\begin{tabular}{lrrrrrrrr}"
     assert [line.removesuffix(r" \\").split(" & ")[-8:] for line in latex[4:7]] == text
     assert latex[4].startswith(r"a\_b \& c|d & 76.99")
+
+
+def test_every_row_of_a_markdown_table_bears_its_model():
+    lines = format_table({"a": seven(), "b": seven()}, "markdown").splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == [
+        "a",
+        "a, mean",
+        "a, wmean",
+        "b",
+        "b, mean",
+        "b, wmean",
+    ]
+
+
+@pytest.mark.parametrize("style", ["text", "markdown", "latex"])
+def test_one_task_without_subsets_is_one_figure(style):
+    results = evaluate_sts(FakeEncoder(), [make_task("own", {"pairs": 25})])
+    table = format_table({"a": results, "b": results}, style)
+    assert table.count(f"{results.tasks['own'].all:.2f}") == 2
+    assert "mean" not in table
+
+
+def test_tasks_without_subsets_have_an_average_and_one_row_a_model():
+    results = evaluate_sts(FakeEncoder(), [make_task(name, {"pairs": 25}) for name in ("one", "two")])
+    head, row = format_table({"a": results}).splitlines()
+    assert head.split() == ["model", "one", "two", "mean", "of", "2", "tasks"]
+    assert row.split()[-1] == f"{results.average():.2f}"
+
+
+def test_a_task_with_subsets_keeps_the_rows_that_differ():
+    results = evaluate_sts(FakeEncoder(), [make_task("STS12", {"news": 25, "video": 12})])
+    assert [line.split()[0] for line in format_table({"a": results}).splitlines()] == ["model", "a", "mean", "wmean"]
 
 
 def test_columns_stand_in_the_usual_order():

@@ -56,7 +56,7 @@ def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_pa
     kill_in_training(workspace, *COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert list((workspace.folder / ".cse/resume").iterdir())
     output = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
-    assert "prompt length 5, seed 2: mean of 1 task" in output
+    assert "prompt length 5, seed 2: evaluation " in output
     assert len(experiments(workspace)) == 4
     found = cells(workspace)
     assert {label: set(runs) for label, runs in found.items()} == {
@@ -136,10 +136,10 @@ def test_every_cell_of_the_other_ablations_trains_and_scores(name, more, overrid
     output = workspace.run(*COMMAND[:-1], name, *more, *options)
     tree = json.loads((workspace.folder / f"data/ablations/{name}/cells.json").read_text(encoding="utf-8"))
     assert len(tree["cells"]) == count
-    scores = [cell["runs"]["42"]["mean of 1 task"] for cell in tree["cells"]]
+    scores = [cell["runs"]["42"]["evaluation"] for cell in tree["cells"]]
     assert len(set(scores)) > 1, "cells are different trainings"
     for cell in tree["cells"]:
-        assert f"{cell['label']}, seed 42: mean of 1 task {cell['runs']['42']['mean of 1 task']:.2f}" in output
+        assert f"{cell['label']}, seed 42: evaluation {cell['runs']['42']['evaluation']:.2f}" in output
     assert tree["data"] == "rows.csv, 160 triplets"
 
 

@@ -158,7 +158,19 @@ def test_metrics_and_plots(copy, tmp_path):
     train, scores = (metrics[f"data/metrics/{name}.json"]["data"] for name in ("train", "evaluation"))
     assert isinstance(train["dev_spearman"], float)
     assert scores.keys() == {"trained", "backbone"}
-    assert "dev_spearman" in copy.dvc("metrics", "show")
+    columns = re.split(" {2,}", copy.dvc("metrics", "show").splitlines()[0])[1:]
+    assert columns == [
+        "backbone.evaluation", "best_step", "dev_spearman", "steps", "trained.evaluation", "trained_weights"
+    ]  # fmt: skip
+    first = copy.dvc("exp", "show", "--csv").split(",")[5:11]
+    assert first == [
+        "dev_spearman",
+        "best_step",
+        "steps",
+        "trained_weights",
+        "trained.evaluation",
+        "backbone.evaluation",
+    ]
 
     copy.set({"evaluation.compare_backbone": False})
     copy.dvc("repro", EVALUATE)

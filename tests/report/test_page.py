@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
+import json
 import re
+import shutil
+import warnings
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -15,7 +19,7 @@ from cse.report.canvas import INK
 from cse.report.page import PAGE_FILE, as_html, as_markdown, make_report, write_report
 from cse.report.pictures import draw_ablation, draw_domain_shift
 from cse.report.systems import find_records, group
-from tests.report.made_up import BARE, make_data, make_record, trained
+from tests.report.made_up import make_data, make_record, trained
 
 VOID = {"meta", "br", "img", "input", "link", "hr", "use", "path", "image"}
 
@@ -52,7 +56,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def report(records):
     cells = tuple(AblationCell(f"length {n}", float(n), {42: {"Avg.": 80.0 + n}}) for n in (1, 2, 4))
-    kinds = tuple(AblationCell(name, None, {1: {"mean of 1 task": 3.0}, 2: {"mean of 1 task": 4.0}}) for name in "ab")
+    kinds = tuple(AblationCell(name, None, {1: {"own": 3.0}, 2: {"own": 4.0}}) for name in "ab")
     ablations = [
         Ablation("prompt-length", "prompt length", "tiny-bert", "rows", cells),
         Ablation("prompt-type", "kind of prompt", "tiny-bert", "rows", kinds),
@@ -122,14 +126,109 @@ def test_the_same_records_give_the_same_report(report, records):
     assert as_html(again) == as_html(report)
 
 
-def test_names_are_text_and_not_markup(tmp_path):
-    make_record(tmp_path, "evil", BARE | {"backbone": {"name": "x"}}, data=make_data(("STS12",)), measures=("sts",))
-    path = tmp_path / "evil/record.json"
-    path.write_text(path.read_text().replace('"name": "evil"', '"name": "<script>alert(1)</script> & $x_1$"'))
-    html = as_html(make_report(group(find_records([tmp_path])), []))
-    assert "<script>alert" not in html
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
-    Page(html)
+SCRIPT = "<script>document.title = 'x'</script>"
+HOSTILE = (
+    SCRIPT, "\"'><img src=x onerror=alert(1)>", "</style></svg></title>" + SCRIPT, "$\\frac{$ 100% &amp; `x` *b* _i_",
+    "new\nline\r\n# heading | pipe", "\u202edlrow\u2066", "\x00\x1b[31mred", "[x](javascript:alert(1))", "../../up",
+    "_hidden", "\U0001f600", "x" * 300, "\udcff", "",
+)  # fmt: skip
+
+
+def write_hostile_records(folder):
+    """Records in which everything that a user can name bears a hostile name, one name each."""
+    record = make_record(folder, "record", trained(1), data=make_data(("STS12", "own")), measures=("sts",))
+    tree = json.loads((record.folder / "record.json").read_text(encoding="utf-8"))
+    for number, name in enumerate(HOSTILE):
+        evil = copy.deepcopy(tree) | {"name": name, "environment": {name: name}}
+        evil["model"]["backbone"]["name"] = f"models/{name}"
+        facts = evil["model"]["facts"]
+        facts["data"]["source"] = name
+        facts["settings"]["prompt"] = {"length": number + 1, "init_text": f"{name}\n```\n{SCRIPT}"}
+        evil["scores"]["sts"][name] = evil["scores"]["sts"].pop("own")
+        evil["scores"]["missing"] = [name]
+        copied = shutil.copytree(record.folder, folder / f"record-{number}")
+        (copied / "record.json").write_text(json.dumps(evil), encoding="utf-8")
+    shutil.rmtree(record.folder)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A report of hostile names, written to disk: its folder and itself."""
+    folder = tmp_path_factory.mktemp("hostile")
+    write_hostile_records(folder / "records")
+    ablations = [
+        Ablation(name, f"{name} {SCRIPT}", name, name, (AblationCell(name, None, {1: {name: 3.0}}),))
+        for name in (SCRIPT, "../../up", "a/b", "a-b")
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a warning is a line on the user's terminal
+        made = make_report(group(find_records([folder / "records"])), ablations)
+        (folder / "report").mkdir()
+        write_report(made, folder / "report")
+    return folder, made
+
+
+def test_names_are_text_and_not_markup(hostile, html):
+    folder, _ = hostile
+    written = (folder / "report" / PAGE_FILE).read_text(encoding="utf-8")
+    page = Page(written)
+    assert [tag for tag, _ in page.tags if tag == "script"] == ["script"], "the page's own"
+    assert {tag for tag, _ in page.tags} <= {"h3"} | {tag for tag, _ in Page(html).tags}, "no tag that the page has not"
+    assert not [name for _, found in page.tags for name in found if name.startswith("on")]
+    assert {link.partition(":")[0] for link in page.links if ":" in link} == {"data"}
+    assert len(page.ids) == len(set(page.ids))
+    assert "&lt;script&gt;document.title" in written
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", written)
+
+
+def test_pictures_show_every_name(hostile):
+    folder, _ = hostile
+    texts = ElementTree.parse(folder / "report/pictures/density-of-systems.svg").getroot().itertext()
+    words = " ".join(texts)
+    for name in ("_hidden", "$\\frac{$ 100% &amp; `x` *b* _i_", "new line # heading | pipe", "x" * 39 + "…"):
+        assert name in words
+    assert "x" * 40 not in words
+    for path in (folder / "report/pictures").glob("*.svg"):
+        ElementTree.parse(path)
+
+
+def test_hostile_names_stay_in_the_folder_and_lose_no_picture(hostile):
+    folder, made = hostile
+    assert sorted(path.name for path in folder.iterdir()) == ["records", "report"]
+    names = [picture.name for picture in made.pictures]
+    assert len([name for name in names if name.startswith("ablation-")]) == 4
+    written = sorted(path.name for path in (folder / "report/pictures").iterdir())
+    assert written == sorted(f"{name}.{kind}" for name in names for kind in ("csv", "png", "svg"))
+
+
+def test_markdown_takes_no_markup_from_names(hostile):
+    folder, _ = hostile
+    lines = (folder / "report/report.md").read_text(encoding="utf-8").splitlines()
+    outside, fence = [], ""
+    for line in lines:
+        mark = re.match("`{3,}", line)
+        if mark and fence in ("", line):
+            fence = "" if fence else mark[0]
+        elif not fence:
+            outside.append(line)
+    assert fence == "", "a name opened a block"
+    plain = [re.sub(r"\\.", "", line) for line in outside]  # what is escaped is text
+    assert {tag for line in plain for tag in re.findall(r"<[^>]*>", line)} <= {"<sup>", "</sup>"}
+    assert all(target.startswith("pictures/") for line in plain for target in re.findall(r"\]\(([^)]*)\)", line))
+    table = outside[outside.index("### Systems") + 4 :]
+    rows = [line for line in table[: table.index("")] if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {9}
+
+
+def test_long_names_break_and_wide_tables_scroll_in_their_frame(html):
+    """What keeps the page inside a narrow window; seen in a browser at 500 and 1,280 pixels, light and dark."""
+    style = html.partition("<style>")[2].partition("</style>")[0].partition("@media (max-width")[0]
+    rules = dict(re.findall(r"^([^{}]+) \{([^{}]*)\}$", style, flags=re.M))
+    assert "overflow-wrap: anywhere" in rules["body"]
+    assert "overflow-x: auto" in rules[".scroll"]
+    assert "minmax(0, 1fr)" in rules["dl"], "a column of words is no wider than the page"
+    framed = [found for tag, found in Page(html).tags if found.get("class") == "scroll"]
+    assert len(framed) == html.count("<table>")
 
 
 def test_markdown_has_the_same_figures(report):

@@ -8,9 +8,11 @@ from importlib.resources import files
 import pytest
 
 from cse.report.ablations import CELLS_FILE, read_ablations
+from cse.report.page import Report, as_html, as_markdown
 from cse.report.systems import find_records, group
-from cse.report.tables import paper_tables, settings_table, spread_cell, systems_table
+from cse.report.tables import own_pairs_table, paper_tables, settings_table, spread_cell, systems_table
 from cse.settings.published import rows
+from tests.report.made_up import BARE, make_data, make_record, trained
 
 MARGIN = {
     "ablation": "margin",
@@ -132,6 +134,27 @@ def test_systems_and_what_they_differ_in(systems):
     differing = settings_table(systems)
     assert [[cell.text for cell in line.cells] for line in differing.lines] == [["prompt.length", "20", "12"]]
     assert settings_table(systems[:1]) is None
+
+
+def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
+    data = make_data(("STS12", "tickets"))
+    make_record(tmp_path, "trained", trained(1), seed=1, data=data, measures=("sts",))
+    make_record(tmp_path, "trained-2", trained(2), seed=2, data=data, measures=("sts",))
+    make_record(tmp_path, "backbone", BARE, data=data, measures=("sts",))
+    found = group(find_records([tmp_path]))
+    table = own_pairs_table(found)
+    assert [[cell.text for cell in line.cells[:5]] for line in table.lines] == [
+        ["tickets", "backbone", "no training", "no seed", "40"],
+        ["tickets", "trained", "rows.csv, 7,680 triplets", "2 seeds", "40"],
+    ]
+    first, second = ([record.scores["sts"]["tickets"]["all"] for record in system.records] for system in found)
+    assert [line.cells[-1].number for line in table.lines] == pytest.approx([first[0], sum(second) / 2])
+    assert table.lines[1].cells[-1].deviation.startswith("± ")
+    made = Report(found, [], paper_tables(found, []), [])
+    for written in (as_html(made), as_markdown(made)):
+        assert written.index("Your own pairs") < written.index("PromCSE table 1: ")
+        assert f"{first[0]:.2f}" in written
+    assert own_pairs_table(systems) is None, "the seven tasks stand in the tables of the papers"
 
 
 def test_a_figure_of_some_runs_says_of_how_many(systems):

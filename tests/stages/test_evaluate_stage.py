@@ -74,6 +74,8 @@ def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, ca
     found = json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))["trained"]
     assert {"STS12", "STS-B", "CxC-STS", "CR (accuracy)", "recall@1", "alignment", "uniformity"} <= set(found)
     assert not any(name.startswith("Avg.") for name in found)
+    assert list(found)[:3] == ["mean of 2 tasks", "STS12", "STS-B"], "the average first"
+    assert not any("mean)" in name or "mean of 1" in name for name in found), "one task has no average"
     record = read_record(tmp_path / "records/trained")
     assert record.scores["cxc"]["mean"] == pytest.approx(found["CxC-STS"], abs=1e-3)
     assert record.scores["missing"] == suite.missing

@@ -88,7 +88,8 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path
     assert facts["steps"] == 16
     assert facts["best_step"] in (0, 5, 10, 15, 16)
     assert facts["dev_spearman"] >= facts["start_dev_spearman"]
-    assert facts["parameters"]["trained"] == facts["parameters"]["prompts"] == 4 * 2 * 3 * 32
+    first = ["dev_spearman", "start_dev_spearman", "best_step", "steps", "parameters", "trained_on"]
+    assert list(facts) == first, "the score first, and little more"
     scores = table(tmp_path / "run/plots/dev.csv")
     assert [row["step"] for row in scores] == ["0", "5", "10", "15", "16"]
     assert float(scores[0]["spearman"]) == facts["start_dev_spearman"]
@@ -97,6 +98,9 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path
     kept = json.loads((tmp_path / "run/checkpoint/checkpoint.json").read_text(encoding="utf-8"))["facts"]
     rows = {"source": "sentences.csv", "view": "sentences", "rows": 60, "dropped": 0, "evaluation_overlap": 0}
     assert kept["data"] == rows
+    weights = kept["parameters"]
+    assert facts["parameters"] == {"trained": weights["trained"]}
+    assert weights["trained"] == weights["prompts"] == 4 * 2 * 3 * 32
     assert facts["trained_on"] == "sentences.csv, 60 sentences"
     assert kept["settings"]["train"]["seed"] == settings().train.seed
     assert not list((tmp_path / "scratch/resume").iterdir())

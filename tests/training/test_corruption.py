@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from itertools import combinations
 
@@ -292,6 +293,16 @@ def test_training_on_prepared_rows_ends_with_the_same_bits(parts, tmp_path):
         results.append(state.weights)
     assert set(results[0]) == {"prompt.table"} | {f"loss.terms.replaced_tokens.head.{x}" for x in ("weight", "bias")}
     assert all(torch.equal(weight, results[1][name]) for name, weight in results[0].items())
+
+
+def test_a_full_disk_is_an_error_and_ends_no_process(bert, tmp_path):
+    """A page of a file mapped for writing that finds no room is SIGBUS; the device fails as a full disk does."""
+    (tmp_path / "epoch-0-view-0.npy").symlink_to("/dev/full")
+    table = make_table(bert)
+    generator = UnigramGenerator([c.ids for c in table.columns], 46, VOCABULARY.special)
+    with pytest.raises(OSError, match="No space left on device") as failed:
+        corrupt_all(table, tmp_path, how=HOW, vocabulary=VOCABULARY, generator=generator, epochs=1)
+    assert failed.value.errno == errno.ENOSPC
 
 
 @pytest.fixture

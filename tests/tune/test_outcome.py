@@ -117,6 +117,23 @@ def test_a_page_of_too_few_trials_says_what_is_missing(sweep):
     assert "Not with these trials: it takes three finished trials with different scores." in page
 
 
+def test_names_on_the_page_are_text(sweep, monkeypatch):
+    """Values, keys, reasons and messages of libraries: whatever a file of spaces may hold."""
+    evil = "</script><img src=x onerror=alert(1)>\u202e"
+
+    def refuse(_):
+        raise ValueError(evil)
+
+    monkeypatch.setattr("cse.tune.page._parallel", refuse)
+    trials = tuple(replace(trial, reason=evil, values={evil: evil}) for trial in sweep.trials)
+    write_page(replace(sweep, space=evil, search=evil, trials=trials))
+    page = (sweep.folder / PAGE).read_text(encoding="utf-8")
+    assert "<img src=x" not in page
+    assert "Not with these trials: &lt;/script&gt;&lt;img" in page
+    assert "\u202e" not in page.partition("Not with these trials")[0]
+    assert "overflow-wrap: anywhere" in page, "a long name does not widen the page"
+
+
 # ---- noise --------------------------------------------------------------------------------------------------------
 
 

@@ -53,11 +53,12 @@ def build_index(vectors: Vectors, kind: Kind) -> int:
     for _, block in shard_vectors(vectors):
         index.add(np.ascontiguousarray(block))
     folder = vectors.folder
-    if INDEX_FACTS in folder.names():
-        folder.remove(INDEX_FACTS)  # what is written next is not its own
     with folder.writing(INDEX) as draft:
-        faiss.write_index(index, str(draft))
+        with draft.open("wb") as stream:  # faiss on its own says nothing of a file that it could not finish
+            faiss.write_index(index, faiss.PyCallbackIOWriter(stream.write))
         size = draft.stat().st_size
+        if INDEX_FACTS in folder.names():
+            folder.remove(INDEX_FACTS)  # what takes its place now is not its own
     facts = {"kind": kind, "rows": index.ntotal, "manifest": vectors.digest, "bytes": size, "faiss": faiss.__version__}
     folder.write(INDEX_FACTS, (json.dumps(facts, indent=2) + "\n").encode())
     return size

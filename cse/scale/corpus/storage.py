@@ -146,6 +146,10 @@ class Folder:
                 with draft.open("rb") as stream:
                     os.fsync(stream.fileno())
                 draft.replace(Path(self.path, name))
+        except OSError as error:
+            if error.filename == str(draft):
+                error.filename = str(self / name)  # a name that the user knows
+            raise
         finally:
             draft.unlink(missing_ok=True)
 

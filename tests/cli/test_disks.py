@@ -1,0 +1,147 @@
+"""Every command that writes, on a full disk and on one that is read-only: one line, and what was there stays."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.cli import main
+from cse.errors import describe_os_error
+from cse.files import write_array
+from cse.training.observers import TensorBoard
+from tests.cli.workspace import contents, full_disk, read_only
+from tests.conftest import WORDS
+
+EMBED = ("embed", "lines.txt", "--out", "vectors", "--workers", "0")
+SMALL = ("-s", "data.sample_rows=200", "-s", "data.drop_evaluation_overlap=false")
+# what it writes, where it is named; bytes that a file may have on the full disk
+COMMANDS = {
+    "prepare": (("prepare", *SMALL), "data/prepared", 4000),
+    "train": (("train", "-s", "train.seed=7"), ".cse", 2000),
+    "post": (("post", "data/checkpoint", "--kind", "whitening", "--out", "data/post"), "data/post", 2000),
+    "stage": (("evaluate",), "data/evaluation", 500),
+    "json": (("evaluate", "data/checkpoint", "--json", "scores.json"), "scores.json", 50),
+    "records": (("evaluate", "x=data/checkpoint", "--out", "records"), "records/x", 500),
+    "export": (("export",), "data/bundle", 100_000),
+    "encode": (("encode", "data/bundle", "lines.txt", "--out", "vectors.npy"), "vectors.npy", 200),
+    "embed": (EMBED, "vectors", 300),
+    "exact": (("index", "vectors"), "vectors/index", 200),
+    "hnsw": (("index", "vectors", "--kind", "hnsw"), "vectors/index", 8000),
+    "report": (("report", "records", "--out", "data/report"), "data/report", 20_000),
+    "preset": (("preset", "use", "promcse-eh-minilm"), "params.yaml", 50),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(trained, tmp_path_factory) -> Path:
+    """A project in which every command has run; do not change it."""
+    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "project"))
+    (folder / "lines.txt").write_text("".join(f"{' '.join(WORDS[i : i + 4])}\n" for i in range(30)))
+    (folder / "scores.json").write_text("{}")
+    (folder / "vectors.npy").write_bytes(b"\x93NUMPY older")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("records", "post", "embed", "hnsw"):
+            patch.setattr(sys, "argv", ["cse", *COMMANDS[name][0]])
+            with pytest.raises(SystemExit) as left:
+                main()
+            assert left.value.code == 0
+    return folder
+
+
+@pytest.fixture
+def disk(whole, tmp_path, monkeypatch) -> Path:
+    """A copy of that project, as the working folder."""
+    folder = Path(shutil.copytree(whole, tmp_path / "disk"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def drafts(folder: Path) -> list[Path]:
+    return [path for pattern in (".*.cse-tmp-*", ".*.cse-old-*", ".drafts/*-*") for path in folder.rglob(pattern)]
+
+
+def stays(folder: Path, before: dict[str, bytes]) -> None:
+    """Nothing that was there has changed, and no draft is left."""
+    after = contents(folder)
+    assert [name for name, content in before.items() if after.get(name) != content] == []
+    assert drafts(folder) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk(cse, disk, name):
+    command, where, file_bytes = COMMANDS[name]
+    if name == "embed":
+        shutil.rmtree(disk / "vectors")
+    before = contents(disk)
+    with full_disk(file_bytes):
+        done = cse(*command)
+    assert done.code == 2, done.err
+    line = done.err.splitlines()[-1]
+    assert line.startswith("error: no space left while writing ")
+    assert where in line
+    assert "Traceback" not in done.err
+    stays(disk, before)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_disk_that_is_read_only(cse, disk, name):
+    command, where, _ = COMMANDS[name]
+    before = contents(disk)
+    with read_only(disk):
+        done = cse(*command)
+    assert done.code == 2, done.err
+    line = done.err.splitlines()[-1]
+    assert line.startswith("error: Permission denied: ")
+    assert where in line
+    assert ".cse-tmp-" not in line, "a name that nobody gave"
+    assert "Traceback" not in done.err
+    stays(disk, before)
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.arange(6).reshape(2, 3).T, np.empty(0, np.int32)])
+def test_an_array_is_written_as_numpy_does(tmp_path, array):
+    write_array(tmp_path / "own.npy", array)
+    assert np.array_equal(np.load(tmp_path / "own.npy"), array)
+    assert np.load(tmp_path / "own.npy").dtype == array.dtype
+
+
+def test_an_array_that_finds_no_room_says_so():
+    with pytest.raises(OSError, match="No space left on device") as failed:
+        write_array(Path("/dev/full"), np.zeros(10_000))
+    assert failed.value.errno == errno.ENOSPC
+
+
+def test_the_line_names_what_the_user_named():
+    error = OSError(30, "Read-only file system", "data/.prepared.cse-tmp-host-31-0/train.arrow")
+    line = describe_os_error(error)
+    assert line == "data/prepared/train.arrow: the file system is read-only; nothing was written, choose another place"
+    assert describe_os_error(OSError(13, "Permission denied", "a/.b.cse-tmp-x")) == "Permission denied: a/.b.cse-tmp-x"
+
+
+def test_a_line_commands_no_terminal(cse, empty):
+    line = cse("prepare", "-p", "\x1b[2Jparams\u202e.yaml").refused()
+    assert "\x1b" not in line
+    assert "\u202e" not in line
+
+
+def test_a_log_that_cannot_be_written_says_so_once(tmp_path, monkeypatch):
+    """TensorBoard writes in a thread of its own, whose trace would stand above the line."""
+    traces = []
+    usual = traces.append
+    monkeypatch.setattr(threading, "excepthook", usual)
+    board = TensorBoard(tmp_path / "board")
+    with full_disk(10), pytest.raises(OSError, match="File too large"):
+        board.start(0, 5)
+    assert traces == []
+    other = threading.Thread(target=lambda: 1 / 0)
+    other.start()
+    other.join()
+    assert len(traces) == 1, "what nobody else tells is shown"
+    assert threading.excepthook == usual
