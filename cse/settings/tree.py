@@ -482,7 +482,8 @@ class TrainSettings(Group):
     selection: Literal["inference", "training"] = Field(
         "inference",
         description="How dev pairs are encoded to choose a checkpoint: as at inference, or as the loss reads them, "
-        "dropout off: `pooler.kind_in_loss`, denoised, no added period (PromptBERT's and ConSERT's released trainers).",
+        "dropout off: `pooler.kind_in_loss`, denoised, no added period (PromptBERT's and ConSERT's released trainers). "
+        "The score that is reported of the kept one is at inference.",
     )
     early_stop: Positive | None = Field(
         None,

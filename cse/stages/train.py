@@ -302,7 +302,12 @@ def _train(
             results = _training_facts(state, settings.objective)
     if settings.post.kind != "none":
         fit_post(encoder, settings.post, data)
-    if data.dev is not None and (settings.post.kind != "none" or settings.train.parameters == "none"):
+    chosen_otherwise = settings.train.selection == "training" and "dev_spearman" in results
+    if chosen_otherwise:
+        results["selection_spearman"] = results["dev_spearman"]
+    if data.dev is not None and (
+        settings.post.kind != "none" or settings.train.parameters == "none" or chosen_otherwise
+    ):
         results["dev_spearman"] = round(dev_score(encoder, data.dev, DEV_BATCH), 4)
     encoder.to("cpu")
     results |= _counts(encoder)
@@ -328,6 +333,8 @@ def _outcome(results: dict[str, Any], *, post: str) -> str:
     if "dev_spearman" not in results:
         return ""
     score = f", dev Spearman {results['dev_spearman']:.2f}"
+    if "selection_spearman" in results:
+        score += f", read as in training {results['selection_spearman']:.2f}"
     if post != "none" or "start_dev_spearman" not in results:
         return score
     if results.get("best_step") == 0:

@@ -141,7 +141,8 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
         "seconds_of_training": round(time.monotonic() - started, 2),
         "mini_batch_size": settings.train.mini_batch_size or 0,
     }
-    return {METRIC: metrics["dev_spearman"], "facts": facts, "values": job.changes_of(config, settings)}
+    score = metrics.get("selection_spearman", metrics["dev_spearman"])  # as the scores on the way
+    return {METRIC: score, "facts": facts, "values": job.changes_of(config, settings)}
 
 
 def _train_once(settings: Settings, job: Job, folder: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

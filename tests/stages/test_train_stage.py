@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import cse.stages.train as stage
-from cse.data.store import TRAIN_FILE, write_rows
+from cse.data.store import TRAIN_FILE, PreparedData, write_rows
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
 from cse.files import only_one
@@ -78,6 +78,17 @@ def test_the_score_that_chooses_goes_by_train_selection(settings, data, models, 
         )
         scores[name] = training.score(training.data.dev)
     assert scores["inference"] == scores["mean_top2"] != scores["training"] == scores["mean"]
+
+
+def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, settings, data, tmp_path, capsys):
+    changes = {"pooler.kind": "mean_top2", "pooler.kind_in_loss": "mean", "train.selection": "training"}
+    facts = run(settings(changes | {"train.epochs": 1}))
+    loaded, dev = SentenceEncoder.load(tmp_path / "run/checkpoint"), PreparedData(data["sentences"]).dev
+    assert facts["dev_spearman"] == pytest.approx(dev_score(loaded, dev), abs=1e-3)
+    loaded.pooler = "mean"
+    assert facts["selection_spearman"] == pytest.approx(dev_score(loaded, dev), abs=1e-3)
+    assert facts["selection_spearman"] != facts["dev_spearman"]
+    assert f", read as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
 
 
 # ---- what is published --------------------------------------------------------------------------------------------
