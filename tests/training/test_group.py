@@ -30,7 +30,8 @@ def train_all(folder, scratch, group, plan):
     encoder, losses, table = make_system("hinge", folder, dropout=0.0)
     with torch.no_grad():
         encoder.prompt.table.add_(0.1 * group.rank)  # all start where the first worker does
-    recorder = Recorder()
+    recorder, steps = Recorder(), []
+    losses.register_forward_pre_hook(lambda _, given: steps.append((len(given[0].slices), torch.initial_seed())))
 
     def dev():
         return float(encoder.prompt.table.detach().sum())  # any number that follows the weights
@@ -42,6 +43,8 @@ def train_all(folder, scratch, group, plan):
         "losses": [record.terms["loss"] for record in recorder.records],
         "evaluations": recorder.scores,
         "saved": (scratch / "state.pt").exists(),
+        "slices": [slices for slices, _ in steps],
+        "seeds": [seed for _, seed in steps],
     }
 
 
@@ -113,6 +116,10 @@ def test_a_training_shared_equals_a_training_alone(alone, workers):
         assert [place for place, _, _ in found["evaluations"]] == [0, 3, 5]
         torch.testing.assert_close(found["weights"], expected["weights"], rtol=1e-4, atol=1e-5)
         assert found["saved"] == (rank == 0)
+        assert found["slices"] == [4 // 2 if len(workers) == 2 else 3 // 3] * 5, "it did more than its share"
+    seeds = [seed for worker in workers for seed in worker["training"]["seeds"]]
+    assert seeds[:5] == expected["seeds"]
+    assert len(set(seeds)) == 5 * len(workers), "workers or steps share their dropout"
     first, *others = (worker["training"]["weights"] for worker in workers)
     for other in others:
         assert all(torch.equal(first[name], other[name]) for name in first)
