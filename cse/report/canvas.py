@@ -17,7 +17,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cse.errors import one_line, printable
+from cse.errors import one_line
 
 INK = "#22262b"  # words and axes
 # told apart by colour-blind readers (Okabe and Ito 2008); curves differ in their dashes too
@@ -75,7 +75,7 @@ def canvas(width: float, height: float) -> Iterator[tuple[Figure, Save]]:
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(head)
             writer.writerows(table)
-            return Picture(name, title, caption, printable(vector.getvalue()), pixels.getvalue(), text.getvalue())
+            return Picture(name, title, caption, vector.getvalue(), pixels.getvalue(), text.getvalue())
 
         yield figure, save
 

@@ -116,7 +116,8 @@ def as_markdown(report: Report) -> str:
     differences = settings_table(report.systems)
     if differences is not None:
         parts.append(_markdown_table(differences))
-    parts += [f"### {_words(s.name)}\n\n{_fenced(_yaml(s.settings))}\n" for s in report.systems if s.settings]
+    known = [system for system in report.systems if system.settings]
+    parts += [f"### {_words(s.name)}\n\n```yaml\n{printable(_yaml(s.settings))}```\n" for s in known]
     parts.append("## Environment\n")
     for environment in _environments(report.systems):
         facts = [("records", environment["names"]), *environment["facts"]]
@@ -144,12 +145,6 @@ def _markdown_cell(cell: Cell, own: bool) -> str:
 def _words(text: str) -> str:
     """Return a text for the middle of a line of Markdown, where nothing in it is markup; tables see to pipes."""
     return _MARKUP.sub(r"\\\g<0>", one_line(text))
-
-
-def _fenced(text: str) -> str:
-    """Return a block of YAML whose fence is longer than any run of backticks in it."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{fence}yaml\n{printable(text)}{fence}\n"
 
 
 def _csv(picture: Picture) -> bytes:

@@ -130,7 +130,7 @@ SCRIPT = "<script>document.title = 'x'</script>"
 HOSTILE = (
     SCRIPT, "\"'><img src=x onerror=alert(1)>", "</style></svg></title>" + SCRIPT, "$\\frac{$ 100% &amp; `x` *b* _i_",
     "new\nline\r\n# heading | pipe", "\u202edlrow\u2066", "\x00\x1b[31mred", "[x](javascript:alert(1))", "../../up",
-    "_hidden", "\U0001f600", "x" * 300, "\udcff", "",
+    "_hidden", "\u540d\u524d", "x" * 300, "\udcff", "",
 )  # fmt: skip
 
 

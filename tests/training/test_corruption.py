@@ -295,13 +295,17 @@ def test_training_on_prepared_rows_ends_with_the_same_bits(parts, tmp_path):
     assert all(torch.equal(weight, results[1][name]) for name, weight in results[0].items())
 
 
-def test_a_full_disk_is_an_error_and_ends_no_process(bert, tmp_path):
-    """A page of a file mapped for writing that finds no room is SIGBUS; the device fails as a full disk does."""
-    (tmp_path / "epoch-0-view-0.npy").symlink_to("/dev/full")
+def test_a_full_disk_is_an_error_and_ends_no_process(bert, tmp_path, monkeypatch):
+    """A page of a file mapped for writing that finds no room is SIGBUS: nothing is mapped, and a write says why."""
+    monkeypatch.setattr(np, "memmap", None)
     table = make_table(bert)
     generator = UnigramGenerator([c.ids for c in table.columns], 46, VOCABULARY.special)
+    how = {"how": HOW, "vocabulary": VOCABULARY, "generator": generator, "epochs": 1}
+    corrupt_all(table, tmp_path, **how)
+    (tmp_path / "epoch-0-view-1.npy").unlink()
+    (tmp_path / "epoch-0-view-1.npy").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device") as failed:
-        corrupt_all(table, tmp_path, how=HOW, vocabulary=VOCABULARY, generator=generator, epochs=1)
+        corrupt_all(table, tmp_path, **how)
     assert failed.value.errno == errno.ENOSPC
 
 
