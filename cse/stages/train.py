@@ -410,7 +410,7 @@ def _headline(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return what ``dvc metrics show`` has room for, the score first; all counts of weights are in the checkpoint."""
     names = ("dev_spearman", "start_dev_spearman", "best_step", "steps")
     first = {name: results[name] for name in names if name in results}
-    return first | results | {"parameters": {"trained": results["parameters"]["trained"]}}
+    return {**first, **results, "parameters": {"trained": results["parameters"]["trained"]}}
 
 
 def _counts(encoder: SentenceEncoder) -> dict[str, Any]:
