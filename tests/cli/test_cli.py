@@ -416,7 +416,9 @@ def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
     done = cse("evaluate", "data/bundle", "--data", "own.csv", "--format", "markdown")
     assert done.code == 0
     assert done.out.startswith("| model | own |\n|---|---:|\n| data/bundle | ")
-    assert done.out.count("\n") == 3, "one task: one row"
+    table, _, rows = done.out.partition("\n\n")
+    assert table.count("\n") == 2, "one task: one row"
+    assert rows == "data/bundle: trained on triplets.csv, 24 triplets\n"
     assert "\\begin{tabular}" in cse("evaluate", "data/bundle", "--format", "latex").out
 
 

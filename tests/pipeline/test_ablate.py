@@ -82,7 +82,7 @@ def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_pa
     assert cells(workspace) == found
     assert "data/ablations/prompt-length: scores, picture and its data" in again
     folder = workspace.folder / "data/ablations/prompt-length"
-    assert sorted(path.name for path in folder.iterdir()) == [
+    assert sorted(path.name for path in folder.glob("[!.]*")) == [
         "cells.json", "prompt-length.csv", "prompt-length.png", "prompt-length.svg",
     ]  # fmt: skip
 
