@@ -58,12 +58,22 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def is_full_disk(error: BaseException) -> bool:
+    """Tell whether a write found no room: nothing that was asked for is wrong, and it may succeed later."""
+    return isinstance(error, OSError) and error.errno in _FULL_DISK
+
+
+def tells_of_full_disk(text: str) -> bool:
+    """Tell the same of an error of another process, by its words."""
+    return any(os.strerror(number) in text for number in _FULL_DISK)
+
+
 def describe_os_error(error: OSError) -> str:
     """Say what an operating system error means for the user, in one line."""
     known = isinstance(error.filename, str | bytes | os.PathLike)
     name = _DRAFT.sub(r"\1\2", os.fsdecode(error.filename)) if known else ""
     where = f" {name}" if name else ""
-    if error.errno in _FULL_DISK:
+    if is_full_disk(error):
         return (
             f"no space left while writing{where} ({os.strerror(error.errno)}): free some space and run again; "
             "what was finished before is untouched"

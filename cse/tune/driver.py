@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import pickle
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,21 +15,22 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData
-from cse.errors import CseError
-from cse.files import fingerprint
+from cse.errors import CseError, tells_of_full_disk
+from cse.files import fingerprint, naming
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Dimension, Space, build_space, reached, settings_with
 from cse.stages.common import training_code
-from cse.tune.job import ATTEMPT, METRIC, Job, share_data
-from cse.tune.outcome import Sweep, read_sweep, trial_records, write_sweep, write_trials
+from cse.tune.job import ATTEMPT, FAILED, METRIC, Job, share_data
+from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
 from cse.tune.watch import Watch, callback
 
 _NOT_THE_TRIALS = ("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.eval_every")
 _SYNC = 10  # seconds between copies of logs and of the search's state into the sweep's folder
 _RESTARTS = 12  # of a trial's worker; the trial itself counts and gives up sooner
+_CUT_OFF = (EOFError, pickle.UnpicklingError)  # a state of Ray's that found no room, or was killed in mid-write
 _STARTUP = 4  # settings that Optuna draws at random before it learns
 
 
@@ -66,11 +69,12 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         share_data(prepared, job.data)
         for attempt in folder.glob(f"trials/*/{ATTEMPT}*"):
             attempt.unlink()  # they ended with the driver before
-        with _session(job) as (dashboard, at_once), Watch(space, job, dashboard) as watch:
+        with naming(folder), _session(job) as (dashboard, at_once), Watch(space, job, dashboard) as watch:
             job = replace(job, at_once=at_once)
             trials = _search(space, job, "tune", watch)
             records = trial_records(trials, space, job)
             if space.search == "two_step":
+                _check_disk(records, folder)
                 scores = {r.config[space.keys[0]]: r.score for r in records if r.state == "finished"}
                 if len(scores) < 2:
                     reason = next((record.reason for record in records if record.reason), "no reason is known")
@@ -79,12 +83,28 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
                 if fine is not None:
                     trials += _search(fine, job, "tune-fine", watch)
                     records = trial_records(trials, space, job)
+        _check_disk(records, folder)
         pairs = 0 if data.dev is None else len(data.dev.score)
         sweep = Sweep(folder, space.name, space.search, space.dimensions, tuple(records), pairs)
         write_trials(sweep)
         write_page(sweep)
         write_sweep(sweep)
     return sweep
+
+
+def _check_disk(records: Sequence[TrialRecord], folder: Path) -> None:
+    """Refuse to end a sweep some trials of which found no room on the disk: the same command tries them again.
+
+    Raises:
+        CseError: there are such trials.
+    """
+    lost = [r for r in records if r.state == "failed" and not (Path(r.folder) / FAILED).is_file()]
+    full = [record for record in lost if tells_of_full_disk(record.reason)]
+    if full:
+        raise CseError(
+            f"tune: {len(full)} of {len(records)} trials found no space left in {folder}: free some and run the same "
+            "command again; it goes on with those"
+        )
 
 
 def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
@@ -99,10 +119,15 @@ def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
         {"cpu": wanted.cpus_per_trial, "gpu": _gpus(job.settings)},
     )
     param_space = {part.key: _domain(part, grid=space.search != "optuna") for part in space.dimensions}
+    tuner = None
     if Tuner.can_restore(str(path)):
-        watch.say(f"going on with the sweep in {path}")
-        tuner = Tuner.restore(str(path), trainable=trainable, param_space=param_space, resume_errored=True)
-    else:
+        try:
+            tuner = Tuner.restore(str(path), trainable=trainable, param_space=param_space, resume_errored=True)
+            watch.say(f"going on with the sweep in {path}")
+        except _CUT_OFF:
+            watch.say(f"{path} was cut off; the search starts anew, trials that ended are not trained again")
+            shutil.rmtree(path)
+    if tuner is None:
         optuna = space.search == "optuna"
         tuner = Tuner(
             trainable,
@@ -126,7 +151,13 @@ def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
                 verbose=0,
             ),
         )
-    grid = tuner.fit()
+    try:
+        grid = tuner.fit()
+    except _CUT_OFF:
+        raise CseError(
+            f"{path}: Ray could not write down what became of the trials, as on a full disk; free some space and run "
+            "the same command again"
+        ) from None
     return list(grid._experiment_analysis.trials)
 
 

@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock
 
 from cse.data.store import PreparedData
-from cse.errors import CseError
+from cse.errors import CseError, is_full_disk
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.outputs import publish_file
@@ -84,6 +84,9 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
 
     A setting that cannot be trained is reported with the worst score there is, and its reason written down: an error
     would cost the worker, with the backbone in it.
+
+    Raises:
+        OSError: no space left on the disk; nothing is written down.
     """
     config = job.config_of(config)
     folder = job.folder_of(config)
@@ -101,6 +104,8 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
             except CseError as error:
                 (folder / FAILED).write_text(str(error), encoding="utf-8")
             except Exception as error:  # whatever it is, the other trials go on
+                if is_full_disk(error):
+                    raise  # not of this setting's making: it is trained when the sweep goes on
                 reason = " ".join(str(error).split())[:300]
                 (folder / FAILED).write_text(f"{type(error).__name__}: {reason}", encoding="utf-8")
             else:

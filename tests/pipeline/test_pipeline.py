@@ -160,17 +160,14 @@ def test_metrics_and_plots(copy, tmp_path):
     assert scores.keys() == {"trained", "backbone"}
     columns = re.split(" {2,}", copy.dvc("metrics", "show").splitlines()[0])[1:]
     assert columns == [
-        "backbone.evaluation", "best_step", "dev_spearman", "steps", "trained.evaluation", "trained_weights"
+        "backbone.evaluation", "best_step", "dev_spearman", "parameters.trained", "start_dev_spearman", "steps",
+        "trained.evaluation", "trained_on",
     ]  # fmt: skip
-    first = copy.dvc("exp", "show", "--csv").split(",")[5:11]
-    assert first == [
-        "dev_spearman",
-        "best_step",
-        "steps",
-        "trained_weights",
-        "trained.evaluation",
-        "backbone.evaluation",
-    ]
+    shown = copy.dvc("exp", "show", "--csv").split(",")[5:13]
+    assert shown == [
+        "dev_spearman", "start_dev_spearman", "best_step", "steps", "parameters.trained", "trained_on",
+        "trained.evaluation", "backbone.evaluation",
+    ]  # fmt: skip
 
     copy.set({"evaluation.compare_backbone": False})
     copy.dvc("repro", EVALUATE)

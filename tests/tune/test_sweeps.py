@@ -81,6 +81,17 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     output = finish(folder, *GRID, *LONG)  # a sweep that is done is only shown
     assert "best: trial" in output and "running" not in output and time.monotonic() - again < 20
 
+    (state,) = folder.glob(".cse/tune/*/tune/tuner.pkl")  # cut off by a full disk, or by a kill
+    state.write_bytes(state.read_bytes()[:100])
+    (state.parents[1] / "sweep.json").unlink()
+    output = finish(folder, *GRID, *LONG)
+    assert "was cut off; the search starts anew, trials that ended are not trained again" in output
+    assert scores(folder) == scores(other)
+    assert (
+        done.items()
+        <= {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/result.json")}.items()
+    )
+
 
 def test_a_killed_worker_is_replaced_and_its_trial_goes_on(folder):
     process = start(folder, "-s", "tune.over=['prompt.length=[2, 3]']", *LONG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 
@@ -13,8 +14,9 @@ from cse.errors import CseError
 from cse.settings.spaces import settings_with
 from cse.stages.train import train_stage
 from cse.tune import trial as trial_module
-from cse.tune.driver import _check_objective
+from cse.tune.driver import _check_disk, _check_objective
 from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, share_data, steps_of
+from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
 
@@ -101,6 +103,26 @@ def test_a_loss_that_is_no_number_is_recorded_with_its_reason(make_job):
     assert (job.folder_of(wild) / FAILED).read_text().startswith("train.learning_rate: the loss is")
     run_trial(CONFIG, job, reports.append)  # the worker goes on
     assert reports[-1][METRIC] > WORST
+
+
+def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
+    job, reports = make_job(), []
+
+    def full(settings, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", "state.pt")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as failed:
+        patch.setattr(trial_module, "train_stage", full)
+        run_trial(CONFIG, job, reports.append)
+    folder = job.folder_of(CONFIG)
+    assert (reports, [path.name for path in folder.iterdir() if path.name != "lock"]) == ([], [])
+    lost = TrialRecord(1, "failed", CONFIG, CONFIG, None, 0, 0.0, [], f"OSError: {failed.value}", str(folder))
+    with pytest.raises(CseError, match=r"1 of 2 trials found no space left in .*; it goes on with those"):
+        _check_disk([lost, replace(lost, state="finished", reason="")], job.folder)
+    run_trial(CONFIG, job, reports.append)
+    assert reports[-1][METRIC] > WORST
+    (folder / FAILED).write_text(lost.reason)
+    _check_disk([lost], job.folder)  # what is written down stands
 
 
 def test_out_of_memory_halves_what_is_in_memory_and_keeps_the_method(make_job, monkeypatch):
