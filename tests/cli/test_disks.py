@@ -64,7 +64,7 @@ def disk(whole, tmp_path, monkeypatch) -> Path:
 
 
 def drafts(folder: Path) -> list[Path]:
-    return [path for pattern in (".*.cse-tmp-*", ".*.cse-old-*", ".drafts/*-*") for path in folder.rglob(pattern)]
+    return [path for pattern in (".*.cse-tmp-*", ".*.cse-old-*", ".cse-drafts/*-*") for path in folder.rglob(pattern)]
 
 
 def stays(folder: Path, before: dict[str, bytes]) -> None:
