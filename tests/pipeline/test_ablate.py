@@ -133,7 +133,8 @@ D2CSE = ("objective.replaced_tokens.weight=0.005", "objective.replaced_tokens.ge
 def test_every_cell_of_the_other_ablations_trains_and_scores(name, more, overrides, count, tmp_path):
     workspace = tiny_clone(tmp_path / "work")
     # without dev pairs the last weights are kept; with them every cell could keep one and the same start
-    options = [part for override in ("data.dev_path=data/raw/cxc", *overrides) for part in ("-s", override)]
+    always = ("data.dev_path=data/raw/cxc", "train.learning_rate=0.3")
+    options = [part for override in (*always, *overrides) for part in ("-s", override)]
     output = workspace.run(*COMMAND[:-1], name, *more, *options)
     tree = json.loads((workspace.folder / f"data/ablations/{name}/cells.json").read_text(encoding="utf-8"))
     assert len(tree["cells"]) == count

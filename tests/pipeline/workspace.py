@@ -113,7 +113,7 @@ class Workspace:
 
     def leftovers(self) -> list[Path]:
         """Return temporary siblings of outputs."""
-        return [path for kind in ("tmp", "old") for path in (self.folder / "data").rglob(f".*.{kind}-*")]
+        return [path for kind in ("tmp", "old") for path in (self.folder / "data").rglob(f".*.cse-{kind}-*")]
 
     def copy(self, folder: Path) -> Workspace:
         shutil.copytree(self.folder, folder, symlinks=True)
