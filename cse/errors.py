@@ -73,7 +73,7 @@ def describe_os_error(error: OSError) -> str:
     known = isinstance(error.filename, str | bytes | os.PathLike)
     name = _DRAFT.sub(r"\1\2", os.fsdecode(error.filename)) if known else ""
     where = f" {name}" if name else ""
-    if is_full_disk(error):
+    if error.errno in _FULL_DISK:
         return (
             f"no space left while writing{where} ({os.strerror(error.errno)}): free some space and run again; "
             "what was finished before is untouched"
