@@ -20,6 +20,7 @@ from cse.stages.common import training_code
 
 ROOT = Path(__file__).parents[1]
 DVC_FILE = ROOT / "dvc.yaml"
+WHOLE_TREE = "cse.settings.tree"  # checks the values of all groups and changes none
 STAGE_COMMAND = re.compile(r"python\S* -m (cse\.stages\.\w+)")
 
 
@@ -216,13 +217,14 @@ def read_stages(dvc_file: Path) -> dict[str, dict]:
 def modules_of_stage(graph, module: str) -> set[str]:
     """All modules of the project that run with a stage: what it imports, and the packages around that.
 
-    The root package is left out; it only hands out names on first use (tested above).
+    Of the settings only the groups that the stage reads: a new key of another group is no reason to train again. The
+    root package is left out; it only hands out names on first use (tested above).
     """
     assert module in graph.modules, f"{module}: no such module"
-    found, todo = set(), [module]
+    found, todo = set(), [module, *settings_of(module)]
     while todo:
         name = todo.pop()
-        if name == "cse" or name in found:
+        if name in ("cse", WHOLE_TREE) or name in found:
             continue
         found.add(name)
         todo += graph.find_modules_directly_imported_by(name)
@@ -230,6 +232,13 @@ def modules_of_stage(graph, module: str) -> set[str]:
         if holds_code(file_of(parent)):
             todo.append(parent)
     return found
+
+
+def settings_of(module: str) -> list[str]:
+    """The modules of the groups of settings that a stage reads."""
+    if not module.startswith("cse.stages."):
+        return []
+    return [f"cse.settings.groups.{group}" for group in declared_groups(file_of(module))]
 
 
 def holds_code(file: Path) -> bool:

@@ -23,7 +23,7 @@ from cse.data.suite import SuiteData, complete, only_pairs
 from cse.data.suite_store import write_suite
 from cse.errors import CseError
 from cse.outputs import Kind, check_folder, publish_folder
-from cse.settings.tree import DataSettings
+from cse.settings.groups.data import DataSettings
 
 SAMPLE_DEV, SAMPLE_TEST = 500, 1000
 SENTEVAL = "SentEval"

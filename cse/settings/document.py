@@ -16,7 +16,8 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cse.settings.tree import LARGEST, Group, Settings
+from cse.settings.groups.group import LARGEST, Group
+from cse.settings.tree import Settings
 
 _WIDTH = 118
 _INDENT = "  "

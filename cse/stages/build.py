@@ -21,15 +21,12 @@ from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords
 from cse.model.template import Template, make_template
 from cse.objectives.combine import Objective, build_objective
-from cse.settings.tree import (
-    AugmentSettings,
-    ObjectiveSettings,
-    PoolerSettings,
-    PromptSettings,
-    ReplacedTokensSettings,
-    TemplateSettings,
-    TrainSettings,
-)
+from cse.settings.groups.augment import AugmentSettings
+from cse.settings.groups.objective import ObjectiveSettings, ReplacedTokensSettings
+from cse.settings.groups.pooler import PoolerSettings
+from cse.settings.groups.prompt import PromptSettings
+from cse.settings.groups.template import TemplateSettings
+from cse.settings.groups.train import TrainSettings
 from cse.stages.common import CORRUPTION_FILE
 from cse.training.augment import mask_span
 from cse.training.batch import Augmentation, Cut

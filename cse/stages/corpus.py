@@ -16,7 +16,9 @@ from cse.model.backbone import Backbone, find_backbone, load_backbone
 from cse.model.encoder import SentenceEncoder
 from cse.model.post import Flow, fit_flow, fit_whitening, kept_dimension
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words, words_of
-from cse.settings.tree import BackboneSettings, PoolerSettings, PostSettings
+from cse.settings.groups.backbone import BackboneSettings
+from cse.settings.groups.pooler import PoolerSettings
+from cse.settings.groups.post import PostSettings
 
 FIT_BATCH = 64  # sentences
 

@@ -14,7 +14,9 @@ import click
 
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.tree import BackboneSettings, ReplacedTokensSettings, TrainSettings
+from cse.settings.groups.backbone import BackboneSettings
+from cse.settings.groups.objective import ReplacedTokensSettings
+from cse.settings.groups.train import TrainSettings
 from cse.stages.common import CORRUPTED, CORRUPTION_FILE, PREPARED, run_stage
 
 GROUPS = ("backbone", "objective", "train")

@@ -10,7 +10,9 @@ from cse.model.checkpoint import WEIGHTS_FILE
 from cse.model.generator import find_generator
 from cse.model.static_words import find_words, is_word_file
 from cse.runtime.seal import sha256
-from cse.settings.tree import BackboneSettings, PromptSettings, ReplacedTokensSettings
+from cse.settings.groups.backbone import BackboneSettings
+from cse.settings.groups.objective import ReplacedTokensSettings
+from cse.settings.groups.prompt import PromptSettings
 from cse.stages.build import check_generator
 
 

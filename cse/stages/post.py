@@ -11,7 +11,7 @@ from cse.evaluation.sts import dev_score
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
-from cse.settings.tree import PostSettings
+from cse.settings.groups.post import PostSettings
 from cse.stages.corpus import FIT_BATCH, check_post, fit_post
 
 

@@ -25,7 +25,8 @@ from cse.model.encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
 from cse.settings import Settings
-from cse.settings.tree import ObjectiveSettings, TrainSettings
+from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.groups.train import TrainSettings
 from cse.stages.build import encoder_from, losses_from, plan_from, second_text_from, views_of
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage, training_code
 from cse.stages.corpus import check_post, fit_post, open_backbone

@@ -21,7 +21,7 @@ from cse.cli.main import cli
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.settings import Settings, load_settings
-from cse.settings.tree import DataSettings
+from cse.settings.groups.data import DataSettings
 from tests.cli.workspace import contents, full_disk
 from tests.conftest import WORDS
 from tests.data.test_transfer_data import write as write_file

@@ -9,7 +9,7 @@ from cse.data.readers import read_rows
 from cse.data.sample import sample_rows
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.settings.tree import DataSettings
+from cse.settings.groups.data import DataSettings
 
 SNLI = (
     "gold_label,sentence1,sentence2\n"

@@ -11,7 +11,8 @@ from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.outputs import MANIFEST
-from cse.settings.tree import DataSettings, Settings
+from cse.settings.groups.data import DataSettings
+from cse.settings.tree import Settings
 from cse.stages import prepare as stage
 
 SHARED = Path(__file__).parents[2].parent / "shared/data"
@@ -216,7 +217,7 @@ def test_a_million_lines_in_less_than_two_gigabytes(tmp_path):
             )
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from cse.data.prepare import prepare; from cse.settings.tree import DataSettings\n"
+        "from cse.data.prepare import prepare; from cse.settings.groups.data import DataSettings\n"
         "folder = Path(sys.argv[1]); none = str(folder / 'none')\n"
         "settings = DataSettings(source='files', view='sentences', train_path=str(folder / 'lines.txt'),"
         " dev_path=none, evaluation_path=none)\n"

@@ -16,7 +16,7 @@ from cse.data.suite import SuiteData, only_pairs, read_suite
 from cse.data.suite_store import TRANSFER_FILE, open_suite, write_suite
 from cse.data.transfer import Labelled, TransferTask
 from cse.errors import CseError
-from cse.settings.tree import DataSettings
+from cse.settings.groups.data import DataSettings
 from tests.evaluation.test_sts import make_task
 
 SHARED = Path(__file__).parents[3] / "shared/data"

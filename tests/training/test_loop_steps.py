@@ -12,7 +12,7 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.objectives.combine import build_objective
-from cse.settings.tree import TrainSettings
+from cse.settings.groups.train import TrainSettings
 from cse.training.augment import repeat_words
 from cse.training.batch import Augmentation, Batch, Cut
 from cse.training.loop import Plan, train
