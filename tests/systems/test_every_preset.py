@@ -16,20 +16,15 @@ import torch
 from scipy.stats import spearmanr
 
 from cse.data.scored import ScoredPairs
-from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, PreparedData, write_pairs, write_rows
+from cse.data.store import PreparedData
 from cse.model.encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.settings.load import check_settings, set_key
 from cse.settings.presets import load_preset, preset_names
-from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
-from cse.stages.train import Training, train_stage
-from cse.training.state import RunState
-from tests.conftest import WORDS, make_backbone_folder, write_report
-from tests.training.helpers import Recorder
+from tests.systems.tiny import PARITY, Watch, family_of, make_data, make_models, make_warm_start, run_training, tiny
 
-ROWS, STEPS, PARITY = 24, 3, 2e-5
+STEPS = 3
 # numbers do not choose code; these do, though their values are numbers
 STRUCTURAL_NUMBERS = ("weight", "queue", "repeat_words", "mask_span", "cut_features", "warmup_share")
 
@@ -39,14 +34,10 @@ def structure(name: str) -> tuple:
     facts = []
     for key, value in sorted(load_preset(name).settings.items()):
         if isinstance(value, bool) or not isinstance(value, int | float):
-            facts.append((key, _family(value) if key in ("backbone.name", "data.hub_file") else str(value)))
+            facts.append((key, family_of(value) if key in ("backbone.name", "data.hub_file") else str(value)))
         elif key.split(".")[-1] in STRUCTURAL_NUMBERS:
             facts.append((key, value > 0))
     return tuple(facts)
-
-
-def _family(name: str) -> str:
-    return next((kind for kind in ("roberta", "glove", "MiniLM") if kind in name), "bert")
 
 
 def cover_of_parts() -> list[str]:
@@ -66,110 +57,17 @@ CASES = [pytest.param(name, marks=[] if name in COVER else pytest.mark.slow) for
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, Path]:
-    """Tiny backbones with their MLM heads, a generator for each, and a file of word vectors."""
-    root = tmp_path_factory.mktemp("models")
-    found = {}
-    for family in ("bert", "roberta"):
-        found[family] = make_backbone_folder(
-            root / family, family, pooling="mean", head=True, max_position_embeddings=90
-        )
-        found[f"{family} generator"] = make_backbone_folder(
-            root / f"{family}-generator", family, seed=1, head=True, num_hidden_layers=1
-        )
-    rng = np.random.default_rng(0)
-    lines = [" ".join([word, *(f"{x:.4f}" for x in rng.normal(size=12))]) for word in WORDS]
-    found["glove"] = root / "glove.txt"
-    found["glove"].write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return found
+    return make_models(tmp_path_factory.mktemp("systems") / "models")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> dict[str, Path]:
-    """Prepared rows of each view, with dev pairs and one task."""
-    rng = np.random.default_rng(1)
-
-    def text() -> str:
-        return " ".join(rng.choice(WORDS, int(rng.integers(2, 9))))
-
-    def pairs(name: str, count: int) -> ScoredPairs:
-        first, second = [text() for _ in range(count)], [text() for _ in range(count)]
-        return ScoredPairs(name, first, second, rng.uniform(0, 5, count), ["all"] * count)
-
-    labels = ["entailment", "neutral", "contradiction"]
-    rows = {
-        "sentences": [(text(),) for _ in range(ROWS * 3)],
-        "pairs": [(text(), text()) for _ in range(ROWS)],
-        "triplets": [(text(), text(), text()) for _ in range(ROWS)],
-        "labelled": [(text(), text(), labels[i % 3]) for i in range(ROWS)],
-    }
-    folders = {}
-    for view, lines in rows.items():
-        folder = folders[view] = tmp_path_factory.mktemp(view)
-        write_rows(folder / TRAIN_FILE, view, lines)
-        write_pairs(folder / DEV_FILE, [pairs("dev", 12)])
-        write_pairs(folder / TASKS_FILE, [pairs("task", 20)])
-        write_report(folder, view, len(lines))
-    return folders
-
-
-def tiny(name: str, models: dict[str, Path], warm_start: Path):
-    """A preset with a tiny backbone, generator and budget; all else as it is."""
-    values = dict(load_preset(name).settings)
-    family = values.get("backbone.family") or "bert"
-    batch = min(values.get("train.batch_size", 8), 8)
-    changes = {
-        "backbone.name": str(models["glove" if _family(values["backbone.name"]) == "glove" else family]),
-        "train.batch_size": batch,
-        "train.epochs": 1,
-        "train.eval_every": 2,
-        "train.learning_rate": min(values.get("train.learning_rate", 1e-3), 1e-3),  # a tiny model collapses soon
-        "train.precision": "fp32",
-        "train.device": "cpu",
-        "post.dimension": 8 if values.get("post.kind") == "whitening" else None,
-        "objective.nt_xent.queue": min(values.get("objective.nt_xent.queue", 0), 10),
-        "objective.contrastive_tension.group": 8,
-        "export.tolerance": PARITY,
-        "export.provider": "cpu",
-    }
-    if values.get("objective.replaced_tokens.generator", "") not in ("", "unigram"):
-        changes["objective.replaced_tokens.generator"] = "folder"
-        changes["objective.replaced_tokens.generator_folder"] = str(models[f"{family} generator"])
-    if values.get("prompt.init") == "checkpoint":
-        changes["prompt.init_checkpoint"] = str(warm_start)
-    tree: dict = {}
-    for key, value in (values | changes).items():
-        set_key(tree, key, value)
-    return check_settings(tree, where=name)
+    return make_data(tmp_path_factory.mktemp("systems") / "data")
 
 
 @pytest.fixture(scope="module")
 def warm_start(models, data, tmp_path_factory) -> Path:
-    """A checkpoint of MLM training, which one preset starts from."""
-    out = tmp_path_factory.mktemp("warm")
-    run_training(tiny("mlm-warmup-bert-base", models, out), data, out, Watch())
-    return out / "checkpoint"
-
-
-class Watch(Recorder):
-    """Runs a training and keeps what it found before and after."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state: RunState | None = None
-        self.zeros: list[float] = []  # share of zeros behind the first dropout of each pass in training
-
-    def __call__(self, training: Training) -> RunState:
-        self.encoder = training.encoder
-        self.before = {name: weight.detach().clone() for name, weight in self.encoder.named_parameters()}
-        first = self.encoder.backbone.model.embeddings.dropout
-        hook = first.register_forward_hook(self._count)
-        self.state = training.run(self)
-        hook.remove()
-        return self.state
-
-    def _count(self, module, _, output) -> None:
-        if module.training:
-            self.zeros.append((output == 0).float().mean().item())
+    return make_warm_start(models, data, tmp_path_factory.mktemp("warm"))
 
 
 def check_training(settings, watch: Watch) -> None:
@@ -224,22 +122,6 @@ def check_training(settings, watch: Watch) -> None:
 def score(encoder: SentenceEncoder, pairs: ScoredPairs) -> float:
     first, second = (encoder.encode(list(side)) for side in (pairs.sentence1, pairs.sentence2))
     return 100 * spearmanr((first * second).sum(axis=1), pairs.score).statistic
-
-
-def run_training(settings, data: dict[str, Path], out: Path, launch=None) -> Path:
-    prepared = data[settings.data.view]
-    corrupt_stage(settings, prepared=prepared, corrupted=out / "corrupted")
-    train_stage(
-        settings,
-        prepared=prepared,
-        corrupted=out / "corrupted",
-        checkpoint=out / "checkpoint",
-        metrics=out / "train.json",
-        plots=out / "plots",
-        scratch=out / "scratch",
-        launch=launch,
-    )
-    return prepared
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,0 +1,144 @@
+"""Every preset in small: tiny backbones, a few rows of each view, and a training of a few steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cse.data.scored import ScoredPairs
+from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.settings.load import check_settings, set_key
+from cse.settings.presets import load_preset
+from cse.stages.corrupt import corrupt_stage
+from cse.stages.train import Training, train_stage
+from cse.training.state import RunState
+from tests.conftest import WORDS, make_backbone_folder, write_report
+from tests.training.helpers import Recorder
+
+ROWS, PARITY = 24, 2e-5
+
+
+def make_models(root: Path) -> dict[str, Path]:
+    """Tiny backbones with their MLM heads, a generator for each, and a file of word vectors."""
+    root.mkdir(parents=True)
+    found = {}
+    for family in ("bert", "roberta"):
+        found[family] = make_backbone_folder(
+            root / family, family, pooling="mean", head=True, max_position_embeddings=90
+        )
+        found[f"{family} generator"] = make_backbone_folder(
+            root / f"{family}-generator", family, seed=1, head=True, num_hidden_layers=1
+        )
+    rng = np.random.default_rng(0)
+    lines = [" ".join([word, *(f"{x:.4f}" for x in rng.normal(size=12))]) for word in WORDS]
+    found["glove"] = root / "glove.txt"
+    found["glove"].write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return found
+
+
+def make_data(root: Path) -> dict[str, Path]:
+    """Prepared rows of each view, with dev pairs and one task."""
+    rng = np.random.default_rng(1)
+
+    def text() -> str:
+        return " ".join(rng.choice(WORDS, int(rng.integers(2, 9))))
+
+    def pairs(name: str, count: int) -> ScoredPairs:
+        first, second = [text() for _ in range(count)], [text() for _ in range(count)]
+        return ScoredPairs(name, first, second, rng.uniform(0, 5, count), ["all"] * count)
+
+    labels = ["entailment", "neutral", "contradiction"]
+    rows = {
+        "sentences": [(text(),) for _ in range(ROWS * 3)],
+        "pairs": [(text(), text()) for _ in range(ROWS)],
+        "triplets": [(text(), text(), text()) for _ in range(ROWS)],
+        "labelled": [(text(), text(), labels[i % 3]) for i in range(ROWS)],
+    }
+    folders = {}
+    for view, lines in rows.items():
+        folder = folders[view] = root / view
+        folder.mkdir(parents=True)
+        write_rows(folder / TRAIN_FILE, view, lines)
+        write_pairs(folder / DEV_FILE, [pairs("dev", 12)])
+        write_pairs(folder / TASKS_FILE, [pairs("task", 20)])
+        write_report(folder, view, len(lines))
+    return folders
+
+
+def tiny(name: str, models: dict[str, Path], warm_start: Path):
+    """A preset with a tiny backbone, generator and budget; all else as it is."""
+    values = dict(load_preset(name).settings)
+    family = values.get("backbone.family") or "bert"
+    batch = min(values.get("train.batch_size", 8), 8)
+    changes = {
+        "backbone.name": str(models["glove" if family_of(values["backbone.name"]) == "glove" else family]),
+        "train.batch_size": batch,
+        "train.epochs": 1,
+        "train.eval_every": 2,
+        "train.learning_rate": min(values.get("train.learning_rate", 1e-3), 1e-3),  # a tiny model collapses soon
+        "train.precision": "fp32",
+        "train.device": "cpu",
+        "post.dimension": 8 if values.get("post.kind") == "whitening" else None,
+        "objective.nt_xent.queue": min(values.get("objective.nt_xent.queue", 0), 10),
+        "objective.contrastive_tension.group": 8,
+        "export.tolerance": PARITY,
+        "export.provider": "cpu",
+    }
+    if values.get("objective.replaced_tokens.generator", "") not in ("", "unigram"):
+        changes["objective.replaced_tokens.generator"] = "folder"
+        changes["objective.replaced_tokens.generator_folder"] = str(models[f"{family} generator"])
+    if values.get("prompt.init") == "checkpoint":
+        changes["prompt.init_checkpoint"] = str(warm_start)
+    tree: dict = {}
+    for key, value in (values | changes).items():
+        set_key(tree, key, value)
+    return check_settings(tree, where=name)
+
+
+def make_warm_start(models: dict[str, Path], data: dict[str, Path], out: Path) -> Path:
+    """A checkpoint of MLM training, which one preset starts from."""
+    run_training(tiny("mlm-warmup-bert-base", models, out), data, out, Watch())
+    return out / "checkpoint"
+
+
+class Watch(Recorder):
+    """Runs a training and keeps what it found before and after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: RunState | None = None
+        self.zeros: list[float] = []  # share of zeros behind the first dropout of each pass in training
+
+    def __call__(self, training: Training) -> RunState:
+        self.encoder = training.encoder
+        self.before = {name: weight.detach().clone() for name, weight in self.encoder.named_parameters()}
+        first = self.encoder.backbone.model.embeddings.dropout
+        hook = first.register_forward_hook(self._count)
+        self.state = training.run(self)
+        hook.remove()
+        return self.state
+
+    def _count(self, module, _, output) -> None:
+        if module.training:
+            self.zeros.append((output == 0).float().mean().item())
+
+
+def family_of(name: str) -> str:
+    return next((kind for kind in ("roberta", "glove", "MiniLM") if kind in name), "bert")
+
+
+def run_training(settings, data: dict[str, Path], out: Path, launch=None) -> Path:
+    prepared = data[settings.data.view]
+    corrupt_stage(settings, prepared=prepared, corrupted=out / "corrupted")
+    train_stage(
+        settings,
+        prepared=prepared,
+        corrupted=out / "corrupted",
+        checkpoint=out / "checkpoint",
+        metrics=out / "train.json",
+        plots=out / "plots",
+        scratch=out / "scratch",
+        launch=launch,
+    )
+    return prepared
