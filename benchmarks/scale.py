@@ -16,78 +16,24 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 
+from benchmarks.default_system import seconds_per_step
 from cse.data.sample import sample_rows
-from cse.model.backbone import MINILM, find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import Prompt
-from cse.objectives.combine import build_objective
-from cse.training.batch import Cut
 from cse.training.group import ALONE, Group, ProcessGroup
-from cse.training.loop import Plan, train
-from cse.training.losses import Losses
-from cse.training.observers import StepRecord
-from cse.training.precision import choose_bf16
-from cse.training.state import RunFolder
-from cse.training.tokens import tokenise
-
-PROMPTS, MAX_LENGTH = 12, 32
-WARM_UP = 5  # steps; observers are told of every fifth
 
 
-class Stopwatch:
-    """Notes when each report came."""
-
-    def __init__(self) -> None:
-        self.times: dict[int, float] = {}
-
-    def start(self, done: int, steps: int) -> None:
-        """Nothing to do."""
-
-    def step(self, record: StepRecord) -> None:
-        """Note the time."""
-        self.times[record.step] = time.perf_counter()
-
-    def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Nothing is evaluated."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def seconds_per_step(self) -> float:
-        """Return the mean over the steps behind the warm-up."""
-        last = max(self.times)
-        return (self.times[last] - self.times[WARM_UP]) / (last - WARM_UP)
-
-
-def measure(batch: int, steps: int, cut: Cut, group: Group) -> dict[str, float]:
+def measure(batch: int, steps: int, group: Group, **cut: Any) -> dict[str, float]:
     """Train for some steps and return seconds per step, sentences per second and the peak of memory in GB."""
-    torch.manual_seed(0)
-    backbone = load_backbone(find_backbone(MINILM))
-    encoder = SentenceEncoder(backbone, Prompt("key_value", backbone, length=PROMPTS, dropout=0.1, init_std=0.02))
-    rows = Dataset.from_list(
-        [
-            dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True))
-            for row in sample_rows("triplets", batch * steps, seed=1)
-        ]
-    )
-    table = tokenise(rows, "triplets", [backbone.tokenizer], max_length=MAX_LENGTH, pad_id=backbone.pad_id)
-    device, watch = torch.device("cpu"), Stopwatch()
-    plan = Plan(
-        learning_rate=1e-2, batch_size=batch, cut=cut, bf16=choose_bf16("auto", device), save_seconds=10**9
-    )  # fmt: skip
+    names = ("sent0", "sent1", "hard_neg")
+    made = sample_rows("triplets", batch * steps, seed=1)
+    rows = Dataset.from_list([dict(zip(names, row, strict=True)) for row in made])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with tempfile.TemporaryDirectory() as scratch:
-        losses = Losses(build_objective(hinge_weight=10.0))
-        train(encoder, losses, table, plan, dev=None, folder=RunFolder(Path(scratch)), observer=watch, group=group)
+    seconds = seconds_per_step(rows, torch.device("cpu"), group, batch_size=batch, **cut)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = watch.seconds_per_step()
     return {
         "seconds": seconds,
         "sentences": 3 * batch / seconds,
@@ -105,7 +51,8 @@ def worker(arguments: argparse.Namespace) -> None:
             "gloo", init_method=f"file://{arguments.meeting}", rank=arguments.rank, world_size=arguments.size
         )
         group = ProcessGroup(torch.device("cpu"))
-    found = measure(arguments.batch, arguments.steps, Cut(arguments.groups, arguments.mini), group)
+    cut = {"row_groups": arguments.groups, "mini_batch_size": arguments.mini}
+    found = measure(arguments.batch, arguments.steps, group, **cut)
     if arguments.rank == 0:
         print(json.dumps(found))
 

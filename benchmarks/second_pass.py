@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,18 +27,17 @@ from transformers.utils.logging import disable_progress_bar
 
 from cse.data.sample import sample_rows
 from cse.model.backbone import MINILM, Backbone, find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
-from cse.model.generator import MaskedLmGenerator, load_generator
+from cse.model.generator import MaskedLmGenerator
 from cse.model.mlm_head import load_mlm_head
-from cse.model.prompts import Prompt
-from cse.objectives.combine import build_objective
-from cse.stages.build import vocabulary_of
+from cse.settings import Settings, check_settings
+from cse.settings.load import set_key
+from cse.stages.build.encoder import encoder_from
+from cse.stages.build.losses import Parts, losses_from
+from cse.stages.build.replaced_tokens import corruption_facts, corruption_from, generator_from
+from cse.stages.common import CORRUPTION_FILE
 from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
-from cse.training.corruption import Corruption, corrupt_all, on_the_fly, prepared
-from cse.training.losses import Losses, Term
+from cse.training.corruption import Vocabulary, corrupt_all
 from cse.training.precision import choose_bf16, choose_device
-from cse.training.terms.masked_lm import MaskedLm
-from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import TokenTable, tokenise
 
 MAX_LENGTH, PROMPTS = 32, 16
@@ -44,7 +45,17 @@ SHAPES = {
     "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
 }
-HOW = Corruption(mask_share=0.3)
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "PromCSE": {},
+    "DCPCSE + MLM": {"objective.masked_lm.weight": 0.1},
+    "D2CSE, prepared": {
+        "pooler.projector": "batch_norm",
+        "objective.replaced_tokens.weight": 0.005,
+        "objective.replaced_tokens.corruption": "prepared",
+        "objective.replaced_tokens.generator_dropout": False,
+    },
+    "D2CSE, on the fly": {"pooler.projector": "batch_norm", "objective.replaced_tokens.weight": 0.005},
+}
 
 
 def main() -> None:
@@ -63,7 +74,7 @@ def main() -> None:
         table = rows_of(args.batch_size, args.steps + 1, load(folder))
         write_corruption(folder, table)
         systems: dict[str, tuple[Callable[[int], float], int]] = {}
-        for system in ("PromCSE", "DCPCSE + MLM", "D2CSE, prepared", "D2CSE, on the fly"):
+        for system in SYSTEMS:
             before = generators()
             step = make_step(system, folder, table, args.batch_size)
             systems[system] = (step, generators() - before)
@@ -99,30 +110,44 @@ def rows_of(batch_size: int, steps: int, backbone: Backbone) -> TokenTable:
     return tokenise(rows, "sentences", [backbone.tokenizer], max_length=MAX_LENGTH, pad_id=backbone.pad_id)
 
 
+def settings_of(system: str, folder: Path) -> Settings:
+    """Return the settings of a system."""
+    values = {
+        "data.view": "sentences",
+        "prompt.length": PROMPTS,
+        "pooler.mlp": "train_only",
+        "train.max_length": MAX_LENGTH,
+        "objective.energy_hinge.weight": 0.0,
+        "objective.replaced_tokens.generator": "folder",
+        "objective.replaced_tokens.generator_folder": str(folder / "generator"),
+    }
+    tree: dict[str, Any] = {}
+    for key, value in (values | SYSTEMS[system]).items():
+        set_key(tree, key, value)
+    return check_settings(tree, where=system)
+
+
 def write_corruption(folder: Path, table: TokenTable) -> None:
     """Corrupt the rows beforehand."""
-    backbone = load(folder)
-    generator = load_generator(str(folder / "generator"), "main", backbone, dropout=False)
-    corrupt_all(table, folder, how=HOW, vocabulary=vocabulary_of(backbone), generator=generator, epochs=1)
+    settings, backbone = settings_of("D2CSE, prepared", folder), load(folder)
+    replaced, seed = settings.objective.replaced_tokens, settings.train.seed
+    generator = generator_from(replaced, backbone, table, torch.device("cpu"))
+    how, vocabulary = corruption_from(replaced, seed), Vocabulary.of(backbone)
+    corrupt_all(table, folder, how=how, vocabulary=vocabulary, generator=generator, epochs=1)
+    facts = {"corruption": "prepared", **corruption_facts(replaced, seed)}
+    (folder / CORRUPTION_FILE).write_text(json.dumps(facts), encoding="utf-8")
 
 
 def make_step(system: str, folder: Path, table: TokenTable, batch_size: int) -> Callable[[int], float]:
     """Return a function that trains one step of a system and returns its seconds."""
-    backbone = load(folder)
-    prompt = Prompt("key_value", backbone, length=PROMPTS, dropout=0.1, init_std=0.02)
-    projector = "batch_norm" if system.startswith("D2CSE") else "tanh"
-    device = choose_device("auto")
-    encoder = SentenceEncoder(backbone, prompt, mlp="train_only", projector=projector).to(device).train()
-    terms: list[Term] = []
-    if system == "DCPCSE + MLM":
-        head, decay = load_mlm_head(backbone, wanted_by=system), {"decay_rate": 0.95, "decay_steps": 100}
-        terms = [MaskedLm(encoder, head, vocabulary_of(backbone), weight=0.1, mask_share=0.15, seed=1, **decay)]
-    elif system == "D2CSE, prepared":
-        terms = [ReplacedTokens(encoder, prepared(folder, table, epochs=1), weight=0.005)]
-    elif system == "D2CSE, on the fly":
-        generator = load_generator(str(folder / "generator"), "main", backbone, dropout=True, device=device)
-        terms = [ReplacedTokens(encoder, on_the_fly(HOW, vocabulary_of(backbone), generator), weight=0.005)]
-    losses = Losses(build_objective(), terms).to(device).train()
+    settings, backbone, device = settings_of(system, folder), load(folder), choose_device("auto")
+    encoder = encoder_from(
+        backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
+    )
+    encoder.to(device).train()
+    head = load_mlm_head(backbone, wanted_by=system) if settings.objective.needing_head else None
+    parts = Parts(encoder, head, table, settings.train.seed, 1, folder, device)
+    losses = losses_from(settings.objective, parts).to(device).train()
     weights = [*encoder.trainable().values(), *losses.trainable().values()]
     optimizer = torch.optim.AdamW(weights, lr=1e-3, weight_decay=0.0)
     bf16 = choose_bf16("auto", device)

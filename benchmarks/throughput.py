@@ -26,69 +26,22 @@ import numpy as np
 import torch
 from datasets import Dataset
 
+from benchmarks.default_system import default_encoder, seconds_per_step
 from cse import OnnxEncoder, SentenceEncoder
 from cse.data.readers import read_rows
 from cse.data.sample import sample_rows
 from cse.export.bundle import write_bundle
-from cse.model.backbone import MINILM, Backbone, find_backbone, load_backbone
-from cse.model.prompts import Prompt
-from cse.objectives.combine import build_objective
-from cse.training.batch import Cut
-from cse.training.loop import Plan, train
-from cse.training.losses import Losses
+from cse.model.backbone import MINILM, find_backbone
+from cse.settings import Settings
 from cse.training.precision import choose_bf16, choose_device
-from cse.training.state import RunFolder
-from cse.training.tokens import tokenise
 
-PROMPTS, MAX_LENGTH = 12, 32
-
-
-class Stopwatch:
-    """An observer that notes when each report came, so that set-up and the first steps do not count."""
-
-    def __init__(self) -> None:
-        self.times: list[tuple[int, float]] = []
-
-    def start(self, done: int, steps: int) -> None:
-        """Nothing to do."""
-
-    def step(self, record: object) -> None:
-        """Note the time of a step."""
-        self.times.append((record.step, time.perf_counter()))  # type: ignore[attr-defined]
-
-    def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Nothing is evaluated."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-def backbone() -> Backbone:
-    """Load a fresh copy of the default backbone."""
-    return load_backbone(find_backbone(MINILM))
-
-
-def prompted(dropout: float = 0.1) -> SentenceEncoder:
-    """Return the backbone with new prompts of the usual size."""
-    body = backbone()
-    return SentenceEncoder(body, Prompt("key_value", body, length=PROMPTS, dropout=dropout, init_std=0.02))
+MAX_LENGTH = 32
 
 
 def train_ours(rows: Dataset, batch_size: int) -> float:
     """Return training sentences per second of prompts with NT-Xent and the hinge, after the first reported steps."""
-    encoder, device = prompted(), choose_device("auto")
-    table = tokenise(
-        rows, "triplets", [encoder.backbone.tokenizer], max_length=MAX_LENGTH, pad_id=encoder.backbone.pad_id
-    )
-    plan = Plan(
-        learning_rate=1e-2, batch_size=batch_size, cut=Cut(8), bf16=choose_bf16("auto", device), save_seconds=10**9
-    )
-    watch = Stopwatch()
-    with tempfile.TemporaryDirectory() as folder:
-        losses = Losses(build_objective(hinge_weight=10.0))
-        train(encoder, losses, table, plan, dev=None, folder=RunFolder(Path(folder)), observer=watch, device=device)
-    (first, begin), (last, end) = watch.times[0], watch.times[-1]
-    return (last - first) * batch_size * 3 / (end - begin)
+    seconds = seconds_per_step(rows, choose_device("auto"), batch_size=batch_size, row_groups=8)
+    return batch_size * 3 / seconds
 
 
 def train_theirs(rows: Dataset, batch_size: int) -> float:
@@ -127,7 +80,11 @@ def encoders(folder: Path) -> dict[str, Callable[[list[str]], np.ndarray]]:
     found: dict[str, Callable[[list[str]], np.ndarray]] = {}
     peer = SentenceTransformer(str(find_backbone(MINILM).folder), device="cpu")
     found["SentenceTransformer.encode"] = lambda texts: peer.encode(texts)
-    for name, encoder in (("OnnxEncoder, prompts", prompted()), ("OnnxEncoder, bare", SentenceEncoder(backbone()))):
+    models = {
+        "OnnxEncoder, prompts": default_encoder(Settings()),
+        "OnnxEncoder, bare": SentenceEncoder.load(MINILM),
+    }
+    for name, encoder in models.items():
         with write_bundle(encoder, folder / name, normalize=True, metrics={}):
             pass
         found[name] = OnnxEncoder(folder / name, provider="cpu").encode

@@ -14,7 +14,7 @@ from cse.settings.groups.data import DataSettings
 from cse.settings.groups.evaluation import EvaluationSettings
 from cse.settings.groups.export import ExportSettings
 from cse.settings.groups.group import Group
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.groups.objective import ObjectiveSettings, TermSettings
 from cse.settings.groups.pooler import PoolerSettings
 from cse.settings.groups.post import PostSettings
 from cse.settings.groups.promotion import PromotionSettings
@@ -62,8 +62,8 @@ def impossible_rows(settings: Settings) -> list[str]:
     return [problem for applies, problem in _view_problems(settings) if applies]
 
 
-def _terms(settings: Settings) -> list[str]:
-    return [] if settings.train.parameters == "none" else settings.objective.terms()
+def _terms(settings: Settings) -> dict[str, TermSettings]:
+    return {} if settings.train.parameters == "none" else settings.objective.terms()
 
 
 def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
@@ -133,10 +133,13 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
             settings.template.second is not None and view != "sentences",
             f"template.second: two templates are for data.view 'sentences', it is {view!r}; remove it",
         ),
-        (
-            "energy_hinge" in terms and view != "triplets",
-            f"objective.energy_hinge.weight: the hinge needs hard negatives, data.view is {view!r}; "
-            "set the weight to 0 (-s objective.energy_hinge.weight=0) or data.view: triplets",
+        *(
+            (
+                view not in term.views,
+                f"objective.{name}.weight: needs {term.rows}, data.view is {view!r}; set the weight to 0 "
+                f"(-s objective.{name}.weight=0) or data.view: {' or '.join(term.views)}",
+            )
+            for name, term in terms.items()
         ),
         (
             "nt_xent" in terms and objective.nt_xent.hard_negative_weight != 0 and view != "triplets",
@@ -145,18 +148,6 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
         (
             "nt_xent" in terms and objective.nt_xent.two_views and view == "triplets",
             "objective.nt_xent.two_views: has no place for hard negatives; use data.view pairs or sentences",
-        ),
-        (
-            "nli_softmax" in terms and view != "labelled",
-            f"objective.nli_softmax.weight: the classifier needs labels, data.view is {view!r}; set it to labelled",
-        ),
-        (
-            view == "labelled" and bool(set(terms) - {"nli_softmax"}),
-            "data.view: 'labelled' rows are no positives; set the weight of every term but nli_softmax to 0",
-        ),
-        (
-            "contrastive_tension" in terms and view != "sentences",
-            f"objective.contrastive_tension.weight: needs data.view sentences, it is {view!r}",
         ),
     ]
 

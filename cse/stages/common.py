@@ -36,7 +36,7 @@ _TRAINS = (
     "data/labels.py", "data/scored.py", "data/store.py",
     "evaluation/measures.py", "evaluation/sts.py", "evaluation/vectors.py",
     "model", "objectives", "runtime/encode.py", "scale/train.py",
-    "stages/build.py", "stages/corpus.py", "stages/inputs.py", "stages/train.py",
+    "stages/build", "stages/corpus.py", "stages/inputs.py", "stages/train.py",
     "training",
 )  # fmt: skip
 

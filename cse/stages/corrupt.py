@@ -53,8 +53,8 @@ def _corrupt(
     # imported here: a pipeline without replaced-token detection should not wait for torch
     from cse.data.store import PreparedData
     from cse.model.backbone import find_backbone, load_backbone
-    from cse.stages.build import corruption_facts, corruption_from, generator_from, vocabulary_of
-    from cse.training.corruption import corrupt_all
+    from cse.stages.build.replaced_tokens import corruption_facts, corruption_from, generator_from
+    from cse.training.corruption import Vocabulary, corrupt_all
     from cse.training.precision import choose_device
     from cse.training.tokens import tokenise
 
@@ -75,7 +75,7 @@ def _corrupt(
         table,
         folder,
         how=corruption_from(replaced, train.seed),
-        vocabulary=vocabulary_of(backbone),
+        vocabulary=Vocabulary.of(backbone),
         generator=generator,
         epochs=train.epochs,
         progress=bar,

@@ -13,7 +13,7 @@ from cse.runtime.seal import sha256
 from cse.settings.groups.backbone import BackboneSettings
 from cse.settings.groups.objective import ReplacedTokensSettings
 from cse.settings.groups.prompt import PromptSettings
-from cse.stages.build import check_generator
+from cse.stages.build.replaced_tokens import check_generator
 
 
 def training_inputs(

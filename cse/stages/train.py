@@ -22,12 +22,15 @@ from cse.files import fingerprint, naming, only_one
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.encoder import SentenceEncoder
+from cse.model.mlm_head import MlmHead, load_mlm_head
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.groups.train import TrainSettings
-from cse.stages.build import encoder_from, losses_from, plan_from, second_text_from, views_of
+from cse.stages.build.encoder import encoder_from
+from cse.stages.build.losses import Parts, losses_from
+from cse.stages.build.plan import plan_from, second_text_from
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage, training_code
 from cse.stages.corpus import check_post, fit_post, open_backbone
 from cse.stages.environment import environment
@@ -53,6 +56,7 @@ class Training:
         settings: as they were given.
         prepared, corrupted: folders of the rows.
         encoder: newly initialised.
+        head: the backbone's MLM head; None where no term needs it.
         data: the rows and dev pairs; nothing else of it is read.
         device: where to train.
         bf16: whether matrix products run in bfloat16.
@@ -64,6 +68,7 @@ class Training:
     prepared: Path
     corrupted: Path
     encoder: SentenceEncoder
+    head: MlmHead | None
     data: PreparedData
     device: torch.device
     bf16: bool
@@ -82,7 +87,7 @@ class Training:
                 tokenizers,
                 max_length=settings.train.max_length,
                 pad_id=encoder.backbone.pad_id,
-                views=views_of(settings.objective),
+                views=settings.objective.copies,
                 second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
                 progress=sys.stderr.isatty(),
             )
@@ -92,7 +97,7 @@ class Training:
         facts = {
             "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
             "max_length": settings.train.max_length,
-            "views": views_of(settings.objective),
+            "views": settings.objective.copies,
             "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
         }
         return shared_table(self.tokens / fingerprint(facts, [self.prepared / TRAIN_FILE]), make)
@@ -106,12 +111,12 @@ class Training:
             Interrupted: a signal arrived; the state is saved.
         """
         settings, encoder, dev, table = self.settings, self.encoder, self.data.dev, self.table()
+        seed, epochs = settings.train.seed, settings.train.epochs
+        parts = Parts(encoder, self.head, table, seed, epochs, self.corrupted, self.device)
         try:
             return train(
                 encoder,
-                losses_from(
-                    settings.objective, encoder, table, settings.train, corrupted=self.corrupted, device=self.device
-                ),
+                losses_from(settings.objective, parts),
                 table,
                 plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
                 dev=None if dev is None else lambda: self.score(dev),
@@ -184,6 +189,10 @@ def open_training(
         backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
     )
     check_post(encoder, settings.post)
+    wanted = [] if settings.train.parameters == "none" else settings.objective.needing_head
+    head = None
+    if wanted and isinstance(backbone, Backbone):
+        head = load_mlm_head(backbone, wanted_by=f"objective.{wanted[0]}.weight")
     if folder is None:
         facts = {
             "settings": _groups(settings),
@@ -204,7 +213,7 @@ def open_training(
         folder = scratch / "resume" / run
     if settings.train.workers > 1 and tokens is None:
         tokens = scratch / "tokens"
-    return Training(settings, prepared, corrupted, encoder, data, device, bf16, RunFolder(folder), tokens)
+    return Training(settings, prepared, corrupted, encoder, head, data, device, bf16, RunFolder(folder), tokens)
 
 
 def train_here(training: Training) -> RunState:
@@ -295,7 +304,7 @@ def _train(
                 )
             elif not settings.objective.comparing:
                 click.echo(
-                    f"objective.{settings.objective.terms()[0]} compares no sentences: the last weights are kept, "
+                    f"objective.{settings.objective.first} compares no sentences: the last weights are kept, "
                     "whatever the dev pairs say",
                     err=True,
                 )
@@ -353,38 +362,27 @@ _PLOTS = {"train.csv": b"step,loss\n", "dev.csv": b"step,spearman\n"}
 
 def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
     """Refuse rows that were prepared for another objective: ``cse train -s`` may change what ``prepare`` went by."""
-    needed = {"energy_hinge": "triplets", "nli_softmax": "labelled"}
-    terms = [] if train.parameters == "none" else objective.terms()
-    for term, view in needed.items():
-        if term in terms and data.view != view:
+    for name, term in objective.terms().items():
+        if train.parameters != "none" and data.view not in term.views:
             raise CseError(
-                f"{data.folder}: holds {data.view}, but objective.{term} needs {view}: set its weight to 0 "
-                f"(-s objective.{term}.weight=0), or run `cse prepare` with data.view: {view}"
+                f"{data.folder}: holds {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
+                f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {' or '.join(term.views)}"
             )
-    if data.view == "labelled" and terms and terms != ["nli_softmax"]:
-        raise CseError(
-            f"{data.folder}: holds labelled rows, but objective.{terms[0]} compares positives: set the weight "
-            "of every term but nli_softmax to 0, or run `cse prepare` with another data.view"
-        )
 
 
 def _check_rows(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
     """Refuse so few rows that none is a negative of another: the loss would be 0 whatever is trained."""
-    contrastive = [term for term in objective.comparing if term != "nli_softmax"]
-    if train.parameters == "none" or not contrastive:
-        return
-    rows, least = len(data.train), objective.contrastive_tension.group if contrastive == ["contrastive_tension"] else 2
-    if rows < least:
+    if train.parameters != "none" and len(data.train) < objective.least_rows:
         raise CseError(
-            f"{data.folder}: holds {_counted(rows, 'row')}, but the negatives of objective.{contrastive[0]} are other "
-            f"rows; prepare at least {least}"
+            f"{data.folder}: holds {_counted(len(data.train), 'row')}, but the negatives of "
+            f"objective.{objective.comparing[0]} are other rows; prepare at least {objective.least_rows}"
         )
 
 
 def _check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:
     if train.early_stop is not None and train.parameters != "none" and not objective.comparing:
         raise CseError(
-            f"train.early_stop: objective.{objective.terms()[0]} compares no sentences, so no dev score stops this "
+            f"train.early_stop: objective.{objective.first} compares no sentences, so no dev score stops this "
             "training; set it to null"
         )
 

@@ -263,3 +263,17 @@ def _encode_slice(
     before = RandomState(device)  # a prompt of all rows in all layers is large; it is drawn again where it is needed
     tokens = run_twice(encode, ids_BL, mask_BL)
     return Slice(places, view_B, part.starts, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)
+
+
+def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
+    """Return what an encoder makes of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
+    noise_TND = encoder.noise(batch.longest + 1) if encoder.denoise != "none" else None
+
+    def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Tokens:
+        made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
+        return Tokens([], None, made.pooled_BD, made.noise_BD)
+
+    found = [(piece, piece.view_B == 0) for piece in batch.slices]
+    found = [(piece, own_B) for piece, own_B in found if own_B.any()] or found[:1]
+    parts = [piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B]) for piece, own_B in found]
+    return project_in_order(encoder, batch.anchors, batch.group, parts)

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from cse.errors import CseError
 from cse.files import write_array
+from cse.model.backbone import Backbone
 from cse.model.generator import Generator
 from cse.training.tokens import TokenColumn, TokenTable
 
@@ -40,6 +41,12 @@ class Vocabulary:
     size: int
     mask: int
     special: tuple[int, ...]
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> Vocabulary:
+        """Return the facts of a backbone's vocabulary."""
+        special = backbone.special_ids
+        return cls(backbone.tokenizer.get_vocab_size(), special["mask"], (*special.values(), backbone.pad_id))
 
 
 @dataclass(frozen=True)

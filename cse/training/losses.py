@@ -1,83 +1,39 @@
-"""What a step minimises: contrastive terms over the views, and terms that run passes of their own."""
+"""What a step minimises: a weighted sum of terms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
-from cse.objectives.combine import Objective
 from cse.training.batch import Batch
-
-
-class Term(nn.Module):
-    """A term of the loss that needs more than the views' embeddings; owns what only training needs.
-
-    Attributes:
-        name: of the term in logs.
-        coefficient: its weight in the loss.
-    """
-
-    name: str
-
-    def __init__(self, coefficient: float) -> None:
-        super().__init__()
-        self.coefficient = coefficient
-
-    def weight(self, step: int) -> float:
-        """Return the weight of the term after ``step`` updates."""
-        return self.coefficient
-
-    def rates(self) -> dict[str, float]:
-        """Return the learning rate of each own weight that does not take the run's, by name."""
-        return {}
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the unweighted term, a scalar."""
-        raise NotImplementedError
-
-
-class NegativeQueue(nn.Module):
-    """Further negatives for the contrastive term, from earlier batches."""
-
-    def negatives(self) -> torch.Tensor | None:
-        """Return embeddings ``(Q, D)`` without gradient, or None before the first batch."""
-        raise NotImplementedError
-
-    def after_update(self, batch: Batch) -> None:
-        """Take in what the updated encoder makes of a batch."""
-        raise NotImplementedError
+from cse.training.terms.term import Term
 
 
 class Losses(nn.Module):
     """The whole loss of a system.
 
     Args:
-        objective: terms over the views' embeddings.
-        terms: terms with passes or weights of their own.
-        queue: further negatives.
+        terms: by their settings keys, in the order in which they are added up.
     """
 
-    def __init__(self, objective: Objective, terms: Sequence[Term] = (), queue: NegativeQueue | None = None) -> None:
+    def __init__(self, terms: Mapping[str, Term]) -> None:
         super().__init__()
-        self.objective = objective
-        self.terms = nn.ModuleDict({term.name: term for term in terms})
-        self.queue = queue
+        self.terms = nn.ModuleDict(terms)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return every unweighted term by name, and the weighted sum as ``loss``; each a scalar."""
-        values = self.objective(batch.views, None if self.queue is None else self.queue.negatives())
-        loss = values.pop("loss")
-        for name, term in self.terms.items():
+        values, loss = {}, batch.projected_XD.new_zeros(())
+        for name, term in self._named():
             values[name] = term(batch)
-            loss = loss + term.weight(batch.step) * values[name]  # type: ignore[operator]
+            loss = loss + term.weight(batch.step) * values[name]
         return values | {"loss": loss}
 
     def after_update(self, batch: Batch) -> None:
-        """Let the queue follow the encoder."""
-        if self.queue is not None:
-            self.queue.after_update(batch)
+        """Let terms follow the encoder, whose weights were just updated with this batch."""
+        for _, term in self._named():
+            term.after_update(batch)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the weights that the optimiser updates beside the encoder's, by name."""
@@ -86,11 +42,12 @@ class Losses(nn.Module):
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each weight that has one of its own, by name."""
         return {
-            f"loss.terms.{name}.{part}": rate
-            for name, term in self.terms.items()
-            for part, rate in term.rates().items()  # type: ignore[operator]
+            f"loss.terms.{name}.{part}": rate for name, term in self._named() for part, rate in term.rates().items()
         }
 
     def memory(self) -> dict[str, torch.Tensor]:
-        """Return what a resumed run must have besides trained weights, by name: the buffers of queue and terms."""
+        """Return what a resumed run must have besides trained weights, by name: the buffers of the terms."""
         return dict(self.named_buffers())
+
+    def _named(self) -> list[tuple[str, Term]]:
+        return list(self.terms.items())  # type: ignore[arg-type]

@@ -231,7 +231,7 @@ def _check_objective(settings: Settings, prepared: Path) -> None:
         raise CseError("train.parameters: 'none' leaves nothing to search; choose prompts or full")
     if not settings.objective.comparing:
         raise CseError(
-            f"tune: objective.{settings.objective.terms()[0]} compares no sentences, so the dev pairs do not tell a "
+            f"tune: objective.{settings.objective.first} compares no sentences, so the dev pairs do not tell a "
             "good setting from a bad one"
         )
     if PreparedData(prepared).dev is None:

@@ -214,7 +214,7 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
     rows = ("-s", "data.source=files", "-s", "data.view=sentences", "-s", "data.train_path=my.txt", "--out", "mine")
     problem = (
-        "objective.energy_hinge.weight: the hinge needs hard negatives, data.view is 'sentences'; set the weight to 0 "
+        "objective.energy_hinge.weight: needs hard negatives, data.view is 'sentences'; set the weight to 0 "
         "(-s objective.energy_hinge.weight=0) or data.view: triplets"
     )
     done = cse("prepare", *rows)

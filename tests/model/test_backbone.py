@@ -17,7 +17,7 @@ from cse.model.backbone import MINILM, MINILM_SHA256, Backbone, find_backbone, l
 from cse.model.encoder import SentenceEncoder
 from cse.model.prompts import Prompt
 from cse.settings.load import check_settings
-from cse.stages.build import encoder_from
+from cse.stages.build.encoder import encoder_from
 from tests.conftest import make_backbone_folder
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from cse.objectives.combine import build_objective
 from cse.objectives.cosine import cosines
 from cse.objectives.energy_hinge import energy_hinge
 from cse.objectives.nt_xent import nt_xent, nt_xent_two_views
+from tests.training.helpers import contrast, losses_of
 
 ROWS, WIDTH = 6, 5
 
@@ -18,6 +20,11 @@ ROWS, WIDTH = 6, 5
 def views() -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(7)
     return tuple(torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64) for _ in range(3))
+
+
+def values(views: tuple[torch.Tensor, ...], **terms: dict) -> dict[str, torch.Tensor]:
+    """What the terms of these settings make of the views of a batch."""
+    return losses_of(None, **terms)(SimpleNamespace(views=views, projected_XD=views[0], step=0))
 
 
 def cos(a: np.ndarray, b: np.ndarray) -> float:
@@ -77,51 +84,55 @@ def test_hinge_is_zero_where_every_positive_wins_by_the_margin():
 
 
 @pytest.mark.parametrize(
-    ("settings", "temperature", "weight", "margin"),
-    [({}, 0.05, 0.0, 0.2), ({"temperature": 0.3, "hard_negative_weight": 0.7, "margin": 0.5}, 0.3, 0.7, 0.5)],
+    ("of_nt_xent", "of_hinge", "temperature", "weight", "margin"),
+    [
+        ({}, {}, 0.05, 0.0, 0.2),
+        ({"temperature": 0.3, "hard_negative_weight": 0.7}, {"margin": 0.5}, 0.3, 0.7, 0.5),
+    ],
 )
-def test_settings_and_defaults_reach_every_term(views, settings, temperature, weight, margin):
+def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, temperature, weight, margin):
     arrays = [z.numpy() for z in views]
-    terms = build_objective(nt_xent_weight=0.5, hinge_weight=10.0, **settings)(views)
+    terms = values(views, nt_xent={"weight": 0.5} | of_nt_xent, energy_hinge=of_hinge)
     contrast = reference_nt_xent(*arrays, temperature=temperature, weight=weight)
     hinge = reference_hinge(*arrays, margin=margin)
     assert list(terms) == ["nt_xent", "energy_hinge", "loss"]
     assert terms["nt_xent"].item() == pytest.approx(contrast, abs=1e-10)
     assert terms["energy_hinge"].item() == pytest.approx(hinge, abs=1e-10)
     assert terms["loss"].item() == pytest.approx(0.5 * contrast + 10 * hinge, rel=1e-10)
-    pairs = build_objective(**{name: value for name, value in settings.items() if name != "margin"})(views[:2])
+    pairs = values(views[:2], nt_xent=of_nt_xent, energy_hinge={"weight": 0.0})
     assert pairs["loss"].item() == pytest.approx(reference_nt_xent(*arrays[:2], temperature=temperature), abs=1e-10)
 
 
 def test_a_queue_and_both_views_reach_the_contrast(views):
     z1, z2, queue = views
-    terms = build_objective(temperature=0.3)((z1, z2), queue)
+    batch = SimpleNamespace(views=(z1, z2), projected_XD=z1, step=0)
+    alone = contrast(None, temperature=0.3)
+    with_queue = contrast(None, temperature=0.3, queue=SimpleNamespace(negatives=lambda: queue))
+    terms = {"loss": with_queue(batch)}
     expected = nt_xent(cosines(z1, z2), queue_BQ=cosines(z1, queue), temperature=0.3)
     assert terms["loss"].item() == pytest.approx(expected.item(), rel=1e-12)
-    assert terms["loss"] > build_objective(temperature=0.3)((z1, z2))["loss"]
-    both = build_objective(temperature=0.3, two_views=True)((z1, z2))["loss"]
+    assert terms["loss"] > alone(batch)
+    both = values((z1, z2), nt_xent={"temperature": 0.3, "two_views": True}, energy_hinge={"weight": 0.0})["loss"]
     assert both.item() == pytest.approx(nt_xent_two_views(z1, z2, temperature=0.3).item(), rel=1e-12)
 
 
 def test_a_term_without_weight_is_not_computed(views):
-    assert list(build_objective(hinge_weight=0.0)(views)) == ["nt_xent", "loss"]
-    assert list(build_objective(nt_xent_weight=0.0, hinge_weight=1.0)(views)) == ["energy_hinge", "loss"]
-    with pytest.raises(ValueError, match=r"^objective\.energy_hinge: needs hard negatives"):
-        build_objective(hinge_weight=1.0)(views[:2])
+    assert list(values(views, energy_hinge={"weight": 0.0})) == ["nt_xent", "loss"]
+    assert list(values(views, nt_xent={"weight": 0.0})) == ["energy_hinge", "loss"]
 
 
 def test_gradient_equals_finite_differences(views):
-    objective = build_objective(hinge_weight=10.0, margin=0.2, temperature=0.05, hard_negative_weight=0.3)
     inputs = tuple(view.clone().requires_grad_() for view in views)
-    assert torch.autograd.gradcheck(lambda *z: objective(z)["loss"], inputs, eps=1e-6, atol=1e-4)
+    assert torch.autograd.gradcheck(
+        lambda *z: values(z, nt_xent={"hard_negative_weight": 0.3})["loss"], inputs, eps=1e-6, atol=1e-4
+    )
 
 
 def test_order_of_rows_and_scale_of_vectors_do_not_matter(views):
-    objective = build_objective(hinge_weight=10.0)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    base = objective(views)["loss"].item()
-    assert objective(tuple(view[order] for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
-    assert objective(tuple(view * 7.5 for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
+    base = values(views)["loss"].item()
+    assert values(tuple(view[order] for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
+    assert values(tuple(view * 7.5 for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
 
 
 def test_slices_of_a_gathered_batch_average_to_the_whole(views):

@@ -91,7 +91,7 @@ def test_a_wrong_value_names_its_key(complaint, text, expected):
     [
         ("prompt: {kind: none, length: 0}", "prompt.kind: 'none' leaves nothing to train"),
         ("prompt: {length: 0}", "prompt.length: 0 vectors are no prompt"),
-        ("data: {view: pairs}", "objective.energy_hinge.weight: the hinge needs hard negatives"),
+        ("data: {view: pairs}", "objective.energy_hinge.weight: needs hard negatives, data.view is 'pairs'"),
         (
             "data: {view: sentences}\nobjective: {energy_hinge: {weight: 0.0}, nt_xent: {hard_negative_weight: 1.0}}",
             "objective.nt_xent.hard_negative_weight: there are no hard negatives",

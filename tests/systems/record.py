@@ -53,7 +53,9 @@ def main(out: Path, hashes: Path | None) -> None:
             for name in names:
                 settings, watch, place = tiny(name, models, start), Watch(), root / name
                 prepared = run_training(settings, data, place, watch)
-                export_stage(settings, model=place / "checkpoint", prepared=prepared, metrics=(), bundle=place / "bundle")
+                export_stage(
+                    settings, model=place / "checkpoint", prepared=prepared, metrics=(), bundle=place / "bundle"
+                )
                 losses[name] = recorded_losses(watch)
                 found[name] = digests(place)
     out.parent.mkdir(exist_ok=True)

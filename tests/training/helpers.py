@@ -8,9 +8,13 @@ from datasets import Dataset
 
 from cse.model.encoder import SentenceEncoder
 from cse.model.prompts import Prompt
-from cse.objectives.combine import build_objective
+from cse.settings.groups.objective import ObjectiveSettings
+from cse.stages.build.losses import Parts, losses_from
 from cse.training.batch import Batch, encode_batch
 from cse.training.losses import Losses
+from cse.training.terms.momentum_queue import MomentumQueue
+from cse.training.terms.nt_xent import NtXent
+from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import TokenTable, tokenise
 from tests.conftest import WORDS
 
@@ -35,7 +39,36 @@ def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: b
     torch.manual_seed(11)
     prompt = Prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
     encoder = SentenceEncoder(backbone, prompt, pooler="mean", mlp=mlp, frozen=frozen)
-    return encoder, Losses(build_objective(hinge_weight=10.0)), make_table(backbone, rows)
+    return encoder, losses_of(encoder), make_table(backbone, rows)
+
+
+def losses_of(encoder: SentenceEncoder, **terms: dict) -> Losses:
+    """The losses of these settings of ``objective``; by default NT-Xent and the hinge."""
+    parts = Parts(encoder, None, None, seed=1, epochs=1, corrupted=None, device=torch.device("cpu"))
+    return losses_from(ObjectiveSettings(**terms), parts)
+
+
+def contrast(encoder: SentenceEncoder, *, queue: MomentumQueue | None = None, temperature: float = 0.05) -> NtXent:
+    """NT-Xent as most systems have it."""
+    options = {"hard_negative_weight": 0.0, "two_views": False}
+    return NtXent(encoder, weight=1.0, temperature=temperature, queue=queue, **options)
+
+
+def momentum_queue(encoder: SentenceEncoder, *, size: int, momentum: float, follow: bool = True) -> MomentumQueue:
+    return MomentumQueue(encoder, size=size, momentum=momentum, follow_projector=follow)
+
+
+def replaced_tokens_term(encoder: SentenceEncoder, source, **options) -> ReplacedTokens:
+    """Replaced-token detection with the default settings but for these."""
+    usual = {
+        "weight": 0.5,
+        "discriminator": "shared",
+        "condition": True,
+        "normalize": "positions",
+        "separate_draw": False,
+        "learning_rate": None,
+    }
+    return ReplacedTokens(encoder, source, **(usual | options))
 
 
 def make_table(backbone, rows: int = 40, view: str = "triplets") -> TokenTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -14,17 +15,19 @@ from cse.model.encoder import SentenceEncoder
 from cse.model.mlm_head import load_mlm_head
 from cse.model.prompts import Prompt
 from cse.model.template import make_template
-from cse.objectives.combine import build_objective
 from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
 from cse.training.corruption import Vocabulary
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
-from cse.training.terms.copies import ContrastiveTension, MomentumQueue, SelfGuided
-from cse.training.terms.heads import MutualInformation, NliSoftmax
+from cse.training.terms.contrastive_tension import ContrastiveTension
+from cse.training.terms.energy_hinge import EnergyHinge
 from cse.training.terms.masked_lm import MaskedLm
-from cse.training.terms.replaced_tokens import ReplacedTokens
+from cse.training.terms.mutual_information import MutualInformation
+from cse.training.terms.nli_softmax import NliSoftmax
+from cse.training.terms.self_guided import SelfGuided
+from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable, tokenise
-from tests.training.helpers import make_rows
+from tests.training.helpers import contrast, make_rows, momentum_queue, replaced_tokens_term
 
 SYSTEMS = (
     "promcse", "hinge", "full", "masked_lm", "d2cse", "diffcse", "denoised", "tension", "self_guided", "information",
@@ -32,7 +35,6 @@ SYSTEMS = (
 )  # fmt: skip
 VIEWS = {"hinge": "triplets", "classifier": "labelled"}  # all others: sentences
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
-NOTHING = build_objective(nt_xent_weight=0.0)
 
 
 def swap_some(ids_BL, mask_BL, starts, view_B, epoch):
@@ -76,27 +78,28 @@ def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
 
 
 def _losses(name: str, encoder: SentenceEncoder) -> Losses:
-    contrast = build_objective(temperature=0.2, hinge_weight=10.0 if name == "hinge" else 0.0, margin=0.2)
+    nt_xent = contrast(encoder, temperature=0.2)
+    terms: dict[str, Term] = {"nt_xent": nt_xent}
+    if name == "hinge":
+        terms["energy_hinge"] = EnergyHinge(encoder, weight=10.0, margin=0.2)
     if name == "masked_lm":
         head = load_mlm_head(encoder.backbone, wanted_by="a test")
         head.untie(encoder.backbone.model.embeddings.word_embeddings.weight)
-        term = MaskedLm(
+        terms[name] = MaskedLm(
             encoder, head, VOCABULARY, weight=0.3, mask_share=0.3, decay_rate=0.9, decay_steps=10, seed=1
         )  # fmt: skip
-        return Losses(contrast, [term])
     if name in ("d2cse", "diffcse"):
         kind = {"d2cse": "shared", "diffcse": "copy"}[name]
-        return Losses(contrast, [ReplacedTokens(encoder, swap_some, weight=0.5, discriminator=kind)])
-    if name == "tension":
-        return Losses(NOTHING, [ContrastiveTension(encoder, weight=1.0, group=4)])
-    if name == "self_guided":
-        term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1)
-        return Losses(NOTHING, [term])
-    if name == "information":
-        return Losses(NOTHING, [MutualInformation(1.0)])
-    if name == "classifier":
-        return Losses(NOTHING, [NliSoftmax(encoder, weight=1.0)])
-    return Losses(contrast, queue=MomentumQueue(encoder, size=6, momentum=0.5) if name == "queue" else None)
+        terms["replaced_tokens"] = replaced_tokens_term(encoder, swap_some, discriminator=kind)
+    if name == "queue":
+        nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
+    alone: dict[str, Callable[[], Term]] = {
+        "tension": lambda: ContrastiveTension(encoder, weight=1.0, group=4),
+        "self_guided": lambda: SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1),
+        "information": lambda: MutualInformation(encoder, weight=1.0),
+        "classifier": lambda: NliSoftmax(encoder, weight=1.0),
+    }
+    return Losses({name: alone[name]()} if name in alone else terms)
 
 
 def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:

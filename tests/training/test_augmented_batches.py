@@ -11,7 +11,7 @@ import torch
 from cse.model.encoder import SentenceEncoder
 from cse.model.template import make_template
 from cse.settings.groups.augment import AugmentSettings
-from cse.stages.build import second_text_from
+from cse.stages.build.plan import second_text_from
 from cse.training.augment import REPEAT_RULES
 from cse.training.batch import Augmentation, Cut, encode_batch
 from cse.training.loop import Plan

@@ -15,16 +15,14 @@ from transformers import AutoModelForMaskedLM
 from cse.errors import CseError
 from cse.model.backbone import find_backbone, load_backbone
 from cse.model.generator import UnigramGenerator, load_generator
-from cse.objectives.combine import build_objective
 from cse.training.batch import Cut
 from cse.training.corruption import Corruption, Vocabulary, corrupt_all, mask_tokens, on_the_fly, prepared, uniform
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
-from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import pad_in_groups
 from tests.conftest import make_backbone_folder
-from tests.training.helpers import Recorder, make_problem, make_table
+from tests.training.helpers import Recorder, contrast, make_problem, make_table, replaced_tokens_term
 
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 TOKENS = 40_000
@@ -286,7 +284,7 @@ def test_training_on_prepared_rows_ends_with_the_same_bits(parts, tmp_path):
             source = prepared(tmp_path, table, epochs=2)
         else:
             source = on_the_fly(HOW, vocabulary, generator)
-        losses = Losses(build_objective(), [ReplacedTokens(encoder, source, weight=0.5)])
+        losses = Losses({"nt_xent": contrast(encoder), "replaced_tokens": replaced_tokens_term(encoder, source)})
         state = train(
             encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path / f"run-{way}"), observer=Recorder()
         )

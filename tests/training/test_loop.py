@@ -20,17 +20,22 @@ from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.files import fingerprint
 from cse.model.encoder import SentenceEncoder
 from cse.model.prompts import Prompt
-from cse.objectives.combine import build_objective
 from cse.training.batch import Cut
 from cse.training.group import Group
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
-from cse.training.terms.copies import MomentumQueue
-from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import batch_rows, pad_in_groups
 from tests.conftest import make_backbone_folder
-from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
+from tests.training.helpers import (
+    Recorder,
+    contrast,
+    embed_rows,
+    make_problem,
+    make_table,
+    momentum_queue,
+    replaced_tokens_term,
+)
 
 PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=3, save_seconds=0, seed=5)
 
@@ -254,7 +259,7 @@ def test_a_start_that_is_no_number_is_not_the_learning_rates_fault(bert, tmp_pat
 @pytest.mark.parametrize(("temperature", "what"), [(1e-40, "loss is nan"), (1e-30, "gradient is inf")])
 def test_a_tiny_temperature_is_not_the_learning_rates_fault(bert, tmp_path, temperature, what):
     encoder, _, table = make_problem(bert)
-    losses = Losses(build_objective(temperature=temperature))
+    losses = Losses({"nt_xent": contrast(encoder, temperature=temperature)})
     with pytest.raises(CseError, match=rf"^objective\S*: the {what} at step 1, before any update.*temperature"):
         train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
 
@@ -445,9 +450,9 @@ def make_composition(backbone, rows: int = 40):
     torch.manual_seed(11)
     prompt = Prompt("key_value", backbone, length=4, dropout=0.1, init_std=0.02)
     encoder = SentenceEncoder(backbone, prompt, pooler="cls", mlp="train_only", projector="batch_norm")
-    term = ReplacedTokens(encoder, swap_some, weight=0.5, discriminator="copy", learning_rate=1e-3)
-    queue = MomentumQueue(encoder, size=20, momentum=0.9)
-    return encoder, Losses(build_objective(), [term], queue), table
+    term = replaced_tokens_term(encoder, swap_some, discriminator="copy", learning_rate=1e-3)
+    queue = momentum_queue(encoder, size=20, momentum=0.9)
+    return encoder, Losses({"nt_xent": contrast(encoder, queue=queue), "replaced_tokens": term}), table
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
@@ -537,7 +542,7 @@ def test_a_stopped_run_takes_up_its_queue_its_copy_and_its_head(bert, tmp_path):
                 train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path / name), observer=observer)
         assert observers[-1].starts == [(5 if name == "cut" else 0, 10)]
         results[name] = encoder.state_dict() | {f"loss.{part}": value for part, value in losses.state_dict().items()}
-    assert int(results["cut"]["loss.queue.filled"]) == 20
+    assert int(results["cut"]["loss.terms.nt_xent.queue.filled"]) == 20
     for name, weight in results["whole"].items():
         assert torch.equal(weight, results["cut"][name]), name
 

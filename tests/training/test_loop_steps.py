@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
-from cse.objectives.combine import build_objective
 from cse.settings.groups.train import TrainSettings
 from cse.training.augment import repeat_words
 from cse.training.batch import Augmentation, Batch, Cut
@@ -19,7 +18,7 @@ from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
 from cse.training.tokens import batch_rows
-from tests.training.helpers import Recorder, make_problem
+from tests.training.helpers import Recorder, losses_of, make_problem
 
 ROWS, STEPS = 21, 6
 PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=4, warmup_share=0.5, seed=5)
@@ -28,8 +27,8 @@ PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=4
 class Spy(Losses):
     """The usual loss, which notes what it is given; from some step on it is no number."""
 
-    def __init__(self, broken_from: int = 1000) -> None:
-        super().__init__(build_objective(hinge_weight=10.0))
+    def __init__(self, encoder, broken_from: int = 1000) -> None:
+        super().__init__(losses_of(encoder).terms)
         self.batches: list[Batch] = []
         self.modes: set[bool] = set()
         self.bf16: set[bool] = set()
@@ -45,7 +44,7 @@ class Spy(Losses):
 
 def run(backbone, folder, plan=PLAN, dev=None, losses=None, **problem):
     encoder, _, table = make_problem(backbone, rows=ROWS, **problem)
-    losses, recorder = losses or Spy(), Recorder()
+    losses, recorder = losses or Spy(encoder), Recorder()
     train(encoder, losses, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
     return encoder, losses, recorder, table
 
@@ -130,7 +129,15 @@ def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
     recorder = Recorder()
     encoder, _, table = make_problem(bert, rows=ROWS)
     with pytest.raises(CseError, match=r"^train\.learning_rate: the loss is nan at step 4; lower it \(now 0\.05\)"):
-        train(encoder, Spy(broken_from=3), table, PLAN, dev=lambda: 1.0, folder=RunFolder(tmp_path), observer=recorder)
+        train(
+            encoder,
+            Spy(encoder, broken_from=3),
+            table,
+            PLAN,
+            dev=lambda: 1.0,
+            folder=RunFolder(tmp_path),
+            observer=recorder,
+        )
     assert [step for step, _, _ in recorder.scores if step >= 4] == []
     assert recorder.closed == 1
 
@@ -155,7 +162,7 @@ def test_every_gradient_is_clipped(bert, tmp_path):
             norms.append(encoder.prompt.table.grad.norm().item())
 
     plan = replace(PLAN, clip_norm=0.01)
-    train(encoder, Look(), table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+    train(encoder, Look(encoder), table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
     assert norms == pytest.approx([0.01] * STEPS, rel=1e-3)
 
 

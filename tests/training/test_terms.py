@@ -15,24 +15,23 @@ from cse.model.backbone import find_backbone, load_backbone
 from cse.model.encoder import SentenceEncoder
 from cse.model.mlm_head import load_mlm_head
 from cse.model.prompts import Prompt
-from cse.objectives.combine import build_objective
 from cse.training.batch import Cut
 from cse.training.corruption import Vocabulary, mask_tokens
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
-from cse.training.terms.copies import ContrastiveTension, MomentumQueue, SelfGuided
-from cse.training.terms.heads import MutualInformation, NliSoftmax
+from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.masked_lm import MaskedLm
-from cse.training.terms.replaced_tokens import ReplacedTokens
+from cse.training.terms.mutual_information import MutualInformation
+from cse.training.terms.nli_softmax import NliSoftmax
+from cse.training.terms.self_guided import SelfGuided
 from tests.conftest import make_backbone_folder
 from tests.model import reference
-from tests.training.helpers import Recorder, embed_rows, make_table
+from tests.training.helpers import Recorder, contrast, embed_rows, make_table, momentum_queue, replaced_tokens_term
 
 PLAN = Plan(learning_rate=0.02, batch_size=8, cut=Cut(3), seed=5)
 ROWS = np.array([3, 17, 0, 9, 31])
 LAYERS, HEADS, WIDTH, LENGTH = 3, 4, 32, 4
-NOTHING = build_objective(nt_xent_weight=0.0)
 
 
 def make_encoder(backbone, *, prompt=True, dropout=0.0, pooler="cls", frozen=True, **options) -> SentenceEncoder:
@@ -118,9 +117,9 @@ def swap_none(ids_BL, mask_BL, starts, view_B, epoch):
     return ids_BL
 
 
-def detector(encoder, source=swap_some, **options) -> ReplacedTokens:
+def detector(encoder, source=swap_some, **options):
     torch.manual_seed(4)
-    term = ReplacedTokens(encoder, source, weight=0.5, **options)
+    term = replaced_tokens_term(encoder, source, weight=0.5, **options)
     with torch.no_grad():
         term.head.weight.mul_(20)
         term.head.bias.copy_(torch.tensor([0.3, -0.2]))
@@ -233,7 +232,7 @@ def test_gradient_reaches_the_prompts_through_the_embedding_too(backbone):
 def test_what_detection_trains(bert, discriminator, condition):
     encoder = make_encoder(bert).train()
     term = detector(encoder, discriminator=discriminator, condition=condition, learning_rate=7e-6)
-    losses = Losses(NOTHING, [term])
+    losses = Losses({"replaced_tokens": term})
     batch = embed_rows(encoder, make_table(bert), ROWS, PLAN)
     batch.projected_XD.retain_grad()
     losses(batch)["loss"].backward()
@@ -281,7 +280,7 @@ def test_both_passes_share_a_draw_of_prompt_dropout_unless_asked_otherwise(bert)
 
 
 def test_the_detection_head_starts_as_in_the_released_code(bert):
-    head = ReplacedTokens(make_encoder(bert), None, weight=1.0).head
+    head = replaced_tokens_term(make_encoder(bert), None, weight=1.0).head
     assert head.weight.std().item() == pytest.approx(0.02, rel=0.3)
     assert not head.bias.any()
 
@@ -289,7 +288,7 @@ def test_the_detection_head_starts_as_in_the_released_code(bert):
 def test_training_moves_the_copy_and_not_the_backbone(bert, tmp_path):
     encoder, table = make_encoder(bert), make_table(bert)
     term = detector(encoder, discriminator="copy", learning_rate=1e-3)
-    losses = Losses(build_objective(), [term])
+    losses = Losses({"nt_xent": contrast(encoder), "replaced_tokens": term})
     before, copied = copies(bert.state_dict()), copies(term.copy.state_dict())
     state = fit(encoder, losses, table, tmp_path)
     assert sorted(group["peak"] for group in state.optimizer["param_groups"]) == [1e-3, 0.02]
@@ -351,8 +350,8 @@ def test_weight_of_masked_lm_sinks_by_a_real_exponent(with_head):
     assert [term.weight(step) for step in (0, 37, 100, 250)] == pytest.approx(
         [0.1, 0.1 * 0.95**0.37, 0.095, 0.1 * 0.95**2.5], rel=1e-12
     )
-    losses = Losses(build_objective(), [term])
-    encoder = term.encoder[0].eval()
+    encoder = term.encoder.eval()
+    losses = Losses({"nt_xent": contrast(encoder), "masked_lm": term})
     with torch.no_grad():
         batch = replace(embed_rows(encoder, make_table(with_head), ROWS, PLAN), step=37)
         values = losses(batch)
@@ -383,7 +382,7 @@ def test_the_head_is_frozen_or_a_copy_is_trained(with_head, tmp_path):
         term = masked_lm_term(encoder, weight=1.0)
         if trained:
             term.head.untie(with_head.model.embeddings.word_embeddings.weight)
-        losses = Losses(build_objective(), [term])
+        losses = Losses({"nt_xent": contrast(encoder), "masked_lm": term})
         before, head = copies(with_head.state_dict()), copies(term.head.state_dict())
         prompts = encoder.prompt.table.detach().clone()
         fit(encoder, losses, table, tmp_path / str(trained))
@@ -438,7 +437,14 @@ def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
     term = ContrastiveTension(encoder, weight=1.0, group=4)
     first, second = copies(encoder.state_dict()), copies(term.second.state_dict())
     assert all(torch.equal(first[name], weight) for name, weight in second.items())
-    fit(encoder, Losses(NOTHING, [term]), one_view(bert), tmp_path, learning_rate=1e-3, optimizer="rmsprop")
+    fit(
+        encoder,
+        Losses({"contrastive_tension": term}),
+        one_view(bert),
+        tmp_path,
+        learning_rate=1e-3,
+        optimizer="rmsprop",
+    )
     for before, model in ((first, encoder), (second, term.second)):
         moved = [name for name, weight in model.state_dict().items() if not torch.equal(before[name], weight)]
         assert len(moved) > 40
@@ -522,7 +528,7 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
 def test_the_clone_stays_and_the_projection_learns(bert, tmp_path):
     encoder = make_encoder(bert, prompt=False, frozen=False)
     term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1)
-    losses = Losses(NOTHING, [term])
+    losses = Losses({"self_guided": term})
     before, start = copies(term.state_dict()), copies(encoder.state_dict())
     fit(encoder, losses, one_view(bert), tmp_path, learning_rate=1e-3)
     moved = {name for name, weight in term.state_dict().items() if not torch.equal(before[name], weight)}
@@ -540,7 +546,7 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
     torch.manual_seed(3)
     bystander = make_encoder(bert if frozen else load_backbone(bert.files), prompt=frozen, pooler="mean", frozen=frozen)
     bystander.load_state_dict(encoder.state_dict())
-    queue, table = MomentumQueue(encoder, size=12, momentum=0.9), make_table(bert)
+    queue, table = momentum_queue(encoder, size=12, momentum=0.9), make_table(bert)
     follower, kept, body = copies(encoder.trainable()), [], copies(bert.state_dict())
     assert queue.negatives() is None
     for step in range(4):
@@ -549,7 +555,7 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
                 weight.add_(0.05 * torch.randn_like(weight))
         rows = np.arange(5) + 5 * step
         batch = embed_rows(encoder, table, rows, PLAN)
-        queue.after_update(batch)
+        queue.take_in(batch)
         assert encoder.training and encoder.backbone.training and encoder.backbone.model.encoder.layer[0].training
         for name, weight in encoder.trainable().items():
             follower[name] = 0.9 * follower[name] + 0.1 * weight.detach()
@@ -573,13 +579,13 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
 def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
     """The copy follows; what stands behind it is the projector as it is after the update."""
     encoder = make_encoder(bert, mlp="train_only").eval()
-    queue = MomentumQueue(encoder, size=5, momentum=1.0, follow_projector=False)
+    queue = momentum_queue(encoder, size=5, momentum=1.0, follow=False)
     before = copies(encoder.trainable())
     with torch.no_grad():
         for weight in encoder.trainable().values():
             weight.add_(0.1 * torch.randn_like(weight))
     table = make_table(bert)
-    queue.after_update(embed_rows(encoder, table, ROWS, PLAN))
+    queue.take_in(embed_rows(encoder, table, ROWS, PLAN))
     assert queue.follower[0].mlp is encoder.mlp
     assert not [name for name, _ in queue.named_buffers() if "mlp" in name]
     with torch.no_grad():  # momentum 1: the copy stays at its start
@@ -592,13 +598,14 @@ def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
 
 def test_queued_negatives_enter_the_denominator_and_carry_no_gradient(bert, tmp_path):
     encoder, table = make_encoder(bert, pooler="mean"), make_table(bert, 40, "sentences")
-    losses = Losses(build_objective(temperature=0.1), queue=MomentumQueue(encoder, size=6, momentum=0.5))
+    queue = momentum_queue(encoder, size=6, momentum=0.5)
+    losses = Losses({"nt_xent": contrast(encoder, queue=queue, temperature=0.1)})
     batch = embed_rows(encoder.eval(), table, ROWS, PLAN)
     with torch.no_grad():
         losses.after_update(batch)
     value = losses(batch)["nt_xent"]
     first, second = (view.detach().double().numpy() for view in batch.views)
-    queue = losses.queue.negatives().double().numpy()
+    queue = queue.negatives().double().numpy()
 
     def unit(x):
         return x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -608,7 +615,7 @@ def test_queued_negatives_enter_the_denominator_and_carry_no_gradient(bert, tmp_
     value.backward()
     assert encoder.prompt.table.grad.abs().sum() > 0
     assert all(not buffer.requires_grad for buffer in losses.memory().values())
-    assert set(losses.memory()) >= {"queue.vectors", "queue.filled"}
+    assert set(losses.memory()) >= {"terms.nt_xent.queue.vectors", "terms.nt_xent.queue.filled"}
     assert losses.trainable() == {}
 
 
@@ -617,8 +624,8 @@ def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
     encoder = make_encoder(bert, mlp="train_only", projector="batch_norm").eval()
     table, found = make_table(bert, 40, "sentences"), []
     for groups in (1, 4):
-        queue = MomentumQueue(encoder, size=9, momentum=0.5)
-        queue.after_update(embed_rows(encoder, table, np.arange(9), replace(PLAN, cut=Cut(groups))))
+        queue = momentum_queue(encoder, size=9, momentum=0.5)
+        queue.take_in(embed_rows(encoder, table, np.arange(9), replace(PLAN, cut=Cut(groups))))
         found.append(queue.negatives())
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
     assert found[0].mean(dim=0).abs().max() < 1e-5, "not normalised over the anchors"
@@ -631,7 +638,7 @@ def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
     encoder = make_encoder(bert, pooler="cnn").eval()
     with torch.no_grad():
         batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
-        found = MutualInformation(1.0)(batch).item()
+        found = MutualInformation(encoder, weight=1.0)(batch).item()
         column, own, other, sentences, tokens = one_view(bert).columns[0], [], [], [], []
         for row in ROWS:
             ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))[None]
@@ -666,6 +673,6 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
             losses.append(-log_softmax(w @ np.concatenate([u, v, abs(u - v)]) + b)[labels[row]])
     assert batch.labels_B.tolist() == labels[ROWS].tolist()
     assert found == pytest.approx(np.mean(losses), rel=1e-5)
-    assert set(Losses(NOTHING, [term]).trainable()) == {
+    assert set(Losses({"nli_softmax": term}).trainable()) == {
         f"loss.terms.nli_softmax.classify.{part}" for part in ("weight", "bias")
     }

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from cse.settings.groups.group import Group, NonNegative, Positive, Share, Temperature
 
 
-class NtXentSettings(Group):
+class TermSettings(Group):
+    """A term of the loss. Its class variables declare what it needs; every check reads them here.
+
+    Attributes:
+        views: kinds of rows (``data.view``) that it can be trained on.
+        rows: what it needs of them, in words.
+        copies: whether it compares copies of a sentence; others read the first alone.
+        compares: whether it compares sentences, so that the dev pairs can judge it.
+        head: whether it needs the backbone's MLM head.
+    """
+
+    views: ClassVar[tuple[str, ...]] = ("sentences", "pairs", "triplets")
+    rows: ClassVar[str] = "unlabelled rows"
+    copies: ClassVar[bool] = True
+    compares: ClassVar[bool] = True
+    head: ClassVar[bool] = False
+
+    weight: NonNegative = Field(0.0, description="Weight of the term in the loss; 0 leaves it out.")
+
+    @property
+    def least_rows(self) -> int:
+        """Rows below which its loss is constant: contrasted rows need another one."""
+        return 2 if self.compares else 1
+
+
+class NtXentSettings(TermSettings):
     """Contrastive cross-entropy (SimCSE equations 1 and 5)."""
 
-    weight: NonNegative = Field(1.0, description="Weight of the term in the loss.")
+    weight: NonNegative = Field(1.0, description="Weight of the term in the loss; 0 leaves it out.")
     temperature: Temperature = Field(0.05, description="Divides the cosines.")
     hard_negative_weight: float = Field(
         0.0, description="Added to the logit of a row's own hard negative (the log of its weight)."
@@ -34,15 +59,22 @@ class NtXentSettings(Group):
     )
 
 
-class EnergyHingeSettings(Group):
+class EnergyHingeSettings(TermSettings):
     """Energy-based hinge on raw cosines (PromCSE equation 11); needs triplets."""
+
+    views = ("triplets",)
+    rows = "hard negatives"
 
     weight: NonNegative = Field(10.0, description="Weight of the term in the loss; 0 leaves it out.")
     margin: float = Field(0.2, ge=0.0, le=2.0, description="Cosine by which a positive must beat every negative.")
 
 
-class MaskedLmSettings(Group):
+class MaskedLmSettings(TermSettings):
     """Masked language modelling beside the contrastive loss (DCPCSE); needs a backbone with an MLM head."""
+
+    copies = False
+    compares = False
+    head = True
 
     weight: NonNegative = Field(0.0, description="Weight of the term at the start; 0 leaves it out.")
     mask_share: Share = Field(0.15, description="Share of tokens to predict (80 % mask, 10 % random, 10 % unchanged).")
@@ -53,10 +85,12 @@ class MaskedLmSettings(Group):
     )
 
 
-class ReplacedTokensSettings(Group):
+class ReplacedTokensSettings(TermSettings):
     """Conditional replaced-token detection (DiffCSE, D2CSE)."""
 
-    weight: NonNegative = Field(0.0, description="Weight of the term (lambda); 0 leaves it out.")
+    compares = False
+
+    weight: NonNegative = Field(0.0, description="Weight of the term in the loss (lambda); 0 leaves it out.")
     discriminator: Literal["shared", "frozen", "copy"] = Field(
         "shared",
         description="`shared`: the frozen backbone with the same prompts (D2CSE); `frozen`: without prompts (ablation "
@@ -118,32 +152,51 @@ class ReplacedTokensSettings(Group):
         return self.weight > 0 and self.corruption == "on_the_fly" and self.generator != "unigram"
 
 
-class ContrastiveTensionSettings(Group):
+class ContrastiveTensionSettings(TermSettings):
     """Contrastive Tension: two copies, dot products, 1 positive and 7 negatives (Carlsson et al. 2021)."""
 
-    weight: NonNegative = Field(0.0, description="Weight of the term; 0 leaves it out.")
+    views = ("sentences",)
+    rows = "single sentences"
+    copies = False
+
     group: int = Field(8, ge=2, description="Rows of one positive and its negatives; train.batch_size is a multiple.")
 
+    @property
+    def least_rows(self) -> int:
+        """A whole group."""
+        return self.group
 
-class SelfGuidedSettings(Group):
+
+class SelfGuidedSettings(TermSettings):
     """SG-OPT: layers of a frozen clone as targets (Kim et al. 2021)."""
 
-    weight: NonNegative = Field(0.0, description="Weight of the term; 0 leaves it out.")
+    copies = False
+
     temperature: Temperature = Field(0.01, description="Divides the cosines.")
     projection: Positive = Field(4096, le=65_536, description="Width of the projection.")
     regularizer: NonNegative = Field(0.1, description="Weight of the squared distance to the initial weights.")
 
 
-class MutualInformationSettings(Group):
+class MutualInformationSettings(TermSettings):
     """IS-BERT: mutual information between tokens and sentence; needs pooler.kind `cnn` (Zhang et al. 2020)."""
 
+    copies = False
+
     weight: NonNegative = Field(0.0, description="Weight of the term; 0 leaves it out.")
 
 
-class NliSoftmaxSettings(Group):
+class NliSoftmaxSettings(TermSettings):
     """SBERT: classify entailment, neutral, contradiction; needs data.view `labelled` (Reimers and Gurevych 2019)."""
 
+    views = ("labelled",)
+    rows = "labels"
+
     weight: NonNegative = Field(0.0, description="Weight of the term; 0 leaves it out.")
+
+    @property
+    def least_rows(self) -> int:
+        """It contrasts no rows."""
+        return 1
 
 
 class ObjectiveSettings(Group):
@@ -158,14 +211,35 @@ class ObjectiveSettings(Group):
     mutual_information: MutualInformationSettings = MutualInformationSettings()
     nli_softmax: NliSoftmaxSettings = NliSoftmaxSettings()
 
-    def terms(self) -> list[str]:
-        """Return the names of the terms with a weight above 0, in order."""
-        return [name for name in type(self).model_fields if getattr(self, name).weight > 0]
+    def terms(self) -> dict[str, TermSettings]:
+        """Return the terms with a weight above 0 by name, in order."""
+        terms = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: term for name, term in terms.items() if term.weight > 0}
+
+    @property
+    def first(self) -> str:
+        """Name of the first term."""
+        return next(iter(self.terms()))
+
+    @property
+    def needing_head(self) -> list[str]:
+        """Names of the terms that need the backbone's MLM head."""
+        return [name for name, term in self.terms().items() if term.head]
 
     @property
     def comparing(self) -> list[str]:
         """Names of the terms that compare sentences; dev pairs cannot judge what the others, over tokens, train."""
-        return [name for name in self.terms() if name not in ("masked_lm", "replaced_tokens")]
+        return [name for name, term in self.terms().items() if term.compares]
+
+    @property
+    def copies(self) -> int | None:
+        """How many copies of a sentence the loss reads: 1 where no term compares copies, None for all."""
+        return None if any(term.copies for term in self.terms().values()) else 1
+
+    @property
+    def least_rows(self) -> int:
+        """Rows below which the loss is constant."""
+        return min(self.terms()[name].least_rows for name in self.comparing) if self.comparing else 1
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveSettings:

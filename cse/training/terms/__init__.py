@@ -1,1 +1,1 @@
-"""Terms of the loss that run a pass, a head or a copy of their own. Dimension letters: see ``cse.model``."""
+"""The terms of the loss, each in the file of its settings key. Dimension letters: see ``cse.model``."""

@@ -10,7 +10,7 @@ from cse.model.mlm_head import MlmHead
 from cse.objectives.masked_lm import decayed_weight, masked_lm_sum
 from cse.training.batch import Batch, Slice
 from cse.training.corruption import Vocabulary, mask_tokens
-from cse.training.losses import Term
+from cse.training.terms.term import Term
 
 
 class MaskedLm(Term):
@@ -26,8 +26,6 @@ class MaskedLm(Term):
         seed: of the masking.
     """
 
-    name = "masked_lm"
-
     def __init__(
         self,
         encoder: SentenceEncoder,
@@ -40,8 +38,7 @@ class MaskedLm(Term):
         decay_steps: int,
         seed: int,
     ) -> None:
-        super().__init__(weight)
-        self.encoder = (encoder,)  # in a tuple, so that its weights are not counted as the term's
+        super().__init__(encoder, weight=weight)
         self.head = head
         self.vocabulary = vocabulary
         self.mask_share = mask_share
@@ -50,11 +47,11 @@ class MaskedLm(Term):
 
     def weight(self, step: int) -> float:
         """Return the decayed weight."""
-        return decayed_weight(step, weight=self.coefficient, **self.decay)
+        return decayed_weight(step, weight=self._weight, **self.decay)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy over all chosen tokens of the batch."""
-        (encoder,) = self.encoder
+        encoder = self.encoder
         table_VD = encoder.backbone.model.embeddings.word_embeddings.weight
         total = torch.zeros((), device=batch.projected_XD.device)
         count = torch.zeros_like(total)

@@ -13,7 +13,7 @@ from cse.model.encoder import SentenceEncoder
 from cse.objectives.replaced_tokens import replaced_tokens_sums
 from cse.training.batch import Batch, Slice
 from cse.training.corruption import Source
-from cse.training.losses import Term
+from cse.training.terms.term import Term
 
 
 class ReplacedTokens(Term):
@@ -32,22 +32,19 @@ class ReplacedTokens(Term):
         learning_rate: of the copy; None: the run's.
     """
 
-    name = "replaced_tokens"
-
     def __init__(
         self,
         encoder: SentenceEncoder,
         source: Source,
         *,
         weight: float,
-        discriminator: str = "shared",
-        condition: bool = True,
-        normalize: str = "positions",
-        separate_draw: bool = False,
-        learning_rate: float | None = None,
+        discriminator: str,
+        condition: bool,
+        normalize: str,
+        separate_draw: bool,
+        learning_rate: float | None,
     ) -> None:
-        super().__init__(weight)
-        self.encoder = (encoder,)  # in a tuple, so that its weights are not counted as the term's
+        super().__init__(encoder, weight=weight)
         self.source = source
         self.discriminator = discriminator
         self.condition = condition
@@ -98,7 +95,7 @@ class ReplacedTokens(Term):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the rows padded to the longest of the batch, where padding counts in the mean."""
         missing = longest - mask_BL.shape[1] if self.normalize == "positions" else 0
-        (encoder,) = self.encoder
+        encoder = self.encoder
         return (
             F.pad(corrupted_BL, (0, missing), value=encoder.backbone.pad_id),
             F.pad(replaced_BL, (0, missing)),
@@ -109,7 +106,7 @@ class ReplacedTokens(Term):
         self, piece: Slice, corrupted_BL: torch.Tensor, mask_BL: torch.Tensor, sentence_BD: torch.Tensor | None
     ) -> torch.Tensor:
         """Return the discriminator's outputs ``(B, L, D)``."""
-        (encoder,) = self.encoder
+        encoder = self.encoder
         if self.discriminator == "shared":
             prefix = encoder.prefix(len(corrupted_BL)) if self.separate_draw else piece.prefix()
             return encoder.states(corrupted_BL, mask_BL, prefix, _first(sentence_BD))[-1]

@@ -1,0 +1,80 @@
+"""The default system as the training benchmarks run it: prompts, NT-Xent and the hinge on MiniLM, nothing evaluated."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+
+from cse.model.backbone import MINILM, find_backbone, load_backbone
+from cse.model.encoder import SentenceEncoder
+from cse.settings import Settings, check_settings
+from cse.stages.build.encoder import encoder_from
+from cse.stages.build.losses import Parts, losses_from
+from cse.stages.build.plan import plan_from
+from cse.training.group import ALONE, Group
+from cse.training.loop import train
+from cse.training.observers import StepRecord
+from cse.training.precision import choose_bf16
+from cse.training.state import RunFolder
+from cse.training.tokens import tokenise
+
+NEVER = 1e9  # seconds; no state is saved
+
+
+class Stopwatch:
+    """An observer that notes when each report came, so that set-up and the first steps do not count."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+
+    def start(self, done: int, steps: int) -> None:
+        """Nothing to do."""
+
+    def step(self, record: StepRecord) -> None:
+        """Note the time of a step."""
+        self.times.append((record.step, time.perf_counter()))
+
+    def evaluated(self, step: int, score: float, best: bool) -> None:
+        """Nothing is evaluated."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def seconds_per_step(self) -> float:
+        """Return the mean over the steps after the first report."""
+        (first, begin), (last, end) = self.times[0], self.times[-1]
+        return (end - begin) / (last - first)
+
+
+def default_encoder(settings: Settings) -> SentenceEncoder:
+    """Return MiniLM with new prompts."""
+    groups = (settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
+    return encoder_from(load_backbone(find_backbone(MINILM)), *groups)
+
+
+def seconds_per_step(rows: Dataset, device: torch.device, group: Group = ALONE, **changes: Any) -> float:
+    """Train on triplets and return seconds per step; ``changes`` are settings of ``train``."""
+    settings = check_settings({"train": {"save_seconds": NEVER, **changes}}, where="benchmark")
+    encoder = default_encoder(settings)
+    backbone, watch = encoder.backbone, Stopwatch()
+    table = tokenise(
+        rows, "triplets", [backbone.tokenizer], max_length=settings.train.max_length, pad_id=backbone.pad_id
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        train(
+            encoder,
+            losses_from(settings.objective, Parts(encoder, None, table, settings.train.seed, 1, Path(folder), device)),
+            table,
+            plan_from(settings.train, settings.augment, backbone, bf16=choose_bf16("auto", device)),
+            dev=None,
+            folder=RunFolder(Path(folder)),
+            observer=watch,
+            device=device,
+            group=group,
+        )
+    return watch.seconds_per_step()

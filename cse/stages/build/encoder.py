@@ -1,0 +1,114 @@
+"""The encoder that a training starts from: groups ``prompt``, ``template``, ``pooler`` and ``augment.dropout``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from cse.errors import CseError
+from cse.model.backbone import Backbone
+from cse.model.encoder import SentenceEncoder
+from cse.model.prompt_init import start_from_checkpoint, start_from_text
+from cse.model.prompts import Prompt
+from cse.model.static_words import StaticWords
+from cse.model.template import Template, make_template
+from cse.settings.groups.augment import AugmentSettings
+from cse.settings.groups.pooler import PoolerSettings
+from cse.settings.groups.prompt import PromptSettings
+from cse.settings.groups.template import TemplateSettings
+from cse.settings.groups.train import TrainSettings
+
+
+def encoder_from(
+    backbone: Backbone | StaticWords,
+    prompt: PromptSettings,
+    template: TemplateSettings,
+    pooler: PoolerSettings,
+    augment: AugmentSettings,
+    train: TrainSettings,
+) -> SentenceEncoder:
+    """Build the encoder to train, newly initialised from ``train.seed``.
+
+    Raises:
+        CseError: the position table is too short for the prompt and ``train.max_length``, a template that leaves no
+            room for a sentence, or a start of the prompt that is not there.
+    """
+    torch.manual_seed(train.seed)
+    if isinstance(backbone, StaticWords) and train.parameters != "none":
+        raise CseError(
+            f"train.parameters: {backbone.files.name} holds word vectors, which are not trained; set it to none "
+            "(and prompt.kind: none)"
+        )
+    if not augment.dropout and isinstance(backbone, Backbone):
+        backbone.switch_dropout_off()
+    made = (
+        _prompt_from(prompt, backbone, train.new_layers)
+        if prompt.kind != "none" and isinstance(backbone, Backbone)
+        else None
+    )
+    encoder = SentenceEncoder(
+        backbone,
+        made,
+        pooler=pooler.kind,
+        loss_pooler=pooler.kind_in_loss,
+        mlp=pooler.mlp,
+        projector=pooler.projector,
+        first_layer=pooler.first_layer,
+        position_shift=prompt.position_shift,
+        cls=prompt.cls,
+        templates=_templates_from(template, backbone, train.max_length) if isinstance(backbone, Backbone) else (),
+        denoise=template.denoise,
+        frozen=train.parameters != "full",
+        new_layers=train.new_layers,
+    )
+    _check_length(encoder, train.max_length)
+    return encoder
+
+
+def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) -> Prompt:
+    made = Prompt(
+        prompt.kind,
+        backbone,
+        length=prompt.length,
+        dropout=backbone.hidden_dropout if prompt.dropout is None else prompt.dropout,
+        init_std=prompt.init_std,
+        shared=prompt.layers == "shared",
+        reparametrize=prompt.reparametrize,
+        reparametrize_width=prompt.reparametrize_width,
+        new_layers=new_layers,
+    )
+    if prompt.init == "text":
+        start_from_text(made, backbone, prompt.init_text)
+    elif prompt.init == "checkpoint":
+        start_from_checkpoint(made, backbone, Path(prompt.init_checkpoint))
+    return made
+
+
+def _templates_from(template: TemplateSettings, backbone: Backbone, max_length: int) -> list[Template]:
+    made = [
+        make_template(text, backbone, trained=template.trained, end_with_period=template.end_with_period)
+        for text in (template.text, template.second)
+        if text is not None
+    ]
+    for one in made:
+        if len(one.ids) >= max_length:
+            raise CseError(
+                f"template.text: {one.text!r} has {len(one.ids)} tokens, which leaves none of the {max_length} of "
+                "train.max_length for the sentence; shorten it or raise train.max_length"
+            )
+    return made
+
+
+def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
+    backbone = encoder.backbone
+    if max_length > encoder.max_length and encoder.shift == 0:
+        raise CseError(
+            f"train.max_length: {max_length} tokens, but {backbone.files.name} has {encoder.max_length} of "
+            f"{backbone.max_positions} positions for them; lower it"
+        )
+    if max_length > encoder.max_length:
+        raise CseError(
+            f"prompt.length: {encoder.shift} leaves {encoder.max_length} of the {backbone.max_positions} positions of "
+            f"{backbone.files.name}, fewer than train.max_length {max_length}; lower one of the two"
+        )

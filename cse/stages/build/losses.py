@@ -1,0 +1,122 @@
+"""The loss: group ``objective``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cse.model.encoder import SentenceEncoder
+from cse.model.mlm_head import MlmHead
+from cse.settings.groups.objective import MaskedLmSettings, NtXentSettings, ObjectiveSettings, ReplacedTokensSettings
+from cse.stages.build.replaced_tokens import source_from
+from cse.training.corruption import Vocabulary
+from cse.training.losses import Losses
+from cse.training.terms.contrastive_tension import ContrastiveTension
+from cse.training.terms.energy_hinge import EnergyHinge
+from cse.training.terms.masked_lm import MaskedLm
+from cse.training.terms.momentum_queue import MomentumQueue
+from cse.training.terms.mutual_information import MutualInformation
+from cse.training.terms.nli_softmax import NliSoftmax
+from cse.training.terms.nt_xent import NtXent
+from cse.training.terms.replaced_tokens import ReplacedTokens
+from cse.training.terms.self_guided import SelfGuided
+from cse.training.terms.term import Term
+from cse.training.tokens import TokenTable
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a term may be built from, beside its settings.
+
+    Attributes:
+        encoder: the encoder that is trained.
+        head: the backbone's MLM head; None where no term needs it.
+        table: training rows.
+        seed: of the training.
+        epochs: of the training.
+        corrupted: folder of rows that were corrupted beforehand.
+        device: where a generator runs.
+    """
+
+    encoder: SentenceEncoder
+    head: MlmHead | None
+    table: TokenTable
+    seed: int
+    epochs: int
+    corrupted: Path
+    device: torch.device
+
+
+def losses_from(objective: ObjectiveSettings, parts: Parts) -> Losses:
+    """Compose the whole loss.
+
+    Raises:
+        CseError: a generator or corruption that a term needs is not there.
+    """
+    return Losses({name: TERMS[name](settings, parts) for name, settings in objective.terms().items()})
+
+
+def _by_value(term: Callable[..., Term]) -> Callable[[Any, Parts], Term]:
+    """Build a term whose arguments are the encoder and its settings, name by name."""
+    return lambda settings, parts: term(parts.encoder, **settings.model_dump())
+
+
+def _nt_xent(settings: NtXentSettings, parts: Parts) -> NtXent:
+    queue = None
+    if settings.queue > 0:
+        queue = MomentumQueue(
+            parts.encoder,
+            size=settings.queue,
+            momentum=settings.momentum,
+            follow_projector=settings.queue_projector == "following",
+        )
+    values = settings.model_dump(include={"weight", "temperature", "hard_negative_weight", "two_views"})
+    return NtXent(parts.encoder, queue=queue, **values)
+
+
+def _masked_lm(settings: MaskedLmSettings, parts: Parts) -> MaskedLm:
+    encoder, head = parts.encoder, parts.head
+    assert head is not None  # noqa: S101 - the settings say that this term needs it
+    if settings.train_head:
+        head.untie(encoder.backbone.model.embeddings.word_embeddings.weight)
+    values = settings.model_dump(exclude={"train_head"})
+    return MaskedLm(encoder, head, Vocabulary.of(encoder.backbone), seed=parts.seed, **values)
+
+
+def _replaced_tokens(settings: ReplacedTokensSettings, parts: Parts) -> ReplacedTokens:
+    source = source_from(
+        settings,
+        parts.encoder.backbone,
+        parts.table,
+        seed=parts.seed,
+        epochs=parts.epochs,
+        corrupted=parts.corrupted,
+        device=parts.device,
+    )
+    return ReplacedTokens(
+        parts.encoder,
+        source,
+        weight=settings.weight,
+        discriminator=settings.discriminator,
+        condition=settings.condition,
+        normalize=settings.normalize,
+        separate_draw=settings.prompt_draw == "separate",
+        learning_rate=settings.copy_learning_rate,
+    )
+
+
+# by settings key; a new term is a row here
+TERMS: dict[str, Callable[[Any, Parts], Term]] = {
+    "nt_xent": _nt_xent,
+    "energy_hinge": _by_value(EnergyHinge),
+    "masked_lm": _masked_lm,
+    "replaced_tokens": _replaced_tokens,
+    "contrastive_tension": _by_value(ContrastiveTension),
+    "self_guided": _by_value(SelfGuided),
+    "mutual_information": _by_value(MutualInformation),
+    "nli_softmax": _by_value(NliSoftmax),
+}

@@ -1,0 +1,109 @@
+"""Corrupted rows for replaced-token detection: made beforehand or on the fly, by which generator."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cse.errors import CseError
+from cse.model.backbone import Backbone
+from cse.model.generator import UNIGRAM, Generator, UnigramGenerator, load_generator
+from cse.settings.groups.objective import ReplacedTokensSettings
+from cse.stages.common import CORRUPTION_FILE
+from cse.training.corruption import Corruption, Source, Vocabulary, on_the_fly, prepared
+from cse.training.tokens import TokenTable
+
+
+def source_from(
+    settings: ReplacedTokensSettings,
+    backbone: Backbone,
+    table: TokenTable,
+    *,
+    seed: int,
+    epochs: int,
+    corrupted: Path,
+    device: torch.device,
+) -> Source:
+    """Return what gives corrupted rows.
+
+    Args:
+        settings: how rows are corrupted.
+        backbone: whose vocabulary they have.
+        table: training rows.
+        seed: of the training.
+        epochs: of the training.
+        corrupted: folder of a corruption made beforehand.
+        device: where a generator runs.
+
+    Raises:
+        CseError: a generator or a corruption that is not there, or does not fit.
+    """
+    if settings.corrupts_beforehand:
+        _check_corruption(corrupted / CORRUPTION_FILE, corruption_facts(settings, seed))
+        return prepared(corrupted, table, epochs=epochs)
+    generator = generator_from(settings, backbone, table, device)
+    return on_the_fly(corruption_from(settings, seed), Vocabulary.of(backbone), generator)
+
+
+def corruption_from(settings: ReplacedTokensSettings, seed: int) -> Corruption:
+    """Turn the settings of replaced-token detection into plain values."""
+    return Corruption(
+        mask_share=settings.mask_share,
+        choice=settings.choice,
+        positions=settings.positions,
+        protect_special=settings.protect_special,
+        seed=seed,
+    )
+
+
+def corruption_facts(settings: ReplacedTokensSettings, seed: int) -> dict[str, Any]:
+    """Return what decides how rows are corrupted, as JSON values."""
+    generator = {"generator": settings.generator_model, "generator_revision": settings.generator_revision}
+    return generator | asdict(corruption_from(settings, seed))
+
+
+def _check_corruption(path: Path, wanted: dict[str, Any]) -> None:
+    """Refuse rows that were corrupted in another way: ``cse train -s`` may change what ``prepare`` went by."""
+    again = "run `cse prepare` (or `dvc repro`) again"
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise CseError(f"{path}: missing or cut off; {again}") from None
+    if made["corruption"] == "none":
+        raise CseError(f"{path.parent}: holds no corrupted rows; {again} with the settings of this training")
+    for name, value in wanted.items():
+        if made[name] != value:
+            raise CseError(f"{path.parent}: was made with {name} {made[name]!r}, wanted is {value!r}; {again}")
+
+
+def generator_from(
+    settings: ReplacedTokensSettings, backbone: Backbone, table: TokenTable, device: torch.device
+) -> Generator:
+    """Load the generator, or count tokens for a unigram one.
+
+    Raises:
+        CseError: no such model, no head, or another vocabulary than the backbone's.
+    """
+    if settings.generator == UNIGRAM:
+        vocabulary = Vocabulary.of(backbone)
+        return UnigramGenerator([column.ids for column in table.columns], vocabulary.size, vocabulary.special)
+    dropout = settings.generator_dropout and settings.corruption == "on_the_fly"
+    check_generator(settings)
+    return load_generator(
+        settings.generator_model, settings.generator_revision, backbone, dropout=dropout, device=device
+    )
+
+
+def check_generator(settings: ReplacedTokensSettings) -> None:
+    """Refuse a folder where a hub id belongs: nothing would notice when its files change.
+
+    Raises:
+        CseError: it is one.
+    """
+    key = "objective.replaced_tokens.generator"
+    if settings.generator not in (UNIGRAM, "folder") and Path(settings.generator).is_dir():
+        raise CseError(f"{key}: {settings.generator} is a folder; set {key}: folder and name it in {key}_folder")

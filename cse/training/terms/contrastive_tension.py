@@ -1,0 +1,38 @@
+"""Contrastive Tension: two independent copies of the encoder (Carlsson et al. 2021)."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from cse.model.encoder import SentenceEncoder
+from cse.objectives.contrastive_tension import contrastive_tension
+from cse.training.batch import Batch, embed_anchors
+from cse.training.terms.term import Term
+
+
+class ContrastiveTension(Term):
+    """Two independent copies, dot products, one positive among negatives (Carlsson et al. 2021).
+
+    The first copy, which is kept, reads the anchors; the second reads the candidates.
+
+    Args:
+        encoder: the encoder that is trained.
+        weight: of the term.
+        group: rows of one positive and its negatives.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, *, weight: float, group: int) -> None:
+        super().__init__(encoder, weight=weight)
+        self.group = group
+        self.second = copy.deepcopy(encoder)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Return the mean binary cross-entropy; a last group that is not whole is left out."""
+        (first_BD, *_) = batch.views  # beside a term that compares copies there are more
+        second_BD = embed_anchors(self.second, batch)
+        whole = len(first_BD) // self.group * self.group
+        if whole == 0:
+            return (first_BD.sum() + second_BD.sum()) * 0.0
+        return contrastive_tension(first_BD[:whole], second_BD[:whole], group=self.group)

@@ -1,0 +1,69 @@
+"""Further negatives for NT-Xent: embeddings of earlier batches by a slowly following copy (ESimCSE)."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from cse.model.encoder import SentenceEncoder
+from cse.training.batch import Batch, embed_anchors
+
+
+class MomentumQueue(nn.Module):
+    """ESimCSE's negatives: embeddings of earlier batches by a slowly following copy (Wu et al. 2021).
+
+    Args:
+        encoder: the encoder that is trained.
+        size: embeddings to keep.
+        momentum: what the copy keeps of itself at each update.
+        follow_projector: whether the copy's projector follows too; False: it is the trained one, as in the released
+            code.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, *, size: int, momentum: float, follow_projector: bool) -> None:
+        super().__init__()
+        self.encoder = (encoder,)
+        self.momentum = momentum
+        shared = {id(encoder.backbone): encoder.backbone} if encoder.frozen else {}
+        if not follow_projector and encoder.mlp is not None:
+            shared[id(encoder.mlp)] = encoder.mlp
+        self.follower = (copy.deepcopy(encoder, shared),)
+        for name, weight in self._followed().items():
+            self.register_buffer(_flat(name), weight.detach().clone())
+        self.register_buffer("vectors", torch.zeros(size, encoder.backbone.hidden_size))
+        self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
+
+    def negatives(self) -> torch.Tensor | None:
+        """Return the newest embeddings first, ``(Q, D)``, or None before the first update."""
+        filled = int(self.filled)  # type: ignore[arg-type]
+        return self.vectors[:filled] if filled else None  # type: ignore[index]
+
+    @torch.no_grad()
+    def take_in(self, batch: Batch) -> None:
+        """Move the copy towards the encoder and take in its embeddings of the batch's anchors, dropout off."""
+        (encoder,), (follower,) = self.encoder, self.follower
+        follower.to(batch.projected_XD.device)
+        weights = dict(follower.named_parameters())
+        for name, weight in self._followed().items():
+            kept: torch.Tensor = getattr(self, _flat(name))
+            kept.lerp_(weight, 1.0 - self.momentum)
+            weights[name].copy_(kept)
+        was_training = encoder.training
+        follower.eval()
+        new = embed_anchors(follower, batch)
+        encoder.train(was_training)  # the follower of a frozen backbone shares it
+        size = len(self.vectors)  # type: ignore[arg-type]
+        self.vectors.copy_(torch.cat([new, self.vectors])[:size])  # type: ignore[operator, list-item]
+        self.filled.fill_(min(int(self.filled) + len(new), size))  # type: ignore[operator, arg-type]
+
+    def _followed(self) -> dict[str, nn.Parameter]:
+        """Return the trained weights that the copy has of its own."""
+        (encoder,), (follower,) = self.encoder, self.follower
+        own = dict(follower.named_parameters())
+        return {name: weight for name, weight in encoder.trainable().items() if own[name] is not weight}
+
+
+def _flat(name: str) -> str:
+    return "follows_" + name.replace(".", "__")

@@ -1,0 +1,60 @@
+"""NT-Xent over the views of a batch and, with ESimCSE's queue, over earlier batches."""
+
+from __future__ import annotations
+
+import torch
+
+from cse.model.encoder import SentenceEncoder
+from cse.objectives.cosine import cosines
+from cse.objectives.nt_xent import nt_xent, nt_xent_two_views
+from cse.training.batch import Batch
+from cse.training.terms.momentum_queue import MomentumQueue
+from cse.training.terms.term import Term
+
+
+class NtXent(Term):
+    """Contrastive cross-entropy (SimCSE equations 1 and 5; SimCLR's form with ``two_views``).
+
+    Args:
+        encoder: the encoder that is trained.
+        weight: of the term.
+        temperature: divides the cosines.
+        hard_negative_weight: added to the logit of a row's own hard negative.
+        two_views: whether every row of both copies is an anchor.
+        queue: further negatives from earlier batches, or None.
+    """
+
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        *,
+        weight: float,
+        temperature: float,
+        hard_negative_weight: float,
+        two_views: bool,
+        queue: MomentumQueue | None,
+    ) -> None:
+        super().__init__(encoder, weight=weight)
+        self.temperature = temperature
+        self.hard_negative_weight = hard_negative_weight
+        self.two_views = two_views
+        self.queue = queue
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Return the mean cross-entropy over the anchors."""
+        anchor_BD, positive_BD, *rest = batch.views
+        if self.two_views:
+            return nt_xent_two_views(anchor_BD, positive_BD, temperature=self.temperature)
+        queue_QD = None if self.queue is None else self.queue.negatives()
+        return nt_xent(
+            cosines(anchor_BD, positive_BD),
+            cosines(anchor_BD, rest[0]) if rest else None,
+            temperature=self.temperature,
+            hard_negative_weight=self.hard_negative_weight,
+            queue_BQ=None if queue_QD is None else cosines(anchor_BD, queue_QD),
+        )
+
+    def after_update(self, batch: Batch) -> None:
+        """Let the queue take in the batch."""
+        if self.queue is not None:
+            self.queue.take_in(batch)
