@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from datasets import Dataset
 
-from cse.model.backbone import MINILM, find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
 from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import Parts, losses_from

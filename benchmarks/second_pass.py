@@ -26,7 +26,8 @@ from transformers import BertConfig, BertForMaskedLM
 from transformers.utils.logging import disable_progress_bar
 
 from cse.data.sample import sample_rows
-from cse.model.backbone import MINILM, Backbone, find_backbone, load_backbone
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import MINILM, find_backbone
 from cse.model.generator import MaskedLmGenerator
 from cse.model.mlm_head import load_mlm_head
 from cse.settings import Settings, check_settings

@@ -31,7 +31,7 @@ from cse import OnnxEncoder, SentenceEncoder
 from cse.data.readers import read_rows
 from cse.data.sample import sample_rows
 from cse.export.bundle import write_bundle
-from cse.model.backbone import MINILM, find_backbone
+from cse.model.backbone_files import MINILM, find_backbone
 from cse.settings import Settings
 from cse.training.precision import choose_bf16, choose_device
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cse.model.encoder import SentenceEncoder
+    from cse.model.sentence_encoder import SentenceEncoder
     from cse.runtime.onnx_encoder import OnnxEncoder
 
 __version__ = "0.1.0"
@@ -18,7 +18,7 @@ __all__ = ["OnnxEncoder", "SentenceEncoder", "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name == "SentenceEncoder":
-        from cse.model.encoder import SentenceEncoder
+        from cse.model.sentence_encoder import SentenceEncoder
 
         return SentenceEncoder
     if name == "OnnxEncoder":

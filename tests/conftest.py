@@ -13,7 +13,8 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, 
 from cse.data.store import REPORT_FILE
 from cse.data.suite import only_pairs
 from cse.data.suite_store import write_suite
-from cse.model.backbone import Backbone, find_backbone, load_backbone
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import find_backbone
 
 WORDS = [
     "a", "the", "cat", "dog", "bird", "child", "woman", "man", "sits", "sleeps", "runs", "eats", "reads", "on",

@@ -11,7 +11,8 @@ import pytest
 
 import cse
 from cse.errors import CseError
-from cse.model.backbone import find_backbone, load_backbone
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from tests.export.exports import SENTENCES, export, make_encoder
 

@@ -67,10 +67,7 @@ cli.add_command(preset)
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Folder to write.")
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
-    """Turn a source of text into Arrow data sets, and count what was dropped.
-
-    Where objective.replaced_tokens.corruption is `prepared`, the rows are corrupted too, once for each epoch.
-    """
+    """Turn a source of text into Arrow data sets, and count what was dropped."""
     from cse.stages.prepare import prepare_stage
 
     settings = settings_from(params, overrides, any_view=True)
@@ -79,9 +76,21 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     for problem in impossible_rows(settings)[:1]:
         click.echo(f"note        `cse train` will not take these rows as it is set: {problem}")
     if settings.objective.replaced_tokens.corrupts_beforehand:
-        from cse.stages.corrupt import corrupt_stage
+        click.echo("note        run `cse corrupt` before `cse train`: objective.replaced_tokens.corruption is prepared")
 
-        corrupt_stage(settings, prepared=out, corrupted=_corrupted(out))
+
+@cli.command(epilog="\b\nExample:\n  cse corrupt -s objective.replaced_tokens.generator=distilbert/distilroberta-base")
+@params_option
+@set_option
+@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
+    """Corrupt prepared rows for replaced-token detection, once for each epoch.
+
+    Needed only where objective.replaced_tokens.corruption is `prepared`. The rows are written beside the prepared data.
+    """
+    from cse.stages.corrupt import corrupt_stage
+
+    corrupt_stage(settings_from(params, overrides, prepared=data), prepared=data, corrupted=_corrupted(data))
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")

@@ -11,7 +11,7 @@ from typing import Any
 
 from cse.export.graph import write_graph
 from cse.model.checkpoint import describe
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from cse.export.optimize import fused, optimize
-from cse.model.encoder import Constants, SentenceEncoder
+from cse.model.encoder import Constants
+from cse.model.sentence_encoder import SentenceEncoder
 
 EXTERNAL_DATA_BYTES = 1_900_000_000  # protobuf holds 2 GB; weights beyond this go into a file of their own
 OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix and all

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cse.errors import CseError
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 
 

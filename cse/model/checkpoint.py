@@ -13,14 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from cse.errors import CseError
-from cse.model.backbone import Backbone, BackboneFiles, find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.encoder import Encoder
 from cse.model.generator import UNIGRAM
 from cse.model.pooling import POOLERS, PROJECTORS
-from cse.model.post import POST_KINDS, POST_SIZES, build_post
-from cse.model.prompts import PROMPT_KINDS, Prompt
+from cse.model.post import POST_KINDS, POST_SIZES
+from cse.model.prompts import PROMPT_KINDS
 from cse.model.static_words import StaticWords
-from cse.model.template import make_template
 from cse.runtime.seal import SEAL, check_entries, check_files, check_seal, describe_files, digest, read_object, sealed
 
 CONFIG_FILE = "checkpoint.json"
@@ -37,7 +36,7 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file()
 
 
-def save_checkpoint(encoder: SentenceEncoder, folder: Path, facts: dict[str, Any] | None = None) -> None:
+def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None = None) -> None:
     """Write config and trained weights into an existing folder.
 
     Args:
@@ -45,7 +44,7 @@ def save_checkpoint(encoder: SentenceEncoder, folder: Path, facts: dict[str, Any
         folder: an empty folder; publishing it whole is the caller's business.
         facts: what else should travel with it (dev score, steps, ...), JSON values.
     """
-    (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous().cpu() for k, v in encoder.stored_weights().items()}))
+    (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous().cpu() for k, v in stored_weights(encoder).items()}))
     names = [WEIGHTS_FILE]
     if isinstance(encoder.backbone, StaticWords):
         (folder / WORDS).mkdir()
@@ -53,6 +52,21 @@ def save_checkpoint(encoder: SentenceEncoder, folder: Path, facts: dict[str, Any
         names += sorted(path.relative_to(folder).as_posix() for path in (folder / WORDS).iterdir())
     config = describe(encoder) | {"facts": facts or {}, "files": describe_files(folder, names)}
     write_config(folder, config)
+
+
+def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
+    """Return the weights that a checkpoint holds: what inference needs beyond a frozen backbone."""
+    extras = ("prompt.network.",) if encoder.mlp_use == "always" else ("mlp.", "prompt.network.")
+    stored = {name: weight.detach() for name, weight in encoder.trainable().items() if not name.startswith(extras)}
+    if encoder.prompt is not None and encoder.prompt.network is not None:
+        stored["prompt.table"] = encoder.prompt.values().detach()
+    if encoder.mlp is not None and encoder.mlp_use == "always":
+        stored |= {f"mlp.{name}": weight for name, weight in encoder.mlp.state_dict().items()}
+    if isinstance(encoder.backbone, StaticWords):
+        stored |= {f"backbone.{name}": weight for name, weight in encoder.backbone.state_dict().items()}
+    if encoder.post is not None:
+        stored |= {f"post.{name}": weight for name, weight in encoder.post.state_dict().items()}
+    return stored
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -94,7 +108,7 @@ def training_notes(folder: Path) -> str:
     return ""
 
 
-def describe(encoder: SentenceEncoder) -> dict[str, Any]:
+def describe(encoder: Encoder) -> dict[str, Any]:
     """Return what is needed to build the encoder again, as JSON values."""
     prompt, files = encoder.prompt, encoder.backbone.files
     return {
@@ -136,41 +150,6 @@ def describe(encoder: SentenceEncoder) -> dict[str, Any]:
     }
 
 
-def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEncoder:
-    """Build the encoder that a checkpoint describes and fill in its weights.
-
-    Raises:
-        CseError: unreadable or truncated files, another backbone than the one trained on, missing or left-over or
-            wrongly shaped weights. Nothing is ever dropped or left at its random start in silence.
-    """
-    config = read_config(folder)
-    weights = read_weights(folder, config)
-    made_for = config["backbone"]
-    if made_for["words"] is not None:
-        files = BackboneFiles(made_for["name"], made_for["revision"], folder, made_for["sha256"])
-        words = StaticWords.empty(folder / WORDS, made_for["words"], made_for["width"], files)
-        encoder = rebuild(words, config)
-    else:
-        files = find_recorded_backbone(folder, config, backbone)
-        encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
-    for key in ("dimension", "max_length"):
-        if config[key] != getattr(encoder, key):
-            raise CseError(
-                f"{folder / CONFIG_FILE}: {key} is {config[key]}, its parts give {getattr(encoder, key)}; {_AGAIN}"
-            )
-    load_weights(encoder, weights, folder / WEIGHTS_FILE)
-    return encoder
-
-
-def load_bare_backbone(folder: Path) -> SentenceEncoder:
-    """Return the language model that a checkpoint was trained on, without what was trained.
-
-    Raises:
-        CseError: it is not there, or no longer the one that the checkpoint was trained on.
-    """
-    return SentenceEncoder(load_backbone(find_recorded_backbone(folder, read_config(folder))))
-
-
 def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: str | None = None) -> BackboneFiles:
     """Find the backbone of a checkpoint, at its recorded revision and with its recorded weights.
 
@@ -196,44 +175,13 @@ def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: s
     return files
 
 
-def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> SentenceEncoder:
-    """Build an encoder from what ``describe`` returned; its trained weights still have starting values."""
-    prompt, pooler, template = config["prompt"], config["pooler"], config["template"]
-    kept: Prompt | None = None
-    if prompt is not None and isinstance(backbone, Backbone):
-        kept = Prompt(
-            prompt["kind"], backbone, length=prompt["length"], dropout=0.0, init_std=0.0, shared=prompt["shared"]
-        )
-    templates = []
-    if template is not None and isinstance(backbone, Backbone):
-        options = {name: template[name] for name in ("trained", "end_with_period")}
-        templates = [make_template(template["text"], backbone, **options)]
-    encoder = SentenceEncoder(
-        backbone,
-        kept,
-        pooler=pooler["kind"],
-        # a layer that only the loss used is neither stored nor built again
-        mlp=pooler["mlp"] if pooler["mlp"] == "always" else "none",
-        projector=pooler["projector"],
-        first_layer=pooler["first_layer"],
-        position_shift=True if prompt is None else prompt["position_shift"],
-        cls=config["cls"],
-        templates=templates,
-        denoise="always" if template is not None and template["denoise"] else "none",
-        frozen=config["parameters"] == "prompts",
-    )
-    if config["post"] is not None:
-        encoder.post = build_post(config["post"]).eval()
-    return encoder
-
-
-def load_weights(encoder: SentenceEncoder, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+def load_weights(encoder: Encoder, weights: Mapping[str, torch.Tensor], path: Path) -> None:
     """Copy stored weights, read from a path, into the encoder; every tensor must be there, be known and fit.
 
     Raises:
         CseError: missing, left-over or wrongly shaped tensors, or values that are not numbers.
     """
-    wanted = encoder.stored_weights()
+    wanted = stored_weights(encoder)
     missing, extra = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing:
         raise CseError(f"{path}: lacks {', '.join(missing[:3])}; a checkpoint without its prompts is the bare backbone")

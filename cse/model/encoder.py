@@ -1,43 +1,23 @@
-"""The sentence encoder: backbone, prompt, template, pooler, projector and post-processing."""
+"""From tokenised rows to vectors: backbone, prompt, template, pooler, projector and post-processing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
 from cse.errors import CseError, nearest
 from cse.model.attention import Prefix
-from cse.model.backbone import Backbone, find_backbone, load_backbone
+from cse.model.backbone import Backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.pooling import NEEDS_ALL_LAYERS, POOLERS, BatchNormProjector, TanhMlp, TokenCnn, pool, read_at
 from cse.model.prompts import Prompt
-from cse.model.static_words import StaticWords, find_words, is_word_file, load_words
+from cse.model.static_words import StaticWords
 from cse.model.template import Template
-from cse.runtime.encode import cosine_similarity, encode_sentences, is_text, prepare_tokenizer
-
-
-@dataclass(frozen=True)
-class ParameterCounts:
-    """The three counts that papers mix up (each a number of weights).
-
-    Attributes:
-        prompts: the prompt table, template vectors and the ``[CLS]`` vector.
-        trained: all that the optimiser updates in the encoder.
-        stored: what a checkpoint keeps beyond the backbone for use at inference.
-        backbone: the language model.
-    """
-
-    prompts: int
-    trained: int
-    stored: int
-    backbone: int
+from cse.runtime.encode import prepare_tokenizer
 
 
 class Alteration(Protocol):
@@ -81,8 +61,8 @@ class Tokens:
     noise_BD: torch.Tensor | None
 
 
-class SentenceEncoder(nn.Module):
-    """Encode sentences with a (usually frozen) language model and its prompts.
+class Encoder(nn.Module):
+    """From tokenised rows to vectors, through a (usually frozen) language model and its prompts.
 
     Args:
         backbone: the language model, or static word vectors.
@@ -107,19 +87,19 @@ class SentenceEncoder(nn.Module):
     def __init__(
         self,
         backbone: Backbone | StaticWords,
-        prompt: Prompt | None = None,
+        prompt: Prompt | None,
         *,
-        pooler: str | None = None,
-        loss_pooler: str | None = None,
-        mlp: str = "none",
-        projector: str = "tanh",
-        first_layer: str = "embeddings",
-        position_shift: bool = True,
-        cls: bool = False,
-        templates: Sequence[Template] = (),
-        denoise: str = "none",
-        frozen: bool = True,
-        new_layers: str = "normal",
+        pooler: str | None,
+        loss_pooler: str | None,
+        mlp: str,
+        projector: str,
+        first_layer: str,
+        position_shift: bool,
+        cls: bool,
+        templates: Sequence[Template],
+        denoise: str,
+        frozen: bool,
+        new_layers: str,
     ) -> None:
         super().__init__()
         self.backbone: Any = backbone
@@ -155,29 +135,8 @@ class SentenceEncoder(nn.Module):
                 f"positions of {backbone.files.name}; give fewer, or set prompt.position_shift: false"
             )
         self.tokenizer = self.tokenizer_of_view(0, training=False)
-        self._tokenizer = prepare_tokenizer(self.tokenizer, self.max_length)
+        self.text_tokenizer = prepare_tokenizer(self.tokenizer, self.max_length)
         self.eval()
-
-    @classmethod
-    def load(cls, path_or_name: str | Path, *, backbone: str | None = None) -> SentenceEncoder:
-        """Load a trained checkpoint (a folder) or a bare backbone (a folder, hub id or file of word vectors).
-
-        Args:
-            path_or_name: folder written by training, folder of a backbone, hub id, or a GloVe text file.
-            backbone: where the checkpoint's backbone is now, if not where it was at training.
-
-        Raises:
-            CseError: nothing usable there, a truncated checkpoint, or one made for another backbone.
-        """
-        from cse.model.checkpoint import is_checkpoint, load_checkpoint
-
-        if is_checkpoint(Path(path_or_name)):
-            return load_checkpoint(Path(path_or_name), backbone=backbone)
-        if (Path(path_or_name) / "bundle.json").is_file():
-            raise CseError(f"{path_or_name}: this is an ONNX bundle; load it with cse.OnnxEncoder")
-        if is_word_file(Path(path_or_name)):
-            return cls(load_words(find_words(str(path_or_name)), None))
-        return cls(load_backbone(find_backbone(str(path_or_name))))
 
     @property
     def dimension(self) -> int:
@@ -190,19 +149,13 @@ class SentenceEncoder(nn.Module):
             return self.backbone.tokenizer
         return self.templates[min(view, len(self.templates) - 1)].tokenizer(self.backbone.tokenizer, training=training)
 
-    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Embed tokenised rows ``(B, L)`` as ``(B, D)``; see ``embed``."""
-        return self.embed(ids_BL, mask_BL, self.constants(ids_BL.shape[0], ids_BL.shape[1]))
-
     def prefix(self, rows: int = 1) -> Prefix | None:
         """Return a deep prompt's keys and values; the same for all rows except in training, with prompt dropout."""
         return self.prompt(self.backbone, rows) if self.prompt is not None and self.prompt.deep else None
 
-    def constants(self, rows: int = 1, longest: int | None = None) -> Constants:
-        """Return what no sentence changes, for rows of up to ``longest`` tokens (None: ``max_length``)."""
-        wanted = self.denoise == "always" or (self.denoise == "train_only" and self.training)
-        noise = self.noise((self.max_length if longest is None else longest) + 1) if wanted else None
-        return Constants(self.prefix(rows), noise)
+    def constants(self) -> Constants:
+        """Return what no sentence changes at inference."""
+        return Constants(self.prefix(), self.noise(self.max_length + 1) if self.denoise == "always" else None)
 
     def noise(self, count: int) -> torch.Tensor:
         """Return what each template's mask gives without a sentence, for lengths 0 to ``count - 1``.
@@ -225,7 +178,7 @@ class SentenceEncoder(nn.Module):
         return torch.stack([table[:shortest] for table in noise])
 
     def embed(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, constants: Constants) -> torch.Tensor:
-        """Embed tokenised rows as at inference, or in training mode as the loss sees them.
+        """Embed tokenised rows as at inference.
 
         Args:
             ids_BL: token ids ``(B, L)``.
@@ -233,12 +186,9 @@ class SentenceEncoder(nn.Module):
             constants: from ``constants``.
 
         Returns:
-            ``(B, D)``; in training mode after the projector where there is one, else after it only if it is kept, and
-            after post-processing.
+            ``(B, D)``, after the projector only if it is kept, and after post-processing.
         """
-        tokens = self.pooled(ids_BL, mask_BL, constants, pooler=None if self.training else self.pooler)
-        if self.training:
-            return self.project(tokens.pooled_BD, tokens.noise_BD)
+        tokens = self.pooled(ids_BL, mask_BL, constants, pooler=self.pooler)
         embedding_BD = self.finish(tokens.pooled_BD, tokens.noise_BD)
         return embedding_BD if self.post is None else self.post(embedding_BD)
 
@@ -330,20 +280,6 @@ class SentenceEncoder(nn.Module):
         """Return what the optimiser updates, by name: the one list that training, saving and counting go by."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
-    def stored_weights(self) -> dict[str, torch.Tensor]:
-        """Return the weights that a checkpoint holds: what inference needs beyond a frozen backbone."""
-        extras = ("prompt.network.",) if self.mlp_use == "always" else ("mlp.", "prompt.network.")
-        stored = {name: weight.detach() for name, weight in self.trainable().items() if not name.startswith(extras)}
-        if self.prompt is not None and self.prompt.network is not None:
-            stored["prompt.table"] = self.prompt.values().detach()
-        if self.mlp is not None and self.mlp_use == "always":
-            stored |= {f"mlp.{name}": weight for name, weight in self.mlp.state_dict().items()}
-        if isinstance(self.backbone, StaticWords):
-            stored |= {f"backbone.{name}": weight for name, weight in self.backbone.state_dict().items()}
-        if self.post is not None:
-            stored |= {f"post.{name}": weight for name, weight in self.post.state_dict().items()}
-        return stored
-
     def _make_projector(self, start: str) -> nn.Module:
         if self.projector == "batch_norm":
             return BatchNormProjector(self.backbone.hidden_size, start)
@@ -374,100 +310,3 @@ class SentenceEncoder(nn.Module):
         if len(set(values)) == 1:
             return torch.full_like(template_B, values[0])
         return torch.tensor(values, device=template_B.device)[template_B]
-
-    def counts(self) -> ParameterCounts:
-        """Count prompts, trained weights, stored weights and the backbone's weights."""
-        return ParameterCounts(
-            prompts=sum(
-                0 if values is None else values.numel()
-                for values in (None if self.prompt is None else self.prompt.values(), self.template, self.cls)
-            ),
-            trained=sum(weight.numel() for weight in self.trainable().values()),
-            stored=sum(weight.numel() for weight in self.stored_weights().values()),
-            backbone=sum(weight.numel() for weight in self.backbone.parameters()),
-        )
-
-    def encode(
-        self,
-        sentences: str | Sequence[str],
-        batch_size: int = 64,
-        normalize: bool = True,
-        show_progress_bar: bool = False,
-    ) -> np.ndarray:
-        """Encode sentences in float32, dropout off, truncated only at the position table's end.
-
-        Args:
-            sentences: ``n`` sentences, or one.
-            batch_size: sentences per forward pass.
-            normalize: whether to scale each embedding to unit length.
-            show_progress_bar: whether to draw a bar on stderr.
-
-        Returns:
-            float32 ``(n, D)``, or ``(D,)`` for one sentence.
-
-        Raises:
-            CseError: an item that is no string, or an embedding that is not a number (names the sentence).
-        """
-        return self.encode_cut(sentences, self.max_length, batch_size, normalize, show_progress_bar)
-
-    def encode_cut(
-        self,
-        sentences: str | Sequence[str],
-        max_length: int,
-        batch_size: int = 64,
-        normalize: bool = True,
-        show_progress_bar: bool = False,
-    ) -> np.ndarray:
-        """Encode as ``encode`` does, but cut sentences at ``max_length`` tokens, special tokens included."""
-        device = next(self.parameters()).device
-        was_training = self.training
-        self.eval()
-
-        with torch.no_grad():
-            constants = self.constants()
-
-        def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray) -> np.ndarray:
-            ids = torch.from_numpy(ids_BL).to(device)
-            mask = torch.from_numpy(mask_BL).to(device)
-            exact = nullcontext() if self.cnn is None else _exact_convolutions()
-            with torch.no_grad(), torch.autocast(device.type, enabled=False), exact:
-                return self.embed(ids, mask, constants).float().cpu().numpy()
-
-        try:
-            return encode_sentences(
-                sentences,
-                tokenizer=self._tokenizer,
-                embed=embed_rows,
-                dimension=self.dimension,
-                max_length=max_length,
-                pad_id=self.backbone.pad_id,
-                batch_size=batch_size,
-                normalize=normalize,
-                show_progress_bar=show_progress_bar,
-            )
-        finally:
-            self.train(was_training)
-
-    @contextmanager
-    def read_as_in_training(self) -> Iterator[None]:
-        """Within it ``encode`` reads out what the loss compares, dropout and projector off: by ``loss_pooler``, less
-        the template's noise, and without a period that is added at inference.
-        """
-        kept = self.pooler, self.denoise, self._tokenizer
-        self.pooler = self.loss_pooler
-        self.denoise = "none" if self.denoise == "none" else "always"
-        self._tokenizer = prepare_tokenizer(self.tokenizer_of_view(0, training=True), self.max_length)
-        try:
-            yield
-        finally:
-            self.pooler, self.denoise, self._tokenizer = kept
-
-    def similarity(self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Return cosines ``(n, m)`` between sentences or embeddings ``a`` and ``b``."""
-        return cosine_similarity(*(self.encode(x) if is_text(x) else x for x in (a, b)))  # type: ignore[arg-type]
-
-
-def _exact_convolutions() -> AbstractContextManager[None]:
-    """Keep cuDNN from rounding to TF32 inside the block, as it does by default; torch's matrix products are exact."""
-    others = ("enabled", "benchmark", "benchmark_limit", "deterministic", "fp32_precision", "depthwise_kernel")
-    return torch.backends.cudnn.flags(allow_tf32=False, **dict.fromkeys(others))  # None: as it is

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from cse.errors import CseError
-from cse.model.backbone import Backbone, BackboneFiles, find_backbone, read_tokenizer
+from cse.model.backbone import Backbone
+from cse.model.backbone_files import BackboneFiles, find_backbone, read_tokenizer
 from cse.model.mlm_head import WITH_HEAD, has_head, load_masked_lm
 
 UNIGRAM = "unigram"

@@ -12,7 +12,8 @@ from transformers import AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 from cse.errors import CseError
-from cse.model.backbone import Backbone, BackboneFiles
+from cse.model.backbone import Backbone
+from cse.model.backbone_files import BackboneFiles
 
 WITH_HEAD = (
     "google-bert/bert-base-uncased, google-bert/bert-large-uncased, FacebookAI/roberta-base, FacebookAI/roberta-large"

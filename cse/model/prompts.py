@@ -85,10 +85,10 @@ class Prompt(nn.Module):
         length: int,
         dropout: float,
         init_std: float,
-        shared: bool = False,
-        reparametrize: str = "none",
-        reparametrize_width: int = 512,
-        new_layers: str = "normal",
+        shared: bool,
+        reparametrize: str,
+        reparametrize_width: int,
+        new_layers: str,
     ) -> None:
         super().__init__()
         self.kind = kind

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from cse.errors import CseError
 from cse.model.attention import Prefix
-from cse.model.backbone import BackboneFiles
+from cse.model.backbone_files import BackboneFiles
 from cse.runtime.seal import sha256
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors

@@ -103,7 +103,7 @@ class Template:
         return ids_T.expand(count, -1), torch.arange(count, device=device)[:, None] * behind_T
 
 
-def make_template(text: str, backbone: Backbone, *, trained: bool = False, end_with_period: bool = False) -> Template:
+def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_period: bool) -> Template:
     """Cut a template into token ids.
 
     Args:

@@ -12,9 +12,10 @@ from torch import nn
 
 from cse.data.store import VIEW_COLUMNS, PreparedData
 from cse.errors import CseError
-from cse.model.backbone import Backbone, find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.post import Flow, fit_flow, fit_whitening, kept_dimension
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words, words_of
 from cse.settings.groups.backbone import BackboneSettings
 from cse.settings.groups.pooler import PoolerSettings

@@ -52,7 +52,8 @@ def _corrupt(
 ) -> dict[str, object]:
     # imported here: a pipeline without replaced-token detection should not wait for torch
     from cse.data.store import PreparedData
-    from cse.model.backbone import find_backbone, load_backbone
+    from cse.model.backbone import load_backbone
+    from cse.model.backbone_files import find_backbone
     from cse.stages.build.replaced_tokens import corruption_facts, corruption_from, generator_from
     from cse.training.corruption import Vocabulary, corrupt_all
     from cse.training.precision import choose_device

@@ -11,8 +11,8 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.checkpoint import identity_of, is_checkpoint, load_checkpoint
-from cse.model.encoder import SentenceEncoder
+from cse.model.checkpoint import identity_of, is_checkpoint
+from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings

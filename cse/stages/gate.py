@@ -9,7 +9,7 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
 from cse.export.parity import check_parity
-from cse.model.checkpoint import load_checkpoint
+from cse.model.sentence_encoder import load_checkpoint
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.export import sentences_for_parity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cse.errors import CseError
-from cse.model.backbone import BackboneFiles, find_backbone
+from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint import WEIGHTS_FILE
 from cse.model.generator import find_generator
 from cse.model.static_words import find_words, is_word_file

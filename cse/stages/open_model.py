@@ -17,9 +17,9 @@ from cse.evaluation.linear import FAST, FULL
 from cse.evaluation.record import trained_on, write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.vectors import Encoder
-from cse.model.backbone import means_folder
-from cse.model.checkpoint import identity_of, is_checkpoint, load_bare_backbone, read_config, training_notes
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone_files import means_folder
+from cse.model.checkpoint import identity_of, is_checkpoint, read_config, training_notes
+from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.model.static_words import is_word_file
 from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder

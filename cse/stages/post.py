@@ -9,7 +9,7 @@ import click
 from cse.data.store import PreparedData
 from cse.evaluation.sts import dev_score
 from cse.model.checkpoint import save_checkpoint
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.post import PostSettings
 from cse.stages.corpus import FIT_BATCH, check_post, fit_post

@@ -21,8 +21,9 @@ from cse.evaluation.sts import dev_score
 from cse.files import fingerprint, naming, only_one
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import save_checkpoint
-from cse.model.encoder import SentenceEncoder
+from cse.model.counts import count_parameters
 from cse.model.mlm_head import MlmHead, load_mlm_head
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
 from cse.settings import Settings
@@ -413,7 +414,7 @@ def _headline(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(encoder: SentenceEncoder) -> dict[str, Any]:
-    counts = encoder.counts()
+    counts = count_parameters(encoder)
     percent = round(100 * counts.prompts / max(counts.backbone, 1), 3)
     return {"parameters": vars(counts) | {"prompt_percent": percent}}
 
@@ -438,7 +439,7 @@ def _computed_by(training: Training) -> dict[str, Any]:
 
 def _announce(training: Training) -> None:
     encoder, data = training.encoder, training.data
-    counts = encoder.counts()
+    counts = count_parameters(encoder)
     click.echo(
         f"{encoder.backbone.files.name}: training {counts.trained:,} weights beside {counts.backbone:,} "
         f"({100 * counts.trained / max(counts.backbone, 1):.2f} %), pooler {encoder.pooler}, "

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 import torch
 
 from cse.model.attention import Prefix
-from cse.model.encoder import Alteration, Constants, SentenceEncoder, Tokens
+from cse.model.encoder import Alteration, Constants, Tokens
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
 from cse.training.group import ALONE, Group, Layout
 from cse.training.replay import RandomState, run_twice
@@ -33,12 +35,12 @@ class Augmentation:
         cut_share: share of features set to 0 in the second copy.
     """
 
-    repeat_share: float = 0.0
-    repeat_rule: str = "paper"
-    special: Sequence[int] = ()
-    shuffle: bool = False
-    shuffle_special: bool = False
-    cut_share: float = 0.0
+    repeat_share: float
+    repeat_rule: str
+    special: Sequence[int]
+    shuffle: bool
+    shuffle_special: bool
+    cut_share: float
 
     def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
         """Return the change of token ids of one step, or None where there is none."""
@@ -54,7 +56,7 @@ class Augmentation:
         return _Alteration(self, view_B) if self.shuffle or self.cut_share > 0.0 else None
 
 
-NO_AUGMENTATION = Augmentation()
+NO_AUGMENTATION = Augmentation(0.0, "paper", (), shuffle=False, shuffle_special=False, cut_share=0.0)
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class Cut:
         mini_batch_size: most sentences of a slice, whose activations are then not kept (GradCache); None: all are.
     """
 
-    row_groups: int = 1
-    mini_batch_size: int | None = None
+    row_groups: int
+    mini_batch_size: int | None
 
     def slices(self, sentences: int, workers: int) -> int:
         """Return the number of slices, a multiple of the workers."""
@@ -151,7 +153,7 @@ class Batch:
     epoch: int
     real_tokens: int
 
-    @property
+    @cached_property
     def views(self) -> tuple[torch.Tensor, ...]:
         """``projected_XD`` as one ``(B, D)`` per view."""
         return self.projected_XD.split(len(self.rows))

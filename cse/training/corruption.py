@@ -24,7 +24,7 @@ from cse.training.tokens import TokenColumn, TokenTable
 
 _CHUNK = 256  # rows that the generator reads at once when everything is corrupted beforehand
 _DIGESTS = "rows.json"
-_AGAIN = "run `cse prepare` (or `dvc repro`) again"
+_AGAIN = "run `cse corrupt` (or `dvc repro`) again"
 _SELECT, _TREAT, _RANDOM, _CHOOSE = range(4)  # streams of random numbers
 
 

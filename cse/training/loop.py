@@ -13,8 +13,8 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
-from cse.model.encoder import SentenceEncoder
-from cse.training.batch import NO_AUGMENTATION, Augmentation, Batch, Cut, encode_batch
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.training.batch import Augmentation, Batch, Cut, encode_batch
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
@@ -32,20 +32,20 @@ class Plan:
 
     learning_rate: float
     batch_size: int
-    epochs: int = 1
-    warmup_share: float = 0.0
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
-    optimizer: str = "adamw"
-    betas: tuple[float, float] = (0.9, 0.999)
-    schedule: str = "linear"
-    augmentation: Augmentation = NO_AUGMENTATION
-    cut: Cut = Cut()  # noqa: RUF009 - frozen
-    eval_every: int = 125
-    early_stop: int | None = None
-    save_seconds: float = 60.0
-    seed: int = 42
-    bf16: bool = False
+    epochs: int
+    warmup_share: float
+    weight_decay: float
+    clip_norm: float
+    optimizer: str
+    betas: tuple[float, float]
+    schedule: str
+    augmentation: Augmentation
+    cut: Cut
+    eval_every: int
+    early_stop: int | None
+    save_seconds: float
+    seed: int
+    bf16: bool
 
     def steps_per_epoch(self, rows: int) -> int:
         """Return updates per epoch; the last batch is kept even if it is short."""

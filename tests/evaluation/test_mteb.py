@@ -41,7 +41,7 @@ def task(pairs):
 
 @pytest.fixture(scope="module")
 def encoder(tiny_folders):
-    from cse.model.encoder import SentenceEncoder
+    from cse.model.sentence_encoder import SentenceEncoder
 
     return SentenceEncoder.load(str(tiny_folders["bert"]))
 

@@ -131,7 +131,7 @@ def test_too_few_rows_for_the_folds():
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared evaluation data are not here")
 def test_real_tasks_agree_with_scikit_learn():
     """MiniLM on CR and TREC: within half a point of logistic regression tuned by scikit-learn."""
-    from cse.model.encoder import SentenceEncoder
+    from cse.model.sentence_encoder import SentenceEncoder
 
     tasks = [task for task in read_transfer(SHARED)[0] if task.name in ("CR", "TREC")]
     encoder = SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2")

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cse.model.backbone import find_backbone, load_backbone
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from tests.export.exports import PARTS, ROWS, Exported, export, make_encoder
 
 

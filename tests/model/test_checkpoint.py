@@ -12,23 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cse.errors import CseError
-from cse.model.backbone import MINILM, find_backbone, load_backbone
-from cse.model.checkpoint import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    identity_of,
-    is_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-    write_config,
-)
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.checkpoint import CONFIG_FILE, WEIGHTS_FILE, identity_of, is_checkpoint, save_checkpoint, write_config
+from cse.model.counts import count_parameters
 from cse.model.mlm_head import load_mlm_head
-from cse.model.post import fit_flow, fit_whitening
-from cse.model.prompts import Prompt
-from cse.model.template import make_template
+from cse.model.post import fit_whitening
+from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.seal import describe_files
 from tests.conftest import make_backbone_folder
+from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
 TEMPLATE = "the man reads {sentence} near {mask} ."
@@ -53,9 +46,9 @@ ROWS: dict[str, dict[str, Any]] = {
 def make_encoder(backbone, kind="key_value", *, shared=False, template=None, **options) -> SentenceEncoder:
     """An encoder whose every trained weight was moved, as training would."""
     torch.manual_seed(5)
-    prompt = None if kind is None else Prompt(kind, backbone, length=4, dropout=0.1, init_std=0.5, shared=shared)
-    templates = [] if template is None else [make_template(backbone=backbone, **template)]
-    encoder = SentenceEncoder(backbone, prompt, templates=templates, **options)
+    prompt = None if kind is None else new_prompt(kind, backbone, length=4, dropout=0.1, init_std=0.5, shared=shared)
+    templates = [] if template is None else [new_template(backbone=backbone, **template)]
+    encoder = sentence_encoder(backbone, prompt, templates=templates, **options)
     with torch.no_grad():
         for weight in encoder.trainable().values():
             weight.add_(0.05 * torch.randn_like(weight))
@@ -147,7 +140,7 @@ def test_projectors_of_every_kind_come_back(tmp_path):
 def test_post_processing_comes_back(bert, tmp_path, kind):
     encoder = make_encoder(bert, pooler="mean")
     vectors = np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32)
-    encoder.post = (fit_whitening(vectors, 8) if kind == "whitening" else fit_flow(vectors)).eval()
+    encoder.post = (fit_whitening(vectors, 8) if kind == "whitening" else new_flow(vectors)).eval()
     loaded = load_checkpoint(save(encoder, tmp_path / "checkpoint"))
     assert loaded.dimension == encoder.dimension == (8 if kind == "whitening" else 32)
     np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
@@ -198,11 +191,11 @@ def test_facts_travel_and_the_same_encoder_gives_the_same_bytes(bert, tmp_path):
 
 def test_minilm_checkpoint_is_far_smaller_than_its_backbone(tmp_path):
     backbone = load_backbone(find_backbone(MINILM))
-    prompt = Prompt("key_value", backbone, length=12, dropout=0.1, init_std=0.02)
-    encoder = SentenceEncoder(backbone, prompt)
+    prompt = new_prompt("key_value", backbone, length=12, dropout=0.1, init_std=0.02)
+    encoder = sentence_encoder(backbone, prompt)
     size = (save(encoder, tmp_path / "checkpoint") / WEIGHTS_FILE).stat().st_size
     floats = 12 * 2 * 6 * 384
-    assert encoder.counts().stored == floats
+    assert count_parameters(encoder).stored == floats
     assert 4 * floats < size < 4 * floats + 1000
     assert 100 * size < (backbone.files.folder / "model.safetensors").stat().st_size
 

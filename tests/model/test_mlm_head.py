@@ -7,10 +7,11 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from cse.errors import CseError
-from cse.model.backbone import MINILM, find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import MINILM, find_backbone
 from cse.model.mlm_head import load_mlm_head
 from tests.conftest import make_backbone_folder
+from tests.parts import sentence_encoder
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_logits_equal_those_of_the_masked_language_model(folder, with_head, batc
     head = load_mlm_head(with_head, wanted_by="test")
     with torch.no_grad():
         expected = whole(input_ids=ids_BL, attention_mask=mask_BL).logits
-        states_BLD = SentenceEncoder(with_head).states(ids_BL, mask_BL, None)[-1]
+        states_BLD = sentence_encoder(with_head).states(ids_BL, mask_BL, None)[-1]
         found = head(states_BLD, with_head.model.get_input_embeddings().weight)
     torch.testing.assert_close(found[mask_BL == 1], expected[mask_BL == 1], atol=1e-5, rtol=1e-5)
 

@@ -8,12 +8,13 @@ import torch
 from scipy.special import erf
 from torch import nn
 
-from cse.model.backbone import find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.pooling import BatchNormProjector, TanhMlp, TokenCnn, pool, read_at
 from cse.model.reparametrize import Reparametrized
 from tests.conftest import make_backbone_folder
+from tests.parts import embed, sentence_encoder
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_convolutions_over_tokens(width):
 
 def test_sentences_are_encoded_without_tf32(bert, monkeypatch):
     """Convolutions of cuDNN are in TF32 by default, which would put the encoder 1e-4 away from its bundle."""
-    encoder, seen = SentenceEncoder(bert, pooler="cnn", frozen=False), []
+    encoder, seen = sentence_encoder(bert, pooler="cnn", frozen=False), []
     before, embed = torch.backends.cudnn.allow_tf32, encoder.embed
     assert before, "the default of torch"
 
@@ -182,13 +183,13 @@ def test_an_lstm_starts_as_torch_has_it_whatever_is_asked_for():
 
 def test_the_loss_may_read_another_pooler_than_the_embedding(bert, batch):
     """ConSERT: trained on the mean of the last layer, evaluated on that of the last two."""
-    encoder = SentenceEncoder(bert, pooler="mean_top2", loss_pooler="mean")
-    both = {kind: SentenceEncoder(bert, pooler=kind) for kind in ("mean", "mean_top2")}
+    encoder = sentence_encoder(bert, pooler="mean_top2", loss_pooler="mean")
+    both = {kind: sentence_encoder(bert, pooler=kind) for kind in ("mean", "mean_top2")}
     ids_BL, mask_BL = batch
     ids_BL = torch.where(mask_BL == 1, ids_BL, bert.pad_id)
     with torch.no_grad():
-        read = {kind: model(ids_BL, mask_BL) for kind, model in both.items()}
-        assert torch.equal(encoder(ids_BL, mask_BL), read["mean_top2"])
+        read = {kind: embed(model, ids_BL, mask_BL) for kind, model in both.items()}
+        assert torch.equal(embed(encoder, ids_BL, mask_BL), read["mean_top2"])
         assert torch.equal(encoder.pooled(ids_BL, mask_BL, encoder.constants()).pooled_BD, read["mean"])
     assert not torch.allclose(read["mean"], read["mean_top2"], atol=1e-3)
     texts = ["the cat sleeps", "a dog"]
@@ -200,11 +201,11 @@ def test_the_loss_may_read_another_pooler_than_the_embedding(bert, batch):
 def test_mlm_transform_is_the_transform_of_the_pretrained_head(family, tmp_path, batch):
     folder = make_backbone_folder(tmp_path / "backbone", family, head=True)
     backbone = load_backbone(find_backbone(str(folder)))
-    encoder = SentenceEncoder(backbone, pooler="cls", mlp="always", projector="mlm_transform")
+    encoder = sentence_encoder(backbone, pooler="cls", mlp="always", projector="mlm_transform")
     head = load_mlm_head(backbone, wanted_by="test").double()
     with torch.no_grad():
-        pooled = SentenceEncoder(backbone, pooler="cls")(*batch).double().numpy()
-        found = encoder(*batch).numpy()
+        pooled = embed(sentence_encoder(backbone, pooler="cls"), *batch).double().numpy()
+        found = embed(encoder, *batch).numpy()
     wide = pooled @ head.dense.weight.numpy().T + head.dense.bias.numpy()
     wide = wide * (1 + erf(wide / np.sqrt(2))) / 2
     centred = wide - wide.mean(axis=1, keepdims=True)

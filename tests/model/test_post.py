@@ -13,7 +13,8 @@ import scipy.stats
 import torch
 
 from cse.errors import CseError
-from cse.model.post import POST_KINDS, Flow, Whitening, build_post, fit_flow, fit_whitening
+from cse.model.post import POST_KINDS, Flow, Whitening, build_post, fit_whitening
+from tests.parts import new_flow
 
 WIDTH = 16
 
@@ -105,7 +106,7 @@ class TestWhitening:
 
 def trained(width: int, **options) -> Flow:
     """A flow whose every weight has moved away from its start."""
-    return fit_flow(anisotropic(640, width), learning_rate=1e-2, epochs=2, **options)
+    return new_flow(anisotropic(640, width), learning_rate=1e-2, epochs=2, **options)
 
 
 class TestFlow:
@@ -156,7 +157,7 @@ class TestFlow:
 
     def test_starts_with_standardised_latents_of_the_first_batch(self):
         vectors = anisotropic(64)
-        start = fit_flow(vectors, learning_rate=0.0, batch_size=64)
+        start = new_flow(vectors, learning_rate=0.0, batch_size=64)
         latents = apply(start, vectors)
         np.testing.assert_allclose(latents.mean(0), 0, atol=1e-5)
         np.testing.assert_allclose(latents.std(0), 1, atol=1e-4)
@@ -166,31 +167,31 @@ class TestFlow:
         data, unseen = np.split(anisotropic(4000, 8), 2)
         exact = scipy.stats.multivariate_normal(unseen.mean(0), np.cov(unseen.T)).logpdf(unseen).mean()
         start, end = (
-            fit_flow(data, learning_rate=rate, epochs=5).log_likelihood(torch.from_numpy(unseen)).mean().item()
+            new_flow(data, learning_rate=rate, epochs=5).log_likelihood(torch.from_numpy(unseen)).mean().item()
             for rate in (0.0, 3e-3)
         )
         assert start + 3 < end < exact + 0.05
 
     def test_latents_are_closer_to_the_standard_normal(self):
         vectors = anisotropic(2000)
-        flow, start = fit_flow(vectors, epochs=3, learning_rate=3e-3), fit_flow(vectors, learning_rate=0.0)
+        flow, start = new_flow(vectors, epochs=3, learning_rate=3e-3), new_flow(vectors, learning_rate=0.0)
         distances = [parity_with_normal(v) for v in (apply(flow, vectors), apply(start, vectors), vectors)]
         assert distances[0] < 0.7 * distances[1] < 0.7 * distances[2]
 
     def test_same_seed_same_weights_whatever_the_global_generator(self):
         vectors = anisotropic(100)
         torch.manual_seed(1)
-        first = fit_flow(vectors).state_dict()
+        first = new_flow(vectors).state_dict()
         torch.manual_seed(2)
-        again, other = fit_flow(vectors).state_dict(), fit_flow(vectors, seed=7).state_dict()
+        again, other = new_flow(vectors).state_dict(), new_flow(vectors, seed=7).state_dict()
         assert all(torch.equal(first[name], again[name]) for name in first)
         assert not any(torch.equal(first[name], other[name]) for name in first)
 
     def test_weight_decay_is_decoupled(self):
         """Hidden weights have no gradient in the first step, as the last layer is 0: they shrink by lr * decay."""
         vectors = anisotropic(32)
-        start = fit_flow(vectors, learning_rate=0.0).state_dict()
-        end = fit_flow(vectors, learning_rate=0.1, weight_decay=0.5).state_dict()
+        start = new_flow(vectors, learning_rate=0.0).state_dict()
+        end = new_flow(vectors, learning_rate=0.1, weight_decay=0.5).state_dict()
         name = "levels.0.0.coupling.0.weight"
         assert start[name].std().item() == pytest.approx(0.05, rel=0.2)
         torch.testing.assert_close(end[name], start[name] * 0.95)
@@ -198,20 +199,20 @@ class TestFlow:
     def test_gradient_is_clipped(self):
         """Clipped far below Adam's epsilon, a gradient moves nothing."""
         vectors = anisotropic(64)
-        start = fit_flow(vectors, learning_rate=0.0).state_dict()
-        clipped = fit_flow(vectors, clip_norm=1e-12, weight_decay=0.0).state_dict()
-        free = fit_flow(vectors, weight_decay=0.0).state_dict()
+        start = new_flow(vectors, learning_rate=0.0).state_dict()
+        clipped = new_flow(vectors, clip_norm=1e-12, weight_decay=0.0).state_dict()
+        free = new_flow(vectors, weight_decay=0.0).state_dict()
         name = "levels.0.0.norm.shift"
         torch.testing.assert_close(clipped[name], start[name], atol=1e-7, rtol=0)
         assert (free[name] - start[name]).abs().max() > 1e-4
 
     def test_every_sentence_is_used_and_the_bar_shows_it(self, capsys):
-        fit_flow(anisotropic(70), epochs=2, progress=True)
+        new_flow(anisotropic(70), epochs=2, progress=True)
         shown = capsys.readouterr().err
         assert "140/140" in shown
         assert "sentence/s" in shown
         assert "bits/dim" in shown
-        fit_flow(anisotropic(70))
+        new_flow(anisotropic(70))
         assert capsys.readouterr().err == ""
 
     def test_a_channel_that_never_varies_neither_breaks_training_nor_is_blown_up(self):
@@ -220,7 +221,7 @@ class TestFlow:
         vectors[:, 3] = 0.5
         vectors[::2, 3] += 1e-7
         before = vectors.copy()
-        latents = apply(fit_flow(vectors, epochs=3), vectors)
+        latents = apply(new_flow(vectors, epochs=3), vectors)
         assert np.array_equal(vectors, before)
         deviations = np.sort(latents.std(0))
         assert deviations[0] < 0.4 < deviations[1]
@@ -228,16 +229,16 @@ class TestFlow:
 
     def test_errors(self):
         with pytest.raises(CseError, match="width 12 is not divisible by 8"):
-            fit_flow(anisotropic(50, 12))
+            new_flow(anisotropic(50, 12))
         with pytest.raises(CseError, match="lower its learning rate"):
-            fit_flow(anisotropic(200), learning_rate=1e4)
+            new_flow(anisotropic(200), learning_rate=1e4)
         with pytest.raises(CseError, match=r"the 40 sentence\(s\) in it have the same vector"):
-            fit_flow(np.repeat(anisotropic(1), 40, axis=0), batch_size=64)
+            new_flow(np.repeat(anisotropic(1), 40, axis=0), batch_size=64)
         with pytest.raises(CseError, match="prepare more distinct rows"):
-            fit_flow(anisotropic(5)[:0])
+            new_flow(anisotropic(5)[:0])
 
 
-FITS = {"whitening": lambda vectors: fit_whitening(vectors, 12), "flow": fit_flow}
+FITS = {"whitening": lambda vectors: fit_whitening(vectors, 12), "flow": new_flow}
 
 
 @pytest.fixture(params=POST_KINDS)

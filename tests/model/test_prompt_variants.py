@@ -7,19 +7,21 @@ import pytest
 import torch
 
 from cse.errors import CseError
-from cse.model.backbone import find_backbone, load_backbone
-from cse.model.checkpoint import load_checkpoint, save_checkpoint
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import save_checkpoint, stored_weights
 from cse.model.prompt_init import start_from_checkpoint, start_from_text
 from cse.model.prompts import PROMPT_KINDS, Prompt
+from cse.model.sentence_encoder import load_checkpoint
 from tests.conftest import make_backbone_folder
 from tests.model import reference
 from tests.model.test_prompts import numpy_weights
+from tests.parts import embed, new_prompt, sentence_encoder
 
 
 def make_prompt(backbone, kind, length=5, **options) -> Prompt:
     torch.manual_seed(4)
-    return Prompt(kind, backbone, length=length, dropout=0.0, init_std=0.7, **options)
+    return new_prompt(kind, backbone, length=length, dropout=0.0, init_std=0.7, **options)
 
 
 def outputs(backbone, ids_BL, mask_BL, family, shift, **more):
@@ -40,18 +42,20 @@ def test_a_shared_prompt_is_the_separate_one_with_its_table_repeated(backbone, b
     repeats = (1, backbone.layers) if kind == "key_value" else (backbone.layers, 1, 1)
     with torch.no_grad():
         separate.table.copy_(shared.table.repeat(*repeats))
-        found, expected = (SentenceEncoder(backbone, prompt, pooler="mean")(*batch) for prompt in (shared, separate))
+        found, expected = (
+            embed(sentence_encoder(backbone, prompt, pooler="mean"), *batch) for prompt in (shared, separate)
+        )
     torch.testing.assert_close(found, expected)
     assert shared.table.numel() * backbone.layers == separate.table.numel()
 
 
 @pytest.mark.parametrize(("kind", "shared"), [("key_value", True), ("hidden_state", True), ("input", False)])
 def test_gradients_equal_finite_differences(bert, kind, shared):
-    encoder = SentenceEncoder(bert, make_prompt(bert, kind, shared=shared), pooler="mean").double()
+    encoder = sentence_encoder(bert, make_prompt(bert, kind, shared=shared), pooler="mean").double()
     ids_BL, mask_BL = torch.tensor([[2, 9, 11, 3], [2, 7, 3, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
 
     def loss() -> torch.Tensor:
-        return encoder(ids_BL, mask_BL).sin().sum()
+        return embed(encoder, ids_BL, mask_BL).sin().sum()
 
     loss().backward()
     table = encoder.prompt.table
@@ -72,14 +76,14 @@ def test_gradients_equal_finite_differences(bert, kind, shared):
 @pytest.mark.parametrize("pooler", ["cls", "mean"])
 @pytest.mark.parametrize("shift", [True, False])
 def test_an_input_prompt_passes_through_all_layers(backbone, family, batch, pooler, shift):
-    encoder = SentenceEncoder(backbone, make_prompt(backbone, "input"), pooler=pooler, position_shift=shift)
+    encoder = sentence_encoder(backbone, make_prompt(backbone, "input"), pooler=pooler, position_shift=shift)
     ids_BL, mask_BL = batch
     front = encoder.prompt.table.detach().double().numpy()
     last = outputs(backbone, ids_BL, mask_BL, family, 5 if shift else 0, front=front)[:, 5:]
     mask = mask_BL.numpy()[..., None]
     expected = last[:, 0] if pooler == "cls" else (last * mask).sum(axis=1) / mask.sum(axis=1)
     with torch.no_grad():
-        np.testing.assert_allclose(encoder(ids_BL, mask_BL).numpy(), expected, atol=2e-5)
+        np.testing.assert_allclose(embed(encoder, ids_BL, mask_BL).numpy(), expected, atol=2e-5)
     assert encoder.prefix() is None
 
 
@@ -90,12 +94,12 @@ def test_the_cls_prompt_starts_as_the_backbones_own_and_replaces_that_word_alone
     ids_BL, mask_BL = batch
     ids_BL = ids_BL.clone()
     ids_BL[:, 0] = backbone.special_ids["cls"]
-    encoder = SentenceEncoder(backbone, cls=True, pooler="mean")
+    encoder = sentence_encoder(backbone, cls=True, pooler="mean")
     with torch.no_grad():
-        bare = SentenceEncoder(backbone, pooler="mean")(ids_BL, mask_BL)
-        assert torch.equal(encoder(ids_BL, mask_BL), bare)
+        bare = embed(sentence_encoder(backbone, pooler="mean"), ids_BL, mask_BL)
+        assert torch.equal(embed(encoder, ids_BL, mask_BL), bare)
         encoder.cls.add_(torch.linspace(-1, 1, 32))
-        found = encoder(ids_BL, mask_BL).numpy()
+        found = embed(encoder, ids_BL, mask_BL).numpy()
     words = numpy_weights(backbone)["embeddings.word_embeddings.weight"].astype(np.float64)[ids_BL.numpy()]
     words[:, 0] = encoder.cls.detach().numpy()
     last = outputs(backbone, ids_BL, mask_BL, family, 0, words=words)
@@ -114,10 +118,10 @@ def test_a_reparametrised_prompt_is_stored_as_a_plain_one(bert, tmp_path, networ
     if kind == "input" and shared:
         pytest.skip("an input prompt belongs to one layer")
     options = {"shared": shared, "reparametrize": network, "reparametrize_width": 16}
-    encoder = SentenceEncoder(bert, make_prompt(bert, kind, **options))
+    encoder = sentence_encoder(bert, make_prompt(bert, kind, **options))
     assert {name.split(".")[2] for name in encoder.trainable()} == {"start", "layers"} | {"lstm"} & {network}
     assert all(name.startswith("prompt.network.") for name in encoder.trainable())
-    assert list(encoder.stored_weights()) == ["prompt.table"]
+    assert list(stored_weights(encoder)) == ["prompt.table"]
     assert encoder.prompt.values().shape == make_prompt(bert, kind, shared=shared).table.shape
     save_checkpoint(encoder, tmp_path)
     loaded = load_checkpoint(tmp_path)
@@ -150,9 +154,9 @@ def test_an_input_prompt_from_a_long_text_takes_its_first_words(bert):
 
 
 def test_a_prompt_from_a_checkpoint(bert, tmp_path):
-    trained = SentenceEncoder(bert, make_prompt(bert, "key_value"))
+    trained = sentence_encoder(bert, make_prompt(bert, "key_value"))
     save_checkpoint(trained, tmp_path)
-    fresh = Prompt("key_value", bert, length=5, dropout=0.0, init_std=0.1)
+    fresh = new_prompt("key_value", bert, length=5, dropout=0.0, init_std=0.1)
     start_from_checkpoint(fresh, bert, tmp_path)
     assert torch.equal(fresh.table, trained.prompt.table)
     for problem, prompt in {
@@ -179,7 +183,7 @@ def test_a_prompt_of_another_backbone_is_refused(bert, tmp_path):
     other = load_backbone(find_backbone(str(make_backbone_folder(tmp_path / "other", "bert", seed=1))))
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    save_checkpoint(SentenceEncoder(other, make_prompt(other, "key_value")), folder)
+    save_checkpoint(sentence_encoder(other, make_prompt(other, "key_value")), folder)
     found = rf"trained on {other.files.name} \(SHA-256 {other.files.sha256[:12]}.*{bert.files.sha256[:12]}"
     refused(make_prompt(bert, "key_value"), bert, folder, found)
 
@@ -190,7 +194,7 @@ def test_a_prompt_of_another_backbone_is_refused(bert, tmp_path):
 )
 def test_a_checkpoint_without_a_prompt_of_its_own_is_no_start(bert, tmp_path, prompt, frozen, problem):
     made = make_prompt(bert, "key_value") if prompt else None
-    save_checkpoint(SentenceEncoder(bert, made, pooler="mean", frozen=frozen), tmp_path)
+    save_checkpoint(sentence_encoder(bert, made, pooler="mean", frozen=frozen), tmp_path)
     refused(make_prompt(bert, "key_value"), bert, tmp_path, problem)
 
 

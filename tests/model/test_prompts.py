@@ -7,14 +7,19 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache
 
-from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import PROMPT_KINDS, Prompt
+from cse.model.checkpoint import stored_weights
+from cse.model.counts import count_parameters
+from cse.model.prompts import PROMPT_KINDS
+from cse.model.sentence_encoder import SentenceEncoder
 from tests.model import reference
+from tests.parts import embed, new_prompt, sentence_encoder
 
 
 def make_encoder(backbone, kind="key_value", length=5, dropout=0.0, **options) -> SentenceEncoder:
     torch.manual_seed(3)
-    return SentenceEncoder(backbone, Prompt(kind, backbone, length=length, dropout=dropout, init_std=0.7), **options)
+    return sentence_encoder(
+        backbone, new_prompt(kind, backbone, length=length, dropout=dropout, init_std=0.7), **options
+    )
 
 
 def numpy_weights(backbone) -> dict[str, np.ndarray]:
@@ -46,16 +51,16 @@ def test_forward_equals_float64_reference(backbone, family, batch, kind, positio
     last = float64_states(encoder, family, ids_BL, mask_BL)[-1]
     expected = (last * mask_BL.numpy()[..., None]).sum(axis=1) / mask_BL.numpy().sum(axis=1, keepdims=True)
     with torch.no_grad():
-        found = encoder(ids_BL, mask_BL).numpy()
-        bare = SentenceEncoder(backbone, pooler="mean")(ids_BL, mask_BL).numpy()
+        found = embed(encoder, ids_BL, mask_BL).numpy()
+        bare = embed(sentence_encoder(backbone, pooler="mean"), ids_BL, mask_BL).numpy()
     np.testing.assert_allclose(found, expected, atol=2e-5)
     assert np.abs(found - bare).max() > 0.05, "the prompt changed nothing"
 
 
 def test_position_shift_changes_the_output(backbone, batch):
     with torch.no_grad():
-        shifted = make_encoder(backbone, position_shift=True)(*batch)
-        plain = make_encoder(backbone, position_shift=False)(*batch)
+        shifted = embed(make_encoder(backbone, position_shift=True), *batch)
+        plain = embed(make_encoder(backbone, position_shift=False), *batch)
     assert (shifted - plain).abs().max() > 1e-3
 
 
@@ -73,7 +78,7 @@ def test_forward_equals_the_library_with_a_cache(backbone, batch, kind):
     with torch.no_grad():
         expected = backbone.model(input_ids=ids_BL, attention_mask=wide, past_key_values=cache).last_hidden_state[:, 0]
         backbone.model.set_attn_implementation("cse_prefix")
-        found = encoder(ids_BL, mask_BL)
+        found = embed(encoder, ids_BL, mask_BL)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -98,13 +103,13 @@ def test_poolers_equal_float64_reference(backbone, family, batch, pooler, first_
         mask = mask_BL.numpy()[..., None]
         expected = (mixed * mask).sum(axis=1) / mask.sum(axis=1)
     with torch.no_grad():
-        np.testing.assert_allclose(encoder(ids_BL, mask_BL).numpy(), expected, atol=2e-5)
+        np.testing.assert_allclose(embed(encoder, ids_BL, mask_BL).numpy(), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
 def test_gradient_reaches_every_prompt_and_nothing_frozen(backbone, batch, kind):
     encoder = make_encoder(backbone, kind, dropout=0.1, pooler="mean").train()
-    encoder(*batch).square().sum().backward()
+    embed(encoder, *batch).square().sum().backward()
     grad = encoder.prompt.table.grad
     per_layer = (
         grad.view(encoder.prompt.length, backbone.layers, 2, -1).abs().sum(dim=-1)
@@ -124,7 +129,7 @@ def test_gradient_equals_finite_differences(bert):
     ids_BL, mask_BL = torch.tensor([[2, 9, 11, 3]]), torch.tensor([[1, 1, 1, 1]])
 
     def loss() -> torch.Tensor:
-        return encoder(ids_BL, mask_BL).square().sum()
+        return embed(encoder, ids_BL, mask_BL).square().sum()
 
     loss().backward()
     table = encoder.prompt.table
@@ -142,7 +147,7 @@ def test_gradient_equals_finite_differences(bert):
 def test_two_forwards_give_the_same_output(backbone, batch):
     encoder = make_encoder(backbone)
     with torch.no_grad():
-        assert torch.equal(encoder(*batch), encoder(*batch))
+        assert torch.equal(embed(encoder, *batch), embed(encoder, *batch))
 
 
 def test_padding_columns_change_nothing(backbone):
@@ -151,8 +156,8 @@ def test_padding_columns_change_nothing(backbone):
     mask_BL = torch.ones_like(ids_BL)
     pad = torch.full((1, 4), 9)
     with torch.no_grad():
-        alone = encoder(ids_BL, mask_BL)
-        padded = encoder(torch.cat([ids_BL, pad], dim=1), torch.cat([mask_BL, torch.zeros_like(pad)], dim=1))
+        alone = embed(encoder, ids_BL, mask_BL)
+        padded = embed(encoder, torch.cat([ids_BL, pad], dim=1), torch.cat([mask_BL, torch.zeros_like(pad)], dim=1))
     torch.testing.assert_close(alone, padded, atol=1e-6, rtol=0)
 
 
@@ -163,15 +168,15 @@ def test_prompt_dropout_is_drawn_for_each_row(bert, kind):
     encoder.backbone.eval()
     ids_BL, mask_BL = torch.tensor([[2, 9, 3], [2, 9, 3]]), torch.ones(2, 3, dtype=torch.long)
     encoder.prompt.train()
-    first, second = encoder(ids_BL, mask_BL)
+    first, second = embed(encoder, ids_BL, mask_BL)
     assert (first - second).abs().max() > 1e-3
     encoder.prompt.eval()
-    first, second = encoder(ids_BL, mask_BL)
+    first, second = embed(encoder, ids_BL, mask_BL)
     torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
 
 
 def test_prompt_dropout_keeps_the_expected_share(bert):
-    prompt = Prompt("key_value", bert, length=6, dropout=0.1, init_std=0.02).train()
+    prompt = new_prompt("key_value", bert, length=6, dropout=0.1, init_std=0.02).train()
     prefix = prompt(bert, rows=200)
     dropped = torch.stack([(block == 0).float().mean() for layer in prefix for block in layer])
     assert len(prefix) == bert.layers
@@ -181,7 +186,7 @@ def test_prompt_dropout_keeps_the_expected_share(bert):
 
 
 def test_dropout_of_an_input_prompt_keeps_the_expected_share(bert):
-    prompt = Prompt("input", bert, length=6, dropout=0.1, init_std=0.02).train()
+    prompt = new_prompt("input", bert, length=6, dropout=0.1, init_std=0.02).train()
     drawn, whole = prompt.inputs(bert, rows=200), prompt.eval().inputs(bert, rows=200)
     assert drawn.shape == whole.shape == (200, 6, 32)
     assert (drawn == 0).float().mean().item() == pytest.approx(0.1, abs=0.01)
@@ -193,7 +198,7 @@ def test_dropout_of_an_input_prompt_keeps_the_expected_share(bert):
 @pytest.mark.parametrize("kind", PROMPT_KINDS)
 def test_a_prompt_starts_normal_with_the_deviation_asked_for(bert, kind):
     torch.manual_seed(1)
-    table = Prompt(kind, bert, length=300, dropout=0.0, init_std=0.3).table
+    table = new_prompt(kind, bert, length=300, dropout=0.0, init_std=0.3).table
     assert table.numel() >= 9600
     assert table.mean().item() == pytest.approx(0.0, abs=0.015)
     assert table.std().item() == pytest.approx(0.3, rel=0.04)
@@ -206,7 +211,7 @@ def test_counts_of_bert_base_are_those_of_the_paper():
         layers, heads, hidden_size = 12, 12, 768
 
     def count(kind: str, length: int) -> int:
-        return Prompt(kind, Shape, length=length, dropout=0, init_std=0.02).table.numel()
+        return new_prompt(kind, Shape, length=length, dropout=0, init_std=0.02).table.numel()
 
     counts = {length: count("key_value", length) for length in (10, 12, 14, 16)}
     assert counts == {10: 184_320, 12: 221_184, 14: 258_048, 16: 294_912}
@@ -224,16 +229,16 @@ def test_counts_of_bert_base_are_those_of_the_paper():
 def test_the_trained_and_the_stored_set(bert, mlp, frozen, trained, stored):
     encoder = make_encoder(bert, mlp=mlp, frozen=frozen)
     assert sorted(encoder.trainable()) == sorted(trained)
-    assert sorted(encoder.stored_weights()) == sorted(stored or trained)
-    counts = encoder.counts()
+    assert sorted(stored_weights(encoder)) == sorted(stored or trained)
+    counts = count_parameters(encoder)
     assert counts.prompts == 5 * 2 * 3 * 32
     assert counts.trained == counts.prompts + (0 if mlp == "none" else 32 * 32 + 32)
 
 
 def test_full_fine_tuning_trains_every_weight(bert):
-    encoder = SentenceEncoder(bert, frozen=False)
+    encoder = sentence_encoder(bert, frozen=False)
     assert len(encoder.trainable()) == len(list(bert.model.parameters()))
-    assert encoder.counts().trained == encoder.counts().backbone
+    assert count_parameters(encoder).trained == count_parameters(encoder).backbone
 
 
 def test_train_only_mlp_is_in_the_loss_and_not_in_the_embedding(bert):
@@ -242,8 +247,8 @@ def test_train_only_mlp_is_in_the_loss_and_not_in_the_embedding(bert):
     for mlp in ("none", "train_only", "always"):
         encoder = make_encoder(bert, mlp=mlp)
         with torch.no_grad():
-            outputs[mlp, "eval"] = encoder.eval()(ids_BL, mask_BL)
-            outputs[mlp, "train"] = encoder.train()(ids_BL, mask_BL)
+            outputs[mlp, "eval"] = embed(encoder.eval(), ids_BL, mask_BL)
+            outputs[mlp, "train"] = embed(encoder.train(), ids_BL, mask_BL)
     assert torch.equal(outputs["train_only", "eval"], outputs["none", "eval"])
     assert outputs["always", "eval"].abs().max() < 1 <= outputs["none", "eval"].abs().max()
     assert outputs["train_only", "train"].abs().max() < 1

@@ -7,10 +7,12 @@ import torch
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.checkpoint import save_checkpoint
-from cse.model.encoder import SentenceEncoder
+from cse.model.counts import count_parameters
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import find_words, is_word_file, load_words, read_words, words_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.open_model import open_model
+from tests.parts import sentence_encoder
 
 VECTORS = {"the": [1, 0, 2], "cat": [0.5, -1, 3], "sleeps": [2, 2, 2], ",": [0, 0, 1], "\u00e9t\u00e9": [1, 1, 1]}
 
@@ -90,7 +92,7 @@ def test_what_is_a_word_file(words, tmp_path):
     assert not is_word_file(tmp_path)
     assert not is_word_file(tmp_path / "missing.txt")
     with pytest.raises(CseError, match=r"takes no prompt and only pooler\.kind mean"):
-        SentenceEncoder(load_words(find_words(str(words)), None), pooler="cls")
+        sentence_encoder(load_words(find_words(str(words)), None), pooler="cls")
 
 
 def test_checkpoint_and_bundle_do_without_the_file(encoder, words, tmp_path):
@@ -109,6 +111,6 @@ def test_checkpoint_and_bundle_do_without_the_file(encoder, words, tmp_path):
 
 def test_nothing_is_trained(encoder):
     assert encoder.trainable() == {}
-    assert encoder.counts().backbone == (len(VECTORS) + 2) * 3
+    assert count_parameters(encoder).backbone == (len(VECTORS) + 2) * 3
     with torch.no_grad():
         assert encoder.backbone.model.weight[:2].abs().sum() == 0

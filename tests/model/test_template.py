@@ -8,13 +8,13 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from cse.errors import CseError
-from cse.model.backbone import find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import Prompt
-from cse.model.template import make_template
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
 from tests.conftest import WORDS, make_backbone_folder
 from tests.model import reference
 from tests.model.test_prompts import numpy_weights
+from tests.parts import embed, new_prompt, new_template, sentence_encoder
 
 TEXT = "the man reads {sentence} near {mask} ."
 
@@ -25,9 +25,9 @@ def ids_of(backbone, text: str) -> list[int]:
 
 def make_encoder(backbone, text=TEXT, kind=None, denoise="none", shift=True, **options) -> SentenceEncoder:
     torch.manual_seed(4)
-    prompt = None if kind is None else Prompt(kind, backbone, length=3, dropout=0.0, init_std=0.7)
-    templates = [make_template(text, backbone, **options)]
-    return SentenceEncoder(
+    prompt = None if kind is None else new_prompt(kind, backbone, length=3, dropout=0.0, init_std=0.7)
+    templates = [new_template(text, backbone, **options)]
+    return sentence_encoder(
         backbone, prompt, pooler="mask", templates=templates, denoise=denoise, position_shift=shift
     )  # fmt: skip
 
@@ -36,7 +36,7 @@ def make_encoder(backbone, text=TEXT, kind=None, denoise="none", shift=True, **o
 
 
 def test_the_words_of_the_template_stand_around_the_sentence(backbone):
-    template = make_template(TEXT, backbone)
+    template = new_template(TEXT, backbone)
     cls, sep, mask = (backbone.special_ids[name] for name in ("cls", "sep", "mask"))
     found = template.tokenizer(backbone.tokenizer).encode("two small birds").ids
     sentence, near, end = ids_of(backbone, "two small birds"), ids_of(backbone, "near"), ids_of(backbone, ".")
@@ -47,7 +47,7 @@ def test_the_words_of_the_template_stand_around_the_sentence(backbone):
 
 @pytest.mark.parametrize("text", ["{sentence}{mask}", "{sentence} means {mask}", "a {sentence} {mask} b"])
 def test_pieces_may_be_empty(backbone, text):
-    template = make_template(text, backbone)
+    template = new_template(text, backbone)
     before, middle, after = (
         ids_of(backbone, part) for part in text.replace("{mask}", "{sentence}").split("{sentence}")
     )
@@ -56,7 +56,7 @@ def test_pieces_may_be_empty(backbone, text):
 
 
 def test_truncation_cuts_the_sentence_and_never_the_template(backbone):
-    template = make_template(TEXT, backbone)
+    template = new_template(TEXT, backbone)
     tokenizer = template.tokenizer(backbone.tokenizer)
     tokenizer.enable_truncation(10)
     long, whole = tokenizer.encode("cat " * 50).ids, list(template.ids)
@@ -81,9 +81,9 @@ def test_a_text_of_mask_tokens_does_not_move_the_read_out(backbone):
     ],
 )  # fmt: skip
 def test_a_period_is_put_behind_sentences_without_one_at_inference(bert, text, expected):
-    template = make_template(TEXT, bert, end_with_period=True)
+    template = new_template(TEXT, bert, end_with_period=True)
     found = [template.tokenizer(bert.tokenizer, training=training).encode(text).ids for training in (False, True)]
-    plain = make_template(TEXT, bert).tokenizer(bert.tokenizer)
+    plain = new_template(TEXT, bert).tokenizer(bert.tokenizer)
     assert found == [plain.encode(expected).ids, plain.encode(text).ids]
 
 
@@ -140,7 +140,7 @@ def released_ids(backbone, family: str, sentence: str) -> list[int]:
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_tokens_at_inference_are_those_of_the_released_code(pieces_backbones, family, sentence):
     backbone = pieces_backbones[family]
-    template = make_template(RELEASED[family][1], backbone, end_with_period=True)
+    template = new_template(RELEASED[family][1], backbone, end_with_period=True)
     assert template.tokenizer(backbone.tokenizer).encode(sentence).ids == released_ids(backbone, family, sentence)
 
 
@@ -152,7 +152,7 @@ def test_a_blank_before_the_period_is_another_token_to_byte_pairs(pieces_backbon
 @pytest.mark.parametrize("text", ["no slots", "{sentence}", "{mask}", "{mask} {sentence}", "{sentence} {mask} {mask}"])
 def test_a_template_needs_both_slots_in_order(bert, text):
     with pytest.raises(CseError, match=r"template.text: needs \{sentence\} and behind it \{mask\}, each once; found"):
-        make_template(text, bert)
+        new_template(text, bert)
 
 
 # ---- read-out -----------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_denoising_for_the_loss_only_leaves_inference_alone(bert):
     plain = make_encoder(bert)
     np.testing.assert_array_equal(encoder.encode(["dog"]), plain.encode(["dog"]))
     assert encoder.constants().noise_TND is None
-    assert encoder.train().constants(2, 9).noise_TND.shape == (1, 10, 32)
+    assert encoder.noise(10).shape == (1, 10, 32)
 
 
 @pytest.mark.parametrize("denoise", ["none", "train_only"])
@@ -258,6 +258,6 @@ def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backb
 def test_gradients_reach_every_trained_piece_and_nothing_of_the_backbone(bert):
     encoder = make_encoder(bert, trained=True, denoise="always").train()
     ids_BL, mask_BL = map(torch.from_numpy, padded(bert, [encoder.tokenizer.encode(t).ids for t in ("dog", "a cat")]))
-    encoder(ids_BL, mask_BL.long()).square().sum().backward()
+    embed(encoder, ids_BL, mask_BL.long()).square().sum().backward()
     assert (encoder.template.grad.abs().sum(dim=1) > 0).all()
     assert all(weight.grad is None for weight in encoder.backbone.parameters())

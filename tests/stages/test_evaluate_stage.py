@@ -15,7 +15,7 @@ from cse.data.suite import SuiteData
 from cse.data.suite_store import write_suite
 from cse.data.transfer import TransferTask
 from cse.evaluation.record import read_record
-from cse.model.backbone import find_backbone
+from cse.model.backbone_files import find_backbone
 from cse.report.systems import find_records, group
 from cse.stages.common import shortfall
 from cse.stages.evaluate import evaluate_stage

@@ -8,7 +8,7 @@ import pytest
 
 from cse.data.store import DEV_FILE, PreparedData, write_pairs
 from cse.evaluation.sts import dev_score
-from cse.model.checkpoint import load_checkpoint
+from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
 from cse.stages.open_model import stale_bundles

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from cse.errors import CseError
-from cse.model.backbone import find_backbone, load_backbone
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
-from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import Prompt
 from cse.stages.inputs import training_inputs
 from cse.stages.train import open_training
 from tests.conftest import make_backbone_folder
+from tests.parts import new_prompt, sentence_encoder
 
 GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "prompts"}
 
@@ -23,10 +23,10 @@ GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "promp
 def write_prompt(folder: Path, backbone: Path, init_std: float) -> Path:
     """A checkpoint with the prompt that the settings of these tests ask for."""
     loaded = load_backbone(find_backbone(str(backbone)))
-    prompt = Prompt("key_value", loaded, length=4, dropout=0.0, init_std=init_std)
+    prompt = new_prompt("key_value", loaded, length=4, dropout=0.0, init_std=init_std)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    save_checkpoint(SentenceEncoder(loaded, prompt), folder)
+    save_checkpoint(sentence_encoder(loaded, prompt), folder)
     return folder
 
 

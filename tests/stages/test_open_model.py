@@ -11,13 +11,14 @@ import torch
 import cse.model.checkpoint as checkpoint_module
 from cse.data.suite import only_pairs
 from cse.errors import CseError
-from cse.model.backbone import find_backbone, load_backbone
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import CONFIG_FILE, identity_of, save_checkpoint, write_config
-from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import Prompt
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
 from cse.stages.open_model import BackboneOf, describe_model, evaluate_models, open_model, stale_bundles
 from tests.conftest import make_backbone_folder
+from tests.parts import new_prompt, sentence_encoder
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def save(folder, backbone, init_std=0.1):
     torch.manual_seed(0)
     folder.mkdir(parents=True)
     save_checkpoint(
-        SentenceEncoder(loaded, Prompt("key_value", loaded, length=3, dropout=0.0, init_std=init_std)), folder
+        sentence_encoder(loaded, new_prompt("key_value", loaded, length=3, dropout=0.0, init_std=init_std)), folder
     )
     return folder
 

@@ -21,13 +21,14 @@ from cse.errors import CseError
 from cse.evaluation.sts import dev_score
 from cse.files import only_one
 from cse.model.checkpoint import read_config
-from cse.model.encoder import SentenceEncoder
 from cse.model.generator import MaskedLmGenerator
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import open_training, train_stage
 from tests.cli.workspace import contents
 from tests.conftest import write_report
+from tests.parts import sentence_encoder
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
 UNTRAINED = {"train.parameters": "none", "prompt.kind": "none"}
@@ -140,7 +141,7 @@ def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, da
     assert facts["parameters"]["trained"] == 0
     loaded = SentenceEncoder.load(tmp_path / "run/checkpoint")
     assert loaded.pooler == "mean_first_last"
-    bare = SentenceEncoder(SentenceEncoder.load(models["bert"]).backbone, pooler="mean_first_last")
+    bare = sentence_encoder(SentenceEncoder.load(models["bert"]).backbone, pooler="mean_first_last")
     assert np.array_equal(loaded.encode(SENTENCES), bare.encode(SENTENCES))
     assert facts["dev_spearman"] == pytest.approx(dev_score(bare, stage.PreparedData(data["sentences"]).dev), abs=1e-4)
     for name in ("train", "dev"):
@@ -350,13 +351,13 @@ def test_rows_that_were_corrupted_for_other_settings_are_refused(
     run, settings, data, prepared_corruption, tmp_path, changes, message
 ):
     corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
-    refused(run, settings(prepared_corruption | changes), rf"{message}; run `cse prepare` \(or `dvc repro`\) again")
+    refused(run, settings(prepared_corruption | changes), rf"{message}; run `cse corrupt` \(or `dvc repro`\) again")
 
 
 def test_a_corruption_that_was_never_made_is_one_line(run, settings, data, prepared_corruption, tmp_path):
-    refused(run, settings(prepared_corruption), "corruption.json: missing or cut off; run `cse prepare`")
+    refused(run, settings(prepared_corruption), "corruption.json: missing or cut off; run `cse corrupt`")
     corrupt_stage(settings(), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
-    refused(run, settings(prepared_corruption), "corrupted: holds no corrupted rows; run `cse prepare`")
+    refused(run, settings(prepared_corruption), "corrupted: holds no corrupted rows; run `cse corrupt`")
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------

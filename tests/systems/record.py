@@ -1,9 +1,9 @@
 """Write down what every preset computes: ``python -m tests.systems.record``.
 
-The losses and dev scores of a few steps of each preset on a tiny backbone go to ``tests/assets/losses.json``, which
-``test_every_preset`` compares to rounding: a change that should change no number must leave the file as it is. With
-``--digests FILE`` the hashes of checkpoints, metrics and bundles are written beside it; two of those files, of before
-and after a change on one machine, say whether it left every bit as it was.
+The losses of each preset's last step on a tiny backbone go to ``tests/assets/losses.json``, and ``test_every_preset``
+compares them to rounding: a change that should change no number must leave the file alone. ``--digests FILE`` writes
+hashes of weights, losses, scores and bundles too; two such files, from before and after a change on one machine, tell
+whether the change left every bit alone.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from cse.stages.export import export_stage
 from tests.systems.tiny import Watch, make_data, make_models, make_warm_start, run_training, tiny
 
 RECORDED = Path(__file__).parents[1] / "assets" / "losses.json"
-# what names a place or the time and is no result
-_FILES = ("checkpoint/*.safetensors", "checkpoint/words/*", "bundle/*.onnx", "bundle/tokenizer.json", "plots/**/*.csv")
+_RESULTS = ("checkpoint/*.safetensors", "bundle/*.onnx", "bundle/tokenizer.json", "plots/**/*.csv")
 
 
-def recorded_losses(watch: Watch) -> dict[str, float | list[float]]:
-    """Return the unweighted terms of the last step, and every dev score."""
-    if watch.state is None:
-        return {}
-    return {**watch.records[-1].terms, "dev_spearman": [score for _, score in watch.state.evaluations]}
+def losses_of(watch: Watch) -> dict[str, float]:
+    """Return the unweighted terms and the loss of the last step; empty where nothing was trained."""
+    return {} if watch.state is None else dict(watch.records[-1].terms)
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """Return a hash of each result of a run, by its path."""
-    files = sorted(path for pattern in _FILES for path in folder.glob(pattern) if path.is_file())
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+def digests(folder: Path, watch: Watch) -> dict[str, str]:
+    """Return a hash of each result of a run, and of the weights after the last step."""
+    files = sorted(path for pattern in _RESULTS for path in folder.glob(pattern))
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    if watch.state is not None:
+        found["last weights"] = b"".join(sorted(weight.numpy().tobytes() for weight in watch.state.weights.values()))
+        found["dev scores"] = repr(watch.state.evaluations).encode()
+    return {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
 
 
 @click.command(help=__doc__)
@@ -44,7 +45,6 @@ def digests(folder: Path) -> dict[str, str]:
 def main(out: Path, hashes: Path | None) -> None:
     torch.set_num_threads(1)
     losses, found = {}, {}
-    # a fixed place: paths of models stand in settings, which checkpoints hold
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         models, data = make_models(root / "models"), make_data(root / "data")
@@ -53,11 +53,9 @@ def main(out: Path, hashes: Path | None) -> None:
             for name in names:
                 settings, watch, place = tiny(name, models, start), Watch(), root / name
                 prepared = run_training(settings, data, place, watch)
-                export_stage(
-                    settings, model=place / "checkpoint", prepared=prepared, metrics=(), bundle=place / "bundle"
-                )
-                losses[name] = recorded_losses(watch)
-                found[name] = digests(place)
+                model, bundle = place / "checkpoint", place / "bundle"
+                export_stage(settings, model=model, prepared=prepared, metrics=(), bundle=bundle)
+                losses[name], found[name] = losses_of(watch), digests(place, watch)
     out.parent.mkdir(exist_ok=True)
     out.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
     if hashes is not None:

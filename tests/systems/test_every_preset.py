@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 
 from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.presets import load_preset, preset_names
 from cse.stages.evaluate import evaluate_stage

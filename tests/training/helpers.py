@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import Prompt
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.build.losses import Parts, losses_from
 from cse.training.batch import Batch, encode_batch
@@ -17,6 +16,7 @@ from cse.training.terms.nt_xent import NtXent
 from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import TokenTable, tokenise
 from tests.conftest import WORDS
+from tests.parts import new_prompt, sentence_encoder
 
 
 def make_rows(count: int = 40, seed: int = 0) -> Dataset:
@@ -37,8 +37,8 @@ def make_rows(count: int = 40, seed: int = 0) -> Dataset:
 def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: bool = True, rows: int = 40):
     """Return encoder, losses and tokenised rows, the same each time."""
     torch.manual_seed(11)
-    prompt = Prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
-    encoder = SentenceEncoder(backbone, prompt, pooler="mean", mlp=mlp, frozen=frozen)
+    prompt = new_prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
+    encoder = sentence_encoder(backbone, prompt, pooler="mean", mlp=mlp, frozen=frozen)
     return encoder, losses_of(encoder), make_table(backbone, rows)
 
 

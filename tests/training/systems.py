@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from cse.model.backbone import find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
-from cse.model.prompts import Prompt
-from cse.model.template import make_template
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
 from cse.training.corruption import Vocabulary
 from cse.training.group import ALONE, Group
@@ -27,6 +26,7 @@ from cse.training.terms.nli_softmax import NliSoftmax
 from cse.training.terms.self_guided import SelfGuided
 from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable, tokenise
+from tests.parts import new_prompt, new_template, sentence_encoder
 from tests.training.helpers import contrast, make_rows, momentum_queue, replaced_tokens_term
 
 SYSTEMS = (
@@ -62,7 +62,7 @@ def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
             module.dropout_prob = dropout
     torch.manual_seed(11)
     frozen = name not in ("full", "diffcse", "tension", "self_guided")
-    prompt = Prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.5) if frozen else None
+    prompt = new_prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.5) if frozen else None
     options = {
         "d2cse": {"mlp": "train_only", "projector": "batch_norm", "cls": True},
         "diffcse": {"mlp": "train_only", "projector": "batch_norm"},
@@ -70,8 +70,8 @@ def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
         "denoised": {"pooler": "mask", "denoise": "always", "mlp": "always"},
     }.get(name, {})
     if name == "denoised":
-        options["templates"] = [make_template('the "{sentence}" not {mask} .', backbone, trained=False)]
-    encoder = SentenceEncoder(backbone, prompt, frozen=frozen, **({"pooler": "cls"} | options))
+        options["templates"] = [new_template('the "{sentence}" not {mask} .', backbone, trained=False)]
+    encoder = sentence_encoder(backbone, prompt, frozen=frozen, **({"pooler": "cls"} | options))
     torch.manual_seed(12)
     losses = _losses(name, encoder)
     return encoder.train(), losses.train(), _table(name, encoder, rows)

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from cse.model.encoder import SentenceEncoder
-from cse.model.template import make_template
 from cse.settings.groups.augment import AugmentSettings
 from cse.stages.build.plan import second_text_from
 from cse.training.augment import REPEAT_RULES
-from cse.training.batch import Augmentation, Cut, encode_batch
-from cse.training.loop import Plan
+from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
 from cse.training.tokens import tokenise
+from tests.parts import new_plan, new_template, sentence_encoder
 from tests.training.helpers import embed_rows, make_rows, make_table
 
 ROWS = np.arange(12)
-PLAN = Plan(learning_rate=0.1, batch_size=12, cut=Cut(3))
+PLAN = new_plan(learning_rate=0.1, batch_size=12, cut=Cut(3, None))
 
 
 def rows_of(batch, view):
@@ -38,11 +36,11 @@ def written(table, view):
 
 
 def augmented(**options):
-    return replace(PLAN, augmentation=Augmentation(**options))
+    return replace(PLAN, augmentation=replace(NO_AUGMENTATION, **options))
 
 
 def test_words_are_repeated_in_the_second_copy_alone(bert):
-    encoder, table = SentenceEncoder(bert), make_table(bert)
+    encoder, table = sentence_encoder(bert), make_table(bert)
     special = (*bert.special_ids.values(), bert.pad_id)
     with torch.no_grad():
         batch = embed_rows(encoder, table, ROWS, augmented(repeat_share=0.5, special=special))
@@ -60,8 +58,8 @@ def test_words_are_repeated_in_the_second_copy_alone(bert):
 
 def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
     """A template's noise is looked up by the length of the sentence, which may exceed all those of the table."""
-    template = make_template("{sentence} {mask}", bert)
-    encoder = SentenceEncoder(bert, pooler="mask", templates=[template], denoise="always")
+    template = new_template("{sentence} {mask}", bert)
+    encoder = sentence_encoder(bert, pooler="mask", templates=[template], denoise="always")
     tokenizers = [encoder.tokenizer_of_view(0, training=True)]
     table = tokenise(make_rows(40), "sentences", tokenizers, max_length=24, pad_id=bert.pad_id)
     with torch.no_grad():
@@ -72,12 +70,13 @@ def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
 
 
 def test_repetitions_are_drawn_anew_at_every_step_and_again_after_a_restart(bert):
-    encoder, table = SentenceEncoder(bert), make_table(bert, view="sentences")
+    encoder, table = sentence_encoder(bert), make_table(bert, view="sentences")
     plan = augmented(repeat_share=0.5, special=(2, 3))
 
     def second(step):
         batch = encode_batch(
-            encoder, table, ROWS, cut=Cut(2), augmentation=plan.augmentation, rng=np.random.default_rng([7, step]),
+            encoder, table, ROWS, cut=Cut(2, None), augmentation=plan.augmentation,
+            rng=np.random.default_rng([7, step]),
             step=step, epoch=0, device=torch.device("cpu"), bf16=False,
         )  # fmt: skip
         return rows_of(batch, 1)
@@ -98,7 +97,7 @@ def watched(bert, monkeypatch):
 
 def test_positions_are_shuffled_in_the_first_copy_alone(watched):
     bert, seen = watched
-    encoder, table = SentenceEncoder(bert), make_table(bert)
+    encoder, table = sentence_encoder(bert), make_table(bert)
     torch.manual_seed(2)
     with torch.no_grad():
         batch = embed_rows(encoder, table, ROWS, augmented(shuffle=True))
@@ -118,7 +117,7 @@ def test_positions_are_shuffled_in_the_first_copy_alone(watched):
 def test_a_batch_is_augmented_by_the_rules_that_are_chosen(watched):
     """Special tokens move, and repetitions go by the released rule, where the augmentation says so."""
     bert, seen = watched
-    encoder, table = SentenceEncoder(bert), make_table(bert)
+    encoder, table = sentence_encoder(bert), make_table(bert)
     short = {"repeat_share": 0.4, "special": tuple(bert.special_ids.values())}
     torch.manual_seed(2)
     with torch.no_grad():
@@ -139,7 +138,7 @@ def test_a_batch_is_augmented_by_the_rules_that_are_chosen(watched):
 
 def test_features_are_cut_in_the_second_copy_alone(watched):
     bert, seen = watched
-    encoder, table = SentenceEncoder(bert), make_table(bert)
+    encoder, table = sentence_encoder(bert), make_table(bert)
     with torch.no_grad():
         batch = embed_rows(encoder, table, ROWS, augmented(cut_share=0.2))
     cut = set()
@@ -153,7 +152,7 @@ def test_features_are_cut_in_the_second_copy_alone(watched):
 
 
 def test_augmentation_leaves_the_other_copies_as_they_were(bert):
-    encoder, table = SentenceEncoder(bert, pooler="mean"), make_table(bert)
+    encoder, table = sentence_encoder(bert, pooler="mean"), make_table(bert)
     with torch.no_grad():
         plain = embed_rows(encoder, table, ROWS, PLAN).views
         for options, changed in (({"shuffle": True}, 0), ({"cut_share": 0.3}, 1)):
@@ -192,9 +191,9 @@ FIRST, SECOND = "the cat {sentence} reads {mask} slowly", "a {sentence} not {mas
 @pytest.mark.parametrize("denoise", ["none", "train_only"])
 def test_each_copy_has_its_own_template(backbone, denoise):
     """Two templates of different length and tail in one batch give what an encoder of each template gives alone."""
-    templates = [make_template(text, backbone) for text in (FIRST, SECOND)]
-    alone = [SentenceEncoder(backbone, pooler="mask", templates=[one], denoise=denoise) for one in templates]
-    encoder = SentenceEncoder(backbone, pooler="mask", templates=templates, denoise=denoise)
+    templates = [new_template(text, backbone) for text in (FIRST, SECOND)]
+    alone = [sentence_encoder(backbone, pooler="mask", templates=[one], denoise=denoise) for one in templates]
+    encoder = sentence_encoder(backbone, pooler="mask", templates=templates, denoise=denoise)
     data = make_rows(30)
 
     def table_of(model, count):

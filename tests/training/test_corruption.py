@@ -13,15 +13,17 @@ from scipy.stats import binomtest, chisquare, kstest
 from transformers import AutoModelForMaskedLM
 
 from cse.errors import CseError
-from cse.model.backbone import find_backbone, load_backbone
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.generator import UnigramGenerator, load_generator
 from cse.training.batch import Cut
 from cse.training.corruption import Corruption, Vocabulary, corrupt_all, mask_tokens, on_the_fly, prepared, uniform
-from cse.training.loop import Plan, train
+from cse.training.loop import train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
 from cse.training.tokens import pad_in_groups
 from tests.conftest import make_backbone_folder
+from tests.parts import new_plan
 from tests.training.helpers import Recorder, contrast, make_problem, make_table, replaced_tokens_term
 
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
@@ -275,7 +277,7 @@ def test_prepared_rows_equal_rows_made_on_the_fly(parts, tmp_path, how):
 
 def test_training_on_prepared_rows_ends_with_the_same_bits(parts, tmp_path):
     backbone, vocabulary, generator, _ = parts
-    plan = Plan(learning_rate=0.05, batch_size=16, epochs=2, cut=Cut(3), seed=5)
+    plan = new_plan(learning_rate=0.05, batch_size=16, epochs=2, cut=Cut(3, None), seed=5)
     results = []
     for way in ("live", "prepared"):
         encoder, _, table = make_problem(backbone)
@@ -320,7 +322,7 @@ def test_a_file_that_is_cut_off_is_one_line(made, left):
     table, folder = made
     file = folder / "epoch-0-view-1.npy"
     file.write_bytes(file.read_bytes()[:left])
-    with pytest.raises(CseError, match=r"epoch-0-view-1.npy: missing or cut off; run `cse prepare`") as error:
+    with pytest.raises(CseError, match=r"epoch-0-view-1.npy: missing or cut off; run `cse corrupt`") as error:
         prepared(folder, table, epochs=1)
     assert "\n" not in str(error.value)
 
@@ -329,21 +331,21 @@ def test_a_file_that_is_cut_off_is_one_line(made, left):
 def test_a_file_that_is_missing_is_one_line(made, name):
     table, folder = made
     (folder / name).unlink()
-    with pytest.raises(CseError, match=rf"{name}: missing or cut off; run `cse prepare`"):
+    with pytest.raises(CseError, match=rf"{name}: missing or cut off; run `cse corrupt`"):
         prepared(folder, table, epochs=1)
 
 
 def test_fewer_epochs_than_training_needs_are_one_line(made):
     table, folder = made
-    with pytest.raises(CseError, match=r"epoch-1-view-0.npy: missing or cut off; run `cse prepare`"):
+    with pytest.raises(CseError, match=r"epoch-1-view-0.npy: missing or cut off; run `cse corrupt`"):
         prepared(folder, table, epochs=2)
 
 
 def test_files_of_other_rows_are_refused_even_if_they_are_as_long(bert, made):
     table, folder = made
-    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse prepare`"):
+    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse corrupt`"):
         prepared(folder, make_table(bert, 30), epochs=1)
     column = table.columns[0]
     other = replace(table, columns=(replace(column, ids=np.roll(column.ids, 1)), *table.columns[1:]))
-    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse prepare`"):
+    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse corrupt`"):
         prepared(folder, other, epochs=1)

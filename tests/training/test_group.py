@@ -12,9 +12,10 @@ import torch
 
 from cse.training.batch import Cut
 from cse.training.group import ALONE, Group
-from cse.training.loop import Plan, train
+from cse.training.loop import train
 from cse.training.state import RunFolder
 from tests.conftest import make_backbone_folder
+from tests.parts import new_plan
 from tests.training.helpers import Recorder
 from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
 
@@ -22,8 +23,8 @@ ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of th
 FEW = np.array([6])  # of an epoch's last rows there may be fewer than workers
 FEW_OF, TWICE = ("promcse", "masked_lm"), ("d2cse", "masked_lm")
 # one worker encodes all rows in one slice; two have 4 slices, three have 3, of unequal numbers of rows and lengths
-ALL, SHARED = Cut(1), Cut(3)
-PLAN = Plan(learning_rate=0.02, batch_size=8, epochs=1, cut=SHARED, eval_every=3, save_seconds=0, seed=5)
+ALL, SHARED = Cut(1, None), Cut(3, None)
+PLAN = new_plan(learning_rate=0.02, batch_size=8, epochs=1, cut=SHARED, eval_every=3, save_seconds=0, seed=5)
 
 
 def train_all(folder, scratch, group, plan):

@@ -18,8 +18,6 @@ import torch
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.files import fingerprint
-from cse.model.encoder import SentenceEncoder
-from cse.model.prompts import Prompt
 from cse.training.batch import Cut
 from cse.training.group import Group
 from cse.training.loop import Plan, train
@@ -27,6 +25,7 @@ from cse.training.losses import Losses
 from cse.training.state import RunFolder
 from cse.training.tokens import batch_rows, pad_in_groups
 from tests.conftest import make_backbone_folder
+from tests.parts import embed, new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import (
     Recorder,
     contrast,
@@ -37,7 +36,7 @@ from tests.training.helpers import (
     replaced_tokens_term,
 )
 
-PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=3, save_seconds=0, seed=5)
+PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), eval_every=3, save_seconds=0, seed=5)
 
 
 def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
@@ -87,12 +86,12 @@ def test_merged_forward_equals_one_forward_per_view(bert):
     encoder.eval()
     rows = np.array([3, 17, 0, 9, 31])
     with torch.no_grad():
-        batch = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(4)))
+        batch = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(4, None)))
         for view, found in enumerate(batch.views):
             column = table.columns[view]
             for line, row in enumerate(rows):
                 ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))[None]
-                alone = encoder(ids, torch.ones_like(ids))[0]
+                alone = embed(encoder, ids, torch.ones_like(ids))[0]
                 torch.testing.assert_close(found[line], alone, atol=1e-6, rtol=0)
     assert len(batch.views) == 3
     assert batch.real_tokens == sum(column.lengths(rows).sum() for column in table.columns)
@@ -125,11 +124,11 @@ def test_the_two_copies_of_a_sentence_differ_by_dropout_alone(bert):
 
 
 def test_learning_rate_falls_linearly_after_a_warm_up():
-    plan = Plan(learning_rate=1.0, batch_size=2, warmup_share=0.2)
+    plan = new_plan(learning_rate=1.0, batch_size=2, warmup_share=0.2)
     factors = [plan.factor(step, 10) for step in range(10)]
     assert factors[:2] == [0.5, 1.0]
     assert factors[2:] == pytest.approx([1 - i / 8 for i in range(8)])
-    assert [Plan(learning_rate=1.0, batch_size=2).factor(step, 4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
+    assert [new_plan(learning_rate=1.0, batch_size=2).factor(step, 4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
 
 
 def test_the_best_weights_are_kept_not_the_last(bert, tmp_path):
@@ -341,10 +340,12 @@ SCRIPT = """
 import sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
-from cse.model.backbone import find_backbone, load_backbone
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.training.batch import Cut
-from cse.training.loop import Plan, train
+from cse.training.loop import train
 from cse.training.state import RunFolder
+from tests.parts import new_plan
 from tests.training.helpers import Recorder, make_problem
 
 class Slow(Recorder):
@@ -353,7 +354,7 @@ class Slow(Recorder):
 
 backbone = load_backbone(find_backbone(sys.argv[1]))
 encoder, losses, table = make_problem(backbone, mlp="train_only", rows=400)
-plan = Plan(learning_rate=0.05, batch_size=8, epochs=4, cut=Cut(2), eval_every=7, save_seconds=0.05, seed=5)
+plan = new_plan(learning_rate=0.05, batch_size=8, epochs=4, cut=Cut(2, None), eval_every=7, save_seconds=0.05, seed=5)
 state = train(encoder, losses, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
               folder=RunFolder(Path(sys.argv[2])), observer=Slow())
 torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.argv[3])
@@ -428,9 +429,9 @@ def test_bf16_follows_fp32(bert, tmp_path):
 
 
 def test_constant_and_staircase_schedules():
-    constant = Plan(learning_rate=1.0, batch_size=2, schedule="constant", warmup_share=0.25)
+    constant = new_plan(learning_rate=1.0, batch_size=2, schedule="constant", warmup_share=0.25)
     assert [constant.factor(step, 8) for step in range(8)] == [0.5, 1, 1, 1, 1, 1, 1, 1]
-    stairs = Plan(learning_rate=1.0, batch_size=2, schedule="staircase")
+    stairs = new_plan(learning_rate=1.0, batch_size=2, schedule="staircase")
     steps = [0, 499, 500, 999, 1000, 1500, 2000, 9000]
     assert [stairs.factor(step, 10_000) for step in steps] == pytest.approx([1, 1, 0.8, 0.8, 0.6, 0.4, 0.2, 0.2])
     late = replace(stairs, warmup_share=0.01)
@@ -448,8 +449,8 @@ def make_composition(backbone, rows: int = 40):
     """Queue, replaced tokens against a trained copy, and a batch-norm projector: all that a resumed run must hold."""
     table = make_table(backbone, rows, "sentences")
     torch.manual_seed(11)
-    prompt = Prompt("key_value", backbone, length=4, dropout=0.1, init_std=0.02)
-    encoder = SentenceEncoder(backbone, prompt, pooler="cls", mlp="train_only", projector="batch_norm")
+    prompt = new_prompt("key_value", backbone, length=4, dropout=0.1, init_std=0.02)
+    encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only", projector="batch_norm")
     term = replaced_tokens_term(encoder, swap_some, discriminator="copy", learning_rate=1e-3)
     queue = momentum_queue(encoder, size=20, momentum=0.9)
     return encoder, Losses({"nt_xent": contrast(encoder, queue=queue), "replaced_tokens": term}), table
@@ -490,11 +491,11 @@ def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
 
 @pytest.mark.parametrize("view", ["sentences", "triplets"])
 def test_batch_norm_sees_all_rows_of_all_views_whatever_the_slices(bert, view):
-    encoder = SentenceEncoder(bert, pooler="mean", mlp="train_only", projector="batch_norm")
+    encoder = sentence_encoder(bert, pooler="mean", mlp="train_only", projector="batch_norm")
     table, rows = make_table(bert, view=view), np.arange(10)
     with torch.no_grad():
-        whole = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(1)))
-        sliced = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(4)))
+        whole = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(1, None)))
+        sliced = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(4, None)))
         apart = torch.cat([encoder.project(piece.tokens.pooled_BD) for piece in sliced.slices])
     assert (len(whole.slices), len(sliced.slices)) == (1, 4)
     torch.testing.assert_close(whole.projected_XD, sliced.projected_XD, atol=2e-4, rtol=1e-4)
@@ -507,10 +508,12 @@ COMPOSITION = """
 import sys, time, torch
 from pathlib import Path
 torch.set_num_threads(1)
-from cse.model.backbone import find_backbone, load_backbone
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.training.batch import Cut
-from cse.training.loop import Plan, train
+from cse.training.loop import train
 from cse.training.state import RunFolder
+from tests.parts import new_plan
 from tests.training.helpers import Recorder
 from tests.training.test_loop import make_composition
 
@@ -520,7 +523,7 @@ class Slow(Recorder):
         time.sleep(0.1)
 
 encoder, losses, table = make_composition(load_backbone(find_backbone(sys.argv[1])), rows=160)
-plan = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(2), eval_every=7, save_seconds=0.05, seed=5)
+plan = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(2, None), eval_every=7, save_seconds=0.05, seed=5)
 state = train(encoder, losses, table, plan, dev=lambda: -float(encoder.prompt.table.detach().abs().sum()),
               folder=RunFolder(Path(sys.argv[2])), observer=Slow())
 torch.save({"encoder": encoder.state_dict(), "losses": losses.state_dict(), "state": vars(state)}, sys.argv[3])

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
-from cse.settings.groups.train import TrainSettings
 from cse.training.augment import repeat_words
-from cse.training.batch import Augmentation, Batch, Cut
-from cse.training.loop import Plan, train
+from cse.training.batch import NO_AUGMENTATION, Batch, Cut
+from cse.training.loop import train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
 from cse.training.tokens import batch_rows
+from tests.parts import new_plan
 from tests.training.helpers import Recorder, losses_of, make_problem
 
 ROWS, STEPS = 21, 6
-PLAN = Plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3), eval_every=4, warmup_share=0.5, seed=5)
+PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), eval_every=4, warmup_share=0.5, seed=5)
 
 
 class Spy(Losses):
@@ -110,7 +110,7 @@ def test_speed_is_over_all_steps_since_the_last_record(bert, tmp_path):
 
 def test_words_are_repeated_as_the_seed_and_the_step_say(bert, tmp_path):
     special = (*bert.special_ids.values(), bert.pad_id)
-    plan = replace(PLAN, augmentation=Augmentation(repeat_share=0.5, special=special))
+    plan = replace(PLAN, augmentation=replace(NO_AUGMENTATION, repeat_share=0.5, special=special))
     _, losses, _, table = run(bert, tmp_path, plan)
     for batch in losses.batches:
         found = {}
@@ -167,17 +167,6 @@ def test_every_gradient_is_clipped(bert, tmp_path):
 
 
 def test_the_last_step_of_a_short_run_has_the_full_rate():
-    assert Plan(learning_rate=1.0, batch_size=2).factor(0, 1) == 1.0
-    assert [Plan(learning_rate=1.0, batch_size=2, warmup_share=0.75).factor(step, 4) for step in (2, 3)] == [1.0, 1.0]
-
-
-def test_defaults_of_a_plan_are_those_of_the_settings():
-    plan, settings = Plan(learning_rate=1.0, batch_size=2), TrainSettings()
-    shared = [
-        name
-        for name in TrainSettings.model_fields
-        if hasattr(plan, name) and name not in ("learning_rate", "batch_size")
-    ]
-    assert len(shared) >= 9
-    assert {name: getattr(plan, name) for name in shared} == {name: getattr(settings, name) for name in shared}
-    assert plan.betas == (settings.beta1, settings.beta2)
+    assert new_plan(learning_rate=1.0, batch_size=2).factor(0, 1) == 1.0
+    plan = new_plan(learning_rate=1.0, batch_size=2, warmup_share=0.75)
+    assert [plan.factor(step, 4) for step in (2, 3)] == [1.0, 1.0]

@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import NO_AUGMENTATION, Augmentation, Cut, encode_batch
+from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
 from cse.training.replay import RandomState
 from tests.conftest import make_backbone_folder
 from tests.training.systems import SYSTEMS, make_system
@@ -58,18 +60,20 @@ def assert_same(direct, cached, tolerance=1e-6):
 def test_two_passes_give_the_gradient_of_one_with_dropout_on(folder, name):
     system = [make_system(name, folder, dropout=0.1) for _ in range(3)]
     sentences = len(system[0][2].columns) * len(ROWS)
-    direct = step(system[0], Cut(4))
+    direct = step(system[0], Cut(4, None))
     assert_same(direct, step(system[1], Cut(1, mini_batch_size=-(-sentences // 4))))
-    still = step([make_system(name, folder, dropout=0.0)][0], Cut(4))
+    still = step([make_system(name, folder, dropout=0.0)][0], Cut(4, None))
     assert still[0] != direct[0]  # dropout was on
 
 
 def test_augmented_copies_and_bf16(folder):
-    augmentation = Augmentation(repeat_share=0.3, special=(0, 2, 3), shuffle=True, cut_share=0.2)
-    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4), augmentation=augmentation)
+    augmentation = replace(NO_AUGMENTATION, repeat_share=0.3, special=(0, 2, 3), shuffle=True, cut_share=0.2)
+    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4, None), augmentation=augmentation)
     cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), augmentation=augmentation)
     assert_same(direct, cached)
-    direct, cached = (step(make_system("d2cse", folder, dropout=0.1), cut, bf16=True) for cut in (Cut(4), Cut(1, 5)))
+    direct, cached = (
+        step(make_system("d2cse", folder, dropout=0.1), cut, bf16=True) for cut in (Cut(4, None), Cut(1, 5))
+    )
     assert_same(direct, cached)
 
 
@@ -77,13 +81,13 @@ def test_augmented_copies_and_bf16(folder):
 def test_slices_of_any_size(folder, cut):
     slices = cut.slices(2 * len(ROWS), workers=1)
     assert_same(
-        step(make_system("masked_lm", folder, dropout=0.1), Cut(slices)),
+        step(make_system("masked_lm", folder, dropout=0.1), Cut(slices, None)),
         step(make_system("masked_lm", folder, dropout=0.1), cut),
     )
 
 
 def test_without_the_random_state_it_would_be_another_method(folder, monkeypatch):
-    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4))
+    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4, None))
 
     def forgetful(run, *tensors):
         return torch.utils.checkpoint.checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False)
@@ -107,7 +111,7 @@ def test_two_batches_before_one_gradient(folder):
         sum(losses(batch)["loss"] for batch in batches).backward()
         return encoder.prompt.table.grad
 
-    torch.testing.assert_close(both(Cut(1, 5)), both(Cut(4)), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(both(Cut(1, 5)), both(Cut(4, None)), rtol=1e-5, atol=1e-7)
 
 
 def test_what_is_kept_does_not_grow_with_the_layers(folder):
@@ -128,7 +132,7 @@ def test_what_is_kept_does_not_grow_with_the_layers(folder):
             losses(batch)
         return sum(held.values())
 
-    assert kept(Cut(1, 5)) < kept(Cut(4)) / 10
+    assert kept(Cut(1, 5)) < kept(Cut(4, None)) / 10
 
 
 def test_a_draw_is_replayed_and_leaves_no_trace():

@@ -15,7 +15,7 @@ from tests.conftest import make_backbone_folder
 from tests.training.systems import SYSTEMS, assert_same_step, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
-CUTS = (Cut(3), Cut(4), Cut(5), Cut(1, 4), Cut(3, 5))
+CUTS = (Cut(3, None), Cut(4, None), Cut(5, None), Cut(1, 4), Cut(3, 5))
 CASES = [*((name, "bert") for name in SYSTEMS), ("d2cse", "roberta")]  # whose padding has another position
 
 
@@ -27,7 +27,7 @@ def folders(tmp_path_factory):
 
 @pytest.mark.parametrize(("name", "family"), CASES)
 def test_slices_are_not_part_of_the_objective(folders, name, family):
-    whole = take_step(name, folders[family], ROWS, Cut(1))
+    whole = take_step(name, folders[family], ROWS, Cut(1, None))
     assert len(whole["slices"]) == 1 and whole["terms"]["loss"] > 0.01
     unequal = 0
     for cut in CUTS:

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from scipy.special import log_softmax, logsumexp
 from transformers import AutoModelForMaskedLM
 
-from cse.model.backbone import find_backbone, load_backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import stored_weights
 from cse.model.mlm_head import load_mlm_head
-from cse.model.prompts import Prompt
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.batch import Cut
 from cse.training.corruption import Vocabulary, mask_tokens
-from cse.training.loop import Plan, train
+from cse.training.loop import train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
 from cse.training.terms.contrastive_tension import ContrastiveTension
@@ -27,17 +28,18 @@ from cse.training.terms.nli_softmax import NliSoftmax
 from cse.training.terms.self_guided import SelfGuided
 from tests.conftest import make_backbone_folder
 from tests.model import reference
+from tests.parts import embed, new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import Recorder, contrast, embed_rows, make_table, momentum_queue, replaced_tokens_term
 
-PLAN = Plan(learning_rate=0.02, batch_size=8, cut=Cut(3), seed=5)
+PLAN = new_plan(learning_rate=0.02, batch_size=8, cut=Cut(3, None), seed=5)
 ROWS = np.array([3, 17, 0, 9, 31])
 LAYERS, HEADS, WIDTH, LENGTH = 3, 4, 32, 4
 
 
 def make_encoder(backbone, *, prompt=True, dropout=0.0, pooler="cls", frozen=True, **options) -> SentenceEncoder:
     torch.manual_seed(3)
-    made = Prompt("key_value", backbone, length=LENGTH, dropout=dropout, init_std=0.5) if prompt else None
-    return SentenceEncoder(backbone, made, pooler=pooler, frozen=frozen, **options)
+    made = new_prompt("key_value", backbone, length=LENGTH, dropout=dropout, init_std=0.5) if prompt else None
+    return sentence_encoder(backbone, made, pooler=pooler, frozen=frozen, **options)
 
 
 def in_float64(encoder, batch):
@@ -323,7 +325,7 @@ def masked_lm_term(encoder, *, share=0.4, weight=0.1) -> MaskedLm:
 def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
     encoder = make_encoder(with_head, prompt=False).eval()
     term = masked_lm_term(encoder)
-    plan = replace(PLAN, cut=Cut(1))
+    plan = replace(PLAN, cut=Cut(1, None))
     with torch.no_grad():
         batch = replace(embed_rows(encoder, make_table(with_head), ROWS, plan), epoch=2)
         found = term(batch).item()
@@ -426,7 +428,8 @@ def test_contrastive_tension_equals_dot_products_by_hand(bert):
                     for i in (anchor, row)
                 ]
                 first, second = (
-                    model(x, torch.ones_like(x))[0] for model, x in zip((encoder, term.second.eval()), ids, strict=True)
+                    embed(model, x, torch.ones_like(x))[0]
+                    for model, x in zip((encoder, term.second.eval()), ids, strict=True)
                 )
                 losses.append(-F.logsigmoid((1 if row == anchor else -1) * (first @ second)).item())
     assert found == pytest.approx(np.mean(losses), rel=1e-5)
@@ -450,7 +453,7 @@ def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
         assert len(moved) > 40
     after = zip(encoder.trainable().values(), term.second.trainable().values(), strict=True)
     assert not any(torch.equal(*pair) for pair in after if pair[0].numel() > 1000)
-    assert not any("second" in name for name in encoder.stored_weights())
+    assert not any("second" in name for name in stored_weights(encoder))
 
 
 @pytest.mark.parametrize("rows", [3, 8])
@@ -461,7 +464,7 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
         model.eval()
     with torch.no_grad():
         values = [
-            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replace(PLAN, cut=Cut(groups))))
+            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replace(PLAN, cut=Cut(groups, None))))
             for view, groups in (("sentences", 1), ("sentences", 4), ("triplets", 2))
         ]
     assert values[0].item() == pytest.approx(values[1].item(), rel=1e-4)
@@ -561,7 +564,7 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
             follower[name] = 0.9 * follower[name] + 0.1 * weight.detach()
             bystander.get_parameter(name).data.copy_(follower[name])
         with torch.no_grad():
-            new = embed_rows(bystander.eval(), table, rows, replace(PLAN, cut=Cut(1))).views[0]
+            new = embed_rows(bystander.eval(), table, rows, replace(PLAN, cut=Cut(1, None))).views[0]
         bystander.train()
         kept = [*new, *kept][:12]
         found = queue.negatives()
@@ -592,7 +595,7 @@ def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
         for name, weight in encoder.trainable().items():
             if not name.startswith("mlp."):
                 weight.copy_(before[name])
-        expected = embed_rows(encoder, table, ROWS, replace(PLAN, cut=Cut(1))).views[0]
+        expected = embed_rows(encoder, table, ROWS, replace(PLAN, cut=Cut(1, None))).views[0]
     torch.testing.assert_close(queue.negatives(), expected, atol=2e-5, rtol=0)
 
 
@@ -625,7 +628,7 @@ def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
     table, found = make_table(bert, 40, "sentences"), []
     for groups in (1, 4):
         queue = momentum_queue(encoder, size=9, momentum=0.5)
-        queue.take_in(embed_rows(encoder, table, np.arange(9), replace(PLAN, cut=Cut(groups))))
+        queue.take_in(embed_rows(encoder, table, np.arange(9), replace(PLAN, cut=Cut(groups, None))))
         found.append(queue.negatives())
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
     assert found[0].mean(dim=0).abs().max() < 1e-5, "not normalised over the anchors"
@@ -667,7 +670,7 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
             views = []
             for column in table.columns:
                 ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))
-                views.append(encoder(ids[None], torch.ones_like(ids[None]))[0].double().numpy())
+                views.append(embed(encoder, ids[None], torch.ones_like(ids[None]))[0].double().numpy())
             u, v = views
             w, b = (value.detach().double().numpy() for value in term.classify.parameters())
             losses.append(-log_softmax(w @ np.concatenate([u, v, abs(u - v)]) + b)[labels[row]])

@@ -19,18 +19,16 @@ from cse.model.post.vectors import NO_VARIANCE, blocks, check_finite, mean_vecto
 def fit_flow(
     vectors: NDArray[np.float32],
     *,
-    levels: int = 3,
-    depth: int = 3,
-    hidden: int = 32,
-    learning_rate: float = 1e-3,
+    learning_rate: float,
+    batch_size: int,
+    epochs: int,
+    seed: int,
+    progress: bool = False,
     weight_decay: float = 0.01,
     clip_norm: float = 1.0,
-    batch_size: int = 32,
-    epochs: int = 1,
-    seed: int = 42,
-    progress: bool = False,
+    **shape: int,
 ) -> Flow:
-    """Fit a flow to sentence vectors by maximum likelihood, on the CPU; the defaults are the published settings.
+    """Fit a flow to sentence vectors by maximum likelihood, on the CPU.
 
     The loss is ``-log p(x) / (D ln 2)``, bits per dimension. Weight decay is decoupled and takes all weights, the rate
     is constant, epsilon 1e-6, as in the published code; its Adam has no bias correction, ours has.
@@ -41,16 +39,14 @@ def fit_flow(
 
     Args:
         vectors: ``(n, D)``, a row for each sentence.
-        levels: see ``Flow``, as ``depth`` and ``hidden``.
-        depth: steps in a level.
-        hidden: width of a coupling's hidden layers.
         learning_rate: of AdamW.
-        weight_decay: of AdamW.
-        clip_norm: largest norm of the gradient.
         batch_size: rows of a step, and rows that start the actnorms.
         epochs: passes over the vectors, each in a new order.
         seed: of weights and order; the same seed gives the same flow.
         progress: whether to draw a bar with rate and loss on stderr.
+        weight_decay: of AdamW; by default as published.
+        clip_norm: largest norm of the gradient; by default as published.
+        shape: ``levels``, ``depth`` and ``hidden``, see ``Flow``.
 
     Returns:
         The flow without gradients, in evaluation mode.
@@ -58,7 +54,7 @@ def fit_flow(
     Raises:
         CseError: a width that does not fit, vectors that are the same or not finite, or a loss that is not finite.
     """
-    flow = Flow(vectors.shape[1], levels=levels, depth=depth, hidden=hidden)
+    flow = Flow(vectors.shape[1], **shape)
     check_finite(vectors)
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(vectors), generator=generator).numpy() for _ in range(epochs)]

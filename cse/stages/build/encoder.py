@@ -8,9 +8,9 @@ import torch
 
 from cse.errors import CseError
 from cse.model.backbone import Backbone
-from cse.model.encoder import SentenceEncoder
 from cse.model.prompt_init import start_from_checkpoint, start_from_text
 from cse.model.prompts import Prompt
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.model.template import Template, make_template
 from cse.settings.groups.augment import AugmentSettings

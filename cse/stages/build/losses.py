@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from cse.model.encoder import SentenceEncoder
 from cse.model.mlm_head import MlmHead
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.objective import MaskedLmSettings, NtXentSettings, ObjectiveSettings, ReplacedTokensSettings
 from cse.stages.build.replaced_tokens import source_from
 from cse.training.corruption import Vocabulary

@@ -68,7 +68,7 @@ def corruption_facts(settings: ReplacedTokensSettings, seed: int) -> dict[str, A
 
 def _check_corruption(path: Path, wanted: dict[str, Any]) -> None:
     """Refuse rows that were corrupted in another way: ``cse train -s`` may change what ``prepare`` went by."""
-    again = "run `cse prepare` (or `dvc repro`) again"
+    again = "run `cse corrupt` (or `dvc repro`) again"
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

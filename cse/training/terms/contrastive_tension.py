@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.contrastive_tension import contrastive_tension
 from cse.training.batch import Batch, embed_anchors
 from cse.training.terms.term import Term

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from cse.model.encoder import SentenceEncoder
 from cse.model.mlm_head import MlmHead
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.masked_lm import decayed_weight, masked_lm_sum
 from cse.training.batch import Batch, Slice
 from cse.training.corruption import Vocabulary, mask_tokens

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.batch import Batch, embed_anchors
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.nli_softmax import nli_softmax, pair_features
 from cse.training.batch import Batch
 from cse.training.terms.term import Term

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.cosine import cosines
 from cse.objectives.nt_xent import nt_xent, nt_xent_two_views
 from cse.training.batch import Batch

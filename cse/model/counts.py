@@ -1,0 +1,38 @@
+"""How many weights a system has, trains and stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cse.model.checkpoint import stored_weights
+from cse.model.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """The three counts that papers mix up (each a number of weights).
+
+    Attributes:
+        prompts: the prompt table, template vectors and the ``[CLS]`` vector.
+        trained: all that the optimiser updates in the encoder.
+        stored: what a checkpoint keeps beyond the backbone for use at inference.
+        backbone: the language model.
+    """
+
+    prompts: int
+    trained: int
+    stored: int
+    backbone: int
+
+
+def count_parameters(encoder: Encoder) -> ParameterCounts:
+    """Count prompts, trained weights, stored weights and the backbone's weights."""
+    return ParameterCounts(
+        prompts=sum(
+            0 if values is None else values.numel()
+            for values in (None if encoder.prompt is None else encoder.prompt.values(), encoder.template, encoder.cls)
+        ),
+        trained=sum(weight.numel() for weight in encoder.trainable().values()),
+        stored=sum(weight.numel() for weight in stored_weights(encoder).values()),
+        backbone=sum(weight.numel() for weight in encoder.backbone.parameters()),
+    )

@@ -1,0 +1,235 @@
+"""The sentence encoder of the library: sentences in, vectors out; loaded from a checkpoint or a bare backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cse.errors import CseError
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.checkpoint import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    WORDS,
+    find_recorded_backbone,
+    is_checkpoint,
+    load_weights,
+    read_config,
+    read_weights,
+)
+from cse.model.encoder import Encoder
+from cse.model.post import build_post
+from cse.model.prompts import Prompt
+from cse.model.static_words import StaticWords, find_words, is_word_file, load_words
+from cse.model.template import make_template
+from cse.runtime.encode import cosine_similarity, encode_sentences, is_text, prepare_tokenizer
+
+
+class SentenceEncoder(Encoder):
+    """Encode sentences; arguments as of ``Encoder``."""
+
+    @classmethod
+    def load(cls, path_or_name: str | Path, *, backbone: str | None = None) -> SentenceEncoder:
+        """Load a trained checkpoint (a folder) or a bare backbone (a folder, hub id or file of word vectors).
+
+        Args:
+            path_or_name: folder written by training, folder of a backbone, hub id, or a GloVe text file.
+            backbone: where the checkpoint's backbone is now, if not where it was at training.
+
+        Raises:
+            CseError: nothing usable there, a truncated checkpoint, or one made for another backbone.
+        """
+        if is_checkpoint(Path(path_or_name)):
+            return load_checkpoint(Path(path_or_name), backbone=backbone)
+        if (Path(path_or_name) / "bundle.json").is_file():
+            raise CseError(f"{path_or_name}: this is an ONNX bundle; load it with cse.OnnxEncoder")
+        if is_word_file(Path(path_or_name)):
+            return cls.bare(load_words(find_words(str(path_or_name)), None))
+        return cls.bare(load_backbone(find_backbone(str(path_or_name))))
+
+    @classmethod
+    def bare(cls, backbone: Backbone | StaticWords) -> SentenceEncoder:
+        """Return an encoder of a backbone as it was made: no prompt, its own pooler."""
+        return cls(
+            backbone,
+            None,
+            pooler=None,
+            loss_pooler=None,
+            mlp="none",
+            projector="tanh",
+            first_layer="embeddings",
+            position_shift=False,
+            cls=False,
+            templates=(),
+            denoise="none",
+            frozen=True,
+            new_layers="normal",
+        )
+
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = 64,
+        normalize: bool = True,
+        show_progress_bar: bool = False,
+    ) -> np.ndarray:
+        """Encode sentences in float32, dropout off, truncated only at the position table's end.
+
+        Args:
+            sentences: ``n`` sentences, or one.
+            batch_size: sentences per forward pass.
+            normalize: whether to scale each embedding to unit length.
+            show_progress_bar: whether to draw a bar on stderr.
+
+        Returns:
+            float32 ``(n, D)``, or ``(D,)`` for one sentence.
+
+        Raises:
+            CseError: an item that is no string, or an embedding that is not a number (names the sentence).
+        """
+        return self.encode_cut(sentences, self.max_length, batch_size, normalize, show_progress_bar)
+
+    def encode_cut(
+        self,
+        sentences: str | Sequence[str],
+        max_length: int,
+        batch_size: int = 64,
+        normalize: bool = True,
+        show_progress_bar: bool = False,
+    ) -> np.ndarray:
+        """Encode as ``encode`` does, but cut sentences at ``max_length`` tokens, special tokens included."""
+        device = next(self.parameters()).device
+        was_training = self.training
+        self.eval()
+
+        with torch.no_grad():
+            constants = self.constants()
+
+        def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray) -> np.ndarray:
+            ids = torch.from_numpy(ids_BL).to(device)
+            mask = torch.from_numpy(mask_BL).to(device)
+            exact = nullcontext() if self.cnn is None else _exact_convolutions()
+            with torch.no_grad(), torch.autocast(device.type, enabled=False), exact:
+                return self.embed(ids, mask, constants).float().cpu().numpy()
+
+        try:
+            return encode_sentences(
+                sentences,
+                tokenizer=self.text_tokenizer,
+                embed=embed_rows,
+                dimension=self.dimension,
+                max_length=max_length,
+                pad_id=self.backbone.pad_id,
+                batch_size=batch_size,
+                normalize=normalize,
+                show_progress_bar=show_progress_bar,
+            )
+        finally:
+            self.train(was_training)
+
+    @contextmanager
+    def read_as_in_training(self) -> Iterator[None]:
+        """Within it ``encode`` reads out what the loss compares, dropout and projector off: by ``loss_pooler``, less
+        the template's noise, and without a period that is added at inference.
+        """
+        kept = self.pooler, self.denoise, self.text_tokenizer
+        self.pooler = self.loss_pooler
+        self.denoise = "none" if self.denoise == "none" else "always"
+        self.text_tokenizer = prepare_tokenizer(self.tokenizer_of_view(0, training=True), self.max_length)
+        try:
+            yield
+        finally:
+            self.pooler, self.denoise, self.text_tokenizer = kept
+
+    def similarity(self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray) -> np.ndarray:
+        """Return cosines ``(n, m)`` between sentences or embeddings ``a`` and ``b``."""
+        return cosine_similarity(*(self.encode(x) if is_text(x) else x for x in (a, b)))  # type: ignore[arg-type]
+
+
+def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEncoder:
+    """Build the encoder that a checkpoint describes and fill in its weights.
+
+    Raises:
+        CseError: unreadable or truncated files, another backbone than the one trained on, missing or left-over or
+            wrongly shaped weights. Nothing is ever dropped or left at its random start in silence.
+    """
+    config = read_config(folder)
+    weights = read_weights(folder, config)
+    made_for = config["backbone"]
+    if made_for["words"] is not None:
+        files = BackboneFiles(made_for["name"], made_for["revision"], folder, made_for["sha256"])
+        words = StaticWords.empty(folder / WORDS, made_for["words"], made_for["width"], files)
+        encoder = rebuild(words, config)
+    else:
+        files = find_recorded_backbone(folder, config, backbone)
+        encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
+    for key in ("dimension", "max_length"):
+        if config[key] != getattr(encoder, key):
+            raise CseError(
+                f"{folder / CONFIG_FILE}: {key} is {config[key]}, its parts give {getattr(encoder, key)}; train or "
+                "fetch the checkpoint again"
+            )
+    load_weights(encoder, weights, folder / WEIGHTS_FILE)
+    return encoder
+
+
+def load_bare_backbone(folder: Path) -> SentenceEncoder:
+    """Return the language model that a checkpoint was trained on, without what was trained.
+
+    Raises:
+        CseError: it is not there, or no longer the one that the checkpoint was trained on.
+    """
+    return SentenceEncoder.bare(load_backbone(find_recorded_backbone(folder, read_config(folder))))
+
+
+def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> SentenceEncoder:
+    """Build an encoder from what ``describe`` returned; its trained weights still have starting values."""
+    prompt, pooler, template = config["prompt"], config["pooler"], config["template"]
+    kept: Prompt | None = None
+    if prompt is not None and isinstance(backbone, Backbone):
+        kept = Prompt(
+            prompt["kind"],
+            backbone,
+            length=prompt["length"],
+            dropout=0.0,
+            init_std=0.0,
+            shared=prompt["shared"],
+            reparametrize="none",
+            reparametrize_width=0,
+            new_layers="normal",
+        )
+    templates = []
+    if template is not None and isinstance(backbone, Backbone):
+        options = {name: template[name] for name in ("trained", "end_with_period")}
+        templates = [make_template(template["text"], backbone, **options)]
+    encoder = SentenceEncoder(
+        backbone,
+        kept,
+        pooler=pooler["kind"],
+        loss_pooler=None,
+        # a layer that only the loss used is neither stored nor built again
+        mlp=pooler["mlp"] if pooler["mlp"] == "always" else "none",
+        projector=pooler["projector"],
+        first_layer=pooler["first_layer"],
+        position_shift=True if prompt is None else prompt["position_shift"],
+        cls=config["cls"],
+        templates=templates,
+        denoise="always" if template is not None and template["denoise"] else "none",
+        frozen=config["parameters"] == "prompts",
+        new_layers="normal",
+    )
+    if config["post"] is not None:
+        encoder.post = build_post(config["post"]).eval()
+    return encoder
+
+
+def _exact_convolutions() -> AbstractContextManager[None]:
+    """Keep cuDNN from rounding to TF32 inside the block, as it does by default; torch's matrix products are exact."""
+    others = ("enabled", "benchmark", "benchmark_limit", "deterministic", "fp32_precision", "depthwise_kernel")
+    return torch.backends.cudnn.flags(allow_tf32=False, **dict.fromkeys(others))  # None: as it is

@@ -1,0 +1,67 @@
+"""Parts of a system with the usual options, but for those that a test names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from cse.model.encoder import Constants
+from cse.model.post import Flow, fit_flow
+from cse.model.prompts import Prompt
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.template import Template, make_template
+from cse.settings.groups.augment import AugmentSettings
+from cse.settings.groups.train import TrainSettings
+from cse.stages.build.plan import plan_from
+from cse.training.batch import Cut
+from cse.training.loop import Plan
+
+
+def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> SentenceEncoder:
+    usual = {
+        "pooler": None,
+        "loss_pooler": None,
+        "mlp": "none",
+        "projector": "tanh",
+        "first_layer": "embeddings",
+        "position_shift": True,
+        "cls": False,
+        "templates": (),
+        "denoise": "none",
+        "frozen": True,
+        "new_layers": "normal",
+    }
+    return SentenceEncoder(backbone, prompt, **(usual | options))
+
+
+def new_prompt(kind: str, backbone, **options: Any) -> Prompt:
+    usual = {"shared": False, "reparametrize": "none", "reparametrize_width": 512, "new_layers": "normal"}
+    return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02} | usual | options))
+
+
+def new_template(text: str, backbone, *, trained: bool = False, end_with_period: bool = False) -> Template:
+    return make_template(text, backbone, trained=trained, end_with_period=end_with_period)
+
+
+def new_flow(vectors, **options: Any) -> Flow:
+    usual = {"learning_rate": 1e-3, "batch_size": 32, "epochs": 1, "seed": 42}
+    return fit_flow(vectors, **(usual | options))
+
+
+def new_plan(**changes: Any) -> Plan:
+    """Plan with the default settings of ``train``, the batch in one piece, in float32."""
+    usual = plan_from(TrainSettings(), AugmentSettings(), None, bf16=False)
+    return replace(usual, **({"cut": Cut(1, None)} | changes))
+
+
+def embed(encoder: SentenceEncoder, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+    """Embed tokenised rows as at inference, or in training mode as the loss reads them."""
+    noisy = encoder.denoise == "always" or (encoder.training and encoder.denoise == "train_only")
+    noise_TND = encoder.noise(ids_BL.shape[1] + 1) if noisy else None
+    constants = Constants(encoder.prefix(len(ids_BL)), noise_TND)
+    if not encoder.training:
+        return encoder.embed(ids_BL, mask_BL, constants)
+    made = encoder.pooled(ids_BL, mask_BL, constants)
+    return encoder.project(made.pooled_BD, made.noise_BD)
