@@ -199,16 +199,16 @@ def _help_hint(error: click.ClickException) -> str:
 def _texts(stream: Any, column: str | None) -> list[str]:
     """Return what to encode: a column of a table, else the lines of a text."""
     from cse.data.readers import read_texts
-    from cse.data.tables import OPENERS
+    from cse.data.tables import TABLES
 
     source = Path(getattr(stream, "name", "<stdin>"))
-    if source.suffix.lower() in OPENERS:
+    if source.suffix.lower() in TABLES:
         lines = read_texts(source, column)
         if not lines:
             raise CseError(f"{source}: no rows to encode below the header; put rows into it")
         return lines
     if column is not None:
-        raise CseError(f"--column {column}: {source} is read line by line; name a {', '.join(sorted(OPENERS))} file")
+        raise CseError(f"--column {column}: {source} is read line by line; name a {', '.join(TABLES)} file")
     lines = []
     try:
         lines.extend(line.rstrip("\r\n") for line in stream)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cse.data.checks import no_rows
 from cse.data.readers import Row
 from cse.errors import CseError
 
@@ -46,7 +47,7 @@ class Drop:
 
 
 @dataclass
-class Report:
+class CleaningReport:
     """What cleaning did with the rows of one source.
 
     Attributes:
@@ -108,7 +109,7 @@ def overlap_keys(sentences: Iterable[str]) -> set[bytes]:
 
 def clean_rows(
     rows: Iterable[Row],
-    report: Report,
+    report: CleaningReport,
     *,
     max_words: int,
     drop_duplicates: bool = True,
@@ -150,7 +151,7 @@ def clean_rows(
 
 
 def _clean(
-    rows: Iterable[Row], report: Report, max_words: int, drop_duplicates: bool, held_out: set[bytes] | None
+    rows: Iterable[Row], report: CleaningReport, max_words: int, drop_duplicates: bool, held_out: set[bytes] | None
 ) -> Iterator[Row]:
     """Yield the rows that have no fault, as they were read; count the others."""
     seen: set[bytes] = set()
@@ -171,7 +172,7 @@ def _clean(
             report.drop(reason, row.line)
 
 
-def _draw(rows: Iterable[Row], count: int, seed: int, report: Report) -> Iterator[Row]:
+def _draw(rows: Iterable[Row], count: int, seed: int, report: CleaningReport) -> Iterator[Row]:
     """Yield ``count`` rows in their order: those with the smallest of as many random numbers as there are rows."""
     rng = Random(f"cse draw rows {seed}")
     drawn: list[tuple[float, int, Row]] = []  # a heap with the largest number, negated, on top
@@ -217,10 +218,10 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8"), digest_size=16).digest()
 
 
-def _nothing_left(report: Report) -> CseError:
+def _nothing_left(report: CleaningReport) -> CseError:
     counts = {reason: drop for reason, drop in report.dropped.items() if drop.count}
     if not counts:
-        return CseError(f"{report.source}: no rows; put rows into it or point the setting elsewhere")
+        return no_rows(report.source)
     told = ", ".join(f"{drop.count} {reason} (first {drop.first})" for reason, drop in counts.items())
     chief = max(counts, key=lambda reason: counts[reason].count)
     return CseError(f"{report.source}: all {report.read} rows were dropped: {told}; {_REMEDY[chief]}")

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cse.data.labels import read_label
-from cse.data.readers import LABELLED, Row, choose_columns, find_data_file, read_rows
+from cse.data.readers import LABELLED, Row, choose_columns, find_data_file, make_row, read_rows
 from cse.errors import CseError, OfflineError
 
 _SECONDS = 5.0
@@ -75,15 +74,7 @@ def _split_rows(hub_id: str, view: str, revision: str, split: str, columns: Sequ
 
 def _dataset_rows(where: Path, dataset: Any, names: Sequence[str], view: str) -> Iterator[Row]:
     for number, record in enumerate(dataset, start=1):
-        label: str | None = ""
-        if view == LABELLED:
-            label = read_label(record[names[-1]], f"{where}:{number}")
-        sentences = names[:-1] if view == LABELLED else names
-        texts = tuple(record[name] for name in sentences)
-        for name, text in zip(sentences, texts, strict=True):
-            if text is not None and not isinstance(text, str):
-                raise CseError(f"{where}:{number}: column {name!r} holds {type(text).__name__}, expected sentences")
-        yield Row(number, texts, label)
+        yield make_row(where, number, [record[name] for name in names], len(names), labelled=view == LABELLED)
 
 
 @contextmanager

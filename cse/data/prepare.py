@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cse.data.clean import Report, clean_rows, overlap_keys
+from cse.data.clean import CleaningReport, clean_rows, overlap_keys
 from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
 from cse.data.hub import hub_rows
 from cse.data.readers import LABELLED, Row, check_exists, contents, data_files, find_data_file, read_rows
@@ -54,7 +54,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         evaluation, origin = _file_evaluation(settings)
     suite = _suite(settings, evaluation, origin)
     source, rows = _train_rows(settings)
-    cleaning = Report(source)
+    cleaning = CleaningReport(source)
     kept = clean_rows(
         _with_progress(rows, progress),
         cleaning,
@@ -176,7 +176,7 @@ def _with_progress(rows: Iterator[Row], progress: bool) -> Iterator[Row]:
 
 def _report(
     settings: DataSettings,
-    cleaning: Report,
+    cleaning: CleaningReport,
     evaluation: EvaluationData,
     origin: dict[str, str | None],
     suite: SuiteData,

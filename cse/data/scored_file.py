@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from cse.data.checks import column_hint, no_rows, required_text
 from cse.data.clean import MOST_CHARACTERS
 from cse.data.readers import check_exists
 from cse.data.scored import ScoredPairs
 from cse.data.tables import open_table
-from cse.errors import CseError, nearest
+from cse.errors import CseError
 
 Scored = tuple[str, str, float]
 
@@ -73,20 +74,16 @@ def read_scored_file(
     for usual in USUAL_PAIR_COLUMNS:
         known = [column for column in usual if column in table.columns and column not in names]
         if not known:
-            there = ", ".join(table.columns)
-            raise CseError(
-                f"{path}: no column {usual[0]!r}{nearest(usual[0], table.columns)}; the columns are {there}; "
-                "name them sentence1, sentence2, score"
-            )
+            hint = column_hint(usual[0], table.columns)
+            raise CseError(f"{path}: no column {usual[0]!r}{hint}; name them sentence1, sentence2, score")
         names.append(known[0])
     rows: list[Scored] = []
     seen: dict[frozenset[str], tuple[int, float]] = {}
-    for number, values in table.pick(names):
+    for number, values in table.pick(names, 2):
         if not values:
             continue
-        for column, text in zip(names[:2], values[:2], strict=True):
-            if not isinstance(text, str) or not text.strip():
-                raise CseError(f"{path}:{number}: no sentence in column {column!r} (found {text!r}); fill it in")
+        for column, value in zip(names[:2], values[:2], strict=True):
+            text = required_text(value, column, f"{path}:{number}", blank=False)
             if len(text) > MOST_CHARACTERS:
                 raise CseError(f"{path}:{number}: {len(text):,} characters in column {column!r}; split the sentence")
         score = check_score(path, number, values[2], score_range, "mend it or set data.score_range")
@@ -98,6 +95,6 @@ def read_scored_file(
             )
         rows.append(row)
     if not rows:
-        raise CseError(f"{path}: no scored pairs below the header; put rows into it or take the file away")
+        raise no_rows(str(path))
     name = name or path.stem
     return make_scored(name, rows, [name] * len(rows))

@@ -444,7 +444,7 @@ class SentenceEncoder(nn.Module):
                 batch_size=batch_size,
                 normalize=normalize,
                 show_progress_bar=show_progress_bar,
-            )
+            ).warned()
         finally:
             self.train(was_training)
 

@@ -165,7 +165,7 @@ def test_wrong_folders_are_refused(raw):
     [
         ("train/nli.csv", b"sent0,sent1,hard_neg\na,b,c\nd,e,\xff\n", "nli.csv:3: byte 0xff"),
         ("train/nli.csv", b"sent0,sent1,hard_neg\na,b,\n", "all 1 rows were dropped"),
-        ("train/nli.csv", b"", "empty file"),
+        ("train/nli.csv", b"", "no rows; put rows into it"),
         ("evaluation/own.csv", b"sentence1,sentence2,score\na,b,nan\n", "own.csv:2: score 'nan'"),
     ],
 )

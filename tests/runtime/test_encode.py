@@ -29,7 +29,7 @@ class Recorder:
 def encode(sentences, embed=masked_mean, tokenizer=None, **options):
     options = {"dimension": DIMENSION, "max_length": MAX_LENGTH, "pad_id": PAD, "normalize": False} | options
     tokenizer = tokenizer or prepare_tokenizer(make_tokenizer(), MAX_LENGTH)
-    return encode_sentences(sentences, tokenizer=tokenizer, embed=embed, **options)
+    return encode_sentences(sentences, tokenizer=tokenizer, embed=embed, **options).warned()
 
 
 def test_batches_equal_one_by_one_in_the_order_given():

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cse.errors import CseError, nearest
+from cse.data.checks import check_column, check_text, required_text
+from cse.errors import CseError
 
 IdType = Literal["int64", "string"]
 
 _INT64 = 1 << 63
-_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,32 @@ def check_names(columns: Columns, there: Sequence[str], shown: str) -> None:
     Raises:
         CseError: the first that is missing, with the nearest name there is.
     """
-    for option, name in (("--text-column", columns.text), ("--id-column", columns.id)):
-        if name is not None and name not in there:
-            listed = ", ".join(there[:_SHOWN]) + (f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else "")
-            raise CseError(f"{shown}: no column {name!r} ({option}){nearest(name, there)}; the columns are {listed}")
+    for name, option in zip(columns.names, ("--text-column", "--id-column"), strict=False):
+        check_column(name, there, shown, option)
 
 
-def check_text(value: Any, name: str, where: str) -> str:
-    """Return a value that is a text.
+class RowCheck:
+    """Refuses rows without a usable text or id, through all files of a corpus.
 
-    Raises:
-        CseError: null, no text, or half of a surrogate pair, which is no character.
+    Attributes:
+        id_type: of the ids so far.
     """
-    if not isinstance(value, str):
-        found = "null" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
-        raise CseError(f"{where}: column {name!r} should hold text, found {found}; mend or drop the row")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise CseError(f"{where}: half of a surrogate pair in column {name!r}; write the character in full")
-    return value
+
+    def __init__(self, columns: Columns, id_type: IdType | None = None) -> None:
+        self.columns, self.id_type = columns, id_type
+
+    def checked(self, rows: Iterable[tuple[int, Any]], shown: str) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the text of each numbered row, and a list of its id or of nothing.
+
+        Raises:
+            CseError: a text that is null or none, an id of another type than those before it, with file and line.
+        """
+        for number, (text, *ids) in rows:
+            where = f"{shown}:{number}"
+            text = required_text(text, self.columns.text, where)
+            for value in ids:
+                self.id_type = check_id(value, self.id_type, str(self.columns.id), where)
+            yield text, ids
 
 
 def check_id(value: Any, known: IdType | None, name: str, where: str) -> IdType:
@@ -63,7 +71,7 @@ def check_id(value: Any, known: IdType | None, name: str, where: str) -> IdType:
     if isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64:
         found = "int64"
     elif isinstance(value, str):
-        check_text(value, name, where)
+        check_text(value, where)
         found = "string"
     else:
         what = "null" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"

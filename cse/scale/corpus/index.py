@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError
-from cse.scale.corpus.output import INDEX, INDEX_FACTS, Vectors
+from cse.scale.corpus.output import INDEX, INDEX_FACTS, VectorStore
+from cse.scale.corpus.shard import shard_vectors
 
-Kind = Literal["exact", "hnsw"]
+IndexKind = Literal["exact", "hnsw"]
 
 _LINKS = 32  # of a vector in the graph
 _EFFORT = 200  # candidates that are looked at while it is built
@@ -23,7 +24,7 @@ _SEARCH_EFFORT = 128
 class Index:
     """An index that can be asked; row numbers are those of the corpus."""
 
-    def __init__(self, index: Any, kind: Kind) -> None:
+    def __init__(self, index: Any, kind: IndexKind) -> None:
         self.index, self.kind = index, kind
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -34,7 +35,7 @@ class Index:
         return cosines, rows
 
 
-def build_index(vectors: Vectors, kind: Kind) -> int:
+def build_index(vectors: VectorStore, kind: IndexKind) -> int:
     """Build an index shard by shard, in place of any other, and return its bytes.
 
     It takes four bytes of memory for each number of each vector; ``hnsw`` takes 256 for each vector beside.
@@ -42,8 +43,6 @@ def build_index(vectors: Vectors, kind: Kind) -> int:
     Raises:
         CseError: faiss is not installed, or a shard that cannot be read.
     """
-    from cse.scale.corpus.search import shard_vectors
-
     faiss = _faiss()
     if kind == "exact":
         index = faiss.IndexFlatIP(vectors.dimension)
@@ -64,7 +63,7 @@ def build_index(vectors: Vectors, kind: Kind) -> int:
     return size
 
 
-def open_index(vectors: Vectors) -> Index | None:
+def open_index(vectors: VectorStore) -> Index | None:
     """Open the index of a folder; None where there is none.
 
     Raises:

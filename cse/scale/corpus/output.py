@@ -16,7 +16,7 @@ from cse.errors import CseError, nearest
 from cse.files import only_one
 from cse.runtime.bundle import Bundle, read_manifest
 from cse.scale.corpus.columns import IdType
-from cse.scale.corpus.plan import PLAN, Choices, Plan, difference, is_plan, make_plan, plan_facts
+from cse.scale.corpus.plan import PLAN, Choices, CorpusPlan, difference, is_plan, make_plan, plan_facts
 from cse.scale.corpus.sources import Corpus
 from cse.scale.corpus.storage import DRAFTS, Folder
 
@@ -28,7 +28,7 @@ _SHARD = re.compile(r"part-\d{6,}\.parquet")
 
 
 @dataclass(frozen=True)
-class Vectors:
+class VectorStore:
     """A finished folder of vectors.
 
     Attributes:
@@ -44,7 +44,7 @@ class Vectors:
     """
 
     folder: Folder
-    plan: Plan
+    plan: CorpusPlan
     dimension: int
     normalize: bool
     id_type: IdType
@@ -54,7 +54,7 @@ class Vectors:
     digest: str
 
 
-def open_vectors(url: str) -> Vectors:
+def open_vectors(url: str) -> VectorStore:
     """Open a folder that ``cse embed`` finished.
 
     Raises:
@@ -82,8 +82,8 @@ def open_vectors(url: str) -> Vectors:
         if isinstance(error, CseError):
             raise
         raise CseError(f"{folder / MANIFEST}: damaged; copy the whole folder again") from None
-    plan = Plan.from_json(plan_content, folder / PLAN)
-    return Vectors(folder, plan, *facts, bundle, model, hashlib.sha256(content).hexdigest())
+    plan = CorpusPlan.from_json(plan_content, folder / PLAN)
+    return VectorStore(folder, plan, *facts, bundle, model, hashlib.sha256(content).hexdigest())
 
 
 def open_manifest(bundle: str) -> Bundle:
@@ -124,7 +124,7 @@ def only_writer(folder: Folder) -> Iterator[None]:
 
 def open_plan(
     folder: Folder, corpus: Corpus, choices: Choices, model: dict[str, Any], *, again: bool
-) -> tuple[Plan, set[str]]:
+) -> tuple[CorpusPlan, set[str]]:
     """Return the plan of the folder, made now where there is none, and the names of the files that are there already.
 
     Raises:
@@ -133,7 +133,7 @@ def open_plan(
     names = folder.names()
     facts = json.loads(json.dumps(plan_facts(corpus, choices, model)))
     if PLAN in names and not again:
-        plan = Plan.from_json(folder.read(PLAN), folder / PLAN)
+        plan = CorpusPlan.from_json(folder.read(PLAN), folder / PLAN)
         if changed := difference(plan.facts, facts):
             raise CseError(
                 f"{folder.url}: made from something else: {changed}; give another --out, or --again to start over"
@@ -148,7 +148,7 @@ def open_plan(
     return plan, set()
 
 
-def finish(folder: Folder, plan: Plan, manifest: Bundle, bundle: str) -> None:
+def finish(folder: Folder, plan: CorpusPlan, manifest: Bundle, bundle: str) -> None:
     """Check that every shard is there, and write the manifest.
 
     Raises:
@@ -162,7 +162,7 @@ def finish(folder: Folder, plan: Plan, manifest: Bundle, bundle: str) -> None:
     tree = {
         "format": FORMAT,
         "rows": plan.rows,
-        "shards": len(plan.cuts),
+        "shards": len(plan.spans),
         "dimension": manifest.dimension,
         "normalize": facts["normalize"],
         "id": {"column": facts.get("id_column"), "type": plan.id_type},
