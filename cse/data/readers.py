@@ -140,11 +140,14 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
         column: its name; ``None``: the first of the usual names of sentences that the file has.
 
     Raises:
-        CseError: everything that is wrong with the file, with its line; a row without a text there.
+        CseError: everything that is wrong with the file, with its line; a row without a text there, or no row.
     """
     table = open_table(path)
     (name,) = choose_columns(path, table.columns, "sentences", None if column is None else [column], "--column")
-    return [required_text(values[0], name, f"{path}:{line}") for line, values in table.pick([name], 1) if values]
+    texts = [required_text(values[0], name, f"{path}:{line}") for line, values in table.pick([name], 1) if values]
+    if not texts:
+        raise no_rows(str(path))
+    return texts
 
 
 def choose_columns(
