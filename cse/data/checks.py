@@ -1,4 +1,4 @@
-"""What every reader of files refuses, in the same words: columns, and values that are no text."""
+"""Checks of columns and values that all readers share, with the same errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = 8
 
 
 def check_columns(shown: str, there: Sequence[str], names: Sequence[str], schema: Any = None, texts: int = 0) -> None:
-    """Raise ``CseError`` for a name that several columns have, and for a text column of parquet that holds no text."""
+    """Raise ``CseError`` for a name that several columns have, or a text column of parquet that holds another type."""
     for name in names:
         if there.count(name) > 1:
             raise CseError(f"{shown}: {there.count(name)} columns {name!r}; give each a name of its own")
@@ -21,28 +21,28 @@ def check_columns(shown: str, there: Sequence[str], names: Sequence[str], schema
 
 
 def check_column(name: str, there: Sequence[str], shown: str, setting: str) -> None:
-    """Raise ``CseError`` for a column that is not there, with the nearest name; ``setting`` names it."""
+    """Raise ``CseError`` for a missing column, with the nearest name; ``setting`` is what chose it."""
     if name not in there:
         raise CseError(f"{shown}: no column {name!r} ({setting}){column_hint(name, there)}")
 
 
 def column_hint(name: str, there: Sequence[str]) -> str:
-    """Return which columns there are, the nearest first."""
+    """Return the nearest name and which columns there are."""
     return f"{nearest(name, there)}; the columns are {listed(there)}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the first names, shortened, and how many more there are."""
+    """Return the first few names, shortened, and how many more there are."""
     short = [name if len(name) <= 40 else f"{name[:37]}..." for name in names]
     more = f" and {len(short) - _SHOWN} more" if len(short) > _SHOWN else ""
     return ", ".join(short[:_SHOWN]) + more
 
 
 def check_text(value: Any, where: str) -> str | None:
-    """Return a value that is text or None.
+    """Return a value if it is text or None.
 
     Raises:
-        CseError: anything else, or half of a surrogate pair, which is no character; ``where`` names file and line.
+        CseError: anything else, or half of a surrogate pair, which is not a character; ``where`` is file and line.
     """
     if value is None:
         return None
@@ -54,7 +54,7 @@ def check_text(value: Any, where: str) -> str | None:
 
 
 def required_text(value: Any, column: str, where: str, *, blank: bool = True) -> str:
-    """Return a value that is text; raises ``CseError`` for None too, and for blank text unless that counts."""
+    """Return a value if it is text, and not blank unless ``blank`` allows that; raise ``CseError`` otherwise."""
     text = check_text(value, where)
     if text is None or not (blank or text.strip()):
         raise CseError(f"{where}: no text in column {column!r}; fill it in or drop the row")
@@ -62,12 +62,12 @@ def required_text(value: Any, column: str, where: str, *, blank: bool = True) ->
 
 
 def no_rows(shown: str) -> CseError:
-    """Return the error for a file without a row."""
+    """Return the error for a file without rows."""
     return CseError(f"{shown}: no rows; put rows into it or name another file")
 
 
 def is_text_type(kind: Any) -> bool:
-    """Return whether a type of Arrow's is text."""
+    """Return whether an Arrow type is text."""
     import pyarrow.types as types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind

@@ -12,7 +12,7 @@ _BATCH_ROWS = 8192
 
 
 def open_parquet(file: Path | BinaryIO, shown: str) -> Any:
-    """Open a parquet file; raises ``CseError`` where it is none, or cut off."""
+    """Open a parquet file; raise ``CseError`` if it is not one, or truncated."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -25,17 +25,17 @@ def open_parquet(file: Path | BinaryIO, shown: str) -> Any:
 def parquet_batches(
     file: Any, shown: str, names: Sequence[str], groups: Sequence[int] | None = None, first: int = 1
 ) -> Iterator[tuple[int, Any]]:
-    """Yield record batches of an open parquet file, each with the number of its first row.
+    """Yield record batches of an open parquet file with the number of their first row.
 
     Args:
-        file: see ``open_parquet``.
+        file: from ``open_parquet``.
         shown: name of the file in errors.
         names: columns to read.
         groups: row groups to read; None: all.
-        first: number of the first row that is read.
+        first: number of the first row in these groups.
 
     Raises:
-        CseError: a file that is damaged.
+        CseError: a damaged file.
     """
     import pyarrow as pa
 
@@ -49,5 +49,5 @@ def parquet_batches(
 
 
 def batch_rows(batch: Any, names: Sequence[str], first: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield the values of each row of a record batch with the number of the row."""
+    """Yield the row number and the values of each row of a record batch."""
     return enumerate(zip(*(batch.column(name).to_pylist() for name in names), strict=True), start=first)

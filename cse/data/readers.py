@@ -1,9 +1,8 @@
-"""From a file of the user to rows of a view: which file, which columns, which sentences.
+"""Read the rows of a view from a user's file: which file, which columns, which sentences.
 
 A row of view ``sentences`` has one sentence, of ``pairs`` two, of ``triplets`` three (anchor, positive, hard negative),
-of ``labelled`` two and their label.
-A file may hold more columns than the view needs. ``sentences`` reads one column only: the first of the usual names
-that the file has, so that a triplets file gives its anchors.
+and of ``labelled`` two and a label. A file may hold more columns than the view needs. ``sentences`` reads the first of
+the usual columns that the file has, so a triplets file gives its anchors.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LABELLED = "labelled"
 
 
 class Row(NamedTuple):
-    """One row as it stands in the file; ``None`` is a sentence or a label that is not there.
+    """One row of a file; ``None`` stands for a missing sentence or label.
 
     ``label`` is empty in views without labels.
     """
@@ -50,7 +49,7 @@ class Row(NamedTuple):
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the data files directly in a folder, sorted by name; README files and dot files do not count."""
+    """Return the data files directly in a folder, sorted by name."""
     paths = (folder / name for name in contents(folder))
     return [path for path in paths if path.suffix.lower() in FORMATS and path.is_file()]
 
@@ -61,23 +60,23 @@ def contents(folder: Path) -> list[str]:
 
 
 def is_data_name(name: str) -> bool:
-    """Return whether a file of this name may hold data: README files and dot files do not."""
+    """Return whether a file of this name may hold data: README files and dot files never do."""
     return not name.startswith(".") and PurePath(name).stem.lower() != "readme"
 
 
 def check_exists(path: Path, setting: str) -> None:
-    """Raise ``CseError`` where ``path`` does not exist: a link that leads nowhere, or the nearest name beside it."""
+    """Raise ``CseError`` if ``path`` does not exist, with the nearest name or the broken link."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
             raise CseError(
-                f"{path}: a link to {path.readlink()}, which is not there; mend it (or change {setting})"
+                f"{path}: a link to {path.readlink()}, which does not exist; fix it (or change {setting})"
             ) from None
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise CseError(f"{path}: links that lead to each other in a circle; mend them (or change {setting})") from None
+        raise CseError(f"{path}: a circle of links; fix them (or change {setting})") from None
     else:
         return
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -86,10 +85,10 @@ def check_exists(path: Path, setting: str) -> None:
 
 
 def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
-    """Return ``path``, or the one data file in it where it is a folder.
+    """Return ``path``, or the one data file in it if it is a folder.
 
     Raises:
-        CseError: no such path, a folder with no or several data files, an ending that is not read.
+        CseError: no such path, a folder with no or several data files, or an unknown suffix.
     """
     check_exists(path, setting)
     if path.is_dir():
@@ -112,12 +111,12 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
     Args:
         path: a file, see ``find_data_file``.
         view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
-        columns: names of the columns in the order of the view; ``None``: by their usual names.
+        columns: their names in the order of the view; ``None``: the usual names.
         encoding: of text files.
 
     Raises:
-        CseError: everything that is wrong with the file, as ``file:line: what; what to do``. Wrong names of columns are
-            found at the call, the rest while reading.
+        CseError: anything wrong with the file, as ``file:line: what; what to do``. Wrong column names are found at the
+            call, the rest while reading.
     """
     if path.suffix.lower() == ".txt":
         if columns is not None:
@@ -133,14 +132,14 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
 
 
 def read_texts(path: Path, column: str | None = None) -> list[str]:
-    """Read one text a row from a column of a csv, tsv, jsonl or parquet file; an empty field is a text too.
+    """Read one column of a csv, tsv, jsonl or parquet file; an empty field counts as a text.
 
     Args:
         path: a file of UTF-8 text, or parquet.
-        column: its name; ``None``: the first of the usual names of sentences that the file has.
+        column: its name; ``None``: the first of the usual sentence columns that the file has.
 
     Raises:
-        CseError: everything that is wrong with the file, with its line; a row without a text there, or no row.
+        CseError: anything wrong with the file, with its line; a row without a text, or no row.
     """
     table = open_table(path)
     (name,) = choose_columns(path, table.columns, "sentences", None if column is None else [column], "--column")
@@ -153,10 +152,10 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
 def choose_columns(
     path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None, setting: str = "data.columns"
 ) -> tuple[str, ...]:
-    """Return the names of the columns to read; ``setting`` is what errors name.
+    """Return the names of the columns to read; errors name ``setting``.
 
     Raises:
-        CseError: a column that the file does not have, with the nearest name and the names that it has.
+        CseError: a missing column, with the nearest name and the columns there are.
     """
     if columns is not None:
         for name in columns:
@@ -202,10 +201,10 @@ def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def make_row(path: Path, line: int, values: Sequence[Any], width: int, *, labelled: bool = False) -> Row:
-    """Make a row of a record; without values it is blank. The last of ``width`` values of a labelled one is its label.
+    """Make a row from the ``width`` values of a record, none for a blank line; the last of a labelled one is its label.
 
     Raises:
-        CseError: a value that is no text, or a label that is none, with the line.
+        CseError: a value that is not text, or an unknown label, with the line.
     """
     where = f"{path}:{line}"
     if not values:

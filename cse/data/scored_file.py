@@ -86,7 +86,7 @@ def read_scored_file(
             text = required_text(value, column, f"{path}:{number}", blank=False)
             if len(text) > MOST_CHARACTERS:
                 raise CseError(f"{path}:{number}: {len(text):,} characters in column {column!r}; split the sentence")
-        score = check_score(path, number, values[2], score_range, "mend it or set data.score_range")
+        score = check_score(path, number, values[2], score_range, "fix it or set data.score_range")
         row = (values[0].strip(), values[1].strip(), score)
         line, earlier = seen.setdefault(frozenset(row[:2]), (number, score))
         if earlier != score:

@@ -3,7 +3,7 @@
 * csv: a header, fields separated by commas, ``"`` around fields that hold commas, quotes (doubled) or line breaks.
 * tsv: a header, fields separated by tabs; quotes are ordinary text.
 * jsonl: one JSON object per line; the columns are the keys of the first.
-* parquet: columns of the file; the number of a row stands for its line.
+* parquet: columns of the file; row numbers stand for line numbers.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table whose rows can be read once.
+    """An open table; its rows can be read once.
 
     Attributes:
         shown: name of the file in errors.
-        columns: names of the columns in the file.
-        rows: given names of columns, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
-        schema: Arrow's, of a parquet file.
+        columns: names of all columns.
+        rows: given column names, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
+        schema: Arrow schema of a parquet file.
     """
 
     shown: str
@@ -61,8 +61,8 @@ class TableFile:
         """Return the rows with the values of the named columns, see ``rows``.
 
         Args:
-            names: columns of the file.
-            texts: so many of them, the first, hold text, which a parquet file says at once.
+            names: of columns.
+            texts: how many of them, from the first, must hold text, which a parquet file declares.
 
         Raises:
             CseError: a name that several columns have, or a column of another type; while reading: a ragged row, a
@@ -73,14 +73,14 @@ class TableFile:
 
 
 def open_table(path: Path, encoding: str | None = None) -> TableFile:
-    """Open a table by the ending of its name.
+    """Open a table; the suffix of its name tells its format.
 
     Args:
         path: a csv, tsv, jsonl or parquet file.
         encoding: of text, see ``text_lines``.
 
     Raises:
-        CseError: an unknown ending, a file without a header or an object, no parquet, and what reading raises.
+        CseError: an unknown suffix, a file without a header or an object, a broken first record, or not parquet.
     """
     kind = FORMATS.get(path.suffix.lower(), "txt")
     if kind == "txt":
@@ -97,17 +97,17 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
 def text_table(
     lines: Iterable[str], kind: Format, shown: str, first: int = 1, header: list[str] | None = None
 ) -> TableFile | None:
-    """Read a csv, tsv or jsonl table from its lines, which are taken one by one, as rows are asked for.
+    """Read a csv, tsv or jsonl table from its lines, which it takes one by one as rows are asked for.
 
     Args:
         lines: without their line ends.
         kind: ``csv``, ``tsv`` or ``jsonl``.
         shown: name of the file in errors.
         first: number of the first line.
-        header: names of the columns, where the lines are a part of a csv or tsv file without its header.
+        header: column names, if the lines come from below the header of a csv or tsv file.
 
     Returns:
-        The table; None where the lines hold no header or no object.
+        The table; None if the lines hold no header or no object.
 
     Raises:
         CseError: a broken first record.
@@ -142,7 +142,7 @@ def text_table(
 
 
 def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int = 1) -> Iterator[Numbered]:
-    """Yield each record of a csv or tsv text with the number of its first line.
+    """Yield each csv or tsv record with the number of its first line.
 
     Args:
         lines: without their line ends.
@@ -151,7 +151,7 @@ def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int
         first: number of the first line.
 
     Raises:
-        CseError: a broken record of a csv.
+        CseError: a broken csv record.
     """
     if kind == "tsv":
         for number, line in enumerate(lines, start=first):
@@ -174,10 +174,10 @@ def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int
 
 
 def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[Numbered]:
-    """Yield the object on each line of a jsonl text with the number of the line.
+    """Yield the object on each line with the line number.
 
     Raises:
-        CseError: a line that is no JSON, or no object.
+        CseError: a line that is not a JSON object.
     """
     for number, line in enumerate(lines, start=first):
         if not line.strip():

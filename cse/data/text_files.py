@@ -25,10 +25,10 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
 
     Args:
         path: the file.
-        encoding: what ``data.encoding`` says; None: UTF-8, and no setting changes that.
+        encoding: value of ``data.encoding``; None: UTF-8, where no setting applies.
 
     Raises:
-        CseError: bytes that are not in the encoding, with file, line and byte.
+        CseError: bytes that do not decode, with file, line and byte.
         OSError: the file cannot be read.
     """
     advice = _ADVICE
@@ -39,10 +39,10 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
 
 
 def file_lines(file: BinaryIO, shown: str, encoding: str = "utf-8", advice: str = _ADVICE) -> Iterator[str]:
-    """Yield the lines of an open file from its start, without their line ends.
+    """Yield the lines of an open file, positioned at its start, without their line ends.
 
     Raises:
-        CseError: bytes that are not in the encoding, with file, line and byte.
+        CseError: bytes that do not decode, with file, line and byte.
     """
     marked = codecs.lookup(encoding).name == "utf-8"
     for line in decoded_lines(file, shown, encoding, advice=advice):
@@ -56,17 +56,17 @@ def file_lines(file: BinaryIO, shown: str, encoding: str = "utf-8", advice: str 
 def decoded_lines(
     file: BinaryIO, shown: str, encoding: str = "utf-8", *, first: int = 1, advice: str = _ADVICE
 ) -> Iterator[str]:
-    """Yield the lines of an open file with their ends, and with a byte order mark where there is one.
+    """Yield the lines of an open file with their line ends and any byte order mark.
 
     Args:
-        file: stands at the start of a line.
+        file: positioned at the start of a line.
         shown: name of the file in errors.
         encoding: of the bytes.
         first: number of the first line.
-        advice: what to do about a byte that is not in the encoding.
+        advice: what to do about a byte that does not decode.
 
     Raises:
-        CseError: bytes that are not in the encoding, with file, line and byte.
+        CseError: bytes that do not decode, with file, line and byte.
     """
     try:
         text = io.TextIOWrapper(file, encoding, errors="surrogateescape", newline="")

@@ -71,11 +71,11 @@ def test_a_column_that_stands_twice_is_refused_if_it_is_read(tmp_path, ending):
 
 def test_links_that_lead_nowhere_say_so(tmp_path):
     (tmp_path / "a.csv").symlink_to("b.csv")
-    with pytest.raises(CseError, match=r"a.csv: a link to b.csv, which is not there; mend it \(or change key\)"):
+    with pytest.raises(CseError, match=r"a.csv: a link to b.csv, which does not exist; fix it \(or change key\)"):
         find_data_file(tmp_path / "a.csv", "key")
     (tmp_path / "b.csv").symlink_to("a.csv")
     for path in (tmp_path / "a.csv", tmp_path / "a.csv/below"):
-        with pytest.raises(CseError, match=r": links that lead to each other in a circle; mend them"):
+        with pytest.raises(CseError, match=r": a circle of links; fix them"):
             find_data_file(path, "key")
 
 

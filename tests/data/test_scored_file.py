@@ -45,7 +45,7 @@ def test_scores_that_are_no_number_in_the_range(tmp_path, value):
     with pytest.raises(CseError) as caught:
         read_scored_file(path)
     assert str(caught.value) == (
-        f"{path}:3: score {value!r} is not a number from 0 to 5; mend it or set data.score_range"
+        f"{path}:3: score {value!r} is not a number from 0 to 5; fix it or set data.score_range"
     )
 
 

@@ -111,7 +111,7 @@ def test_folders_on_other_file_systems(bundle, tmp_path, corpus):  # noqa: F811
     assert (again.rows, again.found) == (48, 48)
     found = search(open_vectors("memory://vectors"), OnnxEncoder(bundle).encode(["the cat"]), 1)
     assert found[0][0].id == TEXTS.index("the cat")
-    with pytest.raises(CseError, match="memory:// is known to this process alone; give --workers 0"):
+    with pytest.raises(CseError, match="memory:// exists in this process alone; use --workers 0"):
         embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=1)
 
 
@@ -191,7 +191,7 @@ def test_something_else_is_refused_until_again(run, corpus, tmp_path):
         (["--keep-text"], "keep_text was False, now True"),
     ):
         line = run(corpus, out, *options).refused()
-        assert line == f"{out}: made from something else: {what}; give another --out, or --again to start over"
+        assert line == f"{out}: made from something else: {what}; use another --out, or --again to start over"
     write_txt(corpus, TEXTS[:12])
     assert "corpus.txt has changed" in run(corpus, out).refused()
     assert "this machine has" in run(corpus, out, "--again", "--workers", 5000).refused()

@@ -1,4 +1,4 @@
-"""Which columns of a corpus are read, and what their values may be."""
+"""Which columns of a corpus are read, and which values they may hold."""
 
 from __future__ import annotations
 
@@ -16,42 +16,38 @@ _INT64 = 1 << 63
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of columns: of the text, and of the ids (None: rows are numbered)."""
+    """Names of the text column and of the id column (None: rows are numbered)."""
 
     text: str = "text"
     id: str | None = None
 
     @property
     def names(self) -> list[str]:
-        """Return both names, or the one there is."""
+        """Return the names that are set."""
         return [self.text] if self.id is None else [self.text, self.id]
 
 
 def check_names(columns: Columns, there: Sequence[str], shown: str) -> None:
-    """Refuse names of columns that a file does not have.
-
-    Raises:
-        CseError: the first that is missing, with the nearest name there is.
-    """
+    """Raise ``CseError`` for the first column that a file does not have, with the nearest name."""
     for name, option in zip(columns.names, ("--text-column", "--id-column"), strict=False):
         check_column(name, there, shown, option)
 
 
 class RowCheck:
-    """Refuses rows without a usable text or id, through all files of a corpus.
+    """Checks the texts and ids of all files of a corpus.
 
     Attributes:
-        id_type: of the ids so far.
+        id_type: of the ids so far; None before the first.
     """
 
     def __init__(self, columns: Columns, id_type: IdType | None = None) -> None:
         self.columns, self.id_type = columns, id_type
 
     def checked(self, rows: Iterable[tuple[int, Any]], shown: str) -> Iterator[tuple[str, list[Any]]]:
-        """Yield the text of each numbered row, and a list of its id or of nothing.
+        """Yield the text of each numbered row and a list with its id, empty if there is no id column.
 
         Raises:
-            CseError: a text that is null or none, an id of another type than those before it, with file and line.
+            CseError: a missing text, a value that is not text, or a bad id, with file and line.
         """
         for number, (text, *ids) in rows:
             where = f"{shown}:{number}"
@@ -62,10 +58,10 @@ class RowCheck:
 
 
 def check_id(value: Any, known: IdType | None, name: str, where: str) -> IdType:
-    """Return the type of an id, which is that of the ids before it.
+    """Return the type of an id.
 
     Raises:
-        CseError: an id that is neither a whole number nor text, or not what those before it are.
+        CseError: an id that is neither a whole number nor text, or of another type than those before it.
     """
     found: IdType
     if isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64:

@@ -1,4 +1,4 @@
-"""Embed a corpus: plan, go on where a killed run stopped, share the rest out, say what came of it."""
+"""Embed a corpus: plan, resume where a killed run stopped, share out the rest, sum up."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from cse.scale.corpus.worker import Made, Worker, WorkerConfig
 
 @dataclass(frozen=True)
 class Embedded:
-    """What a run came to.
+    """Summary of a run.
 
     Attributes:
         rows: in the folder.
-        found: those that were there before this run.
-        truncated: those of this run that were longer than the model reads; the same text in one shard counts once.
+        found: those of earlier runs.
+        truncated: those of this run longer than ``max_length``; the same text in one shard counts once.
         shards: in the folder.
         dimension: width of a vector.
-        max_length: most tokens that the model reads.
+        max_length: the model's limit in tokens.
     """
 
     rows: int
@@ -49,19 +49,19 @@ class Embedded:
 def embed_corpus(
     corpus: str, out: str, bundle: str, choices: Choices, *, workers: int | None = None, again: bool = False
 ) -> Embedded:
-    """Make a folder of shards from a corpus. Shards that a killed run left are kept.
+    """Embed a corpus into a folder of shards; keep the shards of a killed run.
 
     Args:
         corpus: file, folder or glob; path or URL.
-        out: folder to write; path or URL.
-        bundle: folder of the model.
+        out: output folder; path or URL.
+        bundle: model folder.
         choices: options that change a shard; ``provider`` may be ``auto``.
-        workers: actors of Ray; 0: none, this process does it all. None: one for each core, or for each GPU.
-        again: first remove what an earlier run made.
+        workers: Ray actors; 0: this process alone, without Ray; None: one per core or GPU.
+        again: first delete what an earlier run made.
 
     Raises:
-        CseError: anything that the user can mend, see ``make_plan``, ``open_plan`` and ``make_shards``.
-        Interrupted: SIGTERM or SIGINT; the same call goes on from there.
+        CseError: anything that the user can fix, see ``make_plan``, ``open_plan`` and ``make_shards``.
+        Interrupted: SIGTERM or SIGINT; the same call resumes.
     """
     manifest = open_manifest(bundle)
     folder = Folder(out)
@@ -89,11 +89,11 @@ def embed_corpus(
 def _check_places(files: Corpus, folder: Folder, workers: int | None) -> None:
     for url in (files.files[0].url, folder.url):
         if url.startswith("memory:") and workers != 0:
-            raise CseError(f"{url}: memory:// is known to this process alone; give --workers 0")
+            raise CseError(f"{url}: memory:// exists in this process alone; use --workers 0")
 
 
 def _provider(asked: str, bundle: str) -> str:
-    """Decide ``auto`` once: vectors of a GPU and of a CPU differ in their last digits."""
+    """Resolve ``auto`` once: vectors from a GPU and a CPU differ in the last digits."""
     if asked != "auto":
         return asked
     return "cpu" if no_cuda_reason() else open_session(Path(bundle) / MODEL, "auto", 1).provider
@@ -102,7 +102,7 @@ def _provider(asked: str, bundle: str) -> str:
 def _make(
     config: WorkerConfig, missing: list[Piece], sources: list[CorpusFile], workers: int | None, progress: Progress
 ) -> int:
-    """Make the missing shards, here or with Ray; return how many rows were longer than the model reads."""
+    """Make the missing shards, here or with Ray; return how many rows were truncated."""
     truncated = 0
     todo = ((piece, sources[piece.file]) for piece in missing)
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,6 @@
-"""The rows of a text file of a corpus, and the spans of bytes that hold so many of them each.
+"""Rows of a text file of a corpus, and how the file is split into byte spans of equally many rows.
 
-Lines, records and objects are read as everywhere in ``cse`` (``cse.data``). What is wrong with a file is found while it
-is split, before the first vector.
+``cse.data`` reads the lines, records and objects. Splitting reads every row, so errors show before the first vector.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from cse.scale.corpus.columns import Columns, check_names
 
 
 class Span(NamedTuple):
-    """A span of a file: bytes ``start`` to ``end``, ``rows`` in it, and the number of its first line (from 1)."""
+    """Bytes ``start`` to ``end`` of a file, how many rows they hold, and the number of the first line (from 1)."""
 
     start: int
     end: int
@@ -26,15 +25,15 @@ class Span(NamedTuple):
 def split_text(
     file: BinaryIO, shown: str, rows: int, read: Callable[[Iterator[str]], Iterable[object]]
 ) -> Iterator[Span]:
-    """Split a UTF-8 file after every ``rows`` rows; the last span may have fewer. A file without a row gives none.
+    """Split a UTF-8 file after every ``rows`` rows; the last span may have fewer.
 
-    A byte order mark belongs to no span.
+    A byte order mark belongs to no span, and a file without rows gives none.
 
     Args:
-        file: stands at its start.
+        file: positioned at its start.
         shown: name of the file in errors.
-        rows: of a span.
-        read: makes rows of lines, which it takes one by one: none behind the row that it yields.
+        rows: per span.
+        read: turns lines into rows; when it yields a row it must have taken no line after it.
 
     Raises:
         CseError: bytes that are not UTF-8, with file and line; what ``read`` raises.
@@ -65,18 +64,18 @@ def split_text(
 def text_rows(
     lines: Iterable[str], kind: Format, columns: Columns, shown: str, first: int = 1, header: list[str] | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the number of the line and the values (text, id if it is named) of each row; blank records are none.
+    """Yield the line number and the values (text, and id if there is an id column) of each row; skip blank records.
 
     Args:
         lines: without their line ends.
         kind: ``txt``, ``csv``, ``tsv`` or ``jsonl``.
-        columns: names of the columns to read.
+        columns: which to read.
         shown: name of the file in errors.
         first: number of the first line.
-        header: names of all columns, where the lines are a part of a csv or tsv file without its header.
+        header: names of all columns, if the lines come from below the header of a csv or tsv file.
 
     Raises:
-        CseError: what ``text_table`` raises, and a column that is not there.
+        CseError: what ``text_table`` raises, or a missing column.
     """
     if kind == "txt":
         yield from enumerate(zip(lines), start=first)
@@ -88,6 +87,6 @@ def text_rows(
 
 
 def read_header(file: BinaryIO, kind: Format, shown: str) -> list[str] | None:
-    """Return the names of the columns of a csv or tsv file."""
+    """Return the column names of a csv or tsv file."""
     table = text_table(file_lines(file, shown), kind, shown)
     return table and table.columns

@@ -16,10 +16,10 @@ def split_parquet(file: BinaryIO, shown: str, rows: int, columns: Columns) -> tu
     """Split a parquet file after every ``rows`` rows.
 
     Returns:
-        The type of the ids, and the spans; their bounds are row numbers in the file, from 0.
+        The type of the ids, and the spans, whose bounds are row numbers in the file, from 0.
 
     Raises:
-        CseError: no parquet, a column that is missing or of a wrong type, and nulls where the file counts them.
+        CseError: not a parquet file, a column that is missing or of the wrong type, or nulls, if the file counts them.
     """
     opened = open_parquet(file, shown)
     schema = opened.schema_arrow
@@ -34,12 +34,12 @@ def split_parquet(file: BinaryIO, shown: str, rows: int, columns: Columns) -> tu
 
 
 def parquet_rows(file: BinaryIO, shown: str, start: int, end: int, columns: Columns) -> Iterator[tuple[int, Any]]:
-    """Yield number (from 1) and values (text, id if it is named) of the rows ``start`` to ``end`` of a file.
+    """Yield the number (from 1) and the values (text, and id if there is an id column) of rows ``start`` to ``end``.
 
-    Only the row groups that hold them are read.
+    Reads only the row groups that hold them.
 
     Raises:
-        CseError: a file that is cut off or damaged.
+        CseError: a truncated or damaged file.
     """
     opened = open_parquet(file, shown)
     groups, before = [], 0
@@ -72,7 +72,7 @@ def _id_type(schema: Any, columns: Columns, shown: str) -> IdType:
 
 
 def _refuse_counted_nulls(metadata: Any, columns: Columns, shown: str) -> None:
-    """Refuse nulls that the statistics of the row groups count, before anything is read."""
+    """Refuse nulls that the row group statistics count, before reading anything."""
     first = 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)

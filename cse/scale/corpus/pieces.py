@@ -1,4 +1,4 @@
-"""Read one piece of a corpus: its texts and ids."""
+"""Read the texts and ids of one piece of a corpus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_piece(piece: Piece, source: CorpusFile, kind: Format, columns: Columns,
     """Read the rows of a piece.
 
     Raises:
-        CseError: a row without a usable text or id, with file and line; a file that changed after the plan was made.
+        CseError: a bad text or id, with file and line; a file that changed after the plan was made.
         OSError: a local file that cannot be read.
     """
     found = Rows([], [])

@@ -1,6 +1,6 @@
 """The plan: how a corpus is split into pieces, each of which becomes one shard.
 
-It depends on the files and the options alone, so any number of workers, killed at any time, make the same shards.
+It depends only on the files and the options, so any number of workers, killed at any time, make the same shards.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Choices:
-    """All options that change the bytes of a shard.
+    """The options that change the bytes of a shard.
 
     Attributes:
-        columns: names of the columns to read; txt has none.
-        keep_text: whether shards hold the text too.
-        shard_rows: most rows of a shard.
-        batch_size: most rows of a forward pass.
+        columns: the columns to read; a txt file has none.
+        keep_text: whether shards also store the text.
+        shard_rows: maximum rows of a shard.
+        batch_size: maximum rows of a forward pass.
         normalize: whether vectors have unit length.
         provider: ``cpu`` or ``cuda``.
     """
@@ -45,16 +45,16 @@ class Choices:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one shard is made of.
+    """The rows of one shard.
 
     Attributes:
         number: of the piece and its shard, from 0.
         file: index of the source.
-        start: first byte; of parquet the first row in the file.
-        end: the byte or row behind the last.
-        rows: in it.
-        line: number in the file of the first line, from 1; of parquet of the first row.
-        first_row: number of its first row in the corpus, from 0.
+        start: first byte; for parquet, the first row in the file.
+        end: one past the last byte or row.
+        rows: how many.
+        line: number of the first line in the file, from 1; for parquet, of the first row.
+        first_row: number of the first row in the corpus, from 0.
     """
 
     number: int
@@ -67,7 +67,7 @@ class Piece:
 
     @property
     def shard(self) -> str:
-        """Return the name of the shard's file."""
+        """Return the file name of the shard."""
         return f"part-{self.number:06d}.parquet"
 
 
@@ -76,7 +76,7 @@ class CorpusPlan:
     """How a corpus is split into pieces.
 
     Attributes:
-        facts: what the shards depend on; another run goes on from here only with the same facts.
+        facts: what the shards depend on; a run resumes only with the same facts.
         id_type: of the column ``id``.
         spans: ``[file, start, end, rows, line]`` of each piece.
     """
@@ -87,11 +87,11 @@ class CorpusPlan:
 
     @property
     def rows(self) -> int:
-        """Return the rows of the corpus."""
+        """Return the number of rows in the corpus."""
         return sum(span[3] for span in self.spans)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces in the order of their rows."""
+        """Yield the pieces in row order."""
         first_row = 0
         for number, (file, start, end, rows, line) in enumerate(self.spans):
             yield Piece(number, file, start, end, rows, line, first_row)
@@ -107,7 +107,7 @@ class CorpusPlan:
         """Read ``plan.json``.
 
         Raises:
-            CseError: a file that is no plan of this version.
+            CseError: not a plan of this version.
         """
         try:
             tree = json.loads(content)
@@ -121,7 +121,7 @@ class CorpusPlan:
 
 
 def is_plan(content: bytes) -> bool:
-    """Return whether bytes are a plan of this or another version."""
+    """Return whether bytes are a plan, of any version."""
     try:
         tree = json.loads(content)
     except (ValueError, RecursionError):
@@ -143,10 +143,10 @@ def plan_facts(corpus: Corpus, choices: Choices, bundle: dict[str, Any]) -> dict
 
 
 def make_plan(corpus: Corpus, choices: Choices, facts: dict[str, Any]) -> CorpusPlan:
-    """Read through a corpus once and split it into pieces; no piece reaches over two files.
+    """Read a corpus once and split it into pieces; no piece spans two files.
 
     Raises:
-        CseError: anything that is wrong with the corpus, with file and line; a corpus without a row.
+        CseError: anything wrong with the corpus, with file and line; a corpus without rows.
     """
     check = RowCheck(choices.columns)
     spans = [[index, *span] for index, file in enumerate(corpus.files) for span in _split(corpus, file, choices, check)]
@@ -156,7 +156,7 @@ def make_plan(corpus: Corpus, choices: Choices, facts: dict[str, Any]) -> Corpus
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Say in a few words what is not as it was when a plan was made; None where nothing differs."""
+    """Return in a few words what changed since a plan was made; None if nothing did."""
     for key in [*new, *(key for key in old if key not in new)]:
         if old.get(key) == new.get(key):
             continue

@@ -1,4 +1,4 @@
-"""Pieces shared out to a pool of actors by Ray Data."""
+"""Share pieces out to a pool of actors with Ray Data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cse.scale.corpus.sources import CorpusFile
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
 from cse.scale.session import one_line
 
-_WINDOW = 1024  # pieces that Ray knows of at once, so that its memory does not grow with the corpus
+_WINDOW = 1024  # pieces that Ray sees at once, so that its memory does not grow with the corpus
 
 
 class PieceActor:
-    """A ``Worker`` as an actor of Ray Data: a row names a piece, the answer says what became of it.
+    """A ``Worker`` as a Ray Data actor: takes a piece as a row and returns its outcome.
 
-    Errors of the user's come back as text: an exception would arrive as pages.
+    User errors come back as text: Ray prints an exception as pages of trace.
     """
 
     def __init__(self, config: WorkerConfig) -> None:
@@ -47,26 +47,26 @@ class PieceActor:
         return {"rows": np.array([rows]), "truncated": np.array([truncated]), "error": np.array([error])}
 
     def _count_tries(self, piece: Piece, source: CorpusFile) -> None:
-        """Refuse a piece that ended several processes: Ray alone would start them for ever."""
+        """Refuse a piece that has killed several processes: Ray would restart them forever."""
         if self.worker.folder.count_try(piece.shard) > TRIES:
             raise CseError(
-                f"{source.shown}:{piece.line}: the process that embeds the {piece.rows} rows from here ended by itself "
-                f"{TRIES} times (out of memory?); take fewer --workers, or smaller --shard-rows"
+                f"{source.shown}:{piece.line}: the process that embeds the {piece.rows} rows from here died "
+                f"{TRIES} times (out of memory?); use fewer --workers or smaller --shard-rows"
             )
 
 
 def make_shards(config: WorkerConfig, todo: Iterator[tuple[Piece, CorpusFile]], pool: Pool) -> Iterator[Made]:
-    """Make the shards of all pieces and yield what became of each as it is saved, in any order.
+    """Make the shards of all pieces and yield each outcome once the shard is saved, in any order.
 
-    Ray must run, see ``cluster.running_ray``. An actor that dies is started again and its piece done again.
+    Ray must be running, see ``cluster.running_ray``. A dead actor is restarted and its piece done again.
 
     Args:
         config: of the workers.
-        todo: pieces with their files.
-        pool: who does it.
+        todo: the pieces and their files.
+        pool: how many actors.
 
     Raises:
-        CseError: what the first actor that failed has to say.
+        CseError: the error of the first actor that fails.
     """
     import ray
     from ray.data import ActorPoolStrategy
@@ -94,12 +94,12 @@ def make_shards(config: WorkerConfig, todo: Iterator[tuple[Piece, CorpusFile]], 
 
 
 def _to_row(piece: Piece, source: CorpusFile) -> dict[str, Any]:
-    """Return a piece and where to read it as a row of plain values, which Arrow knows."""
+    """Return a piece and its file as a row of plain values for Arrow."""
     return {**asdict(piece), "url": source.url, "shown": source.shown}
 
 
 def _from_row(batch: dict[str, Any]) -> tuple[Piece, CorpusFile]:
-    """Return the piece of a batch of one row."""
+    """Return the piece and the file in a batch of one row."""
     values = {name: column[0] for name, column in batch.items()}
     url, shown = str(values.pop("url")), str(values.pop("shown"))
     return Piece(**{name: int(value) for name, value in values.items()}), CorpusFile(url, "", shown, None, "")

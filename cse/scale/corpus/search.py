@@ -1,4 +1,4 @@
-"""The rows nearest to a sentence: by a look at every shard in turn, or through an index."""
+"""Find the rows nearest to a sentence: scan all shards, or ask an index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cse.scale.corpus.shard import read_shard, shard_vectors, unit
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found: its id, its cosine with the query, and its text where the shards hold it."""
+    """A row found: its id, its cosine with the query, and its text if the shards store it."""
 
     id: int | str
     cosine: float
@@ -31,32 +31,32 @@ def open_encoder(vectors: VectorStore, model: str | None = None, provider: str =
     """Open the model that made the vectors.
 
     Args:
-        vectors: to be searched.
-        model: folder of the bundle; None: where it lay when the vectors were made.
+        vectors: to search.
+        model: bundle folder; None: its path when the vectors were made.
         provider: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        CseError: another model, or none there.
+        CseError: another model, or none.
     """
     bundle = model or vectors.bundle
     if model_facts(open_manifest(bundle)) != vectors.model:
         raise CseError(
-            f"{bundle}: not the model that made {vectors.folder.url}; name that one with --model, or embed again"
+            f"{bundle}: not the model that made {vectors.folder.url}; name that one with --model or embed again"
         )
     return OnnxEncoder(bundle, provider=provider)
 
 
 def search(vectors: VectorStore, queries: NDArray[np.float32], k: int, *, scan: bool = False) -> list[list[Hit]]:
-    """Return the ``k`` rows with the largest cosine for each query, best first; of equals the earlier row.
+    """Return the ``k`` rows with the largest cosine for each query, best first; ties go to the earlier row.
 
     Args:
         vectors: a finished folder.
-        queries: vectors (q, d) of any length but zero.
-        k: fewer are returned where there are fewer rows.
-        scan: look at every row though there is an index, which may be approximate.
+        queries: vectors (q, d) of any nonzero length.
+        k: fewer are returned if there are fewer rows.
+        scan: compare every row even if there is an index, which may be approximate.
 
     Raises:
-        CseError: vectors of another width, an index of other vectors, or shards that cannot be read.
+        CseError: vectors of another width, an index of other vectors, or unreadable shards.
     """
     if queries.ndim != 2 or queries.shape[1] != vectors.dimension:
         raise CseError(f"search: queries {queries.shape}, the vectors have {vectors.dimension} dimensions")
@@ -68,7 +68,7 @@ def search(vectors: VectorStore, queries: NDArray[np.float32], k: int, *, scan: 
 
 
 def _scan(vectors: VectorStore, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return cosines and row numbers (q, k) of the nearest rows; memory holds one shard and the best so far."""
+    """Return cosines and row numbers (q, k) of the nearest rows; holds one shard and the best so far in memory."""
     from tqdm import tqdm
 
     best = np.full((len(queries), 0), 0, np.float32)

@@ -1,4 +1,4 @@
-"""A shard: a parquet file of ids, texts if they are kept, and vectors."""
+"""Write and read a shard: a parquet file of ids, vectors and, if stored, texts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ EMBEDDING = "embedding"
 
 
 def shard_bytes(rows: Rows, vectors: NDArray[np.float32], id_type: IdType, *, keep_text: bool) -> memoryview:
-    """Return a parquet file: ``id``, ``text`` if it is kept, ``embedding`` (n, d) as lists of fixed size.
+    """Return a parquet file: ``id``, ``text`` if it is stored, ``embedding`` (n, d) as fixed-size lists.
 
-    Vectors are not compressed: zstd takes a tenth off them and costs every reader time.
+    Vectors are not compressed: zstd saves a tenth and slows down every reader.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -42,17 +42,17 @@ def shard_bytes(rows: Rows, vectors: NDArray[np.float32], id_type: IdType, *, ke
 
 
 def read_shard(store: VectorStore, piece: Piece, columns: Sequence[str]) -> Any:
-    """Return columns of the shard of a piece as a table of Arrow's.
+    """Return columns of a piece's shard as an Arrow table.
 
     Raises:
-        CseError: no such shard, or one that is damaged.
+        CseError: a missing or damaged shard.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with store.folder.open(piece.shard) as file:
-            # a thread of Arrow's that still holds the Python file when the process ends would abort it
+            # an Arrow thread that still holds the Python file when the process exits would abort it
             return pq.ParquetFile(file).read(columns=list(columns), use_threads=False)
     except FileNotFoundError:
         raise CseError(f"{store.folder / piece.shard}: missing; run `cse embed` again, which makes it") from None
@@ -61,7 +61,7 @@ def read_shard(store: VectorStore, piece: Piece, columns: Sequence[str]) -> Any:
 
 
 def shard_vectors(store: VectorStore) -> Iterator[tuple[Piece, NDArray[np.float32]]]:
-    """Yield each shard's vectors (n, d), of unit length, one shard at a time.
+    """Yield each piece with its vectors (n, d), scaled to unit length, one shard at a time.
 
     Raises:
         CseError: what ``read_shard`` raises, or a shard with another number of rows than its piece.

@@ -1,4 +1,4 @@
-"""The files of a corpus: one file, a folder, or a glob, on any file system."""
+"""The files of a corpus: one file, a folder or a glob, on any file system."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class CorpusFile:
     """A file of a corpus.
 
     Attributes:
-        url: where any process finds it.
-        name: relative to the corpus; what the plan remembers.
-        shown: as errors name it.
+        url: where any process can open it.
+        name: relative to the corpus, as in the plan.
+        shown: its name in errors.
         size: bytes.
-        version: what changes with its content: an entity tag, or the time of the last change.
+        version: changes with the content: an entity tag or a modification time.
     """
 
     url: str
@@ -38,7 +38,7 @@ class CorpusFile:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files of one format, in the order of their rows."""
+    """Files of one format, in row order."""
 
     format: Format
     files: list[CorpusFile]
@@ -47,12 +47,12 @@ class Corpus:
 def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
     """List the files of a corpus, sorted by name.
 
-    In a folder, subfolders count too; names that start with a dot or an underscore, README files and endings that are
-    no text do not.
+    A folder includes its subfolders, but not names that start with a dot or an underscore, README files and other
+    formats.
 
     Args:
         corpus: file, folder or glob; path or URL.
-        skip: a folder whose files are none of the corpus's, for it is written.
+        skip: the output folder, whose files are not part of the corpus.
 
     Raises:
         CseError: nothing there, no file of a known format, several formats, compressed files, or all of it in ``skip``.

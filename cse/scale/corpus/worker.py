@@ -1,4 +1,4 @@
-"""From a piece to its shard: what each process does, with Ray and without."""
+"""Turn a piece into a shard: what each process does, with or without Ray."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cse.scale.corpus.storage import Folder
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a process needs to know beside its pieces.
+    """What a process needs besides its pieces.
 
     Attributes:
-        bundle: folder of the model.
-        out: folder of the shards, as a path from the root or a URL.
+        bundle: model folder.
+        out: output folder, an absolute path or a URL.
         format: of the corpus.
         choices: options that change a shard.
         id_type: of the ids.
@@ -35,22 +35,22 @@ class WorkerConfig:
 
 
 class Made(NamedTuple):
-    """What became of a piece: its rows, and how many distinct ones were truncated to what the model reads."""
+    """Outcome of a piece: how many rows, and how many distinct texts the model truncated."""
 
     rows: int
     truncated: int
 
 
 class Worker:
-    """An encoder that makes shards on one core, or on a GPU.
+    """An encoder that makes shards on one core or a GPU.
 
     Raises:
-        CseError: a bundle that does not load, or a GPU that does not attach.
+        CseError: the bundle does not load, or no GPU attaches.
     """
 
     def __init__(self, config: WorkerConfig) -> None:
         self.config = config
-        # one thread whoever runs it: the bytes of a shard must not depend on that
+        # always one thread: the bytes of a shard must not depend on where it is made
         self.encoder = OnnxEncoder(config.bundle, provider=config.choices.provider, threads=1)
         self.folder = Folder(config.out)
 
@@ -58,8 +58,8 @@ class Worker:
         """Read, encode and write a piece.
 
         Raises:
-            CseError: a corpus, a model or a place to write that does not do.
-            OSError: the same of this machine's disk.
+            CseError: what is wrong with the corpus, the model or the output folder.
+            OSError: the local disk cannot be read or written.
         """
         config, choices = self.config, self.config.choices
         rows = read_piece(piece, source, config.format, choices.columns, config.id_type)
