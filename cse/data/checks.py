@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cse.errors import CseError, nearest
 
 _SHOWN = 8
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_columns(shown: str, there: Sequence[str], names: Sequence[str], schema: Any = None, texts: int = 0) -> None:
@@ -48,7 +50,7 @@ def check_text(value: Any, where: str) -> str | None:
         return None
     if not isinstance(value, str):
         raise CseError(f"{where}: expected text, found {type(value).__name__} {str(value)[:40]!r}; fix or drop the row")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+    if not value.isascii() and _SURROGATE.search(value):
         raise CseError(f"{where}: half of a surrogate pair; write the character in full")
     return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from contextlib import contextmanager
 
@@ -93,7 +94,8 @@ def test_ids_of_a_column(run, tmp_path):
     np.testing.assert_array_equal(tables["jsonl"][1], tables["parquet"][1])
 
 
-def test_cut_sentences_are_counted_once_for_all_shards(run, tmp_path):
+def test_truncated_rows_are_counted_once_for_all_shards_whatever_is_logged(run, tmp_path, caplog):
+    caplog.set_level(logging.ERROR, "cse")
     corpus = write_txt(tmp_path / "a.txt", [f"{'the ' * n}cat" for n in range(3, 15)])
     first, second = run(corpus, tmp_path / "vectors").err.splitlines()
     assert first == "11 rows were cut at 6 tokens, which is what the model reads"

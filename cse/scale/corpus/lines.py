@@ -89,4 +89,4 @@ def text_rows(
 def read_header(file: BinaryIO, kind: Format, shown: str) -> list[str] | None:
     """Return the column names of a csv or tsv file."""
     table = text_table(file_lines(file, shown), kind, shown)
-    return table and table.columns
+    return None if table is None else table.columns

@@ -42,8 +42,8 @@ def parquet_rows(file: BinaryIO, shown: str, start: int, end: int, columns: Colu
         CseError: a truncated or damaged file.
     """
     opened = open_parquet(file, shown)
-    groups, before = [], 0
-    skipped = 0  # rows before the first group that is read
+    groups: list[int] = []
+    before = skipped = 0  # rows before this group, and before the first group that is read
     for group in range(opened.metadata.num_row_groups):
         count = opened.metadata.row_group(group).num_rows
         if before < end and before + count > start:
