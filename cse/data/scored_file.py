@@ -1,4 +1,4 @@
-"""Scored pairs in a file of the user's own: two columns of sentences, one of gold scores."""
+"""Read scored pairs from a user's file: two columns of sentences, one of gold scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USUAL_PAIR_COLUMNS = (
 )
 
 
-# float() would take 0_1 and digits of any script too
+# float() would also accept 0_1 and digits of any script
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 
@@ -41,7 +41,7 @@ def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPair
 
 
 def check_score(path: Path, number: int, value: Any, score_range: tuple[float, float], advice: str) -> float:
-    """Return a gold score as a number; raises ``CseError`` with the line where it is none or out of range."""
+    """Return a gold score as a number; raise ``CseError`` with the line if it is not one or out of range."""
     lowest, highest = score_range
     readable = _NUMBER.fullmatch(value) if isinstance(value, str) else not isinstance(value, bool)
     try:
@@ -61,11 +61,11 @@ def read_scored_file(
     Args:
         path: the file.
         encoding: of text files.
-        score_range: lowest and highest score allowed.
+        score_range: minimum and maximum score.
         name: of the task; ``None``: the name of the file without its ending.
 
     Raises:
-        CseError: no such file or column, an empty file, a missing sentence, a score that is no number in the range,
+        CseError: a missing file or column, an empty file, a missing sentence, a score that is not a number in range, or
             two scores for one pair.
     """
     check_exists(path, "the setting that names it")
