@@ -72,8 +72,9 @@ def embed(
 
     choices = Choices(Columns(text_column, id_column), keep_text, shard_rows, batch_size, normalize, provider)
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
-    if done.cut:
-        click.echo(f"{done.cut:,} rows were cut at {done.max_length} tokens, which is what the model reads", err=True)
+    if done.truncated:
+        cut = f"{done.truncated:,} rows were cut at {done.max_length} tokens, which is what the model reads"
+        click.echo(cut, err=True)
     if index != "none":
         _build(out, index)
     before = f", {done.found:,} of them from before" if done.found else ""

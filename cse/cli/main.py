@@ -207,24 +207,19 @@ def _help_hint(error: click.ClickException) -> str:
 
 def _texts(stream: Any, column: str | None) -> list[str]:
     """Return what to encode: a column of a table, else the lines of a text."""
+    from cse.data.checks import no_rows
     from cse.data.readers import read_texts
-    from cse.data.tables import OPENERS
+    from cse.data.tables import TABLES
+    from cse.data.text_files import file_lines
 
     source = Path(getattr(stream, "name", "<stdin>"))
-    if source.suffix.lower() in OPENERS:
-        lines = read_texts(source, column)
-        if not lines:
-            raise CseError(f"{source}: no rows to encode below the header; put rows into it")
-        return lines
+    if source.suffix.lower() in TABLES:
+        return read_texts(source, column)
     if column is not None:
-        raise CseError(f"--column {column}: {source} is read line by line; name a {', '.join(sorted(OPENERS))} file")
-    lines = []
-    try:
-        lines.extend(line.rstrip("\r\n") for line in stream)
-    except UnicodeDecodeError:
-        raise CseError(f"{source}: not UTF-8 after line {len(lines)}; convert it first") from None
+        raise CseError(f"--column {column}: {source} is read line by line; name a {', '.join(TABLES)} file")
+    lines = list(file_lines(stream.buffer, str(source)))
     if not lines:
-        raise CseError(f"{source}: no lines to encode; give one sentence a line")
+        raise no_rows(str(source))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Cleaning while streaming: which rows are kept, and an account of every row that is not."""
+"""Clean rows as they stream by: keep the good ones and account for every other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from cse.data.checks import no_rows
 from cse.data.readers import Row
 from cse.errors import CseError
 
-MOST_CHARACTERS = 100_000  # of a sentence; a longer one is no sentence, and tokenising it takes gigabytes
+MOST_CHARACTERS = 100_000  # of a sentence; a longer text is not a sentence, and tokenizing it takes gigabytes
 REASONS = (
     "blank",
     "missing_sentence",
@@ -39,24 +40,24 @@ _REMEDY = {
 
 @dataclass
 class Drop:
-    """Rows dropped for one reason: how many, and where the first one stands."""
+    """Rows dropped for one reason: how many, and the place of the first."""
 
     count: int = 0
     first: str | None = None
 
 
 @dataclass
-class Report:
+class CleaningReport:
     """What cleaning did with the rows of one source.
 
     Attributes:
         source: name of the file, without its folder.
         read: rows read, blank lines included.
         kept: rows kept.
-        distinct_sentences: different sentences among the rows kept.
-        nul_replaced: rows kept in which NUL characters became blanks.
-        evaluation_overlap_kept: rows kept although a sentence of them is in the evaluation data.
-        not_drawn: rows worth training on that the draw of ``max_rows`` left out.
+        distinct_sentences: distinct sentences in the rows kept.
+        nul_replaced: rows kept whose NUL characters were replaced by spaces.
+        evaluation_overlap_kept: rows kept although one of their sentences is in the evaluation data.
+        not_drawn: usable rows that the draw of ``max_rows`` left out.
         dropped: per reason of ``REASONS``, in that order of precedence.
     """
 
@@ -82,7 +83,7 @@ class Report:
 
 
 class _Ignored(dict[int, int | None]):
-    """Translation table that deletes punctuation, blanks and control characters of any script; filled as met."""
+    """Translation table that deletes punctuation, white space and control characters of any script; fills itself."""
 
     def __missing__(self, point: int) -> int | None:
         category = unicodedata.category(chr(point))
@@ -94,7 +95,7 @@ _IGNORED = _Ignored()
 
 
 def overlap_key(sentence: str) -> bytes:
-    """Return what two sentences share when they differ in case, punctuation and blanks only; ``b""`` for no word."""
+    """Return a key that ignores case, punctuation and white space; ``b""`` for a sentence without words."""
     if not sentence.isascii():
         sentence = unicodedata.normalize("NFKC", sentence)
     letters = sentence.casefold().translate(_IGNORED)
@@ -108,7 +109,7 @@ def overlap_keys(sentences: Iterable[str]) -> set[bytes]:
 
 def clean_rows(
     rows: Iterable[Row],
-    report: Report,
+    report: CleaningReport,
     *,
     max_words: int,
     drop_duplicates: bool = True,
@@ -117,23 +118,23 @@ def clean_rows(
     max_rows: int | None = None,
     seed: int = 0,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the rows worth training on, trimmed, their label last where they have one, in the order of the source.
+    """Yield the usable rows in source order, trimmed, with their label last if they have one.
 
-    Counts go into ``report`` as the rows pass. With ``max_rows`` nothing is yielded before the last row is read: every
-    row has the same chance, wherever it stands, and memory holds as many rows as are kept.
+    Counts go into ``report`` as the rows pass. With ``max_rows`` nothing is yielded until the last row is read: every
+    row has the same chance, wherever it is, and memory holds as many rows as are kept.
 
     Args:
         rows: as read.
-        report: filled in place; complete when the iterator is exhausted.
-        max_words: longest sentence, in words separated by white space.
-        drop_duplicates: drop rows whose sentences all occurred before together.
-        held_out: keys of ``overlap_keys``; rows with such a sentence are dropped, or kept and counted.
+        report: updated in place; complete once the iterator is exhausted.
+        max_words: maximum words of a sentence, separated by white space.
+        drop_duplicates: whether to drop a row that occurred before, all its sentences alike.
+        held_out: keys from ``overlap_keys``; rows with such a sentence are dropped, or kept and counted.
         drop_held_out: whether they are dropped.
-        max_rows: draw so many of the rows, without replacement; None: all. More rows include those of fewer.
+        max_rows: how many rows to draw without replacement; None: all. A larger draw contains the smaller one.
         seed: of the draw.
 
     Raises:
-        CseError: no row is left; says how many were dropped for which reason, and what to do about the chief one.
+        CseError: no row is left; tells how many were dropped and why, and what to do about the main reason.
     """
     clean = _clean(rows, report, max_words, drop_duplicates, held_out if drop_held_out else None)
     sentences = array("Q")
@@ -150,9 +151,9 @@ def clean_rows(
 
 
 def _clean(
-    rows: Iterable[Row], report: Report, max_words: int, drop_duplicates: bool, held_out: set[bytes] | None
+    rows: Iterable[Row], report: CleaningReport, max_words: int, drop_duplicates: bool, held_out: set[bytes] | None
 ) -> Iterator[Row]:
-    """Yield the rows that have no fault, as they were read; count the others."""
+    """Yield the usable rows, as read; count the others."""
     seen: set[bytes] = set()
     for row in rows:
         report.read += 1
@@ -171,10 +172,10 @@ def _clean(
             report.drop(reason, row.line)
 
 
-def _draw(rows: Iterable[Row], count: int, seed: int, report: Report) -> Iterator[Row]:
-    """Yield ``count`` rows in their order: those with the smallest of as many random numbers as there are rows."""
+def _draw(rows: Iterable[Row], count: int, seed: int, report: CleaningReport) -> Iterator[Row]:
+    """Yield ``count`` random rows in their order: each row gets a random number, and the smallest win."""
     rng = Random(f"cse draw rows {seed}")
-    drawn: list[tuple[float, int, Row]] = []  # a heap with the largest number, negated, on top
+    drawn: list[tuple[float, int, Row]] = []  # a heap of negated numbers: the largest number is on top
     for place, row in enumerate(rows):
         entry = (-rng.random(), -place, row)
         if len(drawn) < count:
@@ -217,10 +218,10 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8"), digest_size=16).digest()
 
 
-def _nothing_left(report: Report) -> CseError:
+def _nothing_left(report: CleaningReport) -> CseError:
     counts = {reason: drop for reason, drop in report.dropped.items() if drop.count}
     if not counts:
-        return CseError(f"{report.source}: no rows; put rows into it or point the setting elsewhere")
+        return no_rows(report.source)
     told = ", ".join(f"{drop.count} {reason} (first {drop.first})" for reason, drop in counts.items())
     chief = max(counts, key=lambda reason: counts[reason].count)
     return CseError(f"{report.source}: all {report.read} rows were dropped: {told}; {_REMEDY[chief]}")

@@ -1,4 +1,4 @@
-"""Rows from a data set on the Hugging Face hub: a named file of its repository, or a split."""
+"""Read rows from a data set on the Hugging Face hub: a file of its repository, or a split."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cse.data.labels import read_label
-from cse.data.readers import LABELLED, Row, choose_columns, find_data_file, read_rows
+from cse.data.readers import LABELLED, Row, choose_columns, find_data_file, make_row, read_rows
 from cse.errors import CseError, OfflineError
 
 _SECONDS = 5.0
@@ -24,19 +23,19 @@ def hub_rows(
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
 ) -> Iterator[Row]:
-    """Stream the rows of a data set on the hub; what was downloaded before is read from the cache.
+    """Stream the rows of a data set on the hub, from the cache if it was downloaded before.
 
     Args:
         hub_id: e.g. ``princeton-nlp/datasets-for-simcse``.
         view: see ``read_rows``.
         file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``; ``None``: the split.
         revision: branch, tag or commit.
-        split: of the data set, where no file is named.
+        split: of the data set, if no file is named.
         columns: see ``read_rows``.
         encoding: of a text file.
 
     Raises:
-        OfflineError: the hub could not be reached and the cache does not have it.
+        OfflineError: the hub is unreachable and the cache does not have it.
         CseError: no such data set, file, revision or split; anything wrong with the rows.
     """
     if file is not None:
@@ -48,7 +47,7 @@ def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
     """Return the path of a downloaded file of a data set's repository.
 
     Raises:
-        OfflineError: the hub could not be reached and the cache does not have the file.
+        OfflineError: the hub is unreachable and the cache does not have the file.
         CseError: no such data set, file or revision.
     """
     from huggingface_hub import hf_hub_download
@@ -75,20 +74,12 @@ def _split_rows(hub_id: str, view: str, revision: str, split: str, columns: Sequ
 
 def _dataset_rows(where: Path, dataset: Any, names: Sequence[str], view: str) -> Iterator[Row]:
     for number, record in enumerate(dataset, start=1):
-        label: str | None = ""
-        if view == LABELLED:
-            label = read_label(record[names[-1]], f"{where}:{number}")
-        sentences = names[:-1] if view == LABELLED else names
-        texts = tuple(record[name] for name in sentences)
-        for name, text in zip(sentences, texts, strict=True):
-            if text is not None and not isinstance(text, str):
-                raise CseError(f"{where}:{number}: column {name!r} holds {type(text).__name__}, expected sentences")
-        yield Row(number, texts, label)
+        yield make_row(where, number, [record[name] for name in names], len(names), labelled=view == LABELLED)
 
 
 @contextmanager
 def _cache_only_when_unreachable() -> Iterator[None]:
-    """Ask the hub for a sign of life once; without one, go by the cache instead of half a minute of retries."""
+    """Ping the hub once; if it does not answer, use the cache instead of half a minute of retries."""
     import datasets.config
     import httpx
     from huggingface_hub import constants
@@ -106,13 +97,13 @@ def _cache_only_when_unreachable() -> Iterator[None]:
 
 
 def _explain(error: Exception, what: str, revision: str) -> CseError:
-    """Turn whatever the hub's libraries raise into one line; errors of the user's own disk and code pass through."""
+    """Turn what the hub's libraries raise into one line; disk errors pass through."""
     from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
     from huggingface_hub import errors as hub
 
     reached = (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError)
     if isinstance(error, hub.GatedRepoError):
-        return CseError(f"{what}: access to this data set has to be asked for on the hub; log in with `hf auth login`")
+        return CseError(f"{what}: this data set is gated; request access on the hub and log in with `hf auth login`")
     if isinstance(error, (*reached, DataFilesNotFoundError)) or (
         isinstance(error, DatasetNotFoundError) and not _offline(error)
     ):
@@ -130,7 +121,7 @@ def _explain(error: Exception, what: str, revision: str) -> CseError:
 
 
 def _offline(error: BaseException) -> bool:
-    """Tell whether an error, or one that it came from, says that nothing could be reached."""
+    """Return whether an error, or a cause of it, means that the network is unreachable."""
     import httpx
     from huggingface_hub import errors as hub
 

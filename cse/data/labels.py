@@ -7,7 +7,7 @@ from typing import Any
 from cse.errors import CseError
 
 LABELS = ("entailment", "neutral", "contradiction")
-# SNLI and MultiNLI mark pairs on which the annotators disagreed
+# SNLI and MultiNLI mark pairs without annotator agreement
 NO_GOLD = ("-", "-1", "")
 
 
@@ -18,7 +18,7 @@ def read_label(value: Any, where: str) -> str | None:
     contradiction).
 
     Raises:
-        CseError: anything else; ``where`` names file and line.
+        CseError: anything else; ``where`` is file and line.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Prepare data: read the source, clean it, and write what training and evaluation open."""
+"""Prepare data: read the source, clean it, and write the files that training and evaluation open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cse.data.clean import Report, clean_rows, overlap_keys
+from cse.data.clean import CleaningReport, clean_rows, overlap_keys
 from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
 from cse.data.hub import hub_rows
 from cse.data.readers import LABELLED, Row, check_exists, contents, data_files, find_data_file, read_rows
@@ -32,19 +32,19 @@ SENTEVAL = "SentEval"
 def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[str, Any]:
     """Write training rows, dev pairs, the evaluation's data and ``report.json`` to the folder ``out``.
 
-    The folder appears complete or not at all; an earlier one stays as it was until then. The same input and settings
+    The folder appears complete or not at all; until then an earlier one stays untouched. The same input and settings
     give the same bytes.
 
     Args:
         settings: the group ``data``.
-        out: folder to write, replaced where it exists.
-        progress: show a progress bar on stderr where that is a terminal.
+        out: output folder; replaced if it exists.
+        progress: whether to show a progress bar on stderr, if that is a terminal.
 
     Returns:
         The report, as in ``report.json``.
 
     Raises:
-        CseError: anything wrong with the source or the evaluation data, in one line; or ``out`` holds something else.
+        CseError: anything wrong with the source or the evaluation data, or ``out`` holds something else.
         OSError: ``out`` cannot be written.
     """
     check_folder(out, Kind.PREPARED_DATA)
@@ -54,7 +54,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         evaluation, origin = _file_evaluation(settings)
     suite = _suite(settings, evaluation, origin)
     source, rows = _train_rows(settings)
-    cleaning = Report(source)
+    cleaning = CleaningReport(source)
     kept = clean_rows(
         _with_progress(rows, progress),
         cleaning,
@@ -107,7 +107,7 @@ def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]
 
 
 def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, str | None]]:
-    """Read tasks from ``evaluation_path`` and dev from ``dev_path``, else STS-B dev; say where each came from."""
+    """Read tasks from ``evaluation_path`` and dev from ``dev_path``, else STS-B dev; return where each came from."""
     found, name = _tasks(settings)
     dev = _own_pairs(settings, "dev_path")
     if dev is not None:
@@ -129,7 +129,7 @@ def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:
 
 
 def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str, str | None]) -> SuiteData:
-    """Read what the full evaluation needs beside the similarity tasks, as far as it is there."""
+    """Read what the full evaluation needs besides the similarity tasks, as far as it exists."""
     own = settings.source == "sample" or origin["evaluation"] != SENTEVAL
     suite = only_pairs(evaluation.tasks) if own else complete(Path(settings.evaluation_path), evaluation)
     captions = None if settings.source == "sample" else _given(settings, "cxc_path")
@@ -139,7 +139,7 @@ def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str,
 
 
 def _given(settings: DataSettings, key: str) -> Path | None:
-    """Return a path of the settings that exists; ``None`` where nothing is at the default: no one asked for it."""
+    """Return the path in a setting; ``None`` if it is the default and nothing is there."""
     path = Path(getattr(settings, key))
     if str(path) == DataSettings.model_fields[key].default and not os.path.lexists(path):
         return None
@@ -148,7 +148,7 @@ def _given(settings: DataSettings, key: str) -> Path | None:
 
 
 def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | None:
-    """Read scored pairs from a file or from the one in a folder; ``None`` where there is neither."""
+    """Read scored pairs from a file, or the only file in a folder; ``None`` if there is neither."""
     path = _given(settings, key)
     if path is None or (path.is_dir() and not contents(path)):
         return None
@@ -176,7 +176,7 @@ def _with_progress(rows: Iterator[Row], progress: bool) -> Iterator[Row]:
 
 def _report(
     settings: DataSettings,
-    cleaning: Report,
+    cleaning: CleaningReport,
     evaluation: EvaluationData,
     origin: dict[str, str | None],
     suite: SuiteData,

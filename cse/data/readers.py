@@ -1,24 +1,23 @@
-"""From a file of the user to rows of a view: which file, which columns, which sentences.
+"""Read the rows of a view from a user's file: which file, which columns, which sentences.
 
 A row of view ``sentences`` has one sentence, of ``pairs`` two, of ``triplets`` three (anchor, positive, hard negative),
-of ``labelled`` two and their label.
-A file may hold more columns than the view needs. ``sentences`` reads one column only: the first of the usual names
-that the file has, so that a triplets file gives its anchors.
+and of ``labelled`` two and a label. A file may hold more columns than the view needs. ``sentences`` reads the first of
+the usual columns that the file has, so a triplets file gives its anchors.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from cse.data.checks import check_column, check_text, column_hint, listed, no_rows, required_text
 from cse.data.labels import read_label
-from cse.data.tables import open_table, refuse_empty
+from cse.data.tables import FORMATS, open_table
 from cse.data.text_files import text_lines
 from cse.errors import CseError, nearest
 
-SUFFIXES = (".txt", ".csv", ".tsv", ".jsonl", ".parquet")
 USUAL_COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "sentences": (("text",), ("sentence",), ("sent0",), ("sentence1",), ("anchor",), ("premise",)),
     "pairs": (("sent0", "sent1"), ("sentence1", "sentence2"), ("anchor", "positive"), ("premise", "entailment")),
@@ -36,11 +35,10 @@ USUAL_COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 LABELLED = "labelled"
-_SHOWN = 8
 
 
 class Row(NamedTuple):
-    """One row as it stands in the file; ``None`` is a sentence or a label that is not there.
+    """One row of a file; ``None`` stands for a missing sentence or label.
 
     ``label`` is empty in views without labels.
     """
@@ -51,30 +49,34 @@ class Row(NamedTuple):
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the data files directly in a folder, sorted by name; README files and dot files do not count."""
+    """Return the data files directly in a folder, sorted by name."""
     paths = (folder / name for name in contents(folder))
-    return [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
+    return [path for path in paths if path.suffix.lower() in FORMATS and path.is_file()]
 
 
 def contents(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted, without README files and dot files."""
-    names = (path for path in folder.iterdir() if not path.name.startswith(".") and path.stem.lower() != "readme")
-    return sorted(path.name for path in names)
+    """Return the names in a folder, sorted, see ``is_data_name``."""
+    return sorted(path.name for path in folder.iterdir() if is_data_name(path.name))
+
+
+def is_data_name(name: str) -> bool:
+    """Return whether a file of this name may hold data: README files and dot files never do."""
+    return not name.startswith(".") and PurePath(name).stem.lower() != "readme"
 
 
 def check_exists(path: Path, setting: str) -> None:
-    """Raise ``CseError`` where ``path`` does not exist: a link that leads nowhere, or the nearest name beside it."""
+    """Raise ``CseError`` if ``path`` does not exist, with the nearest name or the broken link."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
             raise CseError(
-                f"{path}: a link to {path.readlink()}, which is not there; mend it (or change {setting})"
+                f"{path}: a link to {path.readlink()}, which does not exist; fix it (or change {setting})"
             ) from None
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise CseError(f"{path}: links that lead to each other in a circle; mend them (or change {setting})") from None
+        raise CseError(f"{path}: a circle of links; fix them (or change {setting})") from None
     else:
         return
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -83,10 +85,10 @@ def check_exists(path: Path, setting: str) -> None:
 
 
 def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
-    """Return ``path``, or the one data file in it where it is a folder.
+    """Return ``path``, or the one data file in it if it is a folder.
 
     Raises:
-        CseError: no such path, a folder with no or several data files, an ending that is not read.
+        CseError: no such path, a folder with no or several data files, or an unknown suffix.
     """
     check_exists(path, setting)
     if path.is_dir():
@@ -94,12 +96,12 @@ def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
         if len(found) == 1:
             return found[0]
         if found:
-            raise CseError(f"{path}: several data files ({_listed(f.name for f in found)}); name one in {setting}")
+            raise CseError(f"{path}: several data files ({listed(f.name for f in found)}); name one in {setting}")
         others = contents(path)
-        there = f" (only {_listed(others)})" if others else ""
-        raise CseError(f"{path}: no {', '.join(SUFFIXES)} file in this folder{there}; put one there or set {setting}")
-    if path.suffix.lower() not in SUFFIXES:
-        raise CseError(f"{path}: cannot read {path.suffix or 'nameless'} files; use one of {', '.join(SUFFIXES)}")
+        there = f" (only {listed(others)})" if others else ""
+        raise CseError(f"{path}: no {', '.join(FORMATS)} file in this folder{there}; put one there or set {setting}")
+    if path.suffix.lower() not in FORMATS:
+        raise CseError(f"{path}: cannot read {path.suffix or 'nameless'} files; use one of {', '.join(FORMATS)}")
     return path
 
 
@@ -109,59 +111,55 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
     Args:
         path: a file, see ``find_data_file``.
         view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
-        columns: names of the columns in the order of the view; ``None``: by their usual names.
+        columns: their names in the order of the view; ``None``: the usual names.
         encoding: of text files.
 
     Raises:
-        CseError: everything that is wrong with the file, as ``file:line: what; what to do``. Wrong names of columns and
-            empty files are found at the call, the rest while reading.
+        CseError: anything wrong with the file, as ``file:line: what; what to do``. Wrong column names are found at the
+            call, the rest while reading.
     """
     if path.suffix.lower() == ".txt":
-        refuse_empty(path)
         if columns is not None:
             raise CseError(f"{path}: a txt file has no named columns; set data.columns: null or use a csv file")
-        if view == "sentences":
-            return _lines(path, encoding)
-        return _tab_separated(path, view, encoding)
-    table = open_table(path, encoding)
-    names = choose_columns(path, table.columns, view, columns)
-    return _rows(path, table.pick(names), len(names), labelled=view == LABELLED)
+        rows = _lines(path, encoding) if view == "sentences" else _tab_separated(path, view, encoding)
+    else:
+        table = open_table(path, encoding)
+        names = choose_columns(path, table.columns, view, columns)
+        labelled = view == LABELLED
+        records = table.pick(names, len(names) - labelled)
+        rows = (make_row(path, line, values, len(names), labelled=labelled) for line, values in records)
+    return _refuse_none(path, rows)
 
 
 def read_texts(path: Path, column: str | None = None) -> list[str]:
-    """Read one text a row from a column of a csv, tsv, jsonl or parquet file; an empty field is a text too.
+    """Read one column of a csv, tsv, jsonl or parquet file; an empty field counts as a text.
 
     Args:
         path: a file of UTF-8 text, or parquet.
-        column: its name; ``None``: the first of the usual names of sentences that the file has.
+        column: its name; ``None``: the first of the usual sentence columns that the file has.
 
     Raises:
-        CseError: everything that is wrong with the file, with its line; a row without a text there.
+        CseError: anything wrong with the file, with its line; a row without a text, or no row.
     """
     table = open_table(path)
     (name,) = choose_columns(path, table.columns, "sentences", None if column is None else [column], "--column")
-    texts = []
-    for line, values in table.pick([name]):
-        if values:
-            text = _text(path, line, values[0])
-            if text is None:
-                raise CseError(f"{path}:{line}: no text in column {name!r}; fill it in or drop the row")
-            texts.append(text)
+    texts = [required_text(values[0], name, f"{path}:{line}") for line, values in table.pick([name], 1) if values]
+    if not texts:
+        raise no_rows(str(path))
     return texts
 
 
 def choose_columns(
     path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None, setting: str = "data.columns"
 ) -> tuple[str, ...]:
-    """Return the names of the columns to read; ``setting`` is what errors name.
+    """Return the names of the columns to read; errors name ``setting``.
 
     Raises:
-        CseError: a column that the file does not have, with the nearest name and the names that it has.
+        CseError: a missing column, with the nearest name and the columns there are.
     """
     if columns is not None:
         for name in columns:
-            if name not in there:
-                raise CseError(f"{path}: no column {name!r} ({setting}){_hint(name, there)}")
+            check_column(name, there, str(path), setting)
         return tuple(columns)
     usual = USUAL_COLUMNS[view]
     for names in usual:
@@ -170,17 +168,7 @@ def choose_columns(
     closest = max(usual, key=lambda names: sum(name in there for name in names))
     missing = next(name for name in closest if name not in there)
     purpose = f" for data.view: {view}" if setting == "data.columns" else ""
-    raise CseError(f"{path}: no column {missing!r}{purpose}{_hint(missing, there)}; name yours in {setting}")
-
-
-def _hint(name: str, there: Sequence[str]) -> str:
-    return f"{nearest(name, there)}; the columns are {_listed(there)}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    short = [name if len(name) <= 40 else f"{name[:37]}..." for name in names]
-    more = f" and {len(short) - _SHOWN} more" if len(short) > _SHOWN else ""
-    return ", ".join(short[:_SHOWN]) + more
+    raise CseError(f"{path}: no column {missing!r}{purpose}{column_hint(missing, there)}; name yours in {setting}")
 
 
 def _lines(path: Path, encoding: str) -> Iterator[Row]:
@@ -194,38 +182,32 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
     for number, line in enumerate(text_lines(path, encoding), start=1):
         texts = tuple(line.split("\t"))[:width]
         if not line.strip():
-            yield _row(path, number, (None,) * width, labelled=False)
+            yield make_row(path, number, (), width)
         elif len(texts) < width:
             raise CseError(
                 f"{path}:{number}: a line of a txt file is one sentence, data.view: {view} needs {width}, separated "
                 "by tabs; use a csv file or set data.view: sentences"
             )
         elif number > 1 or texts not in USUAL_COLUMNS[view]:
-            yield _row(path, number, texts, labelled=view == LABELLED)
+            yield make_row(path, number, texts, width, labelled=view == LABELLED)
 
 
-def _rows(path: Path, numbered: Iterator[tuple[int, Sequence[Any]]], width: int, *, labelled: bool) -> Iterator[Row]:
-    some = False
-    for line, values in numbered:
-        some = True
-        yield _row(path, line, values or (None,) * width, labelled=labelled and bool(values))
-    if not some:
-        raise CseError(f"{path}: no rows below the header; put rows into it or point the setting elsewhere")
+def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
+    row = None
+    for row in rows:
+        yield row
+    if row is None:
+        raise no_rows(str(path))
 
 
-def _row(path: Path, line: int, values: Sequence[Any], *, labelled: bool) -> Row:
-    """Make a row of a record; the last value of a labelled one is its label."""
-    if not labelled:
-        return Row(line, tuple(_text(path, line, value) for value in values))
-    *texts, label = values
-    return Row(line, tuple(_text(path, line, value) for value in texts), read_label(label, f"{path}:{line}"))
+def make_row(path: Path, line: int, values: Sequence[Any], width: int, *, labelled: bool = False) -> Row:
+    """Make a row from the ``width`` values of a record, none for a blank line; the last of a labelled one is its label.
 
-
-def _text(path: Path, line: int, value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise CseError(f"{path}:{line}: expected a sentence, found {type(value).__name__} {str(value)[:40]!r}")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise CseError(f"{path}:{line}: half of a surrogate pair in a sentence; write the character in full")
-    return value
+    Raises:
+        CseError: a value that is not text, or an unknown label, with the line.
+    """
+    where = f"{path}:{line}"
+    if not values:
+        return Row(line, (None,) * width)
+    texts = tuple(check_text(value, where) for value in values[: width - labelled])
+    return Row(line, texts, read_label(values[-1], where) if labelled else "")

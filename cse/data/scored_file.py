@@ -1,4 +1,4 @@
-"""Scored pairs in a file of the user's own: two columns of sentences, one of gold scores."""
+"""Read scored pairs from a user's file: two columns of sentences, one of gold scores."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from cse.data.checks import column_hint, no_rows, required_text
 from cse.data.clean import MOST_CHARACTERS
 from cse.data.readers import check_exists
 from cse.data.scored import ScoredPairs
 from cse.data.tables import open_table
-from cse.errors import CseError, nearest
+from cse.errors import CseError
 
 Scored = tuple[str, str, float]
 
@@ -24,7 +25,7 @@ USUAL_PAIR_COLUMNS = (
 )
 
 
-# float() would take 0_1 and digits of any script too
+# float() would also accept 0_1 and digits of any script
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 
@@ -40,7 +41,7 @@ def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPair
 
 
 def check_score(path: Path, number: int, value: Any, score_range: tuple[float, float], advice: str) -> float:
-    """Return a gold score as a number; raises ``CseError`` with the line where it is none or out of range."""
+    """Return a gold score as a number; raise ``CseError`` with the line if it is not one or out of range."""
     lowest, highest = score_range
     readable = _NUMBER.fullmatch(value) if isinstance(value, str) else not isinstance(value, bool)
     try:
@@ -60,11 +61,11 @@ def read_scored_file(
     Args:
         path: the file.
         encoding: of text files.
-        score_range: lowest and highest score allowed.
+        score_range: minimum and maximum score.
         name: of the task; ``None``: the name of the file without its ending.
 
     Raises:
-        CseError: no such file or column, an empty file, a missing sentence, a score that is no number in the range,
+        CseError: a missing file or column, an empty file, a missing sentence, a score that is not a number in range, or
             two scores for one pair.
     """
     check_exists(path, "the setting that names it")
@@ -73,23 +74,19 @@ def read_scored_file(
     for usual in USUAL_PAIR_COLUMNS:
         known = [column for column in usual if column in table.columns and column not in names]
         if not known:
-            there = ", ".join(table.columns)
-            raise CseError(
-                f"{path}: no column {usual[0]!r}{nearest(usual[0], table.columns)}; the columns are {there}; "
-                "name them sentence1, sentence2, score"
-            )
+            hint = column_hint(usual[0], table.columns)
+            raise CseError(f"{path}: no column {usual[0]!r}{hint}; name them sentence1, sentence2, score")
         names.append(known[0])
     rows: list[Scored] = []
     seen: dict[frozenset[str], tuple[int, float]] = {}
-    for number, values in table.pick(names):
+    for number, values in table.pick(names, 2):
         if not values:
             continue
-        for column, text in zip(names[:2], values[:2], strict=True):
-            if not isinstance(text, str) or not text.strip():
-                raise CseError(f"{path}:{number}: no sentence in column {column!r} (found {text!r}); fill it in")
+        for column, value in zip(names[:2], values[:2], strict=True):
+            text = required_text(value, column, f"{path}:{number}", blank=False)
             if len(text) > MOST_CHARACTERS:
                 raise CseError(f"{path}:{number}: {len(text):,} characters in column {column!r}; split the sentence")
-        score = check_score(path, number, values[2], score_range, "mend it or set data.score_range")
+        score = check_score(path, number, values[2], score_range, "fix it or set data.score_range")
         row = (values[0].strip(), values[1].strip(), score)
         line, earlier = seen.setdefault(frozenset(row[:2]), (number, score))
         if earlier != score:
@@ -98,6 +95,6 @@ def read_scored_file(
             )
         rows.append(row)
     if not rows:
-        raise CseError(f"{path}: no scored pairs below the header; put rows into it or take the file away")
+        raise no_rows(str(path))
     name = name or path.stem
     return make_scored(name, rows, [name] * len(rows))

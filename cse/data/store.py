@@ -1,6 +1,6 @@
 """Prepared data on disk: plain Arrow streams that ``datasets`` maps into memory.
 
-The bytes depend on the rows alone: no time stamps, fingerprints or paths, and batches are cut by number of rows.
+The bytes depend only on the rows: no time stamps, fingerprints or paths, and batches of a fixed number of rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def open_rows(path: Path) -> Dataset:
     """Map training rows into memory.
 
     Raises:
-        CseError: no such file, a file that is cut off, other columns than a view has.
+        CseError: a missing or truncated file, or columns of no view.
     """
     from datasets import Dataset
 
@@ -63,7 +63,7 @@ def open_rows(path: Path) -> Dataset:
 
 
 def view_of(dataset: Dataset) -> str:
-    """Return the view whose columns a data set has; raises ``CseError`` where there is none."""
+    """Return the view whose columns a data set has; raise ``CseError`` if there is none."""
     for view, columns in VIEW_COLUMNS.items():
         if tuple(dataset.column_names) == columns:
             return view
@@ -87,7 +87,7 @@ def open_pairs(path: Path) -> list[ScoredPairs]:
     """Read scored pairs, one ``ScoredPairs`` per task in the order written; an empty file gives an empty list.
 
     Raises:
-        CseError: no such file, a file that is cut off, other columns.
+        CseError: a missing or truncated file, or other columns.
     """
     tasks = []
     for name, group in groupby(read_table(path, _PAIRS_SCHEMA), key=lambda row: row[0]):
@@ -97,7 +97,7 @@ def open_pairs(path: Path) -> list[ScoredPairs]:
 
 
 def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> int:
-    """Write rows as they come, in the order of the schema's columns, and return how many there were."""
+    """Write rows as they come, in the column order of the schema, and return how many there were."""
     count = 0
     with _writer(path, schema) as writer:
         for batch in _batches(rows):
@@ -113,7 +113,7 @@ def read_table(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
     """Return the rows of a file that ``write_table`` wrote.
 
     Raises:
-        CseError: no such file, a file that is cut off, other columns.
+        CseError: a missing or truncated file, or other columns.
     """
     _check_whole(path)
     with pa.memory_map(str(path)) as source:
@@ -128,7 +128,7 @@ class PreparedData:
     """A folder that ``prepare`` wrote; each part is opened on first use.
 
     Raises:
-        CseError: the folder or a file of it is missing or cut off.
+        CseError: the folder or a file in it is missing or truncated.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -148,7 +148,7 @@ class PreparedData:
 
     @cached_property
     def dev(self) -> ScoredPairs | None:
-        """Scored pairs for checkpoint selection, or ``None`` where there were none to prepare."""
+        """Scored pairs for checkpoint selection, or ``None`` if there were none to prepare."""
         pairs = open_pairs(self.folder / DEV_FILE)
         return pairs[0] if pairs else None
 
@@ -180,7 +180,7 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
 
 
 def _check_whole(path: Path) -> None:
-    """Refuse a file that is missing, or that does not end and parse as a finished Arrow stream."""
+    """Refuse a file that is missing or not a complete Arrow stream."""
     if not path.is_file():
         raise CseError(f"{path}: no such file; {_AGAIN}")
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Everything the full evaluation reads: a SentEval folder and, beside it, CxC-STS."""
+"""What the full evaluation reads: a SentEval folder and CxC-STS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_CAPTIONS = f"{_CXC_NAME} ({CXC_FILE}; give it with --cxc or data.cxc_path)"
 
 @dataclass(frozen=True)
 class SuiteData:
-    """What is there.
+    """Data of the full evaluation.
 
     Attributes:
         sts: similarity tasks, or the user's own.
@@ -36,7 +36,7 @@ class SuiteData:
     missing: list[str]
 
     def with_captions(self, path: Path) -> SuiteData:
-        """Return the same with CxC-STS from a CSV; see ``read_cxc``."""
+        """Return a copy with CxC-STS from a CSV; see ``read_cxc``."""
         gaps = [gap for gap in self.missing if not gap.startswith(_CXC_NAME)]
         return dataclasses.replace(self, cxc=read_cxc(path), missing=gaps)
 
@@ -60,10 +60,10 @@ def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
 
 
 def complete(senteval: Path, found: EvaluationData) -> SuiteData:
-    """Read what a SentEval folder holds beside the similarity tasks ``found`` in it.
+    """Read what a SentEval folder holds besides the similarity tasks ``found`` in it.
 
     Raises:
-        CseError: a file that is not as published.
+        CseError: a file differs from the published one.
     """
     missing = [name for name in found.missing if not name.startswith("STS-B dev")]
     stsb = {}
@@ -78,6 +78,6 @@ def complete(senteval: Path, found: EvaluationData) -> SuiteData:
 
 
 def only_pairs(tasks: list[ScoredPairs]) -> SuiteData:
-    """Return the data of a user who has scored pairs and nothing of SentEval."""
+    """Return the data of a user who has scored pairs but not SentEval."""
     absent = [f"{name} (no SentEval folder)" for name in ("STS-B splits", *TRANSFER_TASKS)]
     return SuiteData(tasks, {}, [], None, [*absent, NO_CAPTIONS])

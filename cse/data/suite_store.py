@@ -1,4 +1,4 @@
-"""The full evaluation's data on disk, as Arrow beside the prepared rows: whatever of it was there to prepare."""
+"""Store the full evaluation's data as Arrow files beside the prepared rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CXC = pa.schema(
 
 
 def write_suite(folder: Path, suite: SuiteData) -> None:
-    """Write all but the similarity tasks, which are prepared for every evaluation."""
+    """Write everything but the similarity tasks, which ``prepare`` always writes."""
     write_pairs(folder / STSB_FILE, suite.stsb.values())
     rows: list[tuple[Any, ...]] = []
     for task in suite.transfer:
@@ -50,10 +50,10 @@ def write_suite(folder: Path, suite: SuiteData) -> None:
 
 
 def open_suite(data: PreparedData) -> SuiteData:
-    """Read everything that the full evaluation reads.
+    """Read the data of the full evaluation.
 
     Raises:
-        CseError: data that were prepared by an older version, or a file that is cut off.
+        CseError: data prepared by an older version, or a truncated file.
     """
     splits = open_pairs(data.folder / STSB_FILE)
     stsb = {task.name.removeprefix("STS-B "): task for task in splits}

@@ -3,7 +3,7 @@
 * csv: a header, fields separated by commas, ``"`` around fields that hold commas, quotes (doubled) or line breaks.
 * tsv: a header, fields separated by tabs; quotes are ordinary text.
 * jsonl: one JSON object per line; the columns are the keys of the first.
-* parquet: columns of the file; the number of a row stands for its line.
+* parquet: columns of the file; row numbers stand for line numbers.
 """
 
 from __future__ import annotations
@@ -12,119 +12,148 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from cse.data.checks import check_columns, no_rows
+from cse.data.parquet import batch_rows, open_parquet, parquet_batches
 from cse.data.text_files import text_lines
 from cse.errors import CseError
 
+Format = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
+FORMATS: dict[str, Format] = {
+    ".txt": "txt",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+TABLES = sorted(ending for ending, kind in FORMATS.items() if kind != "txt")
+
 BLANK: tuple[Any, ...] = ()
-Values = Sequence[Any]
-Numbered = tuple[int, Values]
-_LONGEST_FIELD = 2**31 - 1
-_PARQUET_ROWS = 8192
+Numbered = tuple[int, Any]
+_LONGEST_FIELD = 1 << 24  # characters; a quote that is never closed must not pull the whole file into memory
 _ADVICE = {
-    ".csv": "put quotes around fields that hold commas",
-    ".tsv": "take tabs and line breaks out of the sentences",
+    "csv": "put quotes around fields that hold commas",
+    "tsv": "take tabs and line breaks out of the sentences",
 }
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table that is read on demand.
+class TableFile:
+    """An open table; its rows can be read once.
 
     Attributes:
-        path: the file.
-        columns: names of the columns in the file.
-        rows: given names of columns, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
+        shown: name of the file in errors.
+        columns: names of all columns.
+        rows: given column names, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
+        schema: Arrow schema of a parquet file.
     """
 
-    path: Path
+    shown: str
     columns: list[str]
     rows: Callable[[Sequence[str]], Iterator[Numbered]]
+    schema: Any = None
 
-    def pick(self, names: Sequence[str]) -> Iterator[Numbered]:
+    def pick(self, names: Sequence[str], texts: int = 0) -> Iterator[Numbered]:
         """Return the rows with the values of the named columns, see ``rows``.
 
+        Args:
+            names: of columns.
+            texts: how many of them, from the first, must hold text, which a parquet file declares.
+
         Raises:
-            CseError: a name that several columns of the file have; while reading, see ``open_table``.
+            CseError: a name that several columns have, or a column of another type; while reading: a ragged row, a
+                broken line, undecodable bytes.
         """
-        for name in names:
-            if self.columns.count(name) > 1:
-                raise CseError(f"{self.path}: {self.columns.count(name)} columns {name!r}; give each a name of its own")
+        check_columns(self.shown, self.columns, names, self.schema, texts)
         return self.rows(names)
 
 
-def open_table(path: Path, encoding: str = "utf-8") -> Table:
-    """Open a table by the ending of its name.
+def open_table(path: Path, encoding: str | None = None) -> TableFile:
+    """Open a table; the suffix of its name tells its format.
+
+    Args:
+        path: a csv, tsv, jsonl or parquet file.
+        encoding: of text, see ``text_lines``.
 
     Raises:
-        CseError: an empty file, an unknown ending; while reading: a ragged row, a broken line, undecodable bytes.
+        CseError: an unknown suffix, a file without a header or an object, a broken first record, or not parquet.
     """
-    opener = OPENERS.get(path.suffix.lower())
-    if opener is None:
-        known = ", ".join(sorted(OPENERS))
+    kind = FORMATS.get(path.suffix.lower(), "txt")
+    if kind == "txt":
+        known = ", ".join(TABLES)
         raise CseError(f"{path}: cannot read columns from a {path.suffix or 'nameless'} file; use one of {known}")
-    refuse_empty(path)
-    return opener(path, encoding)
+    if kind == "parquet":
+        return _parquet_table(path)
+    table = text_table(text_lines(path, encoding), kind, str(path))
+    if table is None:
+        raise no_rows(str(path))
+    return table
 
 
-def refuse_empty(path: Path) -> None:
-    """Raise ``CseError`` for a file without a byte."""
-    if path.stat().st_size == 0:
-        raise CseError(f"{path}: empty file; put rows into it or point the setting elsewhere")
-
-
-def _open_delimited(path: Path, encoding: str) -> Table:
-    kind = path.suffix.lower()
-
-    def records() -> Iterator[Numbered]:
-        return delimited_records(text_lines(path, encoding), kind, str(path))
-
-    header = next((record for _, record in records() if record), None)
-    if header is None:
-        raise CseError(f"{path}: empty file; expected a header line with the names of the columns, then rows")
-    columns = header_columns(header)
-
-    def rows(names: Sequence[str]) -> Iterator[Numbered]:
-        places = [columns.index(name) for name in names]
-        below_header = False
-        for number, record in records():
-            if not record:
-                yield number, BLANK
-            elif not below_header:
-                below_header = True
-            else:
-                check_width(record, columns, kind, f"{path}:{number}")
-                yield number, [record[place] for place in places]
-
-    return Table(path, columns, rows)
-
-
-def header_columns(header: Values) -> list[str]:
-    """Return the names of columns that a header gives."""
-    return [name.strip() for name in header]
-
-
-def check_width(record: Values, columns: Sequence[str], kind: str, where: str) -> None:
-    """Raise ``CseError`` where a record of a csv or tsv file has more or fewer fields than its header."""
-    if len(record) != len(columns):
-        raise CseError(f"{where}: {len(record)} fields, the header has {len(columns)}; {_ADVICE[kind]}")
-
-
-def delimited_records(lines: Iterable[str], kind: str, shown: str, first: int = 1) -> Iterator[Numbered]:
-    """Yield each record of a csv or tsv text with the number of its first line.
+def text_table(
+    lines: Iterable[str], kind: Format, shown: str, first: int = 1, header: list[str] | None = None
+) -> TableFile | None:
+    """Read a csv, tsv or jsonl table from its lines, which it takes one by one as rows are asked for.
 
     Args:
         lines: without their line ends.
-        kind: ``.csv``: line breaks inside quotes belong to the field; ``.tsv``: a line is a record.
+        kind: ``csv``, ``tsv`` or ``jsonl``.
+        shown: name of the file in errors.
+        first: number of the first line.
+        header: column names, if the lines come from below the header of a csv or tsv file.
+
+    Returns:
+        The table; None if the lines hold no header or no object.
+
+    Raises:
+        CseError: a broken first record.
+    """
+    records = json_records(lines, shown, first) if kind == "jsonl" else delimited_records(lines, kind, shown, first)
+    above: list[Numbered] = []
+    if header is None:
+        for head in records:
+            above.append(head)
+            if head[1] is not BLANK:
+                break
+        else:
+            return None
+        header = list(head[1]) if kind == "jsonl" else [name.strip() for name in above.pop()[1]]
+    columns = header
+
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
+        places = [columns.index(name) for name in names]
+        for number, record in chain(above, records):
+            if record is BLANK:
+                yield number, BLANK
+            elif kind == "jsonl":
+                yield number, [record.get(name) for name in names]
+            elif len(record) != len(columns):
+                raise CseError(
+                    f"{shown}:{number}: {len(record)} fields, the header has {len(columns)}; {_ADVICE[kind]}"
+                )
+            else:
+                yield number, [record[place] for place in places]
+
+    return TableFile(shown, columns, rows)
+
+
+def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int = 1) -> Iterator[Numbered]:
+    """Yield each csv or tsv record with the number of its first line.
+
+    Args:
+        lines: without their line ends.
+        kind: ``csv``: line breaks inside quotes belong to the field; ``tsv``: a line is a record.
         shown: name of the file in errors.
         first: number of the first line.
 
     Raises:
-        CseError: a broken record of a csv.
+        CseError: a broken csv record.
     """
-    if kind == ".tsv":
+    if kind == "tsv":
         for number, line in enumerate(lines, start=first):
             yield number, line.split("\t") if line.strip() else BLANK
         return
@@ -144,52 +173,31 @@ def delimited_records(lines: Iterable[str], kind: str, shown: str, first: int = 
         yield number, BLANK if blank else record
 
 
-def _open_jsonl(path: Path, encoding: str) -> Table:
-    def records() -> Iterator[tuple[int, dict[str, Any] | None]]:
-        for number, line in enumerate(text_lines(path, encoding), start=1):
-            yield number, _json_object(path, number, line) if line.strip() else None
+def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[Numbered]:
+    """Yield the object on each line with the line number.
 
-    first = next((record for _, record in records() if record is not None), None)
-    if first is None:
-        raise CseError(f"{path}: empty file; expected one JSON object per line")
-
-    def rows(names: Sequence[str]) -> Iterator[Numbered]:
-        for number, record in records():
-            yield number, BLANK if record is None else [record.get(name) for name in names]
-
-    return Table(path, list(first), rows)
-
-
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CseError(f"{path}:{number}: not valid JSON ({error}); expected one object per line") from None
-    if not isinstance(record, dict):
-        raise CseError(f"{path}:{number}: expected a JSON object with named columns, found {type(record).__name__}")
-    return record
-
-
-def _open_parquet(path: Path, encoding: str) -> Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid:
-        raise CseError(f"{path}: not a parquet file, or cut off; write it again") from None
-
-    def rows(names: Sequence[str]) -> Iterator[Numbered]:
-        number = 0
+    Raises:
+        CseError: a line that is not a JSON object.
+    """
+    for number, line in enumerate(lines, start=first):
+        if not line.strip():
+            yield number, BLANK
+            continue
         try:
-            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names)):
-                for values in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
-                    number += 1
-                    yield number, values
-        except (pa.ArrowInvalid, OSError) as error:
-            raise CseError(f"{path}:{number + 1}: cannot be read ({str(error).splitlines()[0]})") from None
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CseError(f"{shown}:{number}: not valid JSON ({error}); expected one object per line") from None
+        if not isinstance(record, dict):
+            found = type(record).__name__
+            raise CseError(f"{shown}:{number}: expected a JSON object with named columns, found {found}")
+        yield number, record
 
-    return Table(path, list(file.schema_arrow.names), rows)
 
+def _parquet_table(path: Path) -> TableFile:
+    file = open_parquet(path, str(path))
 
-OPENERS = {".csv": _open_delimited, ".tsv": _open_delimited, ".jsonl": _open_jsonl, ".parquet": _open_parquet}
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
+        for first, batch in parquet_batches(file, str(path), names):
+            yield from batch_rows(batch, names, first)
+
+    return TableFile(str(path), list(file.schema_arrow.names), rows, file.schema_arrow)

@@ -129,7 +129,7 @@ class SentenceEncoder(Encoder):
                 batch_size=batch_size,
                 normalize=normalize,
                 show_progress_bar=show_progress_bar,
-            )
+            ).warned()
         finally:
             self.train(was_training)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +20,30 @@ if TYPE_CHECKING:
 
 Embed = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
 
-CUT_WARNING = "%d of %d distinct sentences were cut at %d tokens"  # who encodes piece by piece adds them up
-
 _CHUNK = 8192
 _log = logging.getLogger("cse")
+
+
+class Encoded(NamedTuple):
+    """What ``encode_sentences`` returns.
+
+    Attributes:
+        embeddings: (n, d) float32; (d,) for one plain ``str``.
+        truncated: how many distinct sentences were cut at ``max_length`` tokens ...
+        distinct: ... of how many.
+        max_length: tokens, special tokens included.
+    """
+
+    embeddings: NDArray[np.float32]
+    truncated: int
+    distinct: int
+    max_length: int
+
+    def warned(self) -> NDArray[np.float32]:
+        """Return the embeddings; log a warning if sentences were truncated."""
+        if self.truncated:
+            _log.warning("%d of %d distinct sentences were cut at %d tokens", *self[1:])
+        return self.embeddings
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
@@ -50,7 +70,7 @@ def encode_sentences(
     normalize: bool = True,
     show_progress_bar: bool = False,
     workers: int = 1,
-) -> NDArray[np.float32]:
+) -> Encoded:
     """Encode sentences; rows of the result are in the order of the sentences.
 
     A sentence that occurs more than once is encoded once. Rows are sorted by token count, so that a batch is padded
@@ -69,9 +89,6 @@ def encode_sentences(
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
         show_progress_bar: whether to draw a bar that counts distinct sentences.
         workers: threads that take batches.
-
-    Returns:
-        (n, d) float32; (d,) for one plain ``str``.
 
     Raises:
         CseError: sentences in no order (a set, a dict) or with more than one axis, an item that is no text, a batch
@@ -93,7 +110,7 @@ def encode_sentences(
     for index, text in enumerate(texts):
         first.setdefault(text, index)
     distinct = list(first)
-    tokens, starts = _tokenize(distinct, tokenizer, max_length)
+    tokens, starts, truncated = _tokenize(distinct, tokenizer, max_length)
     lengths = np.diff(starts)
     embeddings = np.empty((len(distinct), dimension), np.float32)
 
@@ -122,7 +139,7 @@ def encode_sentences(
     if len(distinct) < len(texts):
         position = {text: row for row, text in enumerate(distinct)}
         embeddings = embeddings[[position[text] for text in texts]]
-    return embeddings[0] if single else embeddings
+    return Encoded(embeddings[0] if single else embeddings, truncated, len(distinct), max_length)
 
 
 def is_text(values: Any) -> bool:
@@ -175,11 +192,15 @@ def _as_texts(sentences: Sequence[str]) -> list[str]:
     return texts
 
 
-def _tokenize(texts: list[str], tokenizer: Tokenizer, max_length: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return every token in one array, and where each text starts in it (one entry more than texts)."""
+def _tokenize(
+    texts: list[str], tokenizer: Tokenizer, max_length: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
+    """Return every token in one array, where each text starts in it (one entry more than texts), and how many texts
+    were truncated.
+    """
     pieces: list[NDArray[np.int32]] = []
     lengths: list[int] = []
-    cut = 0
+    truncated = 0
     for start in range(0, len(texts), _CHUNK):
         chunk = texts[start : start + _CHUNK]
         try:
@@ -190,12 +211,10 @@ def _tokenize(texts: list[str], tokenizer: Tokenizer, max_length: int) -> tuple[
             ids = encoding.ids
             pieces.append(np.array(ids, np.int32))
             lengths.append(len(ids))
-            cut += len(ids) == max_length and bool(encoding.overflowing)
-    if cut:
-        _log.warning(CUT_WARNING, cut, len(texts), max_length)
+            truncated += len(ids) == max_length and bool(encoding.overflowing)
     starts = np.zeros(len(texts) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
-    return (np.concatenate(pieces) if pieces else np.empty(0, np.int32)), starts
+    return (np.concatenate(pieces) if pieces else np.empty(0, np.int32)), starts, truncated
 
 
 def _not_unicode(texts: list[str]) -> str:

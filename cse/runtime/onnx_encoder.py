@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from cse.errors import CseError
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, verify
-from cse.runtime.encode import cosine_similarity, encode_sentences, is_text, prepare_tokenizer
+from cse.runtime.encode import Encoded, cosine_similarity, encode_sentences, is_text, prepare_tokenizer
 from cse.runtime.providers import open_session, usable_cpus
 
 # Tokens of a batch on the CPU: activations stay in the second-level cache (measured: 512 to 1024 are level).
@@ -89,6 +89,18 @@ class OnnxEncoder:
         Raises:
             CseError: an item that is no text, or an embedding that is not finite.
         """
+        counted = self.encode_counting(sentences, batch_size, normalize=normalize, show_progress_bar=show_progress_bar)
+        return counted.warned()
+
+    def encode_counting(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = 64,
+        *,
+        normalize: bool | None = None,
+        show_progress_bar: bool = False,
+    ) -> Encoded:
+        """Encode as ``encode`` does, without its warning, and return how many sentences were truncated too."""
         few = isinstance(sentences, str) or not hasattr(sentences, "__len__") or len(sentences) < 4 * self.threads
         shared_out = self.provider == "cpu" and self.threads > 1 and not few
         session = self._one_core_session if shared_out else self._session

@@ -288,7 +288,7 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
     assert "no column 'txt' (--column); did you mean 'text'?" in cse(*encode, "bank.csv", "--column", "txt").refused()
     assert "--column text: <stdin> is read line by line" in cse(*encode, "--column", "text").refused()
     (project / "none.csv").write_text("text\n\n")
-    assert cse(*encode, "none.csv").refused() == "none.csv: no rows to encode below the header; put rows into it"
+    assert cse(*encode, "none.csv").refused() == "none.csv: no rows; put rows into it or name another file"
     (project / "null.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
     assert "null.jsonl:2: no text in column 'text'" in cse(*encode, "null.jsonl").refused()
     assert not (project / "y.npy").exists()
@@ -296,12 +296,12 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
 
 def test_encode_what_is_no_text(cse, project):
     assert cse("encode", "data/bundle", "--out", "x.npy").refused() == (
-        "<stdin>: no lines to encode; give one sentence a line"
+        "<stdin>: no rows; put rows into it or name another file"
     )
     (project / "empty.txt").write_text("")
-    assert "empty.txt: no lines to encode" in cse("encode", "data/bundle", "empty.txt", "--out", "x.npy").refused()
+    assert "empty.txt: no rows" in cse("encode", "data/bundle", "empty.txt", "--out", "x.npy").refused()
     (project / "latin.txt").write_bytes("a cat\nein Kätzchen\n".encode("latin-1"))
-    assert "latin.txt: not UTF-8" in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
+    assert "latin.txt:2: byte 0xe4 is not utf-8; save the file as UTF-8" in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
     assert not (project / "x.npy").exists()
 
 

@@ -4,13 +4,13 @@ import weakref
 
 import pytest
 
-from cse.data.clean import MOST_CHARACTERS, REASONS, Report, clean_rows, overlap_key, overlap_keys
+from cse.data.clean import MOST_CHARACTERS, REASONS, CleaningReport, clean_rows, overlap_key, overlap_keys
 from cse.data.readers import Row
 from cse.errors import CseError
 
 
 def clean(rows, **how):
-    report = Report("nli.csv")
+    report = CleaningReport("nli.csv")
     kept = list(clean_rows((Row(n, r) for n, r in enumerate(rows, start=2)), report, **{"max_words": 1000, **how}))
     return kept, report
 
@@ -113,7 +113,7 @@ def test_a_draw_holds_no_more_rows_than_it_keeps():
             yield Row(n, (text,))
             del text
 
-    assert len(list(clean_rows(rows(), Report("x"), max_words=9, drop_duplicates=False, max_rows=5))) == 5
+    assert len(list(clean_rows(rows(), CleaningReport("x"), max_words=9, drop_duplicates=False, max_rows=5))) == 5
     assert most < 12
 
 

@@ -128,7 +128,7 @@ def test_what_is_not_at_a_default_path_was_not_asked_for(tmp_path, monkeypatch):
             prepare(mine.model_copy(update={key: "elsewhere"}), tmp_path / "out")
     Path("data/raw").mkdir(parents=True)
     Path("data/raw/dev").symlink_to("nowhere")
-    with pytest.raises(CseError, match=r"data/raw/dev: a link to nowhere, which is not there; .*data.dev_path"):
+    with pytest.raises(CseError, match=r"data/raw/dev: a link to nowhere, which does not exist; .*data.dev_path"):
         prepare(mine, tmp_path / "out")
     Path("data/raw/dev").unlink()
     with pytest.raises(CseError, match=r"data/raw/train: no such file or folder; put data there"):
@@ -165,7 +165,7 @@ def test_wrong_folders_are_refused(raw):
     [
         ("train/nli.csv", b"sent0,sent1,hard_neg\na,b,c\nd,e,\xff\n", "nli.csv:3: byte 0xff"),
         ("train/nli.csv", b"sent0,sent1,hard_neg\na,b,\n", "all 1 rows were dropped"),
-        ("train/nli.csv", b"", "empty file"),
+        ("train/nli.csv", b"", "no rows; put rows into it"),
         ("evaluation/own.csv", b"sentence1,sentence2,score\na,b,nan\n", "own.csv:2: score 'nan'"),
     ],
 )

@@ -45,7 +45,7 @@ def test_scores_that_are_no_number_in_the_range(tmp_path, value):
     with pytest.raises(CseError) as caught:
         read_scored_file(path)
     assert str(caught.value) == (
-        f"{path}:3: score {value!r} is not a number from 0 to 5; mend it or set data.score_range"
+        f"{path}:3: score {value!r} is not a number from 0 to 5; fix it or set data.score_range"
     )
 
 
@@ -85,11 +85,11 @@ def test_score_range_is_the_users(tmp_path):
 
 
 def test_missing_sentence_column_and_rows(tmp_path):
-    with pytest.raises(CseError, match=r"a.csv:2: no sentence in column 'sentence2' \(found ' '\)"):
+    with pytest.raises(CseError, match=r"a.csv:2: no text in column 'sentence2'; fill it in"):
         read_scored_file(write(tmp_path / "a.csv", "sentence1,sentence2,score\na, ,1\n"))
     with pytest.raises(CseError, match=r"no column 'score'; did you mean 'scores'\?; the columns are"):
         read_scored_file(write(tmp_path / "a.csv", "sentence1,sentence2,scores\na,b,1\n"))
-    with pytest.raises(CseError, match="no scored pairs"):
+    with pytest.raises(CseError, match=r"a.csv: no rows; put rows into it"):
         read_scored_file(write(tmp_path / "a.csv", "sentence1,sentence2,score\n\n"))
     with pytest.raises(CseError, match=r"cannot read columns from a .txt file"):
         read_scored_file(write(tmp_path / "a.txt", "x"))

@@ -8,6 +8,7 @@ from tokenizers import processors
 
 from cse.errors import CseError
 from cse.runtime.encode import cosine_similarity, encode_sentences, prepare_tokenizer
+from cse.runtime.onnx_encoder import OnnxEncoder
 
 from .conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, masked_mean
 
@@ -29,7 +30,7 @@ class Recorder:
 def encode(sentences, embed=masked_mean, tokenizer=None, **options):
     options = {"dimension": DIMENSION, "max_length": MAX_LENGTH, "pad_id": PAD, "normalize": False} | options
     tokenizer = tokenizer or prepare_tokenizer(make_tokenizer(), MAX_LENGTH)
-    return encode_sentences(sentences, tokenizer=tokenizer, embed=embed, **options)
+    return encode_sentences(sentences, tokenizer=tokenizer, embed=embed, **options).warned()
 
 
 def test_batches_equal_one_by_one_in_the_order_given():
@@ -122,6 +123,18 @@ def test_truncation_keeps_the_special_tokens_and_is_counted_once(caplog):
     assert embed.batches[0][0].shape == (2, MAX_LENGTH)
     assert (embed.batches[0][0][:, -1] == 3).all()
     assert [record.getMessage() for record in caplog.records] == ["1 of 2 distinct sentences were cut at 6 tokens"]
+
+
+def test_the_encoder_counts_truncated_sentences_without_a_warning(bundle, caplog):
+    encoder = OnnxEncoder(bundle, provider="cpu")
+    texts = ["the cat sat on the mat", "the cat", "the cat sat on the mat"]
+    with caplog.at_level(logging.WARNING, "cse"):
+        counted = encoder.encode_counting(texts)
+    assert (counted.truncated, counted.distinct, counted.max_length) == (1, 2, MAX_LENGTH)
+    assert caplog.records == []
+    with caplog.at_level(logging.WARNING, "cse"):
+        np.testing.assert_array_equal(encoder.encode(texts), counted.embeddings)
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(("item", "kind"), [(None, "NoneType"), (3.5, "float"), (b"cat", "bytes"), (["cat"], "list")])

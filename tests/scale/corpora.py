@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from cse.scale.corpus.columns import Columns
 from cse.scale.corpus.pieces import read_piece
-from cse.scale.corpus.plan import Choices, Plan, make_plan
+from cse.scale.corpus.plan import Choices, CorpusPlan, make_plan
 from cse.scale.corpus.sources import find_corpus
 
 WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat"]  # of the tiny bundle
@@ -45,8 +45,8 @@ def choices(**changes) -> Choices:
     return Choices(columns, **(usual | changes))
 
 
-def cut(corpus: Path | str, **changes) -> tuple[Plan, list[tuple[list, list[str]]]]:
-    """Plan a corpus and read every piece of it: ids and texts."""
+def cut(corpus: Path | str, **changes) -> tuple[CorpusPlan, list[tuple[list, list[str]]]]:
+    """CorpusPlan a corpus and read every piece of it: ids and texts."""
     chosen = choices(**changes)
     found = find_corpus(str(corpus))
     plan = make_plan(found, chosen, {})

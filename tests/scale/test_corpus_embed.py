@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from contextlib import contextmanager
 
@@ -93,7 +94,8 @@ def test_ids_of_a_column(run, tmp_path):
     np.testing.assert_array_equal(tables["jsonl"][1], tables["parquet"][1])
 
 
-def test_cut_sentences_are_counted_once_for_all_shards(run, tmp_path):
+def test_truncated_rows_are_counted_once_for_all_shards_whatever_is_logged(run, tmp_path, caplog):
+    caplog.set_level(logging.ERROR, "cse")
     corpus = write_txt(tmp_path / "a.txt", [f"{'the ' * n}cat" for n in range(3, 15)])
     first, second = run(corpus, tmp_path / "vectors").err.splitlines()
     assert first == "11 rows were cut at 6 tokens, which is what the model reads"
@@ -111,7 +113,7 @@ def test_folders_on_other_file_systems(bundle, tmp_path, corpus):  # noqa: F811
     assert (again.rows, again.found) == (48, 48)
     found = search(open_vectors("memory://vectors"), OnnxEncoder(bundle).encode(["the cat"]), 1)
     assert found[0][0].id == TEXTS.index("the cat")
-    with pytest.raises(CseError, match="memory:// is known to this process alone; give --workers 0"):
+    with pytest.raises(CseError, match="memory:// exists in this process alone; use --workers 0"):
         embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=1)
 
 
@@ -191,7 +193,7 @@ def test_something_else_is_refused_until_again(run, corpus, tmp_path):
         (["--keep-text"], "keep_text was False, now True"),
     ):
         line = run(corpus, out, *options).refused()
-        assert line == f"{out}: made from something else: {what}; give another --out, or --again to start over"
+        assert line == f"{out}: made from something else: {what}; use another --out, or --again to start over"
     write_txt(corpus, TEXTS[:12])
     assert "corpus.txt has changed" in run(corpus, out).refused()
     assert "this machine has" in run(corpus, out, "--again", "--workers", 5000).refused()

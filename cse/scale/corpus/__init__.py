@@ -1,6 +1,6 @@
-"""A corpus of any size becomes shards of vectors, which can be searched.
+"""Embed a corpus of any size into shards of vectors, and search them.
 
-``plan`` cuts the corpus into pieces, ``pieces`` reads one, ``worker`` makes it a shard, ``pool`` shares the pieces out
-to actors of Ray (``session``), ``embed`` drives it all and goes on after a kill, ``search`` and ``index`` find vectors
-again.
+``plan`` splits the corpus into pieces, ``pieces`` reads one, ``worker`` turns it into a ``shard``, ``pool`` shares the
+pieces out to Ray actors (``cluster``), ``embed`` drives it all and resumes after a kill, ``search`` and ``index``
+find vectors.
 """

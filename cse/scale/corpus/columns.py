@@ -1,69 +1,73 @@
-"""Which columns of a corpus are read, and what their values may be."""
+"""Which columns of a corpus are read, and which values they may hold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cse.errors import CseError, nearest
+from cse.data.checks import check_column, check_text, required_text
+from cse.errors import CseError
 
 IdType = Literal["int64", "string"]
 
 _INT64 = 1 << 63
-_SHOWN = 8
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of columns: of the text, and of the ids (None: rows are numbered)."""
+    """Names of the text column and of the id column (None: rows are numbered)."""
 
     text: str = "text"
     id: str | None = None
 
     @property
     def names(self) -> list[str]:
-        """Return both names, or the one there is."""
+        """Return the names that are set."""
         return [self.text] if self.id is None else [self.text, self.id]
 
 
 def check_names(columns: Columns, there: Sequence[str], shown: str) -> None:
-    """Refuse names of columns that a file does not have.
+    """Raise ``CseError`` for the first column that a file does not have, with the nearest name."""
+    for name, option in zip(columns.names, ("--text-column", "--id-column"), strict=False):
+        check_column(name, there, shown, option)
 
-    Raises:
-        CseError: the first that is missing, with the nearest name there is.
+
+class RowCheck:
+    """Checks the texts and ids of all files of a corpus.
+
+    Attributes:
+        id_type: of the ids so far; None before the first.
     """
-    for option, name in (("--text-column", columns.text), ("--id-column", columns.id)):
-        if name is not None and name not in there:
-            listed = ", ".join(there[:_SHOWN]) + (f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else "")
-            raise CseError(f"{shown}: no column {name!r} ({option}){nearest(name, there)}; the columns are {listed}")
 
+    def __init__(self, columns: Columns, id_type: IdType | None = None) -> None:
+        self.columns, self.id_type = columns, id_type
 
-def check_text(value: Any, name: str, where: str) -> str:
-    """Return a value that is a text.
+    def checked(self, rows: Iterable[tuple[int, Any]], shown: str) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the text of each numbered row and a list with its id, empty if there is no id column.
 
-    Raises:
-        CseError: null, no text, or half of a surrogate pair, which is no character.
-    """
-    if not isinstance(value, str):
-        found = "null" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
-        raise CseError(f"{where}: column {name!r} should hold text, found {found}; mend or drop the row")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise CseError(f"{where}: half of a surrogate pair in column {name!r}; write the character in full")
-    return value
+        Raises:
+            CseError: a missing text, a value that is not text, or a bad id, with file and line.
+        """
+        for number, (text, *ids) in rows:
+            where = f"{shown}:{number}"
+            text = required_text(text, self.columns.text, where)
+            for value in ids:
+                self.id_type = check_id(value, self.id_type, str(self.columns.id), where)
+            yield text, ids
 
 
 def check_id(value: Any, known: IdType | None, name: str, where: str) -> IdType:
-    """Return the type of an id, which is that of the ids before it.
+    """Return the type of an id.
 
     Raises:
-        CseError: an id that is neither a whole number nor text, or not what those before it are.
+        CseError: an id that is neither a whole number nor text, or of another type than those before it.
     """
     found: IdType
     if isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64:
         found = "int64"
     elif isinstance(value, str):
-        check_text(value, name, where)
+        check_text(value, where)
         found = "string"
     else:
         what = "null" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"

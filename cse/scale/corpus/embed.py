@@ -1,4 +1,4 @@
-"""Embed a corpus: plan, go on where a killed run stopped, share the rest out, say what came of it."""
+"""Embed a corpus: plan, resume where a killed run stopped, share out the rest, sum up."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from typing import Any
 from cse.errors import CseError, Interrupted
 from cse.runtime.bundle import MODEL
 from cse.runtime.providers import no_cuda_reason, open_session
+from cse.scale.corpus.cluster import check_workers, running_ray
 from cse.scale.corpus.output import MANIFEST, finish, model_facts, only_writer, open_manifest, open_plan
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.pool import make_shards
 from cse.scale.corpus.progress import Progress, own_stderr
-from cse.scale.corpus.session import check_workers, running_ray
-from cse.scale.corpus.sources import Corpus, Source, find_corpus
+from cse.scale.corpus.sources import Corpus, CorpusFile, find_corpus
 from cse.scale.corpus.storage import Folder
-from cse.scale.corpus.worker import Job, Made, Worker
+from cse.scale.corpus.worker import Made, Worker, WorkerConfig
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """What a run came to.
+    """Summary of a run.
 
     Attributes:
         rows: in the folder.
-        found: those that were there before this run.
-        cut: those of this run that were longer than the model reads; the same text in one shard counts once.
+        found: those of earlier runs.
+        truncated: those of this run longer than ``max_length``; the same text in one shard counts once.
         shards: in the folder.
         dimension: width of a vector.
-        max_length: most tokens that the model reads.
+        max_length: the model's limit in tokens.
     """
 
     rows: int
     found: int
-    cut: int
+    truncated: int
     shards: int
     dimension: int
     max_length: int
@@ -49,19 +49,19 @@ class Embedded:
 def embed_corpus(
     corpus: str, out: str, bundle: str, choices: Choices, *, workers: int | None = None, again: bool = False
 ) -> Embedded:
-    """Make a folder of shards from a corpus. Shards that a killed run left are kept.
+    """Embed a corpus into a folder of shards; keep the shards of a killed run.
 
     Args:
         corpus: file, folder or glob; path or URL.
-        out: folder to write; path or URL.
-        bundle: folder of the model.
+        out: output folder; path or URL.
+        bundle: model folder.
         choices: options that change a shard; ``provider`` may be ``auto``.
-        workers: actors of Ray; 0: none, this process does it all. None: one for each core, or for each GPU.
-        again: first remove what an earlier run made.
+        workers: Ray actors; 0: this process alone, without Ray; None: one per core or GPU.
+        again: first delete what an earlier run made.
 
     Raises:
-        CseError: anything that the user can mend, see ``make_plan``, ``open_plan`` and ``make_shards``.
-        Interrupted: SIGTERM or SIGINT; the same call goes on from there.
+        CseError: anything that the user can fix, see ``make_plan``, ``open_plan`` and ``make_shards``.
+        Interrupted: SIGTERM or SIGINT; the same call resumes.
     """
     manifest = open_manifest(bundle)
     folder = Folder(out)
@@ -74,48 +74,50 @@ def embed_corpus(
         missing = [piece for piece in plan.pieces() if piece.shard not in names]
         found = plan.rows - sum(piece.rows for piece in missing)
         progress = Progress(plan.rows, found, stream)
-        cut = 0
+        truncated = 0
         if missing:
             # actors may have another working folder
             out = folder.path if folder.local else folder.url
-            job = Job(os.path.abspath(bundle), out, files.format, choices, plan.id_type)  # noqa: PTH100
-            cut = _make(job, missing, files.files, workers, progress)
+            config = WorkerConfig(os.path.abspath(bundle), out, files.format, choices, plan.id_type)  # noqa: PTH100
+            truncated = _make(config, missing, files.files, workers, progress)
         if missing or MANIFEST not in names:
             finish(folder, plan, manifest, bundle)
         folder.close()
-    return Embedded(plan.rows, found, cut, len(plan.cuts), manifest.dimension, manifest.max_length)
+    return Embedded(plan.rows, found, truncated, len(plan.spans), manifest.dimension, manifest.max_length)
 
 
 def _check_places(files: Corpus, folder: Folder, workers: int | None) -> None:
     for url in (files.files[0].url, folder.url):
         if url.startswith("memory:") and workers != 0:
-            raise CseError(f"{url}: memory:// is known to this process alone; give --workers 0")
+            raise CseError(f"{url}: memory:// exists in this process alone; use --workers 0")
 
 
 def _provider(asked: str, bundle: str) -> str:
-    """Decide ``auto`` once: vectors of a GPU and of a CPU differ in their last digits."""
+    """Resolve ``auto`` once: vectors from a GPU and a CPU differ in the last digits."""
     if asked != "auto":
         return asked
     return "cpu" if no_cuda_reason() else open_session(Path(bundle) / MODEL, "auto", 1).provider
 
 
-def _make(job: Job, missing: list[Piece], sources: list[Source], workers: int | None, progress: Progress) -> int:
-    """Make the missing shards, here or with Ray; return how many rows were longer than the model reads."""
-    cut = 0
+def _make(
+    config: WorkerConfig, missing: list[Piece], sources: list[CorpusFile], workers: int | None, progress: Progress
+) -> int:
+    """Make the missing shards, here or with Ray; return how many rows were truncated."""
+    truncated = 0
     todo = ((piece, sources[piece.file]) for piece in missing)
     with contextlib.ExitStack() as stack:
         if workers == 0:
-            worker = Worker(job)
+            worker = Worker(config)
             done: Iterator[Made] = (worker.make_shard(piece, source) for piece, source in todo)
         else:
-            pool = stack.enter_context(running_ray(workers, job.choices.provider))
-            done = make_shards(job, todo, pool)
+            pool = stack.enter_context(running_ray(workers, config.choices.provider))
+            done = make_shards(config, todo, pool)
         stack.enter_context(_stoppable(progress))  # after Ray, which sets handlers of its own
         stack.enter_context(progress)
         for made in done:
             progress.add(made.rows)
-            cut += made.cut
-    return cut
+            truncated += made.truncated
+    return truncated
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""An index beside the shards, of the library faiss: exact (every vector in memory), or hnsw (a graph, approximate)."""
+"""A faiss index beside the shards: exact (every vector in memory) or hnsw (an approximate graph)."""
 
 from __future__ import annotations
 
@@ -11,39 +11,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError
-from cse.scale.corpus.output import INDEX, INDEX_FACTS, Vectors
+from cse.scale.corpus.output import INDEX, INDEX_FACTS, VectorStore
+from cse.scale.corpus.shard import shard_vectors
 
-Kind = Literal["exact", "hnsw"]
+IndexKind = Literal["exact", "hnsw"]
 
-_LINKS = 32  # of a vector in the graph
-_EFFORT = 200  # candidates that are looked at while it is built
+_LINKS = 32  # per vector in the graph
+_EFFORT = 200  # candidates per vector while building
 _SEARCH_EFFORT = 128
 
 
 class Index:
-    """An index that can be asked; row numbers are those of the corpus."""
+    """An open index; it returns row numbers of the corpus."""
 
-    def __init__(self, index: Any, kind: Kind) -> None:
+    def __init__(self, index: Any, kind: IndexKind) -> None:
         self.index, self.kind = index, kind
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return cosines and row numbers (q, k), best first; -1 where the graph found fewer."""
+        """Return cosines and row numbers (q, k), best first; -1 if the graph found fewer."""
         if self.kind == "hnsw":
             self.index.hnsw.efSearch = max(_SEARCH_EFFORT, 2 * k)
         cosines, rows = self.index.search(np.ascontiguousarray(queries), k)
         return cosines, rows
 
 
-def build_index(vectors: Vectors, kind: Kind) -> int:
-    """Build an index shard by shard, in place of any other, and return its bytes.
+def build_index(vectors: VectorStore, kind: IndexKind) -> int:
+    """Build an index shard by shard, replacing any other, and return its size in bytes.
 
-    It takes four bytes of memory for each number of each vector; ``hnsw`` takes 256 for each vector beside.
+    It needs four bytes of memory per number of each vector; ``hnsw`` needs 256 more per vector.
 
     Raises:
-        CseError: faiss is not installed, or a shard that cannot be read.
+        CseError: faiss is not installed, or a shard cannot be read.
     """
-    from cse.scale.corpus.search import shard_vectors
-
     faiss = _faiss()
     if kind == "exact":
         index = faiss.IndexFlatIP(vectors.dimension)
@@ -54,21 +53,21 @@ def build_index(vectors: Vectors, kind: Kind) -> int:
         index.add(np.ascontiguousarray(block))
     folder = vectors.folder
     with folder.writing(INDEX) as draft:
-        with draft.open("wb") as stream:  # faiss on its own says nothing of a file that it could not finish
+        with draft.open("wb") as stream:  # faiss alone reports no failed write
             faiss.write_index(index, faiss.PyCallbackIOWriter(stream.write))
         size = draft.stat().st_size
         if INDEX_FACTS in folder.names():
-            folder.remove(INDEX_FACTS)  # what takes its place now is not its own
+            folder.remove(INDEX_FACTS)  # it belongs to the old index
     facts = {"kind": kind, "rows": index.ntotal, "manifest": vectors.digest, "bytes": size, "faiss": faiss.__version__}
     folder.write(INDEX_FACTS, (json.dumps(facts, indent=2) + "\n").encode())
     return size
 
 
-def open_index(vectors: Vectors) -> Index | None:
-    """Open the index of a folder; None where there is none.
+def open_index(vectors: VectorStore) -> Index | None:
+    """Open the index of a folder; None if there is none.
 
     Raises:
-        CseError: an index of other vectors, one that is damaged, or faiss is not installed.
+        CseError: an index of other vectors, a damaged one, or faiss is not installed.
     """
     folder = vectors.folder
     if not {INDEX, INDEX_FACTS} <= folder.names():
@@ -88,7 +87,7 @@ def open_index(vectors: Vectors) -> Index | None:
             copy = Path(here, INDEX)
             folder.fs.get_file(f"{folder.path}/{INDEX}", str(copy))
             return Index(faiss.read_index(str(copy)), kind)
-    except RuntimeError:  # what faiss raises for a file that is cut off
+    except RuntimeError:  # faiss raises it for a truncated file
         raise CseError(f"{folder / INDEX}: damaged; build the index again (cse index)") from None
 
 

@@ -1,4 +1,4 @@
-"""The folder of vectors: its plan, its shards, its manifest, and what an earlier run left in it."""
+"""The output folder: its plan, shards and manifest, and what an earlier run left in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cse.errors import CseError, nearest
 from cse.files import only_one
 from cse.runtime.bundle import Bundle, read_manifest
 from cse.scale.corpus.columns import IdType
-from cse.scale.corpus.plan import PLAN, Choices, Plan, difference, is_plan, make_plan, plan_facts
+from cse.scale.corpus.plan import PLAN, Choices, CorpusPlan, difference, is_plan, make_plan, plan_facts
 from cse.scale.corpus.sources import Corpus
 from cse.scale.corpus.storage import DRAFTS, Folder
 
@@ -28,23 +28,23 @@ _SHARD = re.compile(r"part-\d{6,}\.parquet")
 
 
 @dataclass(frozen=True)
-class Vectors:
+class VectorStore:
     """A finished folder of vectors.
 
     Attributes:
-        folder: where it lies.
+        folder: where it is.
         plan: which rows each shard holds.
         dimension: width of a vector.
         normalize: whether vectors have unit length.
         id_type: of the ids.
-        text: whether shards hold the text.
-        bundle: where the model lay.
-        model: what tells it from another, see ``model_facts``.
+        text: whether shards store the text.
+        bundle: path of the model at the time.
+        model: identity of the model, see ``model_facts``.
         digest: SHA-256 of the manifest.
     """
 
     folder: Folder
-    plan: Plan
+    plan: CorpusPlan
     dimension: int
     normalize: bool
     id_type: IdType
@@ -54,17 +54,17 @@ class Vectors:
     digest: str
 
 
-def open_vectors(url: str) -> Vectors:
+def open_vectors(url: str) -> VectorStore:
     """Open a folder that ``cse embed`` finished.
 
     Raises:
-        CseError: no such folder, one that is not finished, or a manifest that is damaged.
+        CseError: no such folder, an unfinished one, or a damaged manifest.
     """
     folder = Folder(url)
     names = folder.names()
     if MANIFEST not in names or PLAN not in names:
         if PLAN in names:
-            raise CseError(f"{url}: not finished; run the same `cse embed` again, which goes on from there")
+            raise CseError(f"{url}: not finished; run the same `cse embed` again to resume")
         near = "" if names or not folder.local else nearest(url, map(str, Path(url).parent.glob("*/")))
         raise CseError(f"{url}: no vectors here ({MANIFEST} is missing){near or '; `cse embed` writes them'}")
     content = folder.read(MANIFEST)
@@ -82,8 +82,8 @@ def open_vectors(url: str) -> Vectors:
         if isinstance(error, CseError):
             raise
         raise CseError(f"{folder / MANIFEST}: damaged; copy the whole folder again") from None
-    plan = Plan.from_json(plan_content, folder / PLAN)
-    return Vectors(folder, plan, *facts, bundle, model, hashlib.sha256(content).hexdigest())
+    plan = CorpusPlan.from_json(plan_content, folder / PLAN)
+    return VectorStore(folder, plan, *facts, bundle, model, hashlib.sha256(content).hexdigest())
 
 
 def open_manifest(bundle: str) -> Bundle:
@@ -100,47 +100,46 @@ def open_manifest(bundle: str) -> Bundle:
 
 
 def model_facts(manifest: Bundle) -> dict[str, Any]:
-    """Return what tells one model from another."""
+    """Return what identifies a model."""
     files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
     return {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
 
 
 @contextmanager
 def only_writer(folder: Folder) -> Iterator[None]:
-    """Keep a second run from writing the same folder; on an object store nothing can.
+    """Keep a second run from writing to the same folder; an object store has no locks.
 
     Raises:
-        CseError: another run is at it, a file has that name, or the folder holds anything that `cse embed` did not
-            write.
+        CseError: another run holds it, a file has that name, or the folder holds files that `cse embed` did not write.
     """
     _refuse_foreign(folder)
     if not folder.local:
         yield
         return
     place = Path(folder.path)
-    with only_one(place / LOCK, f"{folder.url}: another `cse embed` writes here; wait for it, or give another --out"):
+    with only_one(place / LOCK, f"{folder.url}: another `cse embed` writes here; wait for it or use another --out"):
         yield
 
 
 def open_plan(
     folder: Folder, corpus: Corpus, choices: Choices, model: dict[str, Any], *, again: bool
-) -> tuple[Plan, set[str]]:
-    """Return the plan of the folder, made now where there is none, and the names of the files that are there already.
+) -> tuple[CorpusPlan, set[str]]:
+    """Return the plan of the folder, made now if there is none, and the names of the files already there.
 
     Raises:
-        CseError: a plan made from something else, shards without a plan, or what ``make_plan`` raises.
+        CseError: a plan of other files or options, or what ``make_plan`` raises.
     """
     names = folder.names()
     facts = json.loads(json.dumps(plan_facts(corpus, choices, model)))
     if PLAN in names and not again:
-        plan = Plan.from_json(folder.read(PLAN), folder / PLAN)
+        plan = CorpusPlan.from_json(folder.read(PLAN), folder / PLAN)
         if changed := difference(plan.facts, facts):
             raise CseError(
-                f"{folder.url}: made from something else: {changed}; give another --out, or --again to start over"
+                f"{folder.url}: made from something else: {changed}; use another --out, or --again to start over"
             )
         folder.create()
         return plan, names
-    plan = make_plan(corpus, choices, facts)  # a corpus that does not do costs nobody what is there
+    plan = make_plan(corpus, choices, facts)  # before anything is deleted: it may fail
     if again:
         _clear(folder, names)
     folder.create()
@@ -148,21 +147,21 @@ def open_plan(
     return plan, set()
 
 
-def finish(folder: Folder, plan: Plan, manifest: Bundle, bundle: str) -> None:
-    """Check that every shard is there, and write the manifest.
+def finish(folder: Folder, plan: CorpusPlan, manifest: Bundle, bundle: str) -> None:
+    """Check that every shard is there and write the manifest.
 
     Raises:
-        CseError: a shard that was there is gone.
+        CseError: a shard has disappeared.
     """
     there = folder.names()
     lost = [piece.shard for piece in plan.pieces() if piece.shard not in there]
     if lost:
-        raise CseError(f"{folder / lost[0]}: gone since it was written; run the same command again")
+        raise CseError(f"{folder / lost[0]}: has disappeared since it was written; run the same command again")
     facts = plan.facts
     tree = {
         "format": FORMAT,
         "rows": plan.rows,
-        "shards": len(plan.cuts),
+        "shards": len(plan.spans),
         "dimension": manifest.dimension,
         "normalize": facts["normalize"],
         "id": {"column": facts.get("id_column"), "type": plan.id_type},
@@ -174,20 +173,20 @@ def finish(folder: Folder, plan: Plan, manifest: Bundle, bundle: str) -> None:
 
 
 def _refuse_foreign(folder: Folder) -> None:
-    """Raise ``CseError`` where a folder holds files that no plan of `cse embed` accounts for."""
+    """Raise ``CseError`` if a folder holds files that `cse embed` did not write."""
     foreign = folder.names() - {LOCK, DRAFTS}
     if PLAN in foreign and is_plan(folder.read(PLAN)):
         ours = {MANIFEST, PLAN, INDEX, INDEX_FACTS}
         foreign = {name for name in foreign - ours if not _SHARD.fullmatch(name)}
     if foreign:
         raise CseError(
-            f"{folder.url}: holds files that `cse embed` did not put there ({min(foreign)}); give another --out, or "
-            "move them away"
+            f"{folder.url}: holds files that `cse embed` did not put there ({min(foreign)}); use another --out "
+            "or move them away"
         )
 
 
 def _clear(folder: Folder, names: set[str]) -> None:
-    """Remove what an earlier run made; the plan goes last, for it says whose the other files are."""
+    """Delete what an earlier run made; the plan last, because it marks the other files as ours."""
     shards = sorted(name for name in names if _SHARD.fullmatch(name))
     for name in (MANIFEST, INDEX_FACTS, INDEX, *shards, PLAN):
         if name in names:

@@ -1,96 +1,70 @@
-"""Parquet files of a corpus: cut by their metadata, read slice by slice."""
+"""Parquet files of a corpus: split by their metadata, read span by span."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from cse.data.checks import check_columns, is_text_type
+from cse.data.parquet import batch_rows, open_parquet, parquet_batches
 from cse.errors import CseError
 from cse.scale.corpus.columns import Columns, IdType, check_names
-from cse.scale.corpus.lines import Cut
-
-_BATCH = 8192
+from cse.scale.corpus.lines import Span
 
 
-def cut_rows(file: BinaryIO, shown: str, rows: int, columns: Columns) -> tuple[IdType, list[Cut]]:
-    """Cut a parquet file after every ``rows`` rows.
+def split_parquet(file: BinaryIO, shown: str, rows: int, columns: Columns) -> tuple[IdType, list[Span]]:
+    """Split a parquet file after every ``rows`` rows.
 
     Returns:
-        The type of the ids, and the stretches; their bounds are row numbers in the file, from 0.
+        The type of the ids, and the spans, whose bounds are row numbers in the file, from 0.
 
     Raises:
-        CseError: no parquet, a column that is missing or of a wrong type, and nulls where the file counts them.
+        CseError: not a parquet file, a column that is missing or of the wrong type, or nulls, if the file counts them.
     """
-    opened = _open(file, shown)
+    opened = open_parquet(file, shown)
     schema = opened.schema_arrow
     check_names(columns, schema.names, shown)
-    id_type = _check_types(schema, columns, shown)
+    check_columns(shown, schema.names, columns.names, schema, texts=1)
+    id_type = _id_type(schema, columns, shown)
     _refuse_counted_nulls(opened.metadata, columns, shown)
     total = opened.metadata.num_rows
     return id_type, [
-        Cut(start, min(start + rows, total), min(rows, total - start), start + 1) for start in range(0, total, rows)
+        Span(start, min(start + rows, total), min(rows, total - start), start + 1) for start in range(0, total, rows)
     ]
 
 
-def read_slice(file: BinaryIO, shown: str, start: int, end: int, columns: Columns) -> Iterator[tuple[list[Any], ...]]:
-    """Yield values of the text and, if it is named, of the id column: rows ``start`` to ``end`` of a file, in batches.
+def parquet_rows(file: BinaryIO, shown: str, start: int, end: int, columns: Columns) -> Iterator[tuple[int, Any]]:
+    """Yield the number (from 1) and the values (text, and id if there is an id column) of rows ``start`` to ``end``.
 
-    Only the row groups that hold them are read.
+    Reads only the row groups that hold them.
 
     Raises:
-        CseError: a file that is cut off or damaged.
+        CseError: a truncated or damaged file.
     """
-    import pyarrow as pa
-
-    opened = _open(file, shown)
-    groups, before = [], 0
-    position = None  # row number in the file of the first row that is read
+    opened = open_parquet(file, shown)
+    groups: list[int] = []
+    before = skipped = 0  # rows before this group, and before the first group that is read
     for group in range(opened.metadata.num_row_groups):
         count = opened.metadata.row_group(group).num_rows
         if before < end and before + count > start:
+            skipped = skipped if groups else before
             groups.append(group)
-            position = before if position is None else position
         before += count
-    row = position or 0
-    try:
-        # one thread: the other cores belong to other workers
-        batches = opened.iter_batches(batch_size=_BATCH, row_groups=groups, columns=columns.names, use_threads=False)
-        for batch in batches:
-            first, last = max(start - row, 0), min(end - row, len(batch))
-            if first < last:
-                part = batch.slice(first, last - first)
-                yield tuple(part.column(name).to_pylist() for name in columns.names)
-            row += len(batch)
-            if row >= end:
-                return
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CseError(f"{shown}:{row + 1}: cannot be read ({str(error).splitlines()[0]})") from None
+    for number, batch in parquet_batches(opened, shown, columns.names, groups, skipped + 1):
+        first, last = max(start + 1 - number, 0), min(end + 1 - number, len(batch))
+        if first < last:
+            yield from batch_rows(batch.slice(first, last - first), columns.names, number + first)
+        if number + len(batch) > end:
+            return
 
 
-def _open(file: BinaryIO, shown: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(file)
-    except pa.ArrowInvalid:
-        raise CseError(f"{shown}: not a parquet file, or cut off; write it again") from None
-
-
-def _check_types(schema: Any, columns: Columns, shown: str) -> IdType:
+def _id_type(schema: Any, columns: Columns, shown: str) -> IdType:
     import pyarrow.types as types
 
-    def is_text(kind: Any) -> bool:
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
-    kind = schema.field(columns.text).type
-    if not is_text(kind):
-        raise CseError(f"{shown}: column {columns.text!r} holds {kind}, no text; name another with --text-column")
     if columns.id is None:
         return "int64"
     kind = schema.field(columns.id).type
-    if is_text(kind):
+    if is_text_type(kind):
         return "string"
     if types.is_integer(kind):
         return "int64"
@@ -98,7 +72,7 @@ def _check_types(schema: Any, columns: Columns, shown: str) -> IdType:
 
 
 def _refuse_counted_nulls(metadata: Any, columns: Columns, shown: str) -> None:
-    """Refuse nulls that the statistics of the row groups count, before anything is read."""
+    """Refuse nulls that the row group statistics count, before reading anything."""
     first = 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)

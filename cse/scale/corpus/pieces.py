@@ -1,17 +1,20 @@
-"""Read one piece of a corpus: its texts and ids."""
+"""Read the texts and ids of one piece of a corpus."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cse.data.tables import Format
+from cse.data.text_files import decoded_lines, without_end
 from cse.errors import CseError
-from cse.scale.corpus.columns import Columns, IdType, check_id, check_names, check_text
-from cse.scale.corpus.delimited import read_records
-from cse.scale.corpus.lines import decoded, json_object, split_lines
-from cse.scale.corpus.parquet import read_slice
+from cse.scale.corpus.columns import Columns, IdType, RowCheck
+from cse.scale.corpus.lines import read_header, text_rows
+from cse.scale.corpus.parquet import parquet_rows
 from cse.scale.corpus.plan import Piece
-from cse.scale.corpus.sources import Format, Source
+from cse.scale.corpus.sources import CorpusFile
 from cse.scale.corpus.storage import filesystem, reading
 
 
@@ -23,20 +26,20 @@ class Rows:
     ids: list[Any]
 
 
-def read_piece(piece: Piece, source: Source, kind: Format, columns: Columns, id_type: IdType) -> Rows:
+def read_piece(piece: Piece, source: CorpusFile, kind: Format, columns: Columns, id_type: IdType) -> Rows:
     """Read the rows of a piece.
 
     Raises:
-        CseError: a row without a usable text or id, with file and line; a file that changed after the plan was made.
+        CseError: a bad text or id, with file and line; a file that changed after the plan was made.
         OSError: a local file that cannot be read.
     """
+    found = Rows([], [])
+    check = RowCheck(columns, None if columns.id is None else id_type)
     with reading(source.shown):
-        if kind == "parquet":
-            found = _parquet(piece, source, columns, id_type)
-        elif kind in ("csv", "tsv"):
-            found = _delimited(piece, source, f".{kind}", columns)
-        else:
-            found = _text(piece, source, columns if kind == "jsonl" else None, id_type)
+        rows = _parquet(piece, source, columns) if kind == "parquet" else _text(piece, source, kind, columns)
+        for text, ids in check.checked(rows, source.shown):
+            found.texts.append(text)
+            found.ids.extend(ids)
     if len(found.texts) != piece.rows:
         raise CseError(
             f"{source.shown}:{piece.line}: {len(found.texts)} rows here, {piece.rows} when the plan was made; the file "
@@ -47,51 +50,20 @@ def read_piece(piece: Piece, source: Source, kind: Format, columns: Columns, id_
     return found
 
 
-def _lines(piece: Piece, source: Source) -> list[str]:
+def _text(piece: Piece, source: CorpusFile, kind: Format, columns: Columns) -> Iterator[tuple[int, Any]]:
     fs, path = filesystem(source.url)
     content = fs.cat_file(path, start=piece.start, end=piece.end)
     if len(content) > piece.end - piece.start:
         raise CseError(f"{source.shown}: the server sends whole files only; copy it here first")
-    return split_lines(decoded(content, source.shown, piece.line))
+    header = None
+    if kind in ("csv", "tsv") and piece.line > 1:
+        with fs.open(path, "rb") as file:
+            header = read_header(file, kind, source.shown)
+    lines = map(without_end, decoded_lines(io.BytesIO(content), source.shown, first=piece.line))
+    return text_rows(lines, kind, columns, source.shown, piece.line, header)
 
 
-def _delimited(piece: Piece, source: Source, ending: str, columns: Columns) -> Rows:
+def _parquet(piece: Piece, source: CorpusFile, columns: Columns) -> Iterator[tuple[int, Any]]:
     fs, path = filesystem(source.url)
-    found = Rows([], [])
     with fs.open(path, "rb") as file:
-        for text, *ids in read_records(_lines(piece, source), piece.line, columns, ending, source.shown, file):
-            found.texts.append(text)
-            found.ids.extend(ids)
-    return found
-
-
-def _text(piece: Piece, source: Source, columns: Columns | None, id_type: IdType) -> Rows:
-    lines = _lines(piece, source)
-    if columns is None:
-        return Rows(lines, [])
-    found = Rows([], [])
-    for number, line in enumerate(lines, start=piece.line):
-        if not line.strip():
-            continue
-        where = f"{source.shown}:{number}"
-        record = json_object(line, where)
-        check_names(columns, list(record), where)
-        found.texts.append(check_text(record[columns.text], columns.text, where))
-        if columns.id is not None:
-            check_id(record[columns.id], id_type, columns.id, where)
-            found.ids.append(record[columns.id])
-    return found
-
-
-def _parquet(piece: Piece, source: Source, columns: Columns, id_type: IdType) -> Rows:
-    fs, path = filesystem(source.url)
-    found = Rows([], [])
-    with fs.open(path, "rb") as file:
-        for texts, *ids in read_slice(file, source.shown, piece.start, piece.end, columns):
-            for text in texts:
-                found.texts.append(check_text(text, columns.text, f"{source.shown}:{piece.line + len(found.texts)}"))
-            for value in ids[0] if ids else ():
-                where = f"{source.shown}:{piece.line + len(found.ids)}"
-                check_id(value, id_type, str(columns.id), where)
-                found.ids.append(value)
-    return found
+        yield from parquet_rows(file, source.shown, piece.start, piece.end, columns)

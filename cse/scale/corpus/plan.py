@@ -1,6 +1,6 @@
-"""The plan: how a corpus is cut into pieces, each of which becomes one shard.
+"""The plan: how a corpus is split into pieces, each of which becomes one shard.
 
-It depends on the files and the options alone, so any number of workers, killed at any time, make the same shards.
+It depends only on the files and the options, so any number of workers, killed at any time, make the same shards.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cse.data.checks import no_rows
 from cse.errors import CseError
-from cse.scale.corpus.columns import Columns, IdType, check_id, check_names, check_text
-from cse.scale.corpus.delimited import RecordCheck
-from cse.scale.corpus.lines import Cut, cut_lines, json_rows
-from cse.scale.corpus.parquet import cut_rows
-from cse.scale.corpus.sources import Corpus, Source
+from cse.scale.corpus.columns import Columns, IdType, RowCheck
+from cse.scale.corpus.lines import Span, split_text, text_rows
+from cse.scale.corpus.parquet import split_parquet
+from cse.scale.corpus.sources import Corpus, CorpusFile
 from cse.scale.corpus.storage import filesystem, reading
 
 PLAN = "plan.json"
@@ -24,13 +24,13 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Choices:
-    """All options that change the bytes of a shard.
+    """The options that change the bytes of a shard.
 
     Attributes:
-        columns: names of the columns to read; txt has none.
-        keep_text: whether shards hold the text too.
-        shard_rows: most rows of a shard.
-        batch_size: most rows of a forward pass.
+        columns: the columns to read; a txt file has none.
+        keep_text: whether shards also store the text.
+        shard_rows: maximum rows of a shard.
+        batch_size: maximum rows of a forward pass.
         normalize: whether vectors have unit length.
         provider: ``cpu`` or ``cuda``.
     """
@@ -45,16 +45,16 @@ class Choices:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one shard is made of.
+    """The rows of one shard.
 
     Attributes:
         number: of the piece and its shard, from 0.
         file: index of the source.
-        start: first byte; of parquet the first row in the file.
-        end: the byte or row behind the last.
-        rows: in it.
-        line: number in the file of the first line, from 1; of parquet of the first row.
-        first_row: number of its first row in the corpus, from 0.
+        start: first byte; for parquet, the first row in the file.
+        end: one past the last byte or row.
+        rows: how many.
+        line: number of the first line in the file, from 1; for parquet, of the first row.
+        first_row: number of the first row in the corpus, from 0.
     """
 
     number: int
@@ -67,47 +67,47 @@ class Piece:
 
     @property
     def shard(self) -> str:
-        """Return the name of the shard's file."""
+        """Return the file name of the shard."""
         return f"part-{self.number:06d}.parquet"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a corpus is embedded.
+class CorpusPlan:
+    """How a corpus is split into pieces.
 
     Attributes:
-        facts: what the shards depend on; another run goes on from here only with the same facts.
+        facts: what the shards depend on; a run resumes only with the same facts.
         id_type: of the column ``id``.
-        cuts: ``[file, start, end, rows, line]`` of each piece.
+        spans: ``[file, start, end, rows, line]`` of each piece.
     """
 
     facts: dict[str, Any]
     id_type: IdType
-    cuts: list[list[int]]
+    spans: list[list[int]]
 
     @property
     def rows(self) -> int:
-        """Return the rows of the corpus."""
-        return sum(cut[3] for cut in self.cuts)
+        """Return the number of rows in the corpus."""
+        return sum(span[3] for span in self.spans)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces in the order of their rows."""
+        """Yield the pieces in row order."""
         first_row = 0
-        for number, (file, start, end, rows, line) in enumerate(self.cuts):
+        for number, (file, start, end, rows, line) in enumerate(self.spans):
             yield Piece(number, file, start, end, rows, line, first_row)
             first_row += rows
 
     def to_json(self) -> bytes:
         """Return the bytes of ``plan.json``."""
-        tree = {"format": FORMAT, "facts": self.facts, "id_type": self.id_type, "pieces": self.cuts}
+        tree = {"format": FORMAT, "facts": self.facts, "id_type": self.id_type, "pieces": self.spans}
         return (json.dumps(tree, ensure_ascii=True) + "\n").encode()
 
     @classmethod
-    def from_json(cls, content: bytes, shown: str) -> Plan:
+    def from_json(cls, content: bytes, shown: str) -> CorpusPlan:
         """Read ``plan.json``.
 
         Raises:
-            CseError: a file that is no plan of this version.
+            CseError: not a plan of this version.
         """
         try:
             tree = json.loads(content)
@@ -121,7 +121,7 @@ class Plan:
 
 
 def is_plan(content: bytes) -> bool:
-    """Return whether bytes are a plan of this or another version."""
+    """Return whether bytes are a plan, of any version."""
     try:
         tree = json.loads(content)
     except (ValueError, RecursionError):
@@ -142,24 +142,21 @@ def plan_facts(corpus: Corpus, choices: Choices, bundle: dict[str, Any]) -> dict
     }
 
 
-def make_plan(corpus: Corpus, choices: Choices, facts: dict[str, Any]) -> Plan:
-    """Read through a corpus once and cut it into pieces; no piece reaches over two files.
+def make_plan(corpus: Corpus, choices: Choices, facts: dict[str, Any]) -> CorpusPlan:
+    """Read a corpus once and split it into pieces; no piece spans two files.
 
     Raises:
-        CseError: anything that is wrong with the corpus, with file and line; a corpus without a row.
+        CseError: anything wrong with the corpus, with file and line; a corpus without rows.
     """
-    ids = _IdTypes(choices.columns)
-    cuts = []
-    for index, file in enumerate(corpus.files):
-        for cut in _cut(corpus, file, choices, ids):
-            cuts.append([index, *cut])
-    if not cuts:
-        raise CseError(f"{corpus.files[0].shown}: no rows to embed; give one sentence a line")
-    return Plan(facts, ids.known or "int64", cuts)
+    check = RowCheck(choices.columns)
+    spans = [[index, *span] for index, file in enumerate(corpus.files) for span in _split(corpus, file, choices, check)]
+    if not spans:
+        raise no_rows(corpus.files[0].shown)
+    return CorpusPlan(facts, check.id_type or "int64", spans)
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Say in a few words what is not as it was when a plan was made; None where nothing differs."""
+    """Return in a few words what changed since a plan was made; None if nothing did."""
     for key in [*new, *(key for key in old if key not in new)]:
         if old.get(key) == new.get(key):
             continue
@@ -176,34 +173,18 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     return None
 
 
-class _IdTypes:
-    """The type of the ids so far, over all files."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-        self.known: IdType | None = None
-
-    def accept(self, record: dict[str, Any], where: str) -> None:
-        """Refuse a record without a usable text or id."""
-        check_names(self.columns, list(record), where)
-        check_text(record[self.columns.text], self.columns.text, where)
-        if self.columns.id is not None:
-            self.known = check_id(record[self.columns.id], self.known, self.columns.id, where)
-
-
-def _cut(corpus: Corpus, file: Source, choices: Choices, ids: _IdTypes) -> Iterator[Cut]:
+def _split(corpus: Corpus, file: CorpusFile, choices: Choices, check: RowCheck) -> Iterator[Span]:
     fs, path = filesystem(file.url)
     with reading(file.shown), fs.open(path, "rb") as stream:
-        if corpus.format == "parquet":
-            found, cuts = cut_rows(stream, file.shown, choices.shard_rows, choices.columns)
-            if ids.known not in (None, found):
-                raise CseError(f"{file.shown}: id column holds {found}, in files before {ids.known}; give one type")
-            ids.known = found
-            yield from cuts
-        elif corpus.format in ("csv", "tsv"):
-            records = RecordCheck(choices.columns, f".{corpus.format}", file.shown, ids.accept)
-            yield from cut_lines(stream, file.shown, choices.shard_rows, records)
-            records.finish()
-        else:
-            check = json_rows(file.shown, ids.accept) if corpus.format == "jsonl" else None
-            yield from cut_lines(stream, file.shown, choices.shard_rows, check)
+        if corpus.format != "parquet":
+
+            def rows(lines: Iterator[str]) -> Iterator[object]:
+                return check.checked(text_rows(lines, corpus.format, choices.columns, file.shown), file.shown)
+
+            yield from split_text(stream, file.shown, choices.shard_rows, rows)
+            return
+        found, spans = split_parquet(stream, file.shown, choices.shard_rows, choices.columns)
+        if check.id_type not in (None, found):
+            raise CseError(f"{file.shown}: id column holds {found}, in files before {check.id_type}; give one type")
+        check.id_type = found
+        yield from spans

@@ -1,4 +1,4 @@
-"""Pieces shared out to a pool of actors by Ray Data."""
+"""Share pieces out to a pool of actors with Ray Data."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from typing import Any
 import numpy as np
 
 from cse.errors import CseError
+from cse.scale.corpus.cluster import TRIES, Pool
 from cse.scale.corpus.plan import Piece
-from cse.scale.corpus.session import TRIES, Pool
-from cse.scale.corpus.sources import Source
-from cse.scale.corpus.worker import Job, Made, Worker
+from cse.scale.corpus.sources import CorpusFile
+from cse.scale.corpus.worker import Made, Worker, WorkerConfig
 from cse.scale.session import one_line
 
-_WINDOW = 1024  # pieces that Ray knows of at once, so that its memory does not grow with the corpus
+_WINDOW = 1024  # pieces that Ray sees at once, so that its memory does not grow with the corpus
 
 
 class PieceActor:
-    """A ``Worker`` as an actor of Ray Data: a row names a piece, the answer says what became of it.
+    """A ``Worker`` as a Ray Data actor: takes a piece as a row and returns its outcome.
 
-    Errors of the user's come back as text: an exception would arrive as pages.
+    User errors come back as text: Ray prints an exception as pages of trace.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, config: WorkerConfig) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the other cores belong to the other actors
         self.error = ""
         try:
-            self.worker = Worker(job)
+            self.worker = Worker(config)
         except (CseError, OSError) as error:
             self.error = one_line(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Make the shards of a batch (of one piece)."""
-        rows, cut, error = 0, 0, self.error
+        rows, truncated, error = 0, 0, self.error
         if not error:
             piece, source = _from_row(batch)
             try:
                 self._count_tries(piece, source)
-                rows, cut = self.worker.make_shard(piece, source)
+                rows, truncated = self.worker.make_shard(piece, source)
             except (CseError, OSError) as failure:
                 error = one_line(failure)
-        return {"rows": np.array([rows]), "cut": np.array([cut]), "error": np.array([error])}
+        return {"rows": np.array([rows]), "truncated": np.array([truncated]), "error": np.array([error])}
 
-    def _count_tries(self, piece: Piece, source: Source) -> None:
-        """Refuse a piece that ended several processes: Ray alone would start them for ever."""
+    def _count_tries(self, piece: Piece, source: CorpusFile) -> None:
+        """Refuse a piece that has killed several processes: Ray would restart them forever."""
         if self.worker.folder.count_try(piece.shard) > TRIES:
             raise CseError(
-                f"{source.shown}:{piece.line}: the process that embeds the {piece.rows} rows from here ended by itself "
-                f"{TRIES} times (out of memory?); take fewer --workers, or smaller --shard-rows"
+                f"{source.shown}:{piece.line}: the process that embeds the {piece.rows} rows from here died "
+                f"{TRIES} times (out of memory?); use fewer --workers or smaller --shard-rows"
             )
 
 
-def make_shards(job: Job, todo: Iterator[tuple[Piece, Source]], pool: Pool) -> Iterator[Made]:
-    """Make the shards of all pieces and yield what became of each as it is saved, in any order.
+def make_shards(config: WorkerConfig, todo: Iterator[tuple[Piece, CorpusFile]], pool: Pool) -> Iterator[Made]:
+    """Make the shards of all pieces and yield each outcome once the shard is saved, in any order.
 
-    Ray must run, see ``session.running_ray``. An actor that dies is started again and its piece done again.
+    Ray must be running, see ``cluster.running_ray``. A dead actor is restarted and its piece done again.
 
     Args:
-        job: what to do.
-        todo: pieces with their files.
-        pool: who does it.
+        config: of the workers.
+        todo: the pieces and their files.
+        pool: how many actors.
 
     Raises:
-        CseError: what the first actor that failed has to say.
+        CseError: the error of the first actor that fails.
     """
     import ray
     from ray.data import ActorPoolStrategy
@@ -79,27 +79,27 @@ def make_shards(job: Job, todo: Iterator[tuple[Piece, Source]], pool: Pool) -> I
             PieceActor,
             batch_size=1,
             compute=ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
-            fn_constructor_args=(job,),
+            fn_constructor_args=(config,),
             num_cpus=1,
             num_gpus=pool.gpus or None,
         )
         try:
             for answer in shards.iter_batches(batch_size=None, prefetch_batches=0, batch_format="numpy"):
-                for made, cut, error in zip(answer["rows"], answer["cut"], answer["error"], strict=True):
+                for *made, error in zip(answer["rows"], answer["truncated"], answer["error"], strict=True):
                     if error:
                         raise CseError(str(error))
-                    yield Made(int(made), int(cut))
+                    yield Made(*map(int, made))
         except RayError as error:
             raise CseError(f"Ray gave up: {one_line(error)[:300]}; CSE_DEBUG=1 shows all of it") from error
 
 
-def _to_row(piece: Piece, source: Source) -> dict[str, Any]:
-    """Return a piece and where to read it as a row of plain values, which Arrow knows."""
+def _to_row(piece: Piece, source: CorpusFile) -> dict[str, Any]:
+    """Return a piece and its file as a row of plain values for Arrow."""
     return {**asdict(piece), "url": source.url, "shown": source.shown}
 
 
-def _from_row(batch: dict[str, Any]) -> tuple[Piece, Source]:
-    """Return the piece of a batch of one row."""
+def _from_row(batch: dict[str, Any]) -> tuple[Piece, CorpusFile]:
+    """Return the piece and the file in a batch of one row."""
     values = {name: column[0] for name, column in batch.items()}
     url, shown = str(values.pop("url")), str(values.pop("shown"))
-    return Piece(**{name: int(value) for name, value in values.items()}), Source(url, "", shown, None, "")
+    return Piece(**{name: int(value) for name, value in values.items()}), CorpusFile(url, "", shown, None, "")

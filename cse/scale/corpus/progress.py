@@ -1,4 +1,4 @@
-"""Rows done, rows per second and time left: a bar on a terminal, a line now and then elsewhere."""
+"""Report rows done, rows per second and time left: a bar on a terminal, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SECONDS = 10.0
 
 
 class Progress:
-    """Counts rows, of which some were done before; the clock starts with the ``with`` block.
+    """Counts rows; the clock starts with the ``with`` block.
 
     Args:
-        total: rows of the corpus.
-        done: rows that were there at the start.
+        total: rows in the corpus.
+        done: rows of earlier runs.
         stream: where to report.
     """
 
@@ -44,7 +44,7 @@ class Progress:
             self.bar.close()
 
     def add(self, rows: int) -> None:
-        """Note that more rows are saved."""
+        """Count more saved rows."""
         self.done += rows
         if self.bar is not None:
             self.bar.update(rows)
@@ -62,7 +62,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as a person would say them: ``42 s``, ``5 min``, ``3 h 20 min``."""
+    """Return seconds in words: ``42 s``, ``5 min``, ``3 h 20 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -71,10 +71,10 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def own_stderr() -> Iterator[TextIO]:
-    """Yield standard error as it is now: another may take its descriptor away meanwhile."""
+    """Yield a copy of standard error, which stays open when its descriptor is redirected."""
     try:
         descriptor = os.dup(sys.stderr.fileno())
-    except (OSError, ValueError):  # a stream in memory, or none
+    except (OSError, ValueError):  # an in-memory stream, or none
         yield sys.stderr
         return
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:

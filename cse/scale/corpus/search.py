@@ -1,11 +1,10 @@
-"""The rows nearest to a sentence: by a look at every shard in turn, or through an index."""
+"""Find the rows nearest to a sentence: scan all shards, or ask an index."""
 
 from __future__ import annotations
 
 import bisect
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,50 +14,49 @@ from numpy.typing import NDArray
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.index import open_index
-from cse.scale.corpus.output import Vectors, model_facts, open_manifest
-from cse.scale.corpus.plan import Piece
-from cse.scale.corpus.worker import EMBEDDING
+from cse.scale.corpus.output import VectorStore, model_facts, open_manifest
+from cse.scale.corpus.shard import read_shard, shard_vectors, unit
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found: its id, its cosine with the query, and its text where the shards hold it."""
+    """A row found: its id, its cosine with the query, and its text if the shards store it."""
 
     id: int | str
     cosine: float
     text: str | None
 
 
-def open_encoder(vectors: Vectors, model: str | None = None, provider: str = "auto") -> OnnxEncoder:
+def open_encoder(vectors: VectorStore, model: str | None = None, provider: str = "auto") -> OnnxEncoder:
     """Open the model that made the vectors.
 
     Args:
-        vectors: to be searched.
-        model: folder of the bundle; None: where it lay when the vectors were made.
+        vectors: to search.
+        model: bundle folder; None: its path when the vectors were made.
         provider: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        CseError: another model, or none there.
+        CseError: another model, or none.
     """
     bundle = model or vectors.bundle
     if model_facts(open_manifest(bundle)) != vectors.model:
         raise CseError(
-            f"{bundle}: not the model that made {vectors.folder.url}; name that one with --model, or embed again"
+            f"{bundle}: not the model that made {vectors.folder.url}; name that one with --model or embed again"
         )
     return OnnxEncoder(bundle, provider=provider)
 
 
-def search(vectors: Vectors, queries: NDArray[np.float32], k: int, *, scan: bool = False) -> list[list[Hit]]:
-    """Return the ``k`` rows with the largest cosine for each query, best first; of equals the earlier row.
+def search(vectors: VectorStore, queries: NDArray[np.float32], k: int, *, scan: bool = False) -> list[list[Hit]]:
+    """Return the ``k`` rows with the largest cosine for each query, best first; ties go to the earlier row.
 
     Args:
         vectors: a finished folder.
-        queries: vectors (q, d) of any length but zero.
-        k: fewer are returned where there are fewer rows.
-        scan: look at every row though there is an index, which may be approximate.
+        queries: vectors (q, d) of any nonzero length.
+        k: fewer are returned if there are fewer rows.
+        scan: compare every row even if there is an index, which may be approximate.
 
     Raises:
-        CseError: vectors of another width, an index of other vectors, or shards that cannot be read.
+        CseError: vectors of another width, an index of other vectors, or unreadable shards.
     """
     if queries.ndim != 2 or queries.shape[1] != vectors.dimension:
         raise CseError(f"search: queries {queries.shape}, the vectors have {vectors.dimension} dimensions")
@@ -69,29 +67,13 @@ def search(vectors: Vectors, queries: NDArray[np.float32], k: int, *, scan: bool
     return _hits(vectors, cosines, rows)
 
 
-def shard_vectors(vectors: Vectors) -> Iterator[tuple[Piece, NDArray[np.float32]]]:
-    """Yield each shard's vectors (n, d), of unit length, one shard at a time."""
-    for piece in vectors.plan.pieces():
-        column = _read(vectors, piece, [EMBEDDING]).column(EMBEDDING).combine_chunks()
-        block = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, vectors.dimension)
-        if len(block) != piece.rows:
-            raise CseError(f"{vectors.folder / piece.shard}: {len(block)} rows, not {piece.rows}; embed again")
-        yield piece, block if vectors.normalize else unit(block)
-
-
-def unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return rows (n, d) scaled to length 1; a row of zeros stays zero."""
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, np.where(norms > 0, norms, 1), dtype=np.float32)
-
-
-def _scan(vectors: Vectors, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return cosines and row numbers (q, k) of the nearest rows; memory holds one shard and the best so far."""
+def _scan(vectors: VectorStore, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return cosines and row numbers (q, k) of the nearest rows; holds one shard and the best so far in memory."""
     from tqdm import tqdm
 
     best = np.full((len(queries), 0), 0, np.float32)
     rows = np.zeros((len(queries), 0), np.int64)
-    shards = tqdm(shard_vectors(vectors), total=len(vectors.plan.cuts), desc="search", unit="shard", leave=False,
+    shards = tqdm(shard_vectors(vectors), total=len(vectors.plan.spans), desc="search", unit="shard", leave=False,
                   disable=not sys.stderr.isatty())  # fmt: skip
     for piece, block in shards:
         numbers = np.broadcast_to(np.arange(piece.first_row, piece.first_row + piece.rows), (len(queries), piece.rows))
@@ -102,7 +84,7 @@ def _scan(vectors: Vectors, queries: NDArray[np.float32], k: int) -> tuple[NDArr
     return best, rows
 
 
-def _hits(vectors: Vectors, cosines: NDArray[np.float32], rows: NDArray[np.int64]) -> list[list[Hit]]:
+def _hits(vectors: VectorStore, cosines: NDArray[np.float32], rows: NDArray[np.int64]) -> list[list[Hit]]:
     pieces = list(vectors.plan.pieces())
     firsts = [piece.first_row for piece in pieces]
     wanted: dict[int, list[int]] = defaultdict(list)
@@ -110,7 +92,7 @@ def _hits(vectors: Vectors, cosines: NDArray[np.float32], rows: NDArray[np.int64
         wanted[bisect.bisect_right(firsts, row) - 1].append(row)
     found: dict[int, tuple[Any, str | None]] = {}
     for number, members in wanted.items():
-        table = _read(vectors, pieces[number], ["id", "text"] if vectors.text else ["id"])
+        table = read_shard(vectors, pieces[number], ["id", "text"] if vectors.text else ["id"])
         part = table.take([row - firsts[number] for row in members]).to_pylist()
         found |= {row: (value["id"], value.get("text")) for row, value in zip(members, part, strict=True)}
     return [
@@ -121,17 +103,3 @@ def _hits(vectors: Vectors, cosines: NDArray[np.float32], rows: NDArray[np.int64
 
 def _hit(found: tuple[Any, str | None], cosine: float) -> Hit:
     return Hit(found[0], float(cosine), found[1])
-
-
-def _read(vectors: Vectors, piece: Piece, columns: Sequence[str]) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with vectors.folder.open(piece.shard) as file:
-            # a thread of Arrow's that still holds the Python file when the process ends would abort it
-            return pq.ParquetFile(file).read(columns=list(columns), use_threads=False)
-    except FileNotFoundError:
-        raise CseError(f"{vectors.folder / piece.shard}: missing; run `cse embed` again, which makes it") from None
-    except pa.ArrowInvalid:
-        raise CseError(f"{vectors.folder / piece.shard}: damaged; remove it and run `cse embed` again") from None

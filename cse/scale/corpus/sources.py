@@ -1,40 +1,32 @@
-"""The files of a corpus: one file, a folder, or a glob, on any file system."""
+"""The files of a corpus: one file, a folder or a glob, on any file system."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Literal, cast
+from typing import Any, cast
 
+from cse.data.checks import listed
+from cse.data.readers import is_data_name
+from cse.data.tables import FORMATS, Format
 from cse.errors import CseError, nearest
 from cse.scale.corpus.storage import Folder, filesystem, is_local, reading, shown
 
-Format = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
-
-FORMATS: dict[str, Format] = {
-    ".txt": "txt",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
 _COMPRESSED = {".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy"}
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
-_ENDINGS = ", ".join(FORMATS)
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusFile:
     """A file of a corpus.
 
     Attributes:
-        url: where any process finds it.
-        name: relative to the corpus; what the plan remembers.
-        shown: as errors name it.
+        url: where any process can open it.
+        name: relative to the corpus, as in the plan.
+        shown: its name in errors.
         size: bytes.
-        version: what changes with its content: an entity tag, or the time of the last change.
+        version: changes with the content: an entity tag or a modification time.
     """
 
     url: str
@@ -46,28 +38,28 @@ class Source:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files of one format, in the order of their rows."""
+    """Files of one format, in row order."""
 
     format: Format
-    files: list[Source]
+    files: list[CorpusFile]
 
 
 def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
     """List the files of a corpus, sorted by name.
 
-    In a folder, subfolders count too; names that start with a dot or an underscore, README files and endings that are
-    no text do not.
+    A folder includes its subfolders, but not names that start with a dot or an underscore, README files and other
+    formats.
 
     Args:
         corpus: file, folder or glob; path or URL.
-        skip: a folder whose files are none of the corpus's, for it is written.
+        skip: the output folder, whose files are not part of the corpus.
 
     Raises:
         CseError: nothing there, no file of a known format, several formats, compressed files, or all of it in ``skip``.
     """
     fs, path = filesystem(corpus)
     with reading(corpus):
-        root, paths = _listed(fs, path, corpus)
+        root, paths = _find(fs, path, corpus)
         if skip is not None and type(skip.fs) is type(fs):
             inside = skip.path.rstrip("/") + "/"
             if f"{path}/".startswith(inside):
@@ -79,17 +71,17 @@ def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
             raise CseError(f"{shown(fs, packed)}: compressed; unpack it first, or write it as parquet")
         chosen = {one: FORMATS[kind] for one, kind in kinds.items() if kind in FORMATS}
         if not chosen:
-            found = f" (only {', '.join(sorted(PurePosixPath(one).name for one in paths)[:5])})" if paths else ""
-            raise CseError(f"{corpus}: no {_ENDINGS} file here{found}; name a corpus in one of these formats")
+            found = f" (only {listed(sorted(PurePosixPath(one).name for one in paths))})" if paths else ""
+            raise CseError(f"{corpus}: no {', '.join(FORMATS)} file here{found}; name a corpus in one of these formats")
         formats = sorted(set(chosen.values()))
         if len(formats) > 1:
             raise CseError(
                 f"{corpus}: files of several formats ({', '.join(formats)}); name one with a glob, as *.jsonl"
             )
-        return Corpus(formats[0], [_source(fs, root, one) for one in sorted(chosen)])
+        return Corpus(formats[0], [_corpus_file(fs, root, one) for one in sorted(chosen)])
 
 
-def _listed(fs: Any, path: str, corpus: str) -> tuple[str, list[str]]:
+def _find(fs: Any, path: str, corpus: str) -> tuple[str, list[str]]:
     """Return the folder to which names are relative, and the paths of all files."""
     if fs.isfile(path):
         return path.rpartition("/")[0], [path]
@@ -107,7 +99,7 @@ def _listed(fs: Any, path: str, corpus: str) -> tuple[str, list[str]]:
 
 def _counts(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return not any(part.startswith((".", "_")) for part in parts) and PurePosixPath(name).stem.lower() != "readme"
+    return is_data_name(parts[-1]) and not any(part.startswith((".", "_")) for part in parts)
 
 
 def _near(fs: Any, path: str) -> str:
@@ -119,9 +111,9 @@ def _near(fs: Any, path: str) -> str:
         return ""
 
 
-def _source(fs: Any, root: str, path: str) -> Source:
+def _corpus_file(fs: Any, root: str, path: str) -> CorpusFile:
     facts = cast(dict[str, Any], fs.info(path))
     version = next((facts[key] for key in _VERSION_KEYS if facts.get(key) is not None), "")
     name = path.removeprefix(root).lstrip("/")
     url = path if is_local(fs) else fs.unstrip_protocol(path)
-    return Source(url, name, shown(fs, path), facts.get("size"), str(version))
+    return CorpusFile(url, name, shown(fs, path), facts.get("size"), str(version))

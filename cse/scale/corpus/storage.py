@@ -13,14 +13,14 @@ from typing import Any, BinaryIO
 from cse.errors import CseError
 from cse.files import naming
 
-DRAFTS = ".cse-drafts"  # inside an output folder: files on their way in
+DRAFTS = ".cse-drafts"  # inside an output folder: files being written
 
 
 def filesystem(url: str) -> tuple[Any, str]:
     """Return the file system of a path or URL, and the path inside it.
 
     Raises:
-        CseError: a protocol that fsspec does not know, or one whose package is not installed.
+        CseError: a protocol that fsspec does not know, or whose package is not installed.
     """
     import fsspec
 
@@ -31,7 +31,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def is_local(fs: Any) -> bool:
-    """Tell whether a file system is this machine's."""
+    """Return whether a file system is local."""
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(fs, LocalFileSystem)
@@ -39,7 +39,7 @@ def is_local(fs: Any) -> bool:
 
 @contextmanager
 def reading(shown: str) -> Iterator[None]:
-    """Turn what a file system raises while ``shown`` is read into one line; local errors stay as they are.
+    """Turn what a file system raises while reading ``shown`` into one line; local errors pass through.
 
     Raises:
         CseError: any error of a remote file system.
@@ -48,14 +48,14 @@ def reading(shown: str) -> Iterator[None]:
         yield
     except (CseError, OSError):
         raise
-    except Exception as error:  # each remote file system has exceptions of its own
+    except Exception as error:  # each remote file system has its own exceptions
         raise CseError(f"{shown}: cannot be read: {type(error).__name__}: {error}") from None
 
 
 class Folder:
     """A folder whose files are written whole or not at all.
 
-    Local files are drafted beside their place, brought to disk and renamed; an object store takes each with one put.
+    A local file is drafted, synced to disk and renamed; an object store takes each file in one put.
 
     Args:
         url: local path or URL; need not exist.
@@ -67,11 +67,11 @@ class Folder:
         self.local = is_local(self.fs)
 
     def __truediv__(self, name: str) -> str:
-        """Return how a file in it is shown to the user."""
+        """Return the name of a file in it, for the user."""
         return f"{self.url.rstrip('/')}/{name}"
 
     def names(self) -> set[str]:
-        """Return the names of what is in it; none where it does not exist."""
+        """Return the names of its files; none if it does not exist."""
         self.fs.invalidate_cache()
         with reading(self.url):
             if self.fs.isdir(self.path):
@@ -81,7 +81,7 @@ class Folder:
         return set()
 
     def create(self) -> None:
-        """Make the folder, and remove drafts of killed writers."""
+        """Make the folder and remove drafts of killed writers."""
         if self.local:
             shutil.rmtree(Path(self.path, DRAFTS), ignore_errors=True)
             Path(self.path, DRAFTS).mkdir(parents=True, exist_ok=True)
@@ -114,12 +114,12 @@ class Folder:
 
         Raises:
             OSError: it cannot be written; what was there before is untouched.
-            CseError: the same of a remote file system.
+            CseError: the same for a remote file system.
         """
         if not self.local:
             try:
                 self.fs.pipe_file(f"{self.path}/{name}", bytes(content))
-            except Exception as error:  # each remote file system has exceptions of its own
+            except Exception as error:  # each remote file system has its own exceptions
                 raise CseError(f"{self / name}: cannot be written: {type(error).__name__}: {error}") from None
             return
         with self.writing(name) as draft:
@@ -127,7 +127,7 @@ class Folder:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """Yield the name of a file of this machine to fill, which comes to the folder when the block ends well.
+        """Yield a local file to fill, which moves into the folder when the block succeeds.
 
         Raises:
             OSError: it cannot be written; what was there before is untouched.
@@ -148,13 +148,13 @@ class Folder:
                 draft.replace(Path(self.path, name))
         except OSError as error:
             if error.filename == str(draft):
-                error.filename = str(self / name)  # a name that the user knows
+                error.filename = str(self / name)  # the name that the user knows
             raise
         finally:
             draft.unlink(missing_ok=True)
 
     def count_try(self, name: str) -> int:
-        """Return how often this was called for a file since ``create``; an object store does not count: 1."""
+        """Return how often this was called for a file since ``create``; always 1 on an object store."""
         if not self.local:
             return 1
         with Path(self.path, DRAFTS, f"{name}.tries").open("ab") as tries:
@@ -167,8 +167,8 @@ class Folder:
 
 
 def shown(fs: Any, path: str) -> str:
-    """Return how a file's path is shown: relative where it lies below the working folder, a URL where it is remote."""
+    """Return a path for the user: relative if below the working folder, a URL if remote."""
     if not is_local(fs):
         return str(fs.unstrip_protocol(path))
-    here = os.getcwd().rstrip("/") + "/"  # noqa: PTH109 - compared as text, as fsspec writes paths
+    here = os.getcwd().rstrip("/") + "/"  # noqa: PTH109 - compared as text, because fsspec paths are text
     return path.removeprefix(here)

@@ -1,4 +1,4 @@
-"""A pool of encoders on Ray: how many there are, what each gets, and a Ray that says nothing of its own."""
+"""Start Ray for a pool of encoders: how many actors, what each gets, and no output of Ray's own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cse.runtime.providers import usable_cpus
 from cse.scale.session import ADDRESS, ray_session
 from cse.stages.common import DEBUG_VARIABLE
 
-TRIES = 5  # of an actor that dies while it starts
-_STORE_BYTES = 100 * 1024 * 1024  # only names of pieces and counts pass through it
+TRIES = 5  # for an actor that dies while it starts
+_STORE_BYTES = 100 * 1024 * 1024  # only piece names and counts pass through it
 _ENVIRONMENT = {
     "RAY_DATA_LOG_LEVEL": "ERROR",
 }
@@ -26,7 +26,7 @@ _STDERR = 2
 
 @dataclass(frozen=True)
 class Pool:
-    """How many actors there are, and which share of a GPU each takes (0: none)."""
+    """How many actors, and what share of a GPU each takes (0: none)."""
 
     workers: int
     gpus: float
@@ -34,14 +34,14 @@ class Pool:
 
 @contextmanager
 def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
-    """Join the cluster that ``RAY_ADDRESS`` names, or start Ray here for as long as the block lasts.
+    """Join the cluster at ``RAY_ADDRESS``, or start Ray here for the duration of the block.
 
     Args:
-        workers: actors; None: one for each core, or for each GPU.
+        workers: actors; None: one per core or GPU.
         provider: ``cpu`` or ``cuda``.
 
     Raises:
-        CseError: a cluster that does not answer, or fewer cores or GPUs than workers.
+        CseError: the cluster does not answer, or has too few cores or GPUs.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -53,16 +53,16 @@ def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Drop what Ray writes to standard error: it reports every actor that it ends itself as lost.
+    """Discard what Ray writes to standard error: it reports every actor that it stops itself as lost.
 
-    Who has something to say in the block needs a stream of its own, see ``own_stderr``. ``CSE_DEBUG=1`` drops nothing.
+    To write in the block, take a stream of your own, see ``own_stderr``. ``CSE_DEBUG=1`` discards nothing.
     """
     if os.environ.get(DEBUG_VARIABLE):
         yield
         return
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
         kept = os.dup(_STDERR)
-        os.dup2(nowhere.fileno(), _STDERR)  # its C++ part writes there
+        os.dup2(nowhere.fileno(), _STDERR)  # Ray's C++ code writes there
         try:
             yield
         finally:
@@ -71,20 +71,19 @@ def _hushed() -> Iterator[None]:
 
 
 def check_workers(workers: int | None) -> None:
-    """Refuse more workers than this machine has cores, before anything is started or removed.
+    """Refuse more workers than this machine has cores, before anything starts or is deleted.
 
-    Raises:
-        CseError: says how many there are; of a cluster only ``running_ray`` knows.
+    ``running_ray`` checks this for a cluster.
     """
     if not os.environ.get(ADDRESS):
         _check_cores(workers or 1, usable_cpus(), "this machine")
 
 
 def _share_out(there: dict[str, float], workers: int | None, provider: str) -> Pool:
-    """Give each worker a core and, where they are asked for, its share of the GPUs."""
+    """Give each worker a core and, with CUDA, its share of the GPUs."""
     cores, gpus = int(there.get("CPU", 0)), int(there.get("GPU", 0))
     if provider == "cuda" and not gpus:
-        raise CseError("--provider cuda: Ray sees no GPU; take --provider cpu")
+        raise CseError("--provider cuda: Ray sees no GPU; use --provider cpu")
     count = workers or (gpus if provider == "cuda" else cores)
     _check_cores(count, cores, "the cluster")
     if provider != "cuda":
@@ -95,7 +94,7 @@ def _share_out(there: dict[str, float], workers: int | None, provider: str) -> P
 
 def _check_cores(workers: int, cores: int, where: str) -> None:
     if workers > cores:
-        raise CseError(f"--workers {workers}: {where} has {cores} usable cores; give {cores} or fewer")
+        raise CseError(f"--workers {workers}: {where} has {cores} usable cores; use {cores} or fewer")
 
 
 def _configure() -> None:
@@ -107,4 +106,4 @@ def _configure() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.max_consecutive_actor_init_deaths = TRIES
-    context.execution_no_progress_timeout_s = -1  # a piece may take long
+    context.execution_no_progress_timeout_s = -1  # a piece may take a long time

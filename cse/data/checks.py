@@ -1,0 +1,76 @@
+"""Checks of columns and values that all readers share, with the same errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cse.errors import CseError, nearest
+
+_SHOWN = 8
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def check_columns(shown: str, there: Sequence[str], names: Sequence[str], schema: Any = None, texts: int = 0) -> None:
+    """Raise ``CseError`` for a name that several columns have, or a text column of parquet that holds another type."""
+    for name in names:
+        if there.count(name) > 1:
+            raise CseError(f"{shown}: {there.count(name)} columns {name!r}; give each a name of its own")
+    for name in names[:texts] if schema is not None else ():
+        if not is_text_type(kind := schema.field(name).type):
+            raise CseError(f"{shown}: column {name!r} holds {kind}, no text; name another")
+
+
+def check_column(name: str, there: Sequence[str], shown: str, setting: str) -> None:
+    """Raise ``CseError`` for a missing column, with the nearest name; ``setting`` is what chose it."""
+    if name not in there:
+        raise CseError(f"{shown}: no column {name!r} ({setting}){column_hint(name, there)}")
+
+
+def column_hint(name: str, there: Sequence[str]) -> str:
+    """Return the nearest name and which columns there are."""
+    return f"{nearest(name, there)}; the columns are {listed(there)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first few names, shortened, and how many more there are."""
+    short = [name if len(name) <= 40 else f"{name[:37]}..." for name in names]
+    more = f" and {len(short) - _SHOWN} more" if len(short) > _SHOWN else ""
+    return ", ".join(short[:_SHOWN]) + more
+
+
+def check_text(value: Any, where: str) -> str | None:
+    """Return a value if it is text or None.
+
+    Raises:
+        CseError: anything else, or half of a surrogate pair, which is not a character; ``where`` is file and line.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise CseError(f"{where}: expected text, found {type(value).__name__} {str(value)[:40]!r}; fix or drop the row")
+    if not value.isascii() and _SURROGATE.search(value):
+        raise CseError(f"{where}: half of a surrogate pair; write the character in full")
+    return value
+
+
+def required_text(value: Any, column: str, where: str, *, blank: bool = True) -> str:
+    """Return a value if it is text, and not blank unless ``blank`` allows that; raise ``CseError`` otherwise."""
+    text = check_text(value, where)
+    if text is None or not (blank or text.strip()):
+        raise CseError(f"{where}: no text in column {column!r}; fill it in or drop the row")
+    return text
+
+
+def no_rows(shown: str) -> CseError:
+    """Return the error for a file without rows."""
+    return CseError(f"{shown}: no rows; put rows into it or name another file")
+
+
+def is_text_type(kind: Any) -> bool:
+    """Return whether an Arrow type is text."""
+    import pyarrow.types as types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
