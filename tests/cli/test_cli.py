@@ -301,7 +301,10 @@ def test_encode_what_is_no_text(cse, project):
     (project / "empty.txt").write_text("")
     assert "empty.txt: no rows" in cse("encode", "data/bundle", "empty.txt", "--out", "x.npy").refused()
     (project / "latin.txt").write_bytes("a cat\nein Kätzchen\n".encode("latin-1"))
-    assert "latin.txt:2: byte 0xe4 is not utf-8; save the file as UTF-8" in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
+    assert (
+        "latin.txt:2: byte 0xe4 is not utf-8; save the file as UTF-8"
+        in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
+    )
     assert not (project / "x.npy").exists()
 
 
@@ -443,7 +446,7 @@ def test_command_is_a_process_with_an_exit_code(project):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "x.npy: 1 vectors of 32 dimensions\n")
     done = subprocess.run(command, input="", env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: <stdin>: no lines to encode; give one sentence a line\n"
+    assert done.stderr == "error: <stdin>: no rows; put rows into it or name another file\n"
 
 
 def test_prepared_sample_is_what_the_function_writes(cse, empty):
