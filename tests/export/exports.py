@@ -11,10 +11,10 @@ import torch
 
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.post import fit_flow, fit_whitening
+from cse.model.post import fit_whitening
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.parts import new_prompt, new_template, sentence_encoder
+from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
 
 SENTENCES = [
     "the cat sits on the mat",
@@ -77,7 +77,7 @@ def make_encoder(
             weight.add_(0.1 * torch.randn_like(weight))
     if post is not None:
         vectors = (np.random.default_rng(3).normal(size=(200, 32)) * np.linspace(1, 3, 32)).astype(np.float32)
-        encoder.post = fit_whitening(vectors, 20) if post == "whitening" else fit_flow(vectors, seed=3, epochs=1)
+        encoder.post = fit_whitening(vectors, 20) if post == "whitening" else new_flow(vectors, seed=3)
     return encoder.eval()
 
 
