@@ -83,7 +83,7 @@ def author(root: Path) -> dict[str, str]:
 
 
 def has_origin(root: Path) -> bool:
-    """Say whether git knows a remote called origin."""
+    """Return whether git knows a remote called origin."""
     return "origin" in git(root, "remote").splitlines()
 
 

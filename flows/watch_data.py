@@ -6,8 +6,6 @@ is off until somebody turns it on.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from prefect.events import emit_event
 from prefect.states import Completed, Failed
 
 from cse.errors import CseError
+from cse.files import fingerprint
 from flows.repository import check_no_conflict, find_root, git
 
 EVENT = "cse.data-changed"
@@ -40,7 +39,7 @@ def watch_data(pull: bool = False) -> State[Any]:
         return Failed(message=str(error))
     if not changed:
         return Completed(message="data are those of the last run")
-    version = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
+    version = fingerprint(changed)[:12]
     seen = root / ".dvc/tmp" / _SEEN
     if seen.is_file() and seen.read_text(encoding="utf-8") == version:
         return Completed(message=f"data version {version} was reported before")

@@ -23,7 +23,7 @@ from cse.evaluation.suite import SuiteResults
 from cse.files import write_csv, write_rounded_json
 
 RECORD_FILE = "record.json"
-PAIRS_FILE, DENSITY_FILE, PROJECTION_FILE = "pairs.csv", "density.csv", "projection.csv"
+PAIRS_FILE, DENSITY_FILE, TSNE_FILE = "pairs.csv", "density.csv", "projection.csv"
 RETRIEVAL_FILE = "retrieval.csv"
 FORMAT = 1
 _AGAIN = "evaluate the model again with --out"
@@ -122,7 +122,7 @@ def _write_details(folder: Path, details: PairDetails) -> None:
     write_csv(folder / DENSITY_FILE, DENSITY_COLUMNS, density_rows(details.densities))
     points = zip(details.points, details.subset, details.sentences, strict=True)
     write_csv(
-        folder / PROJECTION_FILE,
+        folder / TSNE_FILE,
         ("x", "y", "subset", "sentence"),
         ((f"{x:.3f}", f"{y:.3f}", subset, sentence) for (x, y), subset, sentence in points),
     )

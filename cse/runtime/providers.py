@@ -99,7 +99,7 @@ def usable_cpus() -> int:
 
 
 def both_distributions() -> bool:
-    """Say whether ``onnxruntime`` and ``onnxruntime-gpu`` are installed together; they overwrite each other's files."""
+    """Return whether ``onnxruntime`` and ``onnxruntime-gpu`` are both there; they overwrite each other's files."""
     found = 0
     for name in ("onnxruntime", "onnxruntime-gpu"):
         with contextlib.suppress(metadata.PackageNotFoundError):

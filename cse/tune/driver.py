@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData
 from cse.errors import CseError, tells_of_full_disk
 from cse.files import fingerprint, naming
+from cse.process import only_one
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
@@ -52,7 +51,8 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
     space = build_space(settings)
     _check_objective(settings, prepared)
     folder = (scratch / "tune" / _name(space, settings, prepared, corrupted)).resolve()
-    with _alone(folder):
+    busy = f"{folder}: another process runs this sweep; wait for it, or end it first"
+    with only_one(folder / "driver.lock", busy):
         done = read_sweep(folder)
         if done is not None:
             return done
@@ -276,20 +276,6 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
         if job.threads > cpus:
             raise CseError(f"tune.cpus_per_trial: {job.threads} CPUs a trial, but there are {cpus:g}")
         yield ray._private.worker.get_dashboard_url() or "", _at_once(job)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "driver.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise CseError(f"{folder}: another process runs this sweep; wait for it, or end it first") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> str:

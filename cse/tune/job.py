@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
-import json
 import math
 import os
 import shutil
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE
+from cse.files import fingerprint
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
@@ -76,8 +75,7 @@ class Job:
 
     def folder_of(self, config: Mapping[str, Any]) -> Path:
         """Return the folder of a setting: the same for the same values."""
-        digest = hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()
-        return self.folder / "trials" / digest[:12]
+        return self.folder / "trials" / fingerprint(config)[:12]
 
 
 def steps_of(settings: Settings, rows: int) -> int:
