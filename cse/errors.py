@@ -58,6 +58,11 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def error_line(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    return one_line(describe_os_error(error) if isinstance(error, OSError) else str(error))
+
+
 def is_full_disk(error: BaseException) -> bool:
     """Return whether a write found no room: nothing that was asked for is wrong, and it may succeed later."""
     return isinstance(error, OSError) and error.errno in _FULL_DISK

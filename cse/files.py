@@ -35,6 +35,14 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
         writer.writerows(rows)
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table by column; none where there is no such file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
 def write_array(path: Path, array: np.ndarray) -> None:
     """Write an array as ``.npy``; ``numpy.save`` would hide why a write failed."""
     from numpy.lib import format as npy

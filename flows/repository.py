@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from cse.errors import CseError
+from cse.errors import CseError, error_line
 from cse.settings import Settings
 from cse.settings.load import flatten
 
@@ -117,18 +118,29 @@ def stages_in_order(root: Path) -> list[str]:
     Raises:
         CseError: DVC cannot read the file.
     """
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo:
+        graph = repo.index.graph
+        ours = {s: s.name for s in graph if Path(s.path).resolve() == root / "dvc.yaml"}
+        # DVC keeps stages in a set; sorted by name they come in the same order every time
+        before = {s: sorted(graph.successors(s), key=str) for s in sorted(graph, key=str)}
+        return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
+
+
+@contextmanager
+def dvc_errors(where: object, then: str = "") -> Iterator[None]:
+    """Turn an error of DVC's into one line: ``where`` it arose, what DVC says, and what to do ``then``.
+
+    Raises:
+        CseError: DVC raised an error in the block.
+    """
+    from dvc.exceptions import DvcException
+
     try:
-        with Repo(str(root)) as repo:
-            graph = repo.index.graph
-            ours = {s: s.name for s in graph if Path(s.path).resolve() == root / "dvc.yaml"}
-            # DVC keeps stages in a set; sorted by name they come in the same order every time
-            before = {s: sorted(graph.successors(s), key=str) for s in sorted(graph, key=str)}
-            return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
+        yield
     except DvcException as error:
-        raise CseError(f"{root / 'dvc.yaml'}: {' '.join(str(error).split())}") from None
+        raise CseError(f"{where}: {error_line(error)}{then}") from None
 
 
 def json_at(root: Path, revision: str, file: Path) -> dict[str, Any]:

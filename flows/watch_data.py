@@ -16,7 +16,7 @@ from prefect.states import Completed, Failed
 
 from cse.errors import CseError
 from cse.files import fingerprint
-from flows.repository import check_no_conflict, find_root, git
+from flows.repository import check_no_conflict, dvc_errors, find_root, git
 
 EVENT = "cse.data-changed"
 _SEEN = "cse-data-seen"
@@ -60,17 +60,13 @@ def data_changes(root: Path) -> dict[str, str]:
     Raises:
         CseError: DVC cannot read the project.
     """
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     found = {}
-    try:
-        with Repo(str(root)) as repo, repo.lock:
-            for stage in repo.stage.collect("prepare"):
-                for dep in stage.deps:
-                    path = str(dep)
-                    if not path.startswith("cse/") and hasattr(dep, "workspace_status") and dep.workspace_status():
-                        found[path] = str(dep.get_hash().value) if dep.exists else "deleted"
-    except DvcException as error:
-        raise CseError(f"{root}: {' '.join(str(error).split())}") from None
+    with dvc_errors(root), Repo(str(root)) as repo, repo.lock:
+        for stage in repo.stage.collect("prepare"):
+            for dep in stage.deps:
+                path = str(dep)
+                if not path.startswith("cse/") and hasattr(dep, "workspace_status") and dep.workspace_status():
+                    found[path] = str(dep.get_hash().value) if dep.exists else "deleted"
     return found

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cse.errors import CseError, describe_os_error
+from cse.errors import CseError, error_line
 from cse.process import handling, throwaway_folder
 from cse.runtime.providers import usable_cpus
 
@@ -93,7 +93,7 @@ def _join(ray: Any, address: str, options: dict[str, Any]) -> None:
         _knock(address)
         ray.init(address=address, **options)
     except Exception as error:  # ConnectionError, ValueError, RuntimeError, by what is wrong with it
-        why = one_line(error)[:200]
+        why = error_line(error)[:200]
         raise CseError(f"{ADDRESS}={address}: no Ray cluster answers ({why}); start it, or unset {ADDRESS}") from None
 
 
@@ -116,9 +116,3 @@ def _own_folder() -> Iterator[Path]:
 def _paths() -> dict[str, str]:
     """Let workers on this machine import what this process imports."""
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in (str(_PROJECT), *sys.path) if path))}
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says, on one line."""
-    text = describe_os_error(error) if isinstance(error, OSError) else str(error)
-    return " ".join(text.split())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from cse.errors import CseError, Interrupted, OfflineError, Terminated, describe_os_error, one_line
+from cse.errors import CseError, Interrupted, OfflineError, Terminated, error_line
 from cse.process import handling
 from cse.settings import Settings, load_settings
 
@@ -92,8 +92,7 @@ def run_safely(work: Callable[[], object]) -> int:
     except (CseError, OSError) as error:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
-        line = describe_os_error(error) if isinstance(error, OSError) else str(error)
-        click.echo(f"error: {one_line(line)}", err=True)
+        click.echo(f"error: {error_line(error)}", err=True)
         return TRY_LATER if isinstance(error, OfflineError) else MISTAKE
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE
-from cse.files import fingerprint
+from cse.files import fingerprint, read_csv
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
@@ -89,16 +88,12 @@ def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
     The log of a training that did not end lies with its saved state.
     """
     logs = [folder / "plots" / "dev.csv", *folder.glob("scratch/resume/*/plots/dev.csv")]
-    log = next((path for path in logs if path.is_file()), None)
-    if log is None:
-        return []
     curve: list[tuple[int, float]] = []
     best = -math.inf
-    with log.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            best = max(best, float(row["spearman"]))
-            if int(row["step"]) > 0:
-                curve.append((math.ceil(100 * int(row["step"]) / steps), best))
+    for row in read_csv(next((path for path in logs if path.is_file()), logs[0])):
+        best = max(best, float(row["spearman"]))
+        if int(row["step"]) > 0:
+            curve.append((math.ceil(100 * int(row["step"]) / steps), best))
     return curve
 
 

@@ -22,6 +22,7 @@ from cse.evaluation.sts import dev_score
 from cse.model.checkpoint import read_config
 from cse.model.generator import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.process import only_one
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import open_training, train_stage
