@@ -52,6 +52,7 @@ def embed_cse(out: str, corpus: str | None = None, text: str | None = None, **gi
         out: folder of shards, a path or a URL; or a .npy file, float32 (lines, dimension).
         corpus: txt, csv, tsv, jsonl or parquet: a file, a folder or a glob, a path or a URL. For .npy a local file.
         text: an older name of corpus.
+        **given: the options of the command:
     """
     source, options = corpus or text, _DEFAULTS | given
     if source is None:
