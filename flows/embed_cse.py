@@ -33,7 +33,7 @@ def _parameter(option: click.Option) -> inspect.Parameter:
     name = str(option.name)
     kind: Any = bool if option.is_flag else str
     if isinstance(option.type, click.Choice):
-        kind = Literal[tuple(option.type.choices)]  # type: ignore[valid-type]
+        kind = Literal[tuple(option.type.choices)]
     elif isinstance(option.type, click.IntRange):
         kind = Annotated[int, Field(ge=option.type.min)]
     kind = kind | None if _DEFAULTS[name] is None else kind
