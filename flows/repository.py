@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -86,6 +87,14 @@ def author(root: Path) -> dict[str, str]:
 def has_origin(root: Path) -> bool:
     """Return whether git knows a remote called origin."""
     return "origin" in git(root, "remote").splitlines()
+
+
+def commit_link(root: Path) -> str:
+    """Return the commit, with its address where git's origin has pages."""
+    revision = git(root, "rev-parse", "HEAD")
+    origin = git(root, "remote", "get-url", "origin") if has_origin(root) else ""
+    page = re.match(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?$", origin)
+    return f"[`{revision[:12]}`](https://{page[1]}/{page[2]}/commit/{revision})" if page else f"`{revision[:12]}`"
 
 
 def check_no_conflict(root: Path) -> None:

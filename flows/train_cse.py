@@ -9,7 +9,6 @@ changes works in a throwaway clone and leaves a DVC experiment: the folder stays
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -44,6 +43,7 @@ from flows.parameters import (
 from flows.registry import assign, fetch_tags, judge_model, push_tags, register
 from flows.repository import (
     check_no_conflict,
+    commit_link,
     experiment_ref,
     find_root,
     git,
@@ -226,7 +226,7 @@ def _facts(place: Workspace) -> dict[str, str]:
     """Return what the results are, by hash."""
     from ruamel.yaml import YAML
 
-    facts = {"Commit": _commit_link(place.source)}
+    facts = {"Commit": commit_link(place.source)}
     dirty = uncommitted(place.source)
     if dirty:
         facts["Commit"] += f" with uncommitted changes of {', '.join(f'`{file}`' for file in dirty[:5])}"
@@ -237,14 +237,6 @@ def _facts(place: Workspace) -> dict[str, str]:
             if out["path"] in ("data/prepared", "data/checkpoint", "data/bundle"):
                 facts[f"`{out['path']}`"] = f"md5 `{out['md5']}`"
     return facts
-
-
-def _commit_link(root: Path) -> str:
-    """Return the commit, with its address where git's origin has pages."""
-    revision = git(root, "rev-parse", "HEAD")
-    origin = git(root, "remote", "get-url", "origin") if has_origin(root) else ""
-    page = re.match(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?$", origin)
-    return f"[`{revision[:12]}`](https://{page[1]}/{page[2]}/commit/{revision})" if page else f"`{revision[:12]}`"
 
 
 def _push_experiment(place: Workspace, summary: Summary) -> None:

@@ -158,15 +158,9 @@ def draw_tsne(systems: Sequence[System]) -> Picture | None:
             for number, subset in enumerate(subsets):
                 x, y = _xy([row for row in points if row["subset"] == subset], "x", "y")
                 axes.plot(
-                    x,
-                    y,
-                    "o^sDvPX*"[number],
-                    color=COLOURS[number],
-                    markersize=2,
-                    alpha=0.6,
-                    linewidth=0,
-                    rasterized=True,
-                )
+                    x, y, "o^sDvPX*"[number], color=COLOURS[number],
+                    markersize=2, alpha=0.6, linewidth=0, rasterized=True,
+                )  # fmt: skip
             axes.set_title(short(system.name))
             axes.set_xticks([])
             axes.set_yticks([])
@@ -175,13 +169,8 @@ def draw_tsne(systems: Sequence[System]) -> Picture | None:
             Line2D([], [], marker="o^sDvPX*"[number], color=COLOURS[number], linewidth=0, markersize=6)
             for number in range(len(subsets))
         ]
-        figure.legend(
-            marks,
-            [short(subset) for subset in subsets],
-            loc="outside lower center",
-            ncols=min(4, len(subsets)),
-            fontsize=9,
-        )
+        named, columns = [short(subset) for subset in subsets], min(4, len(subsets))
+        figure.legend(marks, named, loc="outside lower center", ncols=columns, fontsize=9)
         return save(
             "projection",
             "Sentences in the plane",
