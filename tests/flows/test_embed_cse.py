@@ -40,12 +40,11 @@ def test_a_folder_is_made_by_embed(said):
 
 def test_the_flow_takes_what_the_command_takes():
     properties = parameter_schema(module.embed_cse).model_dump()["properties"]
-    command = {parameter.name for parameter in cli.get_command(None, "embed").params}
-    assert properties.keys() - {"text"} == command
-    assert properties["shard_rows"] | {"position": 0} == {
-        "type": "integer", "minimum": 1, "default": 8192, "description": "Most rows of a file.", "title": "shard_rows",
-        "position": 0,
-    }  # fmt: skip
+    command = {parameter.name: parameter for parameter in cli.get_command(None, "embed").params}
+    assert properties.keys() - {"text"} == command.keys()
+    rows = properties["shard_rows"]
+    assert (rows["type"], rows["minimum"], rows["default"]) == ("integer", 1, 8192)
+    assert rows["description"] == command["shard_rows"].help
     assert properties["provider"]["enum"] == ["auto", "cpu", "cuda"]
 
 
