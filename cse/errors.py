@@ -58,13 +58,18 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def error_line(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    return one_line(describe_os_error(error) if isinstance(error, OSError) else str(error))
+
+
 def is_full_disk(error: BaseException) -> bool:
-    """Tell whether a write found no room: nothing that was asked for is wrong, and it may succeed later."""
+    """Return whether a write found no room: nothing that was asked for is wrong, and it may succeed later."""
     return isinstance(error, OSError) and error.errno in _FULL_DISK
 
 
 def tells_of_full_disk(text: str) -> bool:
-    """Tell the same of an error of another process, by its words."""
+    """Return the same for an error of another process, by its words."""
     return any(os.strerror(number) in text for number in _FULL_DISK)
 
 

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
-from cse.errors import CseError
+from cse.runtime.seal import sha256
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +35,14 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
         writer.writerows(rows)
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table by column; none where there is no such file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
 def write_array(path: Path, array: np.ndarray) -> None:
     """Write an array as ``.npy``; ``numpy.save`` would hide why a write failed."""
     from numpy.lib import format as npy
@@ -51,36 +57,8 @@ def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
     """Return 16 hexadecimal digits over JSON facts and the bytes of files (settings, data, code)."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for path in files:
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+        digest.update(bytes.fromhex(sha256(path)))
     return digest.hexdigest()[:16]
-
-
-@contextmanager
-def only_one(lock: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock in the block, which no second process may enter meanwhile.
-
-    The lock is the kernel's: it ends with the process that holds it, however that dies, and a file that is left blocks
-    nobody.
-
-    Args:
-        lock: file to lock, of this alone; its folder is made.
-        refusal: what to say where another process holds it.
-
-    Raises:
-        CseError: with ``refusal``.
-    """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    held = FileLock(lock)
-    try:
-        held.acquire(blocking=False)
-    except Timeout:
-        raise CseError(refusal) from None
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)  # a file that another process has opened by now is none that it can lock
-        held.release()
 
 
 @contextmanager

@@ -74,7 +74,10 @@ def check_folder(out: Path, kind: Kind) -> Path:
     if os.path.lexists(out) and not out.is_dir():
         raise CseError(f"{out}: is there and is no folder; {elsewhere}")
     place = out.resolve()
-    for what, taken in (("the working folder", Path.cwd()), ("your home folder", _home())):
+    taken_places = [("the working folder", Path.cwd())]
+    with contextlib.suppress(RuntimeError):  # this user has no home
+        taken_places.append(("your home folder", Path.home().resolve()))
+    for what, taken in taken_places:
         if place == taken or place in taken.parents:
             raise CseError(f"{out}: is {what} or holds it; {elsewhere}")
     if not place.is_dir():
@@ -155,7 +158,8 @@ def publish_folder(out: Path, kind: Kind) -> Iterator[Path]:
     with _beside(check_folder(out, kind), out) as (place, new, old):
         new.mkdir()
         yield new
-        _write_manifest(new, kind)
+        facts = {"kind": kind, "files": sorted({*_files_in(new), MANIFEST})}
+        (new / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         for path in sorted(new.rglob("*")):
             _to_disk(path)
         check_folder(out, kind)  # hours may have passed
@@ -233,13 +237,6 @@ def _at_work(mark: str, pid: int) -> bool:
         return True
 
 
-def _home() -> Path:
-    try:
-        return Path.home().resolve()
-    except RuntimeError:  # this user has none
-        return Path.cwd()
-
-
 def _regular(path: Path) -> None:
     if os.path.lexists(path) and not path.is_file():
         raise CseError(f"{path}: is there and is no regular file; give another name")
@@ -256,11 +253,6 @@ def _files_in(folder: Path) -> set[str]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _write_manifest(folder: Path, kind: Kind) -> None:
-    facts = {"kind": kind, "files": sorted({*_files_in(folder), MANIFEST})}
-    (folder / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def _read_manifest(folder: Path) -> tuple[str | None, set[str]]:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from cse.errors import CseError, describe_os_error
+from cse.errors import CseError, error_line
 from cse.runtime.onnx_encoder import OnnxEncoder
 
 CHUNK = 4096  # lines that are read, embedded and written together
@@ -124,8 +124,7 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (CseError, OSError) as error:
-        line = describe_os_error(error) if isinstance(error, OSError) else " ".join(str(error).split())
-        sys.stderr.write(f"error: {line}\n")
+        sys.stderr.write(f"error: {error_line(error)}\n")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -7,10 +7,8 @@ killed goes on from its last saved state.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import signal
 import statistics
 import sys
 from collections.abc import Sequence
@@ -23,6 +21,7 @@ from tqdm import tqdm
 
 from cse.cli.options import parse_overrides
 from cse.errors import CseError
+from cse.files import fingerprint
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings, load_settings
 from cse.settings.ablations import Cell, Grid, ablation_names, load_ablation
@@ -80,7 +79,6 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
     runs = [_run(grid, cell, seed, base, root) for seed in wanted for cell in cells]
     found: dict[str, dict[str, float]] = {}
     failed: dict[str, str] = {}
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tqdm(runs, unit="cell", disable=not sys.stderr.isatty()) as bar:
         for run in bar:
             bar.set_description(f"{run.cell.label}, seed {run.seed}")
@@ -117,11 +115,9 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
 def _run(grid: Grid, cell: Cell, seed: float, base: dict[str, Any], root: Path) -> Run:
     changes = {**_ALWAYS, **base, **cell.changes, "train.seed": seed}
     whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses what the key does not take
-    state = json.dumps(whole, sort_keys=True) + git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")
+    state = {"settings": whole, "code": git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")}
     label = re.sub(r"[^a-z0-9.]+", "-", cell.label.lower()).strip("-.")
-    return Run(
-        cell, int(seed), changes, f"{grid.name}-{label}-s{seed}-{hashlib.sha256(state.encode()).hexdigest()[:8]}"
-    )
+    return Run(cell, int(seed), changes, f"{grid.name}-{label}-s{seed}-{fingerprint(state)[:8]}")
 
 
 def _execute(run: Run, root: Path, again: bool) -> str:

@@ -6,7 +6,6 @@ An artifact that cannot be written (the server is away) costs a warning and neve
 from __future__ import annotations
 
 import base64
-import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from cse.files import read_csv
 from cse.settings.document import yaml_value
 from cse.stages.common import METRICS, PLOTS, shortfall
 
@@ -72,11 +72,8 @@ def read_scores(folder: Path) -> dict[str, float]:
 def read_shortfall(folder: Path) -> str:
     """Return in words by how much the trained model scores below its bare backbone; empty where it does not."""
     scores: dict[str, dict[str, float]] = {}
-    path = folder / PLOTS / "sts.csv"
-    if path.is_file():
-        with path.open(encoding="utf-8", newline="") as stream:
-            for row in csv.DictReader(stream):
-                scores.setdefault(row["model"], {})[row["task"]] = float(row["spearman"])
+    for row in read_csv(folder / PLOTS / "sts.csv"):
+        scores.setdefault(row["model"], {})[row["task"]] = float(row["spearman"])
     return shortfall(scores)
 
 

@@ -1,70 +1,73 @@
-"""Flow ``embed-cse``: the rows of a corpus become vectors."""
+"""Flow ``embed-cse``: the rows of a corpus become vectors. Its parameters are the options of ``cse embed``."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import click
 from prefect import flow
 from prefect.client.schemas import State
 from prefect.states import Failed
 from pydantic import Field
 
+from cse.cli.corpus import embed
 from flows.cse_command import ended, run_command
 
-Count = Annotated[int, Field(ge=1)]
+_OPTIONS = [option for option in embed.params if isinstance(option, click.Option) and option.name != "out"]
+_DEFAULTS = embed.make_context("embed", ["CORPUS", "--out", "FOLDER"]).params
+
+
+def _with_options(work: Callable[..., State[Any]]) -> Callable[..., State[Any]]:
+    """Add a parameter for each option of the command: Prefect reads a function's signature and docstring."""
+    parameters = inspect.signature(work, eval_str=True).parameters.values()
+    own = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    work.__signature__ = inspect.Signature([*own, *map(_parameter, _OPTIONS)])  # type: ignore[attr-defined]
+    work.__doc__ = f"{work.__doc__}" + "".join(f"    {option.name}: {option.help}\n    " for option in _OPTIONS)
+    return work
+
+
+def _parameter(option: click.Option) -> inspect.Parameter:
+    name = str(option.name)
+    kind: Any = bool if option.is_flag else str
+    if isinstance(option.type, click.Choice):
+        kind = Literal[tuple(option.type.choices)]
+    elif isinstance(option.type, click.IntRange):
+        kind = Annotated[int, Field(ge=option.type.min)]
+    kind = kind | None if _DEFAULTS[name] is None else kind
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=kind)
 
 
 @flow(name="embed-cse")
-def embed_cse(
-    out: str,
-    corpus: str | None = None,
-    text: str | None = None,
-    model: str = "data/bundle",
-    text_column: str = "text",
-    id_column: str | None = None,
-    keep_text: bool = False,
-    shard_rows: Count = 8192,
-    workers: Annotated[int, Field(ge=0)] | None = None,
-    batch_size: Count = 64,
-    provider: Literal["auto", "cpu", "cuda"] = "auto",
-    normalize: bool = True,
-    index: Literal["none", "exact", "hnsw"] = "none",
-    again: bool = False,
-) -> State[Any]:
+@_with_options
+def embed_cse(out: str, corpus: str | None = None, text: str | None = None, **given: Any) -> State[Any]:
     """Embed a corpus as `cse embed` does; a run that was cancelled or killed goes on when it is started again.
 
-    Where `out` ends in .npy, a file is embedded as `cse encode` does, which takes no other parameter than the model,
-    the text column, the batch size, the provider and the normalisation.
+    Where `out` ends in .npy, a file is embedded as `cse encode` does, which takes no other parameter than the model
+    (a checkpoint does too), the text column, the batch size, the provider and the normalisation.
 
     Args:
         out: folder of shards, a path or a URL; or a .npy file, float32 (lines, dimension).
         corpus: txt, csv, tsv, jsonl or parquet: a file, a folder or a glob, a path or a URL. For .npy a local file.
         text: an older name of corpus.
-        model: a bundle; for .npy a checkpoint does too.
-        text_column: of csv, tsv, jsonl and parquet.
-        id_column: to know rows by; none: rows are numbered.
-        keep_text: put the text beside its vector.
-        shard_rows: most rows of a file.
-        workers: processes; none: one a core, or a GPU. 0: one, without Ray.
-        batch_size: sentences per forward pass.
-        provider: where it runs.
-        normalize: unit length.
-        index: build one afterwards.
-        again: remove what an earlier run put into the folder.
+        **given: the options of the command:
     """
-    source = corpus or text
+    source, options = corpus or text, _DEFAULTS | given
     if source is None:
         return Failed(message="corpus: missing; name a file, a folder or a glob")
-    common = ["--batch-size", str(batch_size), "--normalize" if normalize else "--raw"]
     if Path(out).suffix == ".npy":
-        arguments = ["encode", model, source, "--out", out, "--device", provider, *common]
-        arguments += ["--column", text_column] if text_column != "text" else []  # else one of the usual names
+        arguments = ["encode", options["model"], source, "--out", out, "--device", options["provider"]]
+        arguments += ["--batch-size", str(options["batch_size"]), "--normalize" if options["normalize"] else "--raw"]
+        if options["text_column"] != _DEFAULTS["text_column"]:  # else one of the usual names
+            arguments += ["--column", options["text_column"]]
     else:
-        arguments = ["embed", source, "--out", out, "--model", model, "--provider", provider, *common]
-        arguments += ["--text-column", text_column, "--shard-rows", str(shard_rows), "--index", index]
-        arguments += ["--id-column", id_column] if id_column is not None else []
-        arguments += ["--workers", str(workers)] if workers is not None else []
-        arguments += ["--keep-text"] if keep_text else []
-        arguments += ["--again"] if again else []
+        arguments = ["embed", source, "--out", out]
+        for option in _OPTIONS:
+            value = options[str(option.name)]
+            if option.is_flag:
+                arguments += (option.opts if value else option.secondary_opts)[:1]
+            elif value is not None:
+                arguments += [option.opts[0], str(value)]
     return ended(run_command("embed", arguments, return_state=True))

@@ -90,7 +90,7 @@ def changes_of(data: DataSettings | None, overrides: Mapping[str, Any]) -> dict[
     return {f"data.{name}": value for name, value in given.items()} | dict(overrides)
 
 
-def settings_with(
+def settings_of_run(
     params: Path, preset: str | None, changes: Mapping[str, Any], *, keep_data: bool = False
 ) -> tuple[Settings, bool]:
     """Return the settings that a run would have, and whether they differ from those of the file.

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import psutil  # comes with DVC
+import psutil
 
 from cse.stages.common import MISTAKE, TRY_LATER
 from flows.repository import last_line_with

@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cse.errors import CseError, nearest
+from cse.errors import CseError, error_line, nearest
 from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED
-from flows.repository import author, git, has_origin, json_at
+from flows.repository import author, dvc_errors, git, has_origin, json_at
 
 if TYPE_CHECKING:
     from cse.stages.gate import Verdict
@@ -163,17 +163,13 @@ def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) 
     Raises:
         CseError: they are neither in the cache nor in the remote.
     """
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     for output in outputs:
         target = folder / output
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with dvc_errors(f"{output} of {revision[:12]}", "; `dvc pull` or a push from elsewhere"):
             Repo.get(str(root), str(output), out=str(target), rev=revision)
-        except DvcException as error:
-            reason = " ".join(str(error).split())
-            raise CseError(f"{output} of {revision[:12]}: {reason}; `dvc pull` or a push from elsewhere") from None
 
 
 def scores_at(root: Path, revision: str) -> dict[str, Any]:
@@ -209,7 +205,7 @@ def _gto(work: Any) -> None:
     try:
         work()
     except GTOException as error:
-        raise CseError(f"registry: {' '.join(str(error).split())}") from None
+        raise CseError(f"registry: {error_line(error)}") from None
 
 
 def _promotion(tag: str) -> int:

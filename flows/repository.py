@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from cse.errors import CseError
+from cse.errors import CseError, error_line
 from cse.settings import Settings
 from cse.settings.load import flatten
 
@@ -83,8 +85,16 @@ def author(root: Path) -> dict[str, str]:
 
 
 def has_origin(root: Path) -> bool:
-    """Say whether git knows a remote called origin."""
+    """Return whether git knows a remote called origin."""
     return "origin" in git(root, "remote").splitlines()
+
+
+def commit_link(root: Path) -> str:
+    """Return the commit, with its address where git's origin has pages."""
+    revision = git(root, "rev-parse", "HEAD")
+    origin = git(root, "remote", "get-url", "origin") if has_origin(root) else ""
+    page = re.match(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?$", origin)
+    return f"[`{revision[:12]}`](https://{page[1]}/{page[2]}/commit/{revision})" if page else f"`{revision[:12]}`"
 
 
 def check_no_conflict(root: Path) -> None:
@@ -117,18 +127,29 @@ def stages_in_order(root: Path) -> list[str]:
     Raises:
         CseError: DVC cannot read the file.
     """
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo:
+        graph = repo.index.graph
+        ours = {s: s.name for s in graph if Path(s.path).resolve() == root / "dvc.yaml"}
+        # DVC keeps stages in a set; sorted by name they come in the same order every time
+        before = {s: sorted(graph.successors(s), key=str) for s in sorted(graph, key=str)}
+        return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
+
+
+@contextmanager
+def dvc_errors(where: object, then: str = "") -> Iterator[None]:
+    """Turn DVC's errors into one line: ``where``, DVC's message, and what to do ``then``.
+
+    Raises:
+        CseError: DVC raised an error in the block.
+    """
+    from dvc.exceptions import DvcException
+
     try:
-        with Repo(str(root)) as repo:
-            graph = repo.index.graph
-            ours = {s: s.name for s in graph if Path(s.path).resolve() == root / "dvc.yaml"}
-            # DVC keeps stages in a set; sorted by name they come in the same order every time
-            before = {s: sorted(graph.successors(s), key=str) for s in sorted(graph, key=str)}
-            return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
+        yield
     except DvcException as error:
-        raise CseError(f"{root / 'dvc.yaml'}: {' '.join(str(error).split())}") from None
+        raise CseError(f"{where}: {error_line(error)}{then}") from None
 
 
 def json_at(root: Path, revision: str, file: Path) -> dict[str, Any]:

@@ -6,13 +6,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 import httpx
-from filelock import FileLock, Timeout
 from prefect import Flow
 from prefect.client.schemas import State
 from prefect.exceptions import ParameterTypeError
@@ -20,6 +19,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.settings.models.server.services import ServerServicesSettings
 
 from cse.errors import CseError
+from cse.process import handling, only_one
 
 _DATABASE = "cse-runs.db"
 # those that a single run needs: without them task runs and events would not be kept
@@ -32,14 +32,14 @@ def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
     Raises:
         CseError: the run failed, with its last message; or the server that is set does not answer.
     """
-    # an exit that unwinds ends the stage and the temporary server; Prefect hands the signal on when the flow is over
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     served = bool(PREFECT_API_URL.value())
     if served:
         check_server()
     else:
         click.echo("no Prefect server is set: running on a temporary one", err=True)
-    with nullcontext() if served else quiet_server():
+    # an exit that unwinds ends the stage and the temporary server; Prefect hands the signal on when the flow is over
+    leaving = handling(lambda number: sys.exit(128 + number), signal.SIGTERM)
+    with leaving, nullcontext() if served else quiet_server():
         try:
             ended: Any = work(**parameters, return_state=True)
         except ParameterTypeError as error:
@@ -80,19 +80,13 @@ def quiet_server() -> Iterator[None]:
     its own. Services that wait for other people's runs are off: they would only compete for the database.
     """
     home = Path(PREFECT_HOME.value())
-    home.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(home / f"{_DATABASE}.lock")
-    with tempfile.TemporaryDirectory(prefix="cse-prefect-") as folder:
+    with ExitStack() as stack:
         try:
-            lock.acquire(blocking=False)
-            database = home / _DATABASE
-        except Timeout:
-            database = Path(folder) / _DATABASE
-        try:
-            with temporary_settings(_settings(database)):
-                yield
-        finally:
-            lock.release()
+            stack.enter_context(only_one(home / f"{_DATABASE}.lock", "in use"))
+        except CseError:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cse-prefect-")))
+        with temporary_settings(_settings(home / _DATABASE)):
+            yield
 
 
 def _settings(database: Path) -> dict[str, object]:

@@ -55,7 +55,7 @@ OPTIONS: dict[str, Any] = {
 
 
 @task(task_run_name="{stage}", **OPTIONS)
-def run_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
+def repro_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
     """Bring one stage up to date and copy what it says into the run's log.
 
     Returns:

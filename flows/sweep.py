@@ -10,17 +10,16 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.spaces import build_space
 from cse.stages.common import CHECKPOINT, METRICS, PLOTS
 from cse.tune.outcome import Sweep, TrialRecord
 from flows.parameters import write_settings
-from flows.repository import experiment, stages_in_order
+from flows.repository import dvc_errors, experiment, stages_in_order
 from flows.workspace import Workspace, bring_over, identity, left_to_git
 
 STAGE = "train"  # what a trial is
@@ -64,7 +63,6 @@ def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], 
 
 def take_trial(place: Workspace, trial: TrialRecord) -> None:
     """Make a trial the result of stage ``train`` in a clone: its settings, its outputs, and DVC's note of both."""
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     assert not place.in_place, "outputs of a clone alone are removed"  # noqa: S101
@@ -76,11 +74,9 @@ def take_trial(place: Workspace, trial: TrialRecord) -> None:
         shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (folder / name).is_dir() else shutil.copyfile)(folder / name, target)
-    try:
-        with _inside(place.folder), Repo(str(place.folder)) as repo:  # DVC looks for the stage where the process is
-            repo.commit(STAGE, force=True)
-    except DvcException as error:
-        raise CseError(f"trial {trial.number}: DVC did not take its results: {' '.join(str(error).split())}") from None
+    # DVC looks for the stage where the process is
+    with dvc_errors(f"trial {trial.number}: DVC did not take its results"), chdir(place.folder), Repo() as repo:
+        repo.commit(STAGE, force=True)
 
 
 def sweep_settings(params: Path, wanted: Mapping[str, Any]) -> Settings:
@@ -112,27 +108,13 @@ def _forget_later_stages(place: Workspace) -> None:
 
 
 def _save(place: Workspace, name: str) -> None:
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    untracked = left_to_git(place.folder)
-    try:
-        with _variables(identity(place.source)), _inside(place.folder), Repo(str(place.folder)) as repo:
-            # later stages have nothing to save; targets may be stages alone, by name
-            repo.experiments.save(name=name, targets=[STAGE], force=True, include_untracked=untracked)
-    except DvcException as error:
-        raise CseError(f"experiment {name}: {' '.join(str(error).split())}") from None
+    untracked, who = left_to_git(place.folder), identity(place.source)
+    with dvc_errors(f"experiment {name}"), _variables(who), chdir(place.folder), Repo() as repo:
+        # later stages have nothing to save; targets may be stages alone, by name
+        repo.experiments.save(name=name, targets=[STAGE], force=True, include_untracked=untracked)
     bring_over(place, name)
-
-
-@contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ changes works in a throwaway clone and leaves a DVC experiment: the folder stays
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -37,13 +36,14 @@ from flows.parameters import (
     as_options,
     changes_of,
     check_train_path,
-    settings_with,
+    settings_of_run,
     sweep_options,
     write_settings,
 )
 from flows.registry import assign, fetch_tags, judge_model, push_tags, register
 from flows.repository import (
     check_no_conflict,
+    commit_link,
     experiment_ref,
     find_root,
     git,
@@ -52,7 +52,7 @@ from flows.repository import (
     stages_in_order,
     uncommitted,
 )
-from flows.stages import pull_data, push_data, raise_for, run_stage
+from flows.stages import pull_data, push_data, raise_for, repro_stage
 from flows.sweep import keep_trials, stages_before, sweep_settings
 from flows.workspace import Workspace, in_place, keep_as_experiment, snapshot, throwaway_clone
 
@@ -95,7 +95,7 @@ def train_cse(
         root = find_root()
         check_no_conflict(root)
         changes = changes_of(data, overrides)
-        settings, changed = settings_with(root / PARAMS_FILE, preset, changes, keep_data=keep_data)
+        settings, changed = settings_of_run(root / PARAMS_FILE, preset, changes, keep_data=keep_data)
         check_train_path(preset, changes, settings)
         if changed or workspace == "clone" or sweep:
             changes |= {key: path for key, path in paths_left_behind(settings, root).items() if key not in changes}
@@ -188,7 +188,7 @@ def _settle(
     place: Workspace, summary: Summary, preset: str | None, changes: dict[str, Any], keep_data: bool
 ) -> Settings:
     """Write the settings of this run into the clone, note what they change, and return them."""
-    settings, _ = settings_with(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
+    settings, _ = settings_of_run(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
     if not place.in_place:
         changed = write_settings(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
         summary.changes = {**summary.changes, **changed}
@@ -197,7 +197,7 @@ def _settle(
 
 def _run(place: Workspace, stage: str, summary: Summary, pull: bool) -> None:
     started = time.monotonic()
-    state = run_stage.with_options(name=stage)(stage, place, pull, return_state=True)
+    state = repro_stage.with_options(name=stage)(stage, place, pull, return_state=True)
     summary.stages.append((stage, state.name or "?", time.monotonic() - started))
     raise_for(state)
 
@@ -226,7 +226,7 @@ def _facts(place: Workspace) -> dict[str, str]:
     """Return what the results are, by hash."""
     from ruamel.yaml import YAML
 
-    facts = {"Commit": _commit_link(place.source)}
+    facts = {"Commit": commit_link(place.source)}
     dirty = uncommitted(place.source)
     if dirty:
         facts["Commit"] += f" with uncommitted changes of {', '.join(f'`{file}`' for file in dirty[:5])}"
@@ -237,14 +237,6 @@ def _facts(place: Workspace) -> dict[str, str]:
             if out["path"] in ("data/prepared", "data/checkpoint", "data/bundle"):
                 facts[f"`{out['path']}`"] = f"md5 `{out['md5']}`"
     return facts
-
-
-def _commit_link(root: Path) -> str:
-    """Return the commit, with its address where git's origin has pages."""
-    revision = git(root, "rev-parse", "HEAD")
-    origin = git(root, "remote", "get-url", "origin") if has_origin(root) else ""
-    page = re.match(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?$", origin)
-    return f"[`{revision[:12]}`](https://{page[1]}/{page[2]}/commit/{revision})" if page else f"`{revision[:12]}`"
 
 
 def _push_experiment(place: Workspace, summary: Summary) -> None:

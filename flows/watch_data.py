@@ -6,8 +6,6 @@ is off until somebody turns it on.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,8 @@ from prefect.events import emit_event
 from prefect.states import Completed, Failed
 
 from cse.errors import CseError
-from flows.repository import check_no_conflict, find_root, git
+from cse.files import fingerprint
+from flows.repository import check_no_conflict, dvc_errors, find_root, git
 
 EVENT = "cse.data-changed"
 _SEEN = "cse-data-seen"
@@ -40,7 +39,7 @@ def watch_data(pull: bool = False) -> State[Any]:
         return Failed(message=str(error))
     if not changed:
         return Completed(message="data are those of the last run")
-    version = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
+    version = fingerprint(changed)[:12]
     seen = root / ".dvc/tmp" / _SEEN
     if seen.is_file() and seen.read_text(encoding="utf-8") == version:
         return Completed(message=f"data version {version} was reported before")
@@ -61,17 +60,13 @@ def data_changes(root: Path) -> dict[str, str]:
     Raises:
         CseError: DVC cannot read the project.
     """
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     found = {}
-    try:
-        with Repo(str(root)) as repo, repo.lock:
-            for stage in repo.stage.collect("prepare"):
-                for dep in stage.deps:
-                    path = str(dep)
-                    if not path.startswith("cse/") and hasattr(dep, "workspace_status") and dep.workspace_status():
-                        found[path] = str(dep.get_hash().value) if dep.exists else "deleted"
-    except DvcException as error:
-        raise CseError(f"{root}: {' '.join(str(error).split())}") from None
+    with dvc_errors(root), Repo(str(root)) as repo, repo.lock:
+        for stage in repo.stage.collect("prepare"):
+            for dep in stage.deps:
+                path = str(dep)
+                if not path.startswith("cse/") and hasattr(dep, "workspace_status") and dep.workspace_status():
+                    found[path] = str(dep.get_hash().value) if dep.exists else "deleted"
     return found

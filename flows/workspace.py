@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from cse.errors import CseError
+from cse.process import throwaway_folder
 from cse.stages.common import SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
 from flows.repository import author, experiment, experiment_ref, git, last_line_with
@@ -70,37 +71,22 @@ def in_place(root: Path, run: str, say: Callable[[str], object]) -> Iterator[Wor
 def throwaway_clone(root: Path, run: str) -> Iterator[Workspace]:
     """Work in a clone of the last commit with the uncommitted changes of tracked files; it is removed at the end.
 
-    A clone is in use while the lock beside it is held; those of killed runs are removed here.
-
     Raises:
         CseError: a run of this name works already, its name is no folder's, or git or DVC refused.
     """
     if Path(run).name != run or run.startswith("."):
         raise CseError(f"run {run!r}: its name becomes a folder's; give it one of letters, digits, dots and dashes")
-    clones = root / ".dvc/tmp" / _CLONES
-    clones.mkdir(parents=True, exist_ok=True)
-    for left in clones.glob("*.lock"):
-        with suppress(Timeout, OSError), FileLock(left, blocking=False):
-            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
-            left.unlink()
-    folder, lock = clones / run, FileLock(clones / f"{run}.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise CseError(f"run {run}: works in a clone already; wait until it is over") from None
-    try:
-        shutil.rmtree(folder, ignore_errors=True)  # nobody holds its lock
+    folder = root / ".dvc/tmp" / _CLONES / run
+    with throwaway_folder(folder, "*", f"run {run}: works in a clone already; wait until it is over"):
         _clone(root, folder)
         _share_dvc(root, folder)
         scratch = (root / SCRATCH).resolve()  # a killed training of the same settings goes on in a later clone
         yield Workspace(folder, root, {SCRATCH_VARIABLE: str(scratch)})
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        (clones / f"{run}.lock").unlink(missing_ok=True)
-        lock.release()
 
 
 def _clone(root: Path, folder: Path) -> None:
+    # not a `git worktree`: worktrees share refs/exps/exec, where DVC tracks the running experiment, so saving one here
+    # breaks a `dvc exp run` in the source tree
     changes = git(root, "stash", "create", environment=identity(root))  # a commit beside the history; the tree stays
     git(root, "clone", "--quiet", "--shared", str(root), str(folder))
     git(folder, "checkout", "--quiet", "--detach", git(root, "rev-parse", "HEAD"))

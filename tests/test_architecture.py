@@ -90,7 +90,7 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
     """What stage ``train`` imports, but for what only reads settings, names and hashes files, or words errors."""
     code = {path.relative_to(ROOT).as_posix() for path in training_code()}
     around = (
-        *("cse/errors.py", "cse/files.py", "cse/outputs.py", "cse/settings/", "cse/runtime/seal.py"),
+        *("cse/errors.py", "cse/files.py", "cse/outputs.py", "cse/process.py", "cse/settings/", "cse/runtime/seal.py"),
         *("cse/stages/common.py", "cse/stages/environment.py", "cse/scale/session.py", "cse/runtime/providers.py"),
     )
     files = {file_of(module).relative_to(ROOT).as_posix() for module in modules_of_stage(graph, "cse.stages.train")}

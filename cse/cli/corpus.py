@@ -13,6 +13,9 @@ from cse.stages.common import BUNDLE
 if TYPE_CHECKING:
     from cse.scale.corpus.search import Hit
 
+_provider_option = click.option(
+    "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
+)
 _EMBED_EXAMPLES = """\b
 Examples:
   cse embed sentences.txt --out data/vectors
@@ -39,9 +42,7 @@ Killed or stopped? The same command goes on from there. What is in the folder: d
     "--workers", type=click.IntRange(min=0), help="Processes; default: one a core, or a GPU. 0: this one alone, no Ray."
 )
 @click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Of a forward pass.")
-@click.option(
-    "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
-)
+@_provider_option
 @click.option("--normalize/--raw", default=True, show_default=True, help="Unit length, or as pooled.")
 @click.option("--index", type=click.Choice(["none", "exact", "hnsw"]), default="none", help="Build one afterwards.")
 @click.option("--again", is_flag=True, help="Start over: remove what an earlier run put into the folder.")
@@ -103,9 +104,7 @@ def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
 @click.argument("queries", nargs=-1, required=True, metavar="QUERY...")
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Rows for each query.")
 @click.option("--model", help="The bundle that made the vectors; default: where it lay then.")
-@click.option(
-    "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
-)
+@_provider_option
 @click.option("--scan", is_flag=True, help="Compare every vector, though there is an index.")
 @click.option("--json", "as_json", is_flag=True, help="One object a query.")
 def search(

@@ -9,8 +9,8 @@ import numpy as np
 
 from cse.data.scored import ScoredPairs
 from cse.evaluation.density import Density, densities
-from cse.evaluation.projection import project
 from cse.evaluation.sts import cosines_of
+from cse.evaluation.tsne import tsne
 from cse.evaluation.vectors import Vectors
 
 DRAWN_TASK = "STS-B"
@@ -50,5 +50,5 @@ def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
         for sentence, subset in zip(side, task.subset, strict=True):
             places.setdefault(sentence, subset)
     sentences = list(places)
-    points = project(vectors.of(sentences))
+    points = tsne(vectors.of(sentences))
     return PairDetails(task, cosine, densities(cosine, task.score), sentences, list(places.values()), points)

@@ -56,13 +56,6 @@ def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(cosines), cosines, 0.0)
 
 
-def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Scale rows ``(n, d)`` to unit length in float64; a zero row stays zero."""
-    rows = rows.astype(np.float64)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms > 0, norms, 1)
-
-
 def spearman(x: np.ndarray, y: np.ndarray, task: str = "scores") -> float:
     """Spearman's rank correlation of two lists; tied values share the mean of their ranks.
 

@@ -7,7 +7,6 @@ exist: ``pairs.csv`` (gold score and cosine of each pair of one task), ``density
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.details import PairDetails
 from cse.evaluation.retrieval import RetrievalScore
 from cse.evaluation.suite import SuiteResults
-from cse.files import write_csv, write_rounded_json
+from cse.files import read_csv, write_csv, write_rounded_json
 
 RECORD_FILE = "record.json"
-PAIRS_FILE, DENSITY_FILE, PROJECTION_FILE = "pairs.csv", "density.csv", "projection.csv"
+PAIRS_FILE, DENSITY_FILE, TSNE_FILE = "pairs.csv", "density.csv", "projection.csv"
 RETRIEVAL_FILE = "retrieval.csv"
 FORMAT = 1
 _AGAIN = "evaluate the model again with --out"
@@ -49,11 +48,7 @@ class Record:
 
     def table(self, file: str) -> list[dict[str, str]]:
         """Return the rows of a CSV file of the record; none where it does not have the file."""
-        path = self.folder / file
-        if not path.is_file():
-            return []
-        with path.open(encoding="utf-8", newline="") as stream:
-            return list(csv.DictReader(stream))
+        return read_csv(self.folder / file)
 
 
 def write_record(
@@ -122,7 +117,7 @@ def _write_details(folder: Path, details: PairDetails) -> None:
     write_csv(folder / DENSITY_FILE, DENSITY_COLUMNS, density_rows(details.densities))
     points = zip(details.points, details.subset, details.sentences, strict=True)
     write_csv(
-        folder / PROJECTION_FILE,
+        folder / TSNE_FILE,
         ("x", "y", "subset", "sentence"),
         ((f"{x:.3f}", f"{y:.3f}", subset, sentence) for (x, y), subset, sentence in points),
     )

@@ -14,8 +14,8 @@ import numpy as np
 
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
-from cse.evaluation.measures import unit_rows
 from cse.evaluation.vectors import Vectors
+from cse.runtime.encode import unit_rows
 
 CUTS = (1, 3, 5)
 SHOWN = 5  # nearest sentences kept for reading
@@ -94,7 +94,7 @@ def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, 
         own, wanted = (np.array([place[slots[i]] for i in ends]) for ends in (own, wanted))
         different = own != wanted  # a sentence is not looked up in itself
         own, wanted = own[different], wanted[different]
-    unit_ND = unit_rows(vectors.of(pool))
+    unit_ND = unit_rows(vectors.of(pool).astype(np.float64))
     examples = []
     for start in range(0, len(own), _BLOCK):
         block = slice(start, start + _BLOCK)

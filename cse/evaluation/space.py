@@ -16,8 +16,8 @@ from scipy.special import logsumexp
 
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
-from cse.evaluation.measures import unit_rows
 from cse.evaluation.vectors import Vectors
+from cse.runtime.encode import unit_rows
 
 _BLOCK = 1024  # rows
 
@@ -135,4 +135,4 @@ def _unit(rows_ND: np.ndarray) -> np.ndarray:
             f"uniformity: sentence {zero[0] + 1} of {len(rows_ND)} has a zero vector, which has no direction; leave "
             "sentences without known words out"
         )
-    return unit_rows(rows_ND)
+    return unit_rows(rows_ND.astype(np.float64))

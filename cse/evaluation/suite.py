@@ -174,7 +174,7 @@ def _only(data: SuiteData, measures: Collection[str]) -> SuiteData:
 
 
 def _wanted(gap: str, measures: Collection[str]) -> bool:
-    """Say whether a missing part would have been read."""
+    """Return whether a missing part would have been read."""
     name = gap.partition(" (")[0]
     if name.startswith("CxC"):
         return "cxc" in measures

@@ -15,7 +15,7 @@ _LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\
 
 
 def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
-    """Write scores with tasks as columns: for each model a row of ``all``, with ``mean`` and ``wmean`` below it.
+    """Return scores with tasks as columns: for each model a row of ``all``, with ``mean`` and ``wmean`` below it.
 
     The rows below are left out where no task has subsets, and the average where there is one task: they would repeat.
 
@@ -47,7 +47,7 @@ def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
 
 
 def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) -> str:
-    """Write any table; the first row is the head, the first column names a row.
+    """Return any table as text; the first row is the head, the first column names a row.
 
     Args:
         rows: cells.
@@ -87,7 +87,7 @@ def _text(rows: list[list[str]], below: Collection[int]) -> str:
 
 
 def _markdown(rows: list[list[str]], below: Collection[int]) -> str:
-    """Write a pipe table; a row below another bears its name too, since Markdown has no indent to say so."""
+    """Return a pipe table; a row below another bears its name too, since Markdown has no indent to say so."""
     named, above = [], ""
     for index, (name, *cells) in enumerate(rows):
         above = above if index in below else name

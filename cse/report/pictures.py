@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from cse.evaluation.density import ALL
-from cse.evaluation.record import DENSITY_FILE, PROJECTION_FILE, Record
+from cse.evaluation.record import DENSITY_FILE, TSNE_FILE, Record
 from cse.report.ablations import Ablation
 from cse.report.canvas import COLOURS, DASHES, INK, Picture, canvas, panels, short
 from cse.report.figures import cxc_mean, sts_average
@@ -31,7 +31,7 @@ def draw_all(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[P
         draw_domain_shift(systems),
         draw_density_by_gold(systems),
         draw_density_of_models(systems),
-        draw_projection(systems),
+        draw_tsne(systems),
     ]
     drawn += [draw_ablation(ablation) for ablation in ablations]
     pictures: dict[str, Picture] = {}
@@ -147,9 +147,9 @@ def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
         )
 
 
-def draw_projection(systems: Sequence[System]) -> Picture | None:
+def draw_tsne(systems: Sequence[System]) -> Picture | None:
     """Sentences in the plane, a panel a system (D2CSE figure 2a)."""
-    drawn = _with_table(systems, PROJECTION_FILE)
+    drawn = _with_table(systems, TSNE_FILE)
     if not drawn:
         return None
     subsets = list(dict.fromkeys(row["subset"] for _, points in drawn for row in points))[: len(COLOURS)]
@@ -158,15 +158,9 @@ def draw_projection(systems: Sequence[System]) -> Picture | None:
             for number, subset in enumerate(subsets):
                 x, y = _xy([row for row in points if row["subset"] == subset], "x", "y")
                 axes.plot(
-                    x,
-                    y,
-                    "o^sDvPX*"[number],
-                    color=COLOURS[number],
-                    markersize=2,
-                    alpha=0.6,
-                    linewidth=0,
-                    rasterized=True,
-                )
+                    x, y, "o^sDvPX*"[number], color=COLOURS[number],
+                    markersize=2, alpha=0.6, linewidth=0, rasterized=True,
+                )  # fmt: skip
             axes.set_title(short(system.name))
             axes.set_xticks([])
             axes.set_yticks([])
@@ -175,13 +169,8 @@ def draw_projection(systems: Sequence[System]) -> Picture | None:
             Line2D([], [], marker="o^sDvPX*"[number], color=COLOURS[number], linewidth=0, markersize=6)
             for number in range(len(subsets))
         ]
-        figure.legend(
-            marks,
-            [short(subset) for subset in subsets],
-            loc="outside lower center",
-            ncols=min(4, len(subsets)),
-            fontsize=9,
-        )
+        named, columns = [short(subset) for subset in subsets], min(4, len(subsets))
+        figure.legend(marks, named, loc="outside lower center", ncols=columns, fontsize=9)
         return save(
             "projection",
             "Sentences in the plane",

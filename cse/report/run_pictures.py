@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from matplotlib.ticker import MaxNLocator
 
+from cse.files import read_csv
 from cse.report.canvas import COLOURS, Picture, canvas, short
 
 
 def draw_scores(path: Path) -> Picture | None:
     """Bars by task, one per model, from a CSV of ``task, model, spearman``; None where there are no scores."""
-    rows = _read(path)
+    rows = read_csv(path)
     tasks, models = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "model"))
     if not rows:
         return None
@@ -40,8 +40,8 @@ def draw_scores(path: Path) -> Picture | None:
 
 def draw_training(folder: Path) -> Picture | None:
     """Loss and dev score over the updates, from ``train.csv`` and ``dev.csv``; None where nothing was trained."""
-    losses = [(int(row["step"]), float(row["loss"])) for row in _read(folder / "train.csv")]
-    scores = [(int(row["step"]), float(row["spearman"])) for row in _read(folder / "dev.csv")]
+    losses = [(int(row["step"]), float(row["loss"])) for row in read_csv(folder / "train.csv")]
+    scores = [(int(row["step"]), float(row["spearman"])) for row in read_csv(folder / "dev.csv")]
     if not losses:
         return None
     with canvas(6.4, 2.6) as (figure, save):
@@ -62,10 +62,3 @@ def draw_training(folder: Path) -> Picture | None:
             "training", "Training", "loss, and Spearman * 100 on the dev pairs", ["step", "loss", "spearman"],
             ([step, loss_at.get(step, ""), score_at.get(step, "")] for step in table),
         )  # fmt: skip
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from cse.errors import CseError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Float = TypeVar("Float", np.float32, np.float64)
 Embed = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
 
 _CHUNK = 8192
@@ -134,8 +135,7 @@ def encode_sentences(
     _run_all(run, batches, len(distinct), workers, show_progress_bar)
 
     if normalize:
-        norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
-        embeddings /= np.where(norms > 0, norms, np.float32(1))
+        unit_rows(embeddings, out=embeddings)
     if len(distinct) < len(texts):
         position = {text: row for row, text in enumerate(distinct)}
         embeddings = embeddings[[position[text] for text in texts]]
@@ -143,7 +143,7 @@ def encode_sentences(
 
 
 def is_text(values: Any) -> bool:
-    """Say whether ``similarity`` was given sentences (one, several or none) and not embeddings."""
+    """Return whether ``similarity`` was given sentences (one, several or none) and not embeddings."""
     if isinstance(values, str):
         return True
     if hasattr(values, "dtype"):
@@ -165,12 +165,18 @@ def cosine_similarity(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
         raise CseError("similarity: expected sentences or vectors (n, d), found neither; give one of the two") from None
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
         raise CseError(f"similarity: shapes {left.shape} and {right.shape} do not match; give (n, d) and (m, d)")
-    return _unit(left) @ _unit(right).T
+    return unit_rows(left) @ unit_rows(right).T
 
 
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+def unit_rows(rows: NDArray[Float], out: NDArray[Float] | None = None) -> NDArray[Float]:
+    """Return rows (n, d) scaled to unit length, in the precision that they have; a zero row stays zero.
+
+    Args:
+        rows: float32 or float64.
+        out: where to put the result; ``rows`` itself is fine.
+    """
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, np.where(norms > 0, norms, 1), dtype=np.float32)
+    return np.divide(rows, np.where(norms > 0, norms, norms.dtype.type(1)), out=out)
 
 
 def _short(value: object) -> str:

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
-from cse.errors import CseError
+from cse.errors import CseError, error_line
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, verify
 from cse.runtime.encode import Encoded, cosine_similarity, encode_sentences, is_text, prepare_tokenizer
 from cse.runtime.providers import open_session, usable_cpus
@@ -113,10 +113,10 @@ class OnnxEncoder:
             try:
                 return session.run(output, {name: feed[name] for name in self._inputs})[0]
             except Exception as error:  # onnxruntime's exceptions share no base class
-                reason = " ".join(str(error).split())[:200]
                 raise CseError(
-                    f"{self.path / MODEL}: failed on {ids.shape[0]} rows of {ids.shape[1]} tokens: {reason}; give a "
-                    f"smaller batch_size, or export again if {MANIFEST} (max_length {self.max_length}) is wrong"
+                    f"{self.path / MODEL}: failed on {ids.shape[0]} rows of {ids.shape[1]} tokens: "
+                    f"{error_line(error)[:200]}; give a smaller batch_size, or export again if "
+                    f"{MANIFEST} (max_length {self.max_length}) is wrong"
                 ) from None
 
         return encode_sentences(

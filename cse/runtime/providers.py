@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import onnxruntime as ort
 
-from cse.errors import CseError, nearest
+from cse.errors import CseError, error_line, nearest
 
 Provider = Literal["auto", "cpu", "cuda"]
 
@@ -99,7 +99,7 @@ def usable_cpus() -> int:
 
 
 def both_distributions() -> bool:
-    """Say whether ``onnxruntime`` and ``onnxruntime-gpu`` are installed together; they overwrite each other's files."""
+    """Return whether ``onnxruntime`` and ``onnxruntime-gpu`` are both there; they overwrite each other's files."""
     found = 0
     for name in ("onnxruntime", "onnxruntime-gpu"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -124,7 +124,8 @@ def _session(path: Path, providers: list[str | tuple[str, dict[str, str]]], thre
     try:
         return ort.InferenceSession(str(path), options, providers=providers, **disabled)
     except Exception as error:  # onnxruntime's exceptions share no base class
-        text = " ".join(str(error).split())
-        raise CseError(f"{path}: onnxruntime cannot load it: {text[:300]}; export the bundle again") from None
+        raise CseError(
+            f"{path}: onnxruntime cannot load it: {error_line(error)[:300]}; export the bundle again"
+        ) from None
     finally:
         ort.set_default_logger_severity(_WARNING)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from cse.errors import CseError, describe_os_error
+from cse.errors import CseError, error_line
+from cse.process import handling, throwaway_folder
 from cse.runtime.providers import usable_cpus
 
 ADDRESS = "RAY_ADDRESS"
 _PROJECT = Path(__file__).parents[2]
 _PREFIX = "cse-ray-"  # sockets lie in the folder, whose paths may have 107 characters
-_LOCK = "cse.lock"  # in the folder: held while it is in use
 _KNOCK_SECONDS = 10.0
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -66,10 +61,8 @@ def ray_session(
         "logging_level": logging.ERROR,
         "runtime_env": {"env_vars": _paths() | (variables or {})},
     }
-    with contextlib.ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-            stack.callback(signal.signal, signal.SIGTERM, before)
+    with ExitStack() as stack:
+        stack.enter_context(handling(lambda number: sys.exit(128 + number), signal.SIGTERM))
         if address:
             stack.callback(ray.shutdown)
             _join(ray, address, common)
@@ -90,7 +83,7 @@ def ray_session(
 
 
 def _has_token() -> bool:
-    """Say whether this user has a token for Ray clusters, where Ray itself looks for one."""
+    """Return whether this user has a token for Ray clusters, where Ray itself looks for one."""
     named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 
@@ -100,7 +93,7 @@ def _join(ray: Any, address: str, options: dict[str, Any]) -> None:
         _knock(address)
         ray.init(address=address, **options)
     except Exception as error:  # ConnectionError, ValueError, RuntimeError, by what is wrong with it
-        why = one_line(error)[:200]
+        why = error_line(error)[:200]
         raise CseError(f"{ADDRESS}={address}: no Ray cluster answers ({why}); start it, or unset {ADDRESS}") from None
 
 
@@ -113,28 +106,13 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """Yield a folder for Ray's sockets and logs, removed at the end; remove those of killed runs.
-
-    A folder is in use while its lock is held. The kernel releases a lock when its process ends, in any container.
-    """
+    """Yield a folder for Ray's sockets and logs, removed at the end; folders of killed runs are removed too."""
     base = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # short
-    for left in base.glob(f"{_PREFIX}*/{_LOCK}"):
-        with contextlib.suppress(Timeout, OSError), FileLock(left, blocking=False):
-            shutil.rmtree(left.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
-    with FileLock(folder / _LOCK):
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with throwaway_folder(folder, f"{_PREFIX}*", f"{folder}: another process has taken it; run again"):
+        yield folder
 
 
 def _paths() -> dict[str, str]:
     """Let workers on this machine import what this process imports."""
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in (str(_PROJECT), *sys.path) if path))}
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says, on one line."""
-    text = describe_os_error(error) if isinstance(error, OSError) else str(error)
-    return " ".join(text.split())

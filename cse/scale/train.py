@@ -8,7 +8,6 @@ workers as it can have, and they go on from there.
 from __future__ import annotations
 
 import shutil
-import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import Any
 import click
 
 from cse.errors import CseError, describe_os_error
+from cse.process import watching
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.stages.train import Training, open_training
@@ -161,26 +161,18 @@ def _share(there: Mapping[str, float], wanted: int, *, gpus: bool) -> dict[str, 
 def _followed(log: Path) -> Iterator[None]:
     """Show the lines that the first worker writes."""
     log.touch()
-    over = threading.Event()
+    with log.open(encoding="utf-8") as stream:
+        stream.seek(0, 2)
 
-    def follow() -> None:
-        with log.open(encoding="utf-8") as stream:
-            stream.seek(0, 2)
-            while True:
-                last = over.is_set()
-                for line in stream:
-                    click.echo(line.rstrip("\n"), err=True)
-                if last:
-                    return
-                over.wait(0.5)
+        def show() -> None:
+            for line in stream:
+                click.echo(line.rstrip("\n"), err=True)
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+        try:
+            with watching(show, 0.5):
+                yield
+        finally:
+            show()
 
 
 def _reason(error: Exception) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import click
 
-from cse.errors import CseError, Interrupted, OfflineError, Terminated, describe_os_error, one_line
+from cse.errors import CseError, Interrupted, OfflineError, Terminated, error_line
+from cse.process import handling
 from cse.settings import Settings, load_settings
 
 PREPARED = Path("data/prepared")
@@ -93,30 +92,20 @@ def run_safely(work: Callable[[], object]) -> int:
     except (CseError, OSError) as error:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
-        line = describe_os_error(error) if isinstance(error, OSError) else str(error)
-        click.echo(f"error: {one_line(line)}", err=True)
+        click.echo(f"error: {error_line(error)}", err=True)
         return TRY_LATER if isinstance(error, OfflineError) else MISTAKE
     return 0
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Turn the first SIGTERM into ``Terminated``, where a process would die of it; only the main thread may."""
-    usual = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
+def _terminable() -> AbstractContextManager[None]:
+    """Turn the first SIGTERM into ``Terminated``, where a process would die of it."""
 
-    def stop(number: int, _: Any) -> None:
+    def stop(number: int) -> None:
         signal.signal(number, signal.SIG_IGN)  # a second one would end the tidying up
         raise Terminated
 
-    if usual:
-        signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        if usual:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    return handling(stop, signal.SIGTERM) if usual else nullcontext()
 
 
 def run_stage(stage: Callable[[Settings], object]) -> None:

@@ -18,7 +18,7 @@ from cse.data.scored import ScoredPairs
 from cse.data.store import TRAIN_FILE, PreparedData, rows_in_words
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
-from cse.files import fingerprint, naming, only_one
+from cse.files import fingerprint, naming
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.counts import count_parameters
@@ -26,6 +26,7 @@ from cse.model.mlm_head import MlmHead, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
+from cse.process import only_one
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.groups.train import TrainSettings

@@ -14,11 +14,12 @@ import torch
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.process import handling
 from cse.training.batch import Augmentation, Batch, Cut, encode_batch
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
-from cse.training.state import RunFolder, RunState, stop_signals
+from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable, batch_rows
 
 REPORT_EVERY = 5  # steps; reading a loss waits for the device
@@ -119,7 +120,8 @@ def train(
         if dev is not None:
             _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
 
-    with stop_signals((signal.SIGTERM, signal.SIGINT)) as received:
+    received: list[int] = []
+    with handling(received.append, signal.SIGTERM, signal.SIGINT):
         try:
             if state.step == 0:
                 evaluate()

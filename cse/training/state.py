@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
 import shutil
-import signal
-import threading
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from cse.outputs import publish_file
 
 
 @dataclass
@@ -90,34 +87,9 @@ class RunFolder:
             return None
 
     def _write(self, name: str, value: Any) -> None:
-        temporary = self.path / f"{name}.{os.getpid()}.tmp"
-        try:
-            with temporary.open("wb") as stream:
-                torch.save(value, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(self.path / name)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with publish_file(self.path / name) as draft, draft.open("wb") as stream:
+            torch.save(value, stream)
 
 
 def _best_file(step: int) -> str:
     return f"best-{step}.pt"
-
-
-@contextlib.contextmanager
-def stop_signals(names: Iterable[int]) -> Iterator[list[int]]:
-    """Collect termination signals in a list instead of dying, so that the loop can save its state and leave.
-
-    Only the main thread may set handlers; in any other the list stays empty and signals are its process's business.
-    """
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    old = {name: signal.signal(name, lambda number, _: received.append(number)) for name in names}
-    try:
-        yield received
-    finally:
-        for name, handler in old.items():
-            signal.signal(name, handler)

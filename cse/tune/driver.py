@@ -12,26 +12,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData
 from cse.errors import CseError, tells_of_full_disk
 from cse.files import fingerprint, naming
+from cse.process import only_one
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
-from cse.settings.spaces import Dimension, Space, build_space, reached, settings_with
+from cse.settings.spaces import Space, build_space, reached, settings_with
 from cse.stages.common import training_code
 from cse.tune.job import ATTEMPT, FAILED, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
+from cse.tune.search import domain, sampler, scheduler, stops_early
 from cse.tune.watch import Watch, callback
 
 _NOT_THE_TRIALS = ("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.eval_every")
 _SYNC = 10  # seconds between copies of logs and of the search's state into the sweep's folder
 _RESTARTS = 12  # of a trial's worker; the trial itself counts and gives up sooner
 _CUT_OFF = (EOFError, pickle.UnpicklingError)  # a state of Ray's that found no room, or was killed in mid-write
-_STARTUP = 4  # settings that Optuna draws at random before it learns
 
 
 def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: Path) -> Sweep:
@@ -52,7 +51,8 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
     space = build_space(settings)
     _check_objective(settings, prepared)
     folder = (scratch / "tune" / _name(space, settings, prepared, corrupted)).resolve()
-    with _alone(folder):
+    busy = f"{folder}: another process runs this sweep; wait for it, or end it first"
+    with only_one(folder / "driver.lock", busy):
         done = read_sweep(folder)
         if done is not None:
             return done
@@ -62,7 +62,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             folder=folder,
             corrupted=corrupted.resolve(),
             threads=settings.tune.cpus_per_trial,
-            evaluations=settings.tune.evaluations if _stops_early(space, settings) else None,
+            evaluations=settings.tune.evaluations if stops_early(space, settings) else None,
             rows=len(data.train),
             ranges=tuple(part.key for part in space.dimensions if not part.values),
         )
@@ -118,7 +118,7 @@ def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
         tune.with_parameters(_trial, job=job),  # one copy for all trials
         {"cpu": wanted.cpus_per_trial, "gpu": _gpus(job.settings)},
     )
-    param_space = {part.key: _domain(part, grid=space.search != "optuna") for part in space.dimensions}
+    param_space = {part.key: domain(part, grid=space.search != "optuna") for part in space.dimensions}
     tuner = None
     if Tuner.can_restore(str(path)):
         try:
@@ -136,8 +136,8 @@ def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
                 metric=METRIC,
                 mode="max",
                 num_samples=wanted.trials if optuna else 1,
-                search_alg=_sampler(space, job) if optuna else None,
-                scheduler=_scheduler(job),
+                search_alg=sampler(space, job) if optuna else None,
+                scheduler=scheduler(job),
                 max_concurrent_trials=wanted.concurrent,
                 reuse_actors=True,  # the backbone stays loaded
                 trial_dirname_creator=lambda trial: f"trial-{trial.trial_id}",
@@ -170,46 +170,6 @@ def _trial(config: dict[str, Any], job: Job) -> None:
     run_trial(config, job, tune.report)
 
 
-def _domain(part: Dimension, *, grid: bool) -> Any:
-    from ray import tune
-
-    if part.values:
-        return tune.grid_search(list(part.values)) if grid else tune.choice(list(part.values))
-    if part.whole:
-        whole = tune.lograndint if part.log else tune.randint
-        return whole(int(part.low), int(part.high) + 1)
-    return (tune.loguniform if part.log else tune.uniform)(part.low, part.high)
-
-
-def _sampler(space: Space, job: Job) -> Any:
-    import optuna
-    from optuna.samplers import TPESampler
-    from ray.tune.search.optuna import OptunaSearch
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-    now = flatten(job.settings.model_dump(mode="json"))
-    start = {part.key: now[part.key] for part in space.dimensions if part.holds(now[part.key])}
-    wanted = job.settings.tune
-    sampler = TPESampler(
-        seed=wanted.seed,
-        n_startup_trials=min(_STARTUP, max(wanted.trials // 3, 1)),
-        multivariate=True,
-        constant_liar=True,  # trials run at the same time
-    )
-    return OptunaSearch(sampler=sampler, points_to_evaluate=[start] if len(start) == len(space.dimensions) else None)
-
-
-def _scheduler(job: Job) -> Any:
-    """Return ASHA over the share of a training that is done: steps of different batch sizes do not compare."""
-    from ray.tune.schedulers import ASHAScheduler
-
-    if job.evaluations is None:
-        return None
-    first = max(100 // job.evaluations, 1)
-    return ASHAScheduler(time_attr="percent", max_t=101, grace_period=first, reduction_factor=2)
-
-
 def _at_once(job: Job) -> int:
     """Return how many trials run on a machine at the same time."""
     import ray
@@ -220,10 +180,6 @@ def _at_once(job: Job) -> int:
         room = min(room, there["GPU"] // gpus)
     machines = len([node for node in ray.nodes() if node["Alive"]])
     return max(min(-(-int(room) // machines), job.settings.tune.concurrent or int(room)), 1)
-
-
-def _stops_early(space: Space, settings: Settings) -> bool:
-    return space.search == "optuna" and settings.tune.stop_early and settings.tune.evaluations > 1
 
 
 def _check_objective(settings: Settings, prepared: Path) -> None:
@@ -276,20 +232,6 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
         if job.threads > cpus:
             raise CseError(f"tune.cpus_per_trial: {job.threads} CPUs a trial, but there are {cpus:g}")
         yield ray._private.worker.get_dashboard_url() or "", _at_once(job)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "driver.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise CseError(f"{folder}: another process runs this sweep; wait for it, or end it first") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import json
 import math
 import os
 import shutil
@@ -14,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE
+from cse.files import fingerprint, read_csv
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
@@ -76,8 +74,7 @@ class Job:
 
     def folder_of(self, config: Mapping[str, Any]) -> Path:
         """Return the folder of a setting: the same for the same values."""
-        digest = hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()
-        return self.folder / "trials" / digest[:12]
+        return self.folder / "trials" / fingerprint(config)[:12]
 
 
 def steps_of(settings: Settings, rows: int) -> int:
@@ -91,16 +88,12 @@ def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
     The log of a training that did not end lies with its saved state.
     """
     logs = [folder / "plots" / "dev.csv", *folder.glob("scratch/resume/*/plots/dev.csv")]
-    log = next((path for path in logs if path.is_file()), None)
-    if log is None:
-        return []
     curve: list[tuple[int, float]] = []
     best = -math.inf
-    with log.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            best = max(best, float(row["spearman"]))
-            if int(row["step"]) > 0:
-                curve.append((math.ceil(100 * int(row["step"]) / steps), best))
+    for row in read_csv(next((path for path in logs if path.is_file()), logs[0])):
+        best = max(best, float(row["spearman"]))
+        if int(row["step"]) > 0:
+            curve.append((math.ceil(100 * int(row["step"]) / steps), best))
     return curve
 
 

@@ -11,13 +11,14 @@ import contextlib
 import ctypes
 import gc
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import torch
+
+from cse.process import watching
 
 GROWN = "grown.txt"  # sentences that were held at once when a worker outgrew its share
 SHARE = 0.9  # of a machine's memory, for all its trials together
@@ -36,22 +37,15 @@ def kept_to_share(note: Path, trials: int, sentences: int) -> Iterator[None]:
     """
     free_memory()  # what the last trial of this worker left
     most = int(SHARE * psutil.virtual_memory().total) // trials
-    over = threading.Event()
     own = psutil.Process()
 
-    def watch() -> None:
-        while not over.wait(_SECONDS):
-            if own.memory_info().rss > most:
-                note.write_text(str(sentences), encoding="utf-8")
-                os._exit(_KILLED)
+    def look() -> None:
+        if own.memory_info().rss > most:
+            note.write_text(str(sentences), encoding="utf-8")
+            os._exit(_KILLED)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
+    with watching(look, _SECONDS):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def free_memory() -> None:

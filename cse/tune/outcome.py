@@ -98,7 +98,7 @@ class Sweep:
         return standard_error(self.best.score or 0.0, self.dev_pairs)
 
     def within_noise(self, trial: TrialRecord) -> bool:
-        """Say whether a finished trial is one that the dev pairs cannot tell from the best."""
+        """Return whether a finished trial is one that the dev pairs cannot tell from the best."""
         best = self.best
         finished = trial is not best and trial.state == "finished" and trial.score is not None
         return finished and (best.score or 0.0) - (trial.score or 0.0) <= self.noise

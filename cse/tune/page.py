@@ -62,7 +62,7 @@ def _pictures(sweep: Sweep) -> list[tuple[str, str, Markup]]:
             (
                 "Learning curves",
                 "Best dev score so far against the share of the training; grey trials fell behind and were stopped.",
-                lambda: _curves(sweep),
+                lambda: _curves(sweep, study),
             ),
             (
                 "In the order of the trials",
@@ -83,24 +83,22 @@ def _html(draw: Callable[[], Any]) -> Markup:
 
 
 def study_of(sweep: Sweep) -> Any:
-    """Return an Optuna study of the trials that have a score; those that were stopped count as pruned."""
+    """Return an Optuna study of the trials that have a score; those that did not finish count as pruned."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize")
     spaces = {part.key: _distribution(part, sweep) for part in sweep.dimensions}
-    states = {"finished": optuna.trial.TrialState.COMPLETE, "stopped": optuna.trial.TrialState.PRUNED}
-    for trial in sweep.trials:
-        if trial.score is not None and trial.state in states:
-            study.add_trial(
-                optuna.trial.create_trial(
-                    state=states[trial.state],
-                    params=trial.config,
-                    distributions=spaces,
-                    value=trial.score,
-                    intermediate_values=dict(trial.curve),
-                )
+    for trial, score in _scored(sweep):
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState.COMPLETE if trial.state == "finished" else optuna.trial.TrialState.PRUNED,
+                params=trial.config,
+                distributions=spaces,
+                value=score,
+                intermediate_values=dict(trial.curve),
             )
+        )
     return study
 
 
@@ -130,6 +128,7 @@ def _scored(sweep: Sweep) -> list[tuple[TrialRecord, float]]:
     return [(trial, trial.score) for trial in sweep.trials if trial.score is not None]
 
 
+# Optuna's parallel coordinates and optimisation history leave out stopped trials
 def _parallel(sweep: Sweep) -> Any:
     from plotly.graph_objects import Figure, Parcoords
 
@@ -196,24 +195,14 @@ def _history(sweep: Sweep) -> Any:
     return figure
 
 
-def _curves(sweep: Sweep) -> Any:
-    from plotly.graph_objects import Figure, Scatter
+def _curves(sweep: Sweep, study: Any) -> Any:
+    import optuna
 
-    figure = Figure()
-    for trial in sorted(sweep.trials, key=lambda trial: trial.state == "finished"):
-        if trial.curve:
-            percents, scores = zip(*trial.curve, strict=True)
-            figure.add_trace(
-                Scatter(
-                    x=percents,
-                    y=scores,
-                    mode="lines+markers",
-                    name=f"{trial.number}: {trial.label}",
-                    line={"color": _COLOUR[trial.state], "width": 3 if trial is sweep.best else 1.2},
-                    opacity=1.0 if trial is sweep.best else 0.75,
-                )
-            )
-    figure.update_layout(
-        xaxis_title="% of the training", yaxis_title="dev Spearman * 100", showlegend=False, hovermode="closest"
-    )
-    return figure
+    figure = optuna.visualization.plot_intermediate_values(study)
+    drawn = [trial for trial, _ in _scored(sweep) if trial.curve]
+    for trace, trial in zip(figure.data, drawn, strict=True):
+        width, opacity = (3, 1.0) if trial is sweep.best else (1.2, 0.75)
+        line = {"color": _COLOUR[trial.state], "width": width}
+        trace.update(name=f"{trial.number}: {trial.label}", line=line, marker={"maxdisplayed": 0}, opacity=opacity)
+    figure.data = sorted(figure.data, key=lambda trace: trace.line.color == _COLOUR["finished"])  # the others below
+    return figure.update_layout(xaxis_title="% of the training", yaxis_title="dev Spearman * 100", hovermode="closest")

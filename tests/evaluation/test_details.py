@@ -10,10 +10,10 @@ import pytest
 from cse.errors import CseError
 from cse.evaluation.details import drawn_task, pair_details
 from cse.evaluation.near_identical import CANDIDATES, QUERY, score_near_identical, sentences_of_example
-from cse.evaluation.projection import project
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
 from cse.evaluation.sts import cosines_of, sentences_of
 from cse.evaluation.suite import SuiteData, evaluate_suite
+from cse.evaluation.tsne import tsne
 from cse.evaluation.vectors import Vectors
 from tests.evaluation.test_sts import FakeEncoder, make_task
 
@@ -23,13 +23,13 @@ def task():
     return make_task("STS-B", {"captions": 30, "news": 30})
 
 
-def test_projection_keeps_groups_together_and_is_the_same_every_time():
+def test_tsne_keeps_groups_together_and_is_the_same_every_time():
     rng = np.random.default_rng(0)
     centres = 8 * rng.normal(size=(3, 12))
     rows = np.concatenate([centre + rng.normal(size=(30, 12)) for centre in centres])
-    points = project(rows)
+    points = tsne(rows)
     assert points.shape == (90, 2)
-    np.testing.assert_array_equal(points, project(rows))
+    np.testing.assert_array_equal(points, tsne(rows))
     middles = points.reshape(3, 30, 2).mean(axis=1)
     own = np.repeat(np.arange(3), 30)
     nearest = np.linalg.norm(points[:, None] - middles[None], axis=2).argmin(axis=1)
@@ -37,8 +37,8 @@ def test_projection_keeps_groups_together_and_is_the_same_every_time():
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5])
-def test_projection_of_few_rows(count):
-    points = project(np.random.default_rng(1).normal(size=(count, 6)))
+def test_tsne_of_few_rows(count):
+    points = tsne(np.random.default_rng(1).normal(size=(count, 6)))
     assert points.shape == (count, 2)
     assert np.isfinite(points).all()
 

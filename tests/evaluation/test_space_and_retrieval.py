@@ -8,10 +8,10 @@ import pytest
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation import retrieval, space
-from cse.evaluation.measures import unit_rows
 from cse.evaluation.retrieval import score_retrieval
 from cse.evaluation.space import alignment, score_space, uniformity
 from cse.evaluation.vectors import Vectors
+from cse.runtime.encode import unit_rows
 from tests.evaluation.test_sts import FakeEncoder, make_task
 
 
@@ -87,7 +87,7 @@ def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
     found = score_retrieval(vectors, task, dedup=dedup)
     slots = task.sentence1 + task.sentence2
     pool = list(dict.fromkeys(slots)) if dedup else slots
-    unit = unit_rows(vectors.of(pool))
+    unit = unit_rows(vectors.of(pool).astype(np.float64))
     ranks = []
     for start, other in ((0, 8), (8, 0)):
         for row in np.flatnonzero(task.score == 5):

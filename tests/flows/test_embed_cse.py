@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 from prefect.states import Completed
-from prefect.utilities.callables import parameter_schema
+from prefect.utilities.callables import call_with_parameters, parameter_schema
 
 from cse.cli.main import cli
 from flows import embed_cse as module
@@ -38,9 +39,27 @@ def test_a_folder_is_made_by_embed(said):
 
 
 def test_the_flow_takes_what_the_command_takes():
-    flow = set(parameter_schema(module.embed_cse).model_dump()["properties"])
-    command = {parameter.name for parameter in cli.get_command(None, "embed").params}
-    assert flow - {"text"} == command
+    properties = parameter_schema(module.embed_cse).model_dump()["properties"]
+    command = {parameter.name: parameter for parameter in cli.get_command(None, "embed").params}
+    assert properties.keys() - {"text"} == command.keys()
+    rows = properties["shard_rows"]
+    assert (rows["type"], rows["minimum"], rows["default"]) == ("integer", 1, 8192)
+    assert rows["description"] == command["shard_rows"].help
+    assert properties["provider"]["enum"] == ["auto", "cpu", "cuda"]
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"index": "tree"}, {"workers": -1}, {"colour": "red"}])
+def test_prefect_refuses_what_the_command_does_not_take(wrong):
+    given = {"out": "data/vectors", "corpus": "tickets.jsonl"}
+    with pytest.raises((ParameterTypeError, SignatureMismatchError)):
+        module.embed_cse.validate_parameters(given | wrong)
+    assert module.embed_cse.validate_parameters(given | {"workers": None}).keys() >= given.keys()
+
+
+def test_prefect_calls_the_flow_with_what_was_given(said):
+    given = module.embed_cse.validate_parameters({"out": "data/vectors", "corpus": "tickets.jsonl", "shard_rows": 9})
+    assert call_with_parameters(module.embed_cse.fn, given).message == "done"
+    assert said[0][said[0].index("--shard-rows") + 1] == "9"
 
 
 def test_an_npy_file_is_made_by_encode(said):

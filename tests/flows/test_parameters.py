@@ -19,7 +19,7 @@ from flows.parameters import (
     as_options,
     changes_of,
     check_train_path,
-    settings_with,
+    settings_of_run,
     sweep_options,
     write_settings,
 )
@@ -88,16 +88,16 @@ def test_checking_leaves_the_file_alone(tmp_path):
     params = tmp_path / "params.yaml"
     text = "train:\n  epochs: 1 # once\n"
     params.write_text(text)
-    settings, changed = settings_with(params, "promcse-kv-minilm", {"train.epochs": 3})
+    settings, changed = settings_of_run(params, "promcse-kv-minilm", {"train.epochs": 3})
     assert changed
     assert settings.train.epochs == 3
     assert settings.prompt.kind == "key_value"
-    assert settings_with(params, None, {"train.epochs": 1})[1] is False, "as it is already"
+    assert settings_of_run(params, None, {"train.epochs": 1})[1] is False, "as it is already"
     assert params.read_text() == text
     with pytest.raises(CseError, match="no such preset"):
-        settings_with(params, "promcse", {})
+        settings_of_run(params, "promcse", {})
     with pytest.raises(CseError, match=r"train\.epochs"):
-        settings_with(params, None, {"train.epochs": -1})
+        settings_of_run(params, None, {"train.epochs": -1})
     assert params.read_text() == text
 
 
@@ -120,7 +120,7 @@ def test_a_preset_brings_its_data_unless_the_run_says_otherwise(tmp_path):
         ("kept", {}, True),
         ("given", changes_of(DataSettings(source="files", train_path="other.csv"), {}), False),
     ):
-        settings, _ = settings_with(params, "promcse-eh-bert-base", changes, keep_data=keep_data)
+        settings, _ = settings_of_run(params, "promcse-eh-bert-base", changes, keep_data=keep_data)
         check_train_path("promcse-eh-bert-base", changes, settings)
         data[case] = tuple(getattr(settings.data, key) for key in keys)
     assert data == {
@@ -133,7 +133,7 @@ def test_a_preset_brings_its_data_unless_the_run_says_otherwise(tmp_path):
 def test_a_training_file_that_would_not_be_read_is_refused(tmp_path):
     params = tmp_path / "params.yaml"
     changes = {"data.train_path": "mine.csv"}
-    settings, _ = settings_with(params, "promcse-eh-bert-base", changes)
+    settings, _ = settings_of_run(params, "promcse-eh-bert-base", changes)
     with pytest.raises(CseError, match=r"data\.train_path: is not read, preset promcse-eh-bert-base trains with data"):
         check_train_path("promcse-eh-bert-base", changes, settings)
     check_train_path(None, changes, settings)

@@ -122,7 +122,7 @@ def test_sigterm_ends_in_one_line_and_leaves_no_process(start, corpus, tmp_path)
     wait_for_shards(process, out, 10)
     members = family(process)
     folders = ray_folders(process.pid)
-    assert len(folders) == 1
+    assert len(folders) == 2, "a folder and its lock"
     process.terminate()
     (line,) = finished(process, 128 + signal.SIGTERM).splitlines()
     assert line.startswith("SIGTERM after ")

@@ -11,8 +11,8 @@ import pytest
 
 from cse.errors import CseError, Interrupted, OfflineError
 from cse.outputs import Kind, publish_folder
+from cse.process import handling
 from cse.stages.common import run_safely
-from cse.training.state import stop_signals
 from tests.cli.workspace import contents
 
 
@@ -64,7 +64,8 @@ def test_who_handles_sigterm_goes_on_doing_so(capsys):
     """A training saves its state; a handler from outside is neither replaced nor forgotten."""
 
     def train() -> None:
-        with stop_signals((signal.SIGTERM,)) as received:
+        received: list[int] = []
+        with handling(received.append, signal.SIGTERM):
             signal.raise_signal(signal.SIGTERM)
             raise Interrupted(received[0], "at step 5")
 

@@ -19,10 +19,10 @@ import cse.stages.train as stage
 from cse.data.store import TRAIN_FILE, PreparedData, write_rows
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
-from cse.files import only_one
 from cse.model.checkpoint import read_config
 from cse.model.generator import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.process import only_one
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import open_training, train_stage
@@ -273,7 +273,7 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
 
 def test_a_lock_file_of_a_process_that_is_gone_blocks_nobody(tmp_path):
     lock = tmp_path / "locks/one"
-    script = "import os, sys, time; from pathlib import Path; from cse.files import only_one\n"
+    script = "import os, sys, time; from pathlib import Path; from cse.process import only_one\n"
     script += "with only_one(Path(sys.argv[1]), 'refused'): os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", script, str(lock)], timeout=60).returncode == -9
     assert lock.is_file()

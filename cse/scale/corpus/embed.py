@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from cse.errors import CseError, Interrupted
+from cse.process import handling
 from cse.runtime.bundle import MODEL
 from cse.runtime.providers import no_cuda_reason, open_session
 from cse.scale.corpus.cluster import check_workers, running_ray
@@ -103,6 +101,10 @@ def _make(
     config: WorkerConfig, missing: list[Piece], sources: list[CorpusFile], workers: int | None, progress: Progress
 ) -> int:
     """Make the missing shards, here or with Ray; return how many rows were truncated."""
+
+    def stop(number: int) -> None:
+        raise Interrupted(number, f"after {progress.done:,} of {progress.total:,} rows")
+
     truncated = 0
     todo = ((piece, sources[piece.file]) for piece in missing)
     with contextlib.ExitStack() as stack:
@@ -112,27 +114,9 @@ def _make(
         else:
             pool = stack.enter_context(running_ray(workers, config.choices.provider))
             done = make_shards(config, todo, pool)
-        stack.enter_context(_stoppable(progress))  # after Ray, which sets handlers of its own
+        stack.enter_context(handling(stop, signal.SIGTERM, signal.SIGINT))  # after Ray, which sets handlers too
         stack.enter_context(progress)
         for made in done:
             progress.add(made.rows)
             truncated += made.truncated
     return truncated
-
-
-@contextmanager
-def _stoppable(progress: Progress) -> Iterator[None]:
-    """Turn SIGTERM and SIGINT into ``Interrupted``; only the main thread may."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, _: Any) -> None:
-        raise Interrupted(number, f"after {progress.done:,} of {progress.total:,} rows")
-
-    old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

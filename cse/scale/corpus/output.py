@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError, nearest
-from cse.files import only_one
+from cse.process import only_one
 from cse.runtime.bundle import Bundle, read_manifest
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.plan import PLAN, Choices, CorpusPlan, difference, is_plan, make_plan, plan_facts

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from cse.errors import CseError
+from cse.errors import CseError, error_line
 from cse.scale.corpus.cluster import TRIES, Pool
 from cse.scale.corpus.plan import Piece
 from cse.scale.corpus.sources import CorpusFile
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
-from cse.scale.session import one_line
 
 _WINDOW = 1024  # pieces that Ray sees at once, so that its memory does not grow with the corpus
 
@@ -32,7 +31,7 @@ class PieceActor:
         try:
             self.worker = Worker(config)
         except (CseError, OSError) as error:
-            self.error = one_line(error)
+            self.error = error_line(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Make the shards of a batch (of one piece)."""
@@ -43,7 +42,7 @@ class PieceActor:
                 self._count_tries(piece, source)
                 rows, truncated = self.worker.make_shard(piece, source)
             except (CseError, OSError) as failure:
-                error = one_line(failure)
+                error = error_line(failure)
         return {"rows": np.array([rows]), "truncated": np.array([truncated]), "error": np.array([error])}
 
     def _count_tries(self, piece: Piece, source: CorpusFile) -> None:
@@ -90,7 +89,7 @@ def make_shards(config: WorkerConfig, todo: Iterator[tuple[Piece, CorpusFile]], 
                         raise CseError(str(error))
                     yield Made(*map(int, made))
         except RayError as error:
-            raise CseError(f"Ray gave up: {one_line(error)[:300]}; CSE_DEBUG=1 shows all of it") from error
+            raise CseError(f"Ray gave up: {error_line(error)[:300]}; CSE_DEBUG=1 shows all of it") from error
 
 
 def _to_row(piece: Piece, source: CorpusFile) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError
+from cse.runtime.encode import unit_rows
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.index import open_index
 from cse.scale.corpus.output import VectorStore, model_facts, open_manifest
-from cse.scale.corpus.shard import read_shard, shard_vectors, unit
+from cse.scale.corpus.shard import read_shard, shard_vectors
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def search(vectors: VectorStore, queries: NDArray[np.float32], k: int, *, scan: 
     """
     if queries.ndim != 2 or queries.shape[1] != vectors.dimension:
         raise CseError(f"search: queries {queries.shape}, the vectors have {vectors.dimension} dimensions")
-    queries = unit(queries)
+    queries = unit_rows(queries.astype(np.float32, copy=False))
     k = min(k, vectors.plan.rows)
     index = None if scan else open_index(vectors)
     cosines, rows = _scan(vectors, queries, k) if index is None else index.search(queries, k)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError
+from cse.runtime.encode import unit_rows
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.output import VectorStore
 from cse.scale.corpus.pieces import Rows
@@ -71,13 +72,7 @@ def shard_vectors(store: VectorStore) -> Iterator[tuple[Piece, NDArray[np.float3
         block = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, store.dimension)
         if len(block) != piece.rows:
             raise CseError(f"{store.folder / piece.shard}: {len(block)} rows, not {piece.rows}; embed again")
-        yield piece, block if store.normalize else unit(block)
-
-
-def unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return rows (n, d) scaled to length 1; a row of zeros stays zero."""
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, np.where(norms > 0, norms, 1), dtype=np.float32)
+        yield piece, block if store.normalize else unit_rows(block)
 
 
 def _leaf(column: str) -> str:

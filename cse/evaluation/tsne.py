@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from sklearn.manifold import TSNE
 
-from cse.evaluation.measures import unit_rows
+from cse.runtime.encode import unit_rows
 
 PERPLEXITY = 30.0
 SEED = 42
 
 
-def project(rows: np.ndarray) -> np.ndarray:
+def tsne(rows: np.ndarray) -> np.ndarray:
     """Lay rows ``(n, d)`` of any length out in the plane, ``(n, 2)``; the same rows give the same picture.
 
     Distances between far groups mean nothing in such a picture; what lies together was together. Fewer than four rows
@@ -21,4 +21,4 @@ def project(rows: np.ndarray) -> np.ndarray:
         return np.zeros((len(rows), 2))
     perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
     layout = TSNE(2, perplexity=perplexity, init="pca", random_state=SEED, n_jobs=-1)
-    return np.asarray(layout.fit_transform(unit_rows(rows).astype(np.float32)))
+    return np.asarray(layout.fit_transform(unit_rows(rows.astype(np.float64)).astype(np.float32)))

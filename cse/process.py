@@ -1,0 +1,99 @@
+"""Exclusive locks, throwaway folders, signal handlers and watcher threads."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from cse.errors import CseError
+
+
+@contextmanager
+def only_one(lock: Path, refusal: str) -> Iterator[None]:
+    """Hold an exclusive lock while the block runs.
+
+    The kernel releases the lock when the process ends, however it dies; a leftover file blocks nobody.
+
+    Args:
+        lock: file to lock, used for nothing else; its folder is created.
+        refusal: error message if another process holds the lock.
+
+    Raises:
+        CseError: with ``refusal``.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(lock)
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        raise CseError(refusal) from None
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)  # filelock opens a new file if the one it locked is gone
+        held.release()
+
+
+@contextmanager
+def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
+    """Reserve a folder while the block runs and remove it at the end; first remove those of killed processes.
+
+    A folder is in use while the lock next to it, ``NAME.lock``, is held. A folder without a lock file is never touched.
+
+    Args:
+        folder: the caller creates it, before the block or in it.
+        alike: glob pattern for the names of such folders in the same place.
+        refusal: error message if another process uses the folder.
+
+    Raises:
+        CseError: with ``refusal``.
+    """
+    for left in folder.parent.glob(f"{alike}.lock"):
+        with suppress(CseError, OSError), only_one(left, "in use"):
+            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
+    with only_one(folder.with_name(f"{folder.name}.lock"), refusal):
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def handling(handler: Callable[[int], object], *numbers: int) -> Iterator[None]:
+    """Call ``handler`` with the number of each of these signals that arrives while the block runs.
+
+    Python lets only the main thread set handlers; in other threads nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda number, _: handler(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def watching(look: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call ``look`` every ``seconds`` from another thread while the block runs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(seconds):
+            look()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

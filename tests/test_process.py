@@ -1,0 +1,73 @@
+"""Folders of one process alone, signals, and threads that look on; locks are tested where they are held."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from cse.errors import CseError
+from cse.process import handling, only_one, throwaway_folder, watching
+
+
+def test_a_folder_goes_with_its_block_and_a_forgotten_one_with_the_next(tmp_path):
+    for name in ("run-left", "run-ours", "other-left"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    for name in ("run-left", "other-left"):
+        (tmp_path / f"{name}.lock").touch()
+    mine = tmp_path / "run-mine"
+    with throwaway_folder(mine, "run-*", "refused"):
+        mine.mkdir()
+        assert not (tmp_path / "run-left").exists(), "its lock is held by nobody"
+        with pytest.raises(CseError, match=r"^refused$"), throwaway_folder(mine, "run-*", "refused"):
+            pass
+        assert mine.is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other-left", "other-left.lock", "run-ours"]
+
+
+def test_a_lock_is_free_after_an_error(tmp_path):
+    with pytest.raises(KeyError), only_one(tmp_path / "locks/one", "refused"):
+        raise KeyError
+    with only_one(tmp_path / "locks/one", "refused"):
+        pass
+    assert not list((tmp_path / "locks").iterdir())
+
+
+def test_signals_are_handled_in_the_block_alone():
+    received: list[int] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with handling(received.append, signal.SIGTERM, signal.SIGINT):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+    assert received == [signal.SIGTERM, signal.SIGINT]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_thread_leaves_signals_alone():
+    """Python lets the main thread alone set them; a trial of a sweep runs in another."""
+    found: list[object] = []
+
+    def work() -> None:
+        with handling(found.append, signal.SIGTERM):
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_a_watcher_looks_until_the_block_ends():
+    looks, seen = [], threading.Event()
+
+    def look() -> None:
+        looks.append(threading.current_thread())
+        seen.set()
+
+    with pytest.raises(KeyError), watching(look, 0.01):
+        assert seen.wait(10)
+        raise KeyError
+    assert threading.current_thread() not in looks
+    assert not looks[0].is_alive()
