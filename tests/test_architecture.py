@@ -87,11 +87,10 @@ def test_stage_dependencies(graph):
 
 
 def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
-    """What stage ``train`` imports, but for what only reads settings, names and hashes files, or words errors."""
+    """What stage ``train`` imports, but for what only reads settings, writes files or words errors."""
     code = {path.relative_to(ROOT).as_posix() for path in training_code()}
     around = (
-        *("cse/errors.py", "cse/files.py", "cse/outputs.py", "cse/process.py", "cse/settings/", "cse/runtime/seal.py"),
-        *("cse/stages/common.py", "cse/stages/environment.py", "cse/scale/session.py", "cse/runtime/providers.py"),
+        *("cse/choices.py", "cse/errors.py", "cse/files.py", "cse/outputs.py", "cse/process.py", "cse/settings/"),
     )
     files = {file_of(module).relative_to(ROOT).as_posix() for module in modules_of_stage(graph, "cse.stages.train")}
     trains = {file for file in files if not file.startswith(around)}
@@ -282,15 +281,25 @@ def declared_groups(file: Path) -> tuple[str, ...]:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "GROUPS" for target in targets):
             return ast.literal_eval(node.value)
+    for part in stage_parts(file).values():  # the stage's work may stand in a file of its own
+        if part != file and "GROUPS = (" in part.read_text(encoding="utf-8"):
+            return declared_groups(part)
     raise AssertionError(f"{file}: no GROUPS; name the groups of settings that the stage reads")
+
+
+def stage_parts(file: Path) -> dict[str, Path]:
+    """What a stage imports by name from other modules of ``cse/stages`` (not its builders), and their files."""
+    nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
+    modules = [node for node in nodes if re.fullmatch(r"cse\.stages\.\w+", node.module or "")]
+    return {alias.name: file_of(node.module) for node in modules for alias in node.names}
 
 
 def groups_read(file: Path) -> set[str]:
     """Groups that a stage's module takes from its ``Settings`` arguments.
 
     Allowed are ``settings.group``, ``getattr(settings, name)`` for names that stand in the file, and handing settings
-    to a function or class of the same file; an attribute of the name ``settings`` counts as settings. Anything else
-    would hide what is read.
+    to a function or class of the same file, or of another one of ``cse/stages``, which is then read too; an attribute
+    of the name ``settings`` counts as settings. Anything else would hide what is read.
     """
     tree = tree_of(file)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -299,7 +308,7 @@ def groups_read(file: Path) -> set[str]:
     assert names, f"{file}: no function takes Settings"
     parent = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     local = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    groups = set()
+    groups, elsewhere = set(), stage_parts(file)
     for node in ast.walk(tree):
         named = isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
         if not named and not (isinstance(node, ast.Attribute) and node.attr == "settings"):
@@ -315,6 +324,8 @@ def groups_read(file: Path) -> set[str]:
             found = possible_names(file, call.args[1])
             assert found, f"{file} line {node.lineno}: which groups does getattr read?"
             groups |= found
+        elif called in elsewhere:
+            groups |= groups_read(elsewhere[called])
         else:
             assert called in local, f"{file} line {node.lineno}: hand on the groups, not all settings"
     return groups

@@ -6,17 +6,17 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse
 from cse.errors import CseError
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.encoder import Encoder
 from cse.model.generator import UNIGRAM
-from cse.model.pooling import POOLERS, PROJECTORS
 from cse.model.post import POST_KINDS, POST_SIZES
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.static_words import StaticWords
@@ -286,10 +286,10 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
     types: dict[str, type] = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
     types |= {"backbone.width": int, "dimension": int, "max_length": int, "facts": dict}
     choices: dict[str, tuple[Any, ...]] = {
-        "pooler.kind": POOLERS,
-        "pooler.mlp": ("none", "train_only", "always"),
-        "pooler.projector": PROJECTORS,
-        "pooler.first_layer": ("embeddings", "block1"),
+        "pooler.kind": get_args(PoolerKind),
+        "pooler.mlp": get_args(ProjectorUse),
+        "pooler.projector": get_args(ProjectorKind),
+        "pooler.first_layer": get_args(FirstLayer),
         "cls": (True, False),
         "parameters": ("prompts", "full"),
     }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 from torch import nn
 
+from cse.choices import PoolerKind
 from cse.model.reparametrize import start_normal
 
-POOLERS = ("cls", "mean", "mean_top2", "mean_first_last", "mask", "cnn")
+POOLERS = get_args(PoolerKind)
 NEEDS_ALL_LAYERS = {"mean_top2", "mean_first_last"}
-PROJECTORS = ("tanh", "batch_norm", "mlm_transform")
 
 
 def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, first_layer: int = 0) -> torch.Tensor:

@@ -21,7 +21,7 @@ from cse.errors import CseError, describe_os_error
 from cse.process import watching
 from cse.scale.session import ray_session
 from cse.settings import Settings
-from cse.stages.train import Training, open_training
+from cse.stages.training import Training, open_training
 from cse.training.group import PeerLost, ProcessGroup
 from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
 from cse.training.state import RunState

@@ -13,7 +13,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.stages.inputs import training_inputs
-from cse.stages.train import open_training
+from cse.stages.training import open_training
 from tests.conftest import make_backbone_folder
 from tests.parts import new_prompt, sentence_encoder
 

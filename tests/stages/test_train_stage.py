@@ -25,7 +25,8 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.train import open_training, train_stage
+from cse.stages.train import train_stage
+from cse.stages.training import open_training
 from tests.cli.workspace import contents
 from tests.conftest import write_report
 from tests.parts import sentence_encoder
@@ -377,7 +378,9 @@ def refused(run, settings, message, view="sentences"):
 
 
 def test_labelled_rows_with_a_contrastive_objective(run, settings):
-    refused(run, settings(), r"holds labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0", "labelled")
+    refused(
+        run, settings(), r"holds labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0", "labelled"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_
 from cse.settings.load import check_settings, set_key
 from cse.settings.presets import load_preset
 from cse.stages.corrupt import corrupt_stage
-from cse.stages.train import Training, train_stage
+from cse.stages.train import train_stage
+from cse.stages.training import Training
 from cse.training.state import RunState
 from tests.conftest import WORDS, make_backbone_folder, write_report
 from tests.training.helpers import Recorder

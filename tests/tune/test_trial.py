@@ -164,7 +164,7 @@ def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     run_trial({"augment.dropout": False}, job, lambda report: None)
     assert len(opened) == 1
     loaded = []
-    monkeypatch.setattr("cse.stages.train.open_backbone", lambda *args: loaded.append(1) or real(*args))
+    monkeypatch.setattr("cse.stages.training.open_backbone", lambda *args: loaded.append(1) or real(*args))
     full = make_job(**{"train.parameters": "full", "prompt.kind": "none", "train.learning_rate": 1e-4})
     run_trial({"train.learning_rate": 2e-4}, full, lambda report: None)
     assert (len(opened), len(loaded)) == (1, 1)  # a backbone that is trained is nobody else's

@@ -1,0 +1,8 @@
+"""Choices that settings offer and the model makes: each list stands here once."""
+
+from typing import Literal
+
+PoolerKind = Literal["cls", "mean", "mean_top2", "mean_first_last", "mask", "cnn"]
+FirstLayer = Literal["embeddings", "block1"]
+ProjectorUse = Literal["none", "train_only", "always"]
+ProjectorKind = Literal["tanh", "batch_norm", "mlm_transform"]
