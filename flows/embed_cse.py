@@ -1,4 +1,4 @@
-"""Flow ``embed-cse``: the rows of a corpus become vectors."""
+"""Flow ``embed-cse``: embed the rows of a corpus."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def embed_cse(
     index: Literal["none", "exact", "hnsw"] = "none",
     again: bool = False,
 ) -> State[Any]:
-    """Embed a corpus as `cse embed` does; a run that was cancelled or killed goes on when it is started again.
+    """Embed a corpus like `cse embed`. Start a cancelled or killed run again to resume it.
 
-    Where `out` ends in .npy, a file is embedded as `cse encode` does, which takes no other parameter than the model,
-    the text column, the batch size, the provider and the normalisation.
+    If `out` ends in .npy, a file is embedded like `cse encode`, which uses only the model, the text column, the batch
+    size, the provider and the normalisation.
 
     Args:
         out: folder of shards, a path or a URL; or a .npy file, float32 (lines, dimension).
         corpus: txt, csv, tsv, jsonl or parquet: a file, a folder or a glob, a path or a URL. For .npy a local file.
-        text: an older name of corpus.
-        model: a bundle; for .npy a checkpoint does too.
-        text_column: of csv, tsv, jsonl and parquet.
-        id_column: to know rows by; none: rows are numbered.
-        keep_text: put the text beside its vector.
-        shard_rows: most rows of a file.
-        workers: processes; none: one a core, or a GPU. 0: one, without Ray.
+        text: former name of corpus.
+        model: a bundle; for .npy also a checkpoint.
+        text_column: column with the text, in csv, tsv, jsonl and parquet.
+        id_column: column with row ids; none: number the rows.
+        keep_text: store the text with each vector.
+        shard_rows: maximum rows per file.
+        workers: processes; none: one per core or GPU. 0: a single process, without Ray.
         batch_size: sentences per forward pass.
-        provider: where it runs.
-        normalize: unit length.
-        index: build one afterwards.
-        again: remove what an earlier run put into the folder.
+        provider: where to run the model.
+        normalize: scale vectors to unit length.
+        index: build a search index afterwards.
+        again: delete what an earlier run wrote to the folder.
     """
     source = corpus or text
     if source is None:
@@ -59,7 +59,7 @@ def embed_cse(
     common = ["--batch-size", str(batch_size), "--normalize" if normalize else "--raw"]
     if Path(out).suffix == ".npy":
         arguments = ["encode", model, source, "--out", out, "--device", provider, *common]
-        arguments += ["--column", text_column] if text_column != "text" else []  # else one of the usual names
+        arguments += ["--column", text_column] if text_column != "text" else []  # otherwise one of the common names
     else:
         arguments = ["embed", source, "--out", out, "--model", model, "--provider", provider, *common]
         arguments += ["--text-column", text_column, "--shard-rows", str(shard_rows), "--index", index]

@@ -219,7 +219,7 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     )
     done = cse("prepare", *rows)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[-1] == f"note        `cse train` will not take these rows as it is set: {problem}"
+    assert done.out.splitlines()[-1] == f"note        `cse train` will refuse these rows with the current settings: {problem}"
     train = ("train", "--data", "mine", "--out", "trained")
     assert cse(*train).refused() == f"mine holds sentences: {problem}"
     assert cse(*train, "-s", "data.view=pairs").refused().startswith("data.view: mine holds sentences, not pairs; run")
@@ -227,7 +227,7 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     facts = json.loads((project / "trained/checkpoint.json").read_text())
     assert "sentences" in json.dumps(facts)
     told = cse("prepare", *rows, "-s", "objective.energy_hinge.weight=0").out
-    assert "will not take" not in told
+    assert "will refuse" not in told
 
 
 def test_rows_decide_what_an_objective_may_be(cse, project):
@@ -390,7 +390,7 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     assert trained["transfer"]["transfer"]["CR"]["accuracy"] == 100.0
     assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
     refused = cse("evaluate", "data/checkpoint", "--cxc", "cxc.csv").refused()
-    assert refused == "--cxc: add --suite cxc, or --suite full"
+    assert refused == "--cxc: needs its measure; add --suite cxc or --suite full"
     prepared = cse("evaluate", "data/checkpoint", "--suite", "full")  # the pipeline's own data, two tasks
     assert "not measured: STS-B splits (no SentEval folder)" in prepared.out
     assert "suite 'stss': choose full, or some of sts," in cse("evaluate", "--suite", "stss").refused()
@@ -443,7 +443,7 @@ def test_command_is_a_process_with_an_exit_code(project):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "x.npy: 1 vectors of 32 dimensions\n")
     done = subprocess.run(command, input="", env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: <stdin>: no lines to encode; give one sentence a line\n"
+    assert done.stderr == "error: <stdin>: no lines to encode; provide one sentence per line\n"
 
 
 def test_prepared_sample_is_what_the_function_writes(cse, empty):
@@ -460,7 +460,7 @@ def test_prepared_sample_is_what_the_function_writes(cse, empty):
 def test_records_of_models_become_a_report(cse, project, tiny_folders):
     done = cse("evaluate", "mine=data/checkpoint", "data/bundle", str(tiny_folders["bert"]), "--out", "records")
     assert done.code == 0
-    assert "records: 3 records; `cse report records` shows them beside the papers" in done.err
+    assert "records: 3 records; `cse report records` compares them with the papers" in done.err
     mine = json.loads((project / "records/mine/record.json").read_text())
     assert mine["name"] == "mine"
     assert mine["model"]["facts"]["data"].items() >= {"source": "triplets.csv", "view": "triplets", "rows": 24}.items()
@@ -485,14 +485,14 @@ def test_the_stage_writes_records_that_the_report_finds(cse, project):
 def test_report_without_records_and_names_given_twice(cse, project):
     assert "no records in it; `cse evaluate MODEL --suite full --out nothing`" in cse("report", "nothing").refused()
     refused = cse("evaluate", "a/b=data/checkpoint", "a b=data/bundle", "--out", "records").refused()
-    assert refused == "--out records: a/b and a b would both be written to records/a-b; give one another NAME=MODEL"
+    assert refused == "--out records: a/b and a b would both be written to records/a-b; rename one with NAME=MODEL"
     refused = cse("evaluate", "a=data/checkpoint", "a=data/bundle").refused()
-    assert refused == "a: given twice; write NAME=MODEL with a name of its own for each"
+    assert refused == "a: given twice; write NAME=MODEL with a different name for each"
 
 
 def test_options_that_ask_for_what_is_not_measured(cse, project):
-    assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: shows the retrieval")
-    assert cse("evaluate", "--suite", "sts", "--fast").refused().startswith("--fast: is about the transfer tasks")
+    assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: needs retrieval")
+    assert cse("evaluate", "--suite", "sts", "--fast").refused().startswith("--fast: applies to the transfer tasks")
     assert "suite 'al': choose full" in cse("evaluate", "--suite", "al").refused()
 
 
