@@ -31,7 +31,7 @@ def flow_command() -> None:
 @set_option
 @click.option(
     "--sweep", multiple=True, metavar="SPACE|KEY=VALUES",
-    help="Search first and continue with the best on dev: a named space (`cse tune --help`), KEY=[V,...] or KEY=LOW..HIGH.",
+    help="Search first, continue with the best on dev: a space (`cse tune --help`), KEY=[V,...] or KEY=LOW..HIGH.",
 )  # fmt: skip
 @click.option("--clone", is_flag=True, help="Use a throwaway clone even if no setting changes.")
 @click.option("--pull", is_flag=True, help="Pull data and results from the DVC remote first.")

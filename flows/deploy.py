@@ -1,7 +1,7 @@
 """What ``prefect deploy`` loads: the flows, and what the deployments in ``prefect.yaml`` need.
 
-Prefect loads a deployment's module first, then looks for its work pool and refuses a missing one; so the pools are created
-here when the module is loaded for deploying. A worker that loads it to run a flow creates none.
+Prefect loads a deployment's module before it looks for the work pool, and rejects a missing one; so the pools are
+created here when the module is loaded for deploying. A worker that loads it to run a flow creates none.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def keep_remotes(directory: str, folder: str) -> dict[str, str]:
                 continue
             if name not in theirs and not Path(place).exists():
                 raise CseError(
-                    f"DVC remote {name!r} is a folder on the machine you deployed from; add one that workers can reach: "
+                    f"DVC remote {name!r} is a folder on the machine you deployed from; add one that workers reach: "
                     "dvc remote add --default shared s3://BUCKET/PATH, commit, deploy again"
                 )
             config.setdefault("remote", {}).setdefault(name, {})["url"] = place

@@ -173,7 +173,7 @@ def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) 
             Repo.get(str(root), str(output), out=str(target), rev=revision)
         except DvcException as error:
             reason = " ".join(str(error).split())
-            raise CseError(f"{output} of {revision[:12]}: {reason}; run `dvc pull`, or push them from where they are") from None
+            raise CseError(f"{output} of {revision[:12]}: {reason}; `dvc pull` it, or push it from elsewhere") from None
 
 
 def scores_at(root: Path, revision: str) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def find_root(start: Path | None = None) -> Path:
     try:
         git(root, "rev-parse", "--verify", "HEAD")
     except CseError:
-        raise CseError(f"{root}: not a git repository with a commit; run `git init`, `git add` and `git commit` first") from None
+        raise CseError(
+            f"{root}: not a git repository with a commit; `git init`, `git add`, `git commit` first"
+        ) from None
     return root
 
 

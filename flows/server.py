@@ -59,7 +59,7 @@ def check_server() -> None:
     url = PREFECT_API_URL.value()
     if not url:
         raise CseError(
-            "no Prefect server configured: start one with `prefect server start` and set PREFECT_API_URL to the address "
+            "no Prefect server configured: run `prefect server start` and set PREFECT_API_URL to the address "
             "it prints; `cse flow train` needs none"
         )
     try:

@@ -254,7 +254,7 @@ def _push_experiment(place: Workspace, summary: Summary) -> None:
         return
     reference = experiment_ref(summary.flow_run, place.source)
     git(place.source, "push", "--quiet", "origin", f"+{reference}:{reference}")
-    summary.facts["On another clone"] = f"`dvc exp pull origin {summary.flow_run}`, then `dvc exp apply {summary.flow_run}`"
+    summary.facts["Elsewhere"] = f"`dvc exp pull origin {summary.flow_run}`, then `dvc exp apply {summary.flow_run}`"
 
 
 def _register(

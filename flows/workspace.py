@@ -101,7 +101,7 @@ def throwaway_clone(root: Path, run: str) -> Iterator[Workspace]:
 
 
 def _clone(root: Path, folder: Path) -> None:
-    changes = git(root, "stash", "create", environment=identity(root))  # a commit outside the history; the tree stays untouched
+    changes = git(root, "stash", "create", environment=identity(root))  # a commit outside the history; the tree stays
     git(root, "clone", "--quiet", "--shared", str(root), str(folder))
     git(folder, "checkout", "--quiet", "--detach", git(root, "rev-parse", "HEAD"))
     if changes:

@@ -31,19 +31,25 @@ If killed or stopped, run the same command again to resume. docs/corpus.md descr
     "--out", required=True, metavar="FOLDER", help="Output folder: a path, or a URL such as s3://bucket/vectors."
 )
 @click.option("--model", default=str(BUNDLE), show_default=True, help="Bundle to embed with (from `cse export`).")
-@click.option("--text-column", default="text", show_default=True, help="Column with the text, in csv, tsv, jsonl and parquet.")
+@click.option("--text-column", default="text", show_default=True, help="Text column of csv, tsv, jsonl and parquet.")
 @click.option("--id-column", help="Column with row ids, integers or text; default: number the rows from 0.")
 @click.option("--keep-text", is_flag=True, help="Store the text with each vector, so that search can print it.")
-@click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Maximum rows per file.")
+@click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows per file.")
 @click.option(
-    "--workers", type=click.IntRange(min=0), help="Processes; default: one per core or GPU. 0: a single process, no Ray."
+    "--workers", type=click.IntRange(min=0), help="Processes; default: one per core or GPU. 0: one process, no Ray."
 )
-@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Sentences per forward pass.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Rows per forward pass.")
 @click.option(
-    "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to run the model."
+    "--provider",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Device to run on.",
 )
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
-@click.option("--index", type=click.Choice(["none", "exact", "hnsw"]), default="none", help="Build a search index afterwards.")
+@click.option(
+    "--index", type=click.Choice(["none", "exact", "hnsw"]), default="none", help="Also build a search index."
+)
 @click.option("--again", is_flag=True, help="Start over: delete what an earlier run wrote to the folder.")
 def embed(
     corpus: str,
@@ -87,9 +93,7 @@ def embed(
     "  cse index data/vectors --kind hnsw     approximate: a graph, for millions of rows"
 )  # fmt: skip
 @click.argument("folder")
-@click.option(
-    "--kind", type=click.Choice(["exact", "hnsw"]), default="exact", show_default=True, help="Compare all vectors, or search a graph."
-)
+@click.option("--kind", type=click.Choice(["exact", "hnsw"]), default="exact", show_default=True, help="Index type.")
 def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
     """Build a search index of vectors.
 
@@ -107,7 +111,11 @@ def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Results per query.")
 @click.option("--model", help="Bundle that made the vectors; default: its path at that time.")
 @click.option(
-    "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to run the model."
+    "--provider",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Device to run on.",
 )
 @click.option("--scan", is_flag=True, help="Compare every vector, even if there is an index.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per query.")
@@ -116,7 +124,8 @@ def search(
 ) -> None:
     """Print the rows of FOLDER nearest to each QUERY.
 
-    Prints rank, cosine, id, and the text if it was stored. Uses the index if there is one; otherwise scans all shards, one by one.
+    Prints rank, cosine, id, and the text if it was stored. Uses the index if there is one; otherwise scans all shards,
+    one by one.
     """
     from cse.scale.corpus.output import open_vectors
     from cse.scale.corpus.search import open_encoder

@@ -68,7 +68,8 @@ def evaluate(
     """Score models on STS, or on everything the papers measure.
 
     A model is a checkpoint folder, a bundle folder, or a bare backbone given by folder or hub id; NAME is its name in
-    tables. STS scores (semantic textual similarity) are Spearman * 100. Without MODELS and options, this runs the pipeline's stage: the trained checkpoint and its backbone.
+    tables. STS scores (semantic textual similarity) are Spearman * 100. Without MODELS and options, this runs the
+    pipeline's stage: the trained checkpoint and its backbone.
     """
     from cse.evaluation.suite import measures_from
     from cse.stages.evaluate import evaluate_stage

@@ -126,8 +126,8 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Path, out: Path) -> None:
     """Fit whitening or flow and add it to MODEL.
 
-    It is fitted on the training sentences. MODEL is a checkpoint, or a bare backbone given by folder, hub id or file of word vectors. Set further options in
-    group post of params.yaml.
+    It is fitted on the training sentences. MODEL is a checkpoint, or a bare backbone given by folder, hub id or file of
+    word vectors. Set further options in group post of params.yaml.
     """
     from cse.stages.post import put_behind
 
@@ -162,7 +162,7 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
 )
 @click.argument("model")
 @click.argument("text", type=click.File(encoding="utf-8"), default="-")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output .npy file, float32 (lines, dimension).")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output .npy, float32 (lines, dimension).")
 @click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
 @click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)

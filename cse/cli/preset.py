@@ -28,9 +28,7 @@ def preset() -> None:
 
 @preset.command("list", epilog="\b\nExample:\n  cse preset list --system d2cse\n  cse preset list --rows")
 @click.option("--system", default="", metavar="TEXT", help="Only presets whose name contains TEXT.")
-@click.option(
-    "--rows", "by_row", is_flag=True, help="List every row of the three papers with its presets."
-)
+@click.option("--rows", "by_row", is_flag=True, help="List every row of the three papers with its presets.")
 def list_presets(system: str, by_row: bool) -> None:
     """List presets: table and row of the paper, published average, description."""
     from cse.settings.presets import preset_names

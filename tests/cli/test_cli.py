@@ -219,7 +219,10 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     )
     done = cse("prepare", *rows)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[-1] == f"note        `cse train` will refuse these rows with the current settings: {problem}"
+    assert (
+        done.out.splitlines()[-1]
+        == f"note        `cse train` will refuse these rows with the current settings: {problem}"
+    )
     train = ("train", "--data", "mine", "--out", "trained")
     assert cse(*train).refused() == f"mine holds sentences: {problem}"
     assert cse(*train, "-s", "data.view=pairs").refused().startswith("data.view: mine holds sentences, not pairs; run")
@@ -483,7 +486,10 @@ def test_the_stage_writes_records_that_the_report_finds(cse, project):
 
 
 def test_report_without_records_and_names_given_twice(cse, project):
-    assert "no records in it; `cse evaluate MODEL --suite full --out nothing`" in cse("report", "nothing").refused()
+    assert (
+        "no records in it; create one with `cse evaluate MODEL --suite full --out nothing`"
+        in cse("report", "nothing").refused()
+    )
     refused = cse("evaluate", "a/b=data/checkpoint", "a b=data/bundle", "--out", "records").refused()
     assert refused == "--out records: a/b and a b would both be written to records/a-b; rename one with NAME=MODEL"
     refused = cse("evaluate", "a=data/checkpoint", "a=data/bundle").refused()
@@ -525,7 +531,7 @@ def test_out_never_replaces_what_is_not_ours(cse, project, monkeypatch, command,
     for out in ("mine", "file", "pipe", "."):
         line = cse(command, *options, "--out", out).refused()
         assert line.startswith(f"{out}: ") or out == "."
-        assert re.search("did not put there|is no folder|a file; name a folder|is the working folder|lies in the", line)
+        assert re.search("did not put there|is not a folder|a file; name a folder|the working folder|lies in the", line)
     assert contents(project / "mine") == before
     assert (project / "file").read_text(encoding="utf-8") == "mine"
     assert (project / "pipe").is_fifo()
@@ -544,7 +550,7 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
         ["train", "--out", "run"],
         ["evaluate", "--json", "run.json"],
     ):
-        assert re.search("no earlier output of this command|no regular file", cse(*args).refused()), args
+        assert re.search("not an earlier output of this command|not a regular file", cse(*args).refused()), args
     assert (project / "notes.txt").read_text(encoding="utf-8") == "a cat\n"
     assert (project / "pipe").is_fifo()
     assert contents(project / "run.json") == before

@@ -121,7 +121,7 @@ def test_an_array_that_finds_no_room_says_so(tmp_path):
 def test_the_line_names_what_the_user_named():
     error = OSError(30, "Read-only file system", "data/.prepared.cse-tmp-host-31-0/train.arrow")
     line = describe_os_error(error)
-    assert line == "data/prepared/train.arrow: the file system is read-only; nothing was written, choose another place"
+    assert line == "data/prepared/train.arrow: read-only file system, nothing was written; choose another place"
     assert describe_os_error(OSError(13, "Permission denied", "a/.b.cse-tmp-x")) == "Permission denied: a/.b.cse-tmp-x"
 
 

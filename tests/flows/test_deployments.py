@@ -350,7 +350,9 @@ def test_two_runs_at_once_in_one_folder(project, server, first_run):
     second = Workspace(project.folder)
     second.environment |= server.environment
     output = second.run("cse", "flow", "train")
-    assert re.search(r"run in-front \(process \d+\) is working in .* waiting for it to finish", " ".join(output.split()))
+    assert re.search(
+        r"run in-front \(process \d+\) is working in .* waiting for it to finish", " ".join(output.split())
+    )
     assert server.finished("in-front")["state_type"] == "COMPLETED"
     assert output.count("didn't change, skipping") == len(STAGES), output
     assert "didn't change" in project.dvc("repro")

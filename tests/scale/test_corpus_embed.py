@@ -140,7 +140,7 @@ def test_a_stopped_run_goes_on(run, corpus, tmp_path):
     with stopped_after(2, Interrupted(15, "after 20 of 48 rows")):
         done = run(corpus, tmp_path / "vectors")
     assert done.code == 128 + 15
-    assert done.err == "SIGTERM after 20 of 48 rows: state saved, the same command goes on from there\n"
+    assert done.err == "SIGTERM after 20 of 48 rows: state saved; run the same command again to resume\n"
     assert len(shards(tmp_path / "vectors")) == 2
     assert "not finished; run the same `cse embed` again" in search_refused(tmp_path / "vectors")
     first = {shard: shard.stat().st_mtime_ns for shard in shards(tmp_path / "vectors")}

@@ -126,7 +126,7 @@ def test_sigterm_ends_in_one_line_and_leaves_no_process(start, corpus, tmp_path)
     process.terminate()
     (line,) = finished(process, 128 + signal.SIGTERM).splitlines()
     assert line.startswith("SIGTERM after ")
-    assert line.endswith(" of 20,000 rows: state saved, the same command goes on from there")
+    assert line.endswith(" of 20,000 rows: state saved; run the same command again to resume")
     assert 10 <= len(shards(out)) < SHARDS
     assert gone(members)
     assert ray_folders(process.pid) == []
