@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all, and replace nothing but what this project wrote. All in throwaway folders."""
+"""Outputs are atomic and replace only what this project wrote. All in throwaway folders."""
 
 import json
 import os

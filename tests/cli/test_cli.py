@@ -1,4 +1,4 @@
-"""The command line: help that teaches, commands that write what they say, mistakes that end in one line."""
+"""The command line: help with working examples, commands that write what they claim, one-line errors."""
 
 from __future__ import annotations
 

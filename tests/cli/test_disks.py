@@ -1,4 +1,4 @@
-"""Every command that writes, on a full disk and on one that is read-only: one line, and what was there stays."""
+"""Every command that writes, on a full and on a read-only disk: a one-line error, and existing files survive."""
 
 from __future__ import annotations
 

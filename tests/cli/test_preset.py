@@ -1,4 +1,4 @@
-"""``cse preset list`` and ``show``: which preset stands for which row, and what it is published with."""
+"""``cse preset list`` and ``show``: which preset reproduces which row, with its published scores."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The consumer without torch: what it writes, what it says when it cannot, and what it never imports."""
+"""The consumer without torch: output, errors, and modules it never imports."""
 
 from __future__ import annotations
 

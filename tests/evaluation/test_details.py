@@ -1,4 +1,4 @@
-"""Data of pictures, D2CSE's example of near-identical sentences, and the record that keeps them."""
+"""Data for figures, D2CSE's example of near-identical sentences, and the record that stores them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values on their way through DVC's command line, whose grammar has brackets, quotes and commas of its own."""
+"""Values passed through DVC's command line, whose grammar has its own brackets, quotes and commas."""
 
 from __future__ import annotations
 

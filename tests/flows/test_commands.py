@@ -1,4 +1,4 @@
-"""``cse flow`` and ``cse models`` as far as they need neither a server nor a pipeline."""
+"""``cse flow`` and ``cse models`` where they need neither a server nor a pipeline."""
 
 from __future__ import annotations
 

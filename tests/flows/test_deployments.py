@@ -1,4 +1,4 @@
-"""The deployments of ``prefect.yaml`` on a real server with real workers: what people do, and what befalls them."""
+"""The deployments of ``prefect.yaml`` on a real server with real workers: normal use and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of the flow are checked by the settings classes, and by Prefect against schemas made from them."""
+"""Flow parameters are checked by the settings classes, and by Prefect against schemas made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage's output means: which state Prefect shows, why it failed, whether to try again."""
+"""How a stage's output is read: the state that Prefect shows, the reason for a failure, whether to retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``cse tune --promote`` writes into params.yaml, and what it says of the rest; a whole sweep: tests/tune."""
+"""What ``cse tune --promote`` writes to params.yaml and prints; for whole sweeps see tests/tune."""
 
 from __future__ import annotations
 

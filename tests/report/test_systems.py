@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are one system; means and deviations beside numpy."""
+"""Runs that differ only in their seed are one system; means and deviations against numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep leaves: the CSV, the page and its pictures, read back."""
+"""What a sweep writes: the CSV, the page and its figures, read back."""
 
 from __future__ import annotations
 
