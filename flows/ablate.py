@@ -1,8 +1,7 @@
 """``cse ablate``: an ablation of the papers around your settings; each cell is a DVC experiment.
 
-Cells run one after the other in DVC's throwaway copy of the repository, with the shared cache: neither ``params.yaml``
-nor anything else in the working tree changes. A cell whose experiment exists is not run again, and a training that was
-killed goes on from its last saved state.
+Cells run one by one in DVC's throwaway copy of the repository, which shares the cache, so the working tree stays
+untouched. A cell whose experiment exists is not run again, and a killed training resumes from its last saved state.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ class Run:
     """A cell with a seed.
 
     Attributes:
-        cell: what is changed.
-        seed: of the training.
+        cell: the change.
+        seed: training seed.
         changes: all values to set, by dotted key.
-        name: of the experiment; tells settings, seed and uncommitted code apart.
+        name: experiment name; depends on settings, seed and uncommitted code.
     """
 
     cell: Cell
@@ -117,7 +116,7 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
 
 def _run(grid: Grid, cell: Cell, seed: float, base: dict[str, Any], root: Path) -> Run:
     changes = {**_ALWAYS, **base, **cell.changes, "train.seed": seed}
-    whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses what the key does not take
+    whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses invalid values
     state = json.dumps(whole, sort_keys=True) + git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")
     label = re.sub(r"[^a-z0-9.]+", "-", cell.label.lower()).strip("-.")
     return Run(
@@ -134,7 +133,7 @@ def _execute(run: Run, root: Path, again: bool) -> str:
         options.append("--force")
     log = _log(run, root)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8", buffering=1) as stream:  # can be followed while the cell runs
+    with log.open("w", encoding="utf-8", buffering=1) as stream:  # can be read while the cell runs
         run_dvc(
             ["exp", "run", "--temp", "--name", run.name, *options],
             root,
@@ -163,7 +162,7 @@ def _write(
     counts: dict[str, Any],
     folder: Path,
 ) -> None:
-    """Write what is there so far: ``cells.json``, and a picture as SVG, PNG and CSV."""
+    """Write the results so far: ``cells.json``, and a figure as SVG, PNG and CSV."""
     from cse.report.ablations import CELLS_FILE, read_ablation
     from cse.report.pictures import draw_ablation
 
@@ -236,7 +235,7 @@ def _numbers(text: str, option: str) -> list[float]:
 
 
 def _hydra(value: Any) -> str:
-    """Write a value in the grammar of ``dvc exp run --set-param``."""
+    """Format a value for ``dvc exp run --set-param``."""
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list | tuple):

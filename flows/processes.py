@@ -79,7 +79,7 @@ def _run(
 ) -> None:
     # stages find this Python first
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    # no session of its own: a Prefect worker ends the process group of a cancelled run
+    # no new session: a Prefect worker stops the process group of a cancelled run
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=root,

@@ -32,7 +32,7 @@ def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
     Raises:
         CseError: the run failed, with its last message; or the configured server does not answer.
     """
-    # an exit that unwinds ends the stage and the temporary server; Prefect hands the signal on when the flow is over
+    # unwinding stops the stage and the temporary server; Prefect re-raises the signal after the flow
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     served = bool(PREFECT_API_URL.value())
     if served:

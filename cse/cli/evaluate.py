@@ -178,7 +178,7 @@ def _evaluate_on_mteb(
 
 
 def _named(models: Sequence[str]) -> dict[str, str]:
-    """Return each model by the name to print: ``NAME=MODEL``, or the model as written."""
+    """Return models by display name: ``NAME=MODEL``, or the model as written."""
     named: dict[str, str] = {}
     for text in models:
         name, equals, model = text.partition("=")
