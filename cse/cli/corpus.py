@@ -79,8 +79,7 @@ def embed(
     choices = Choices(Columns(text_column, id_column), keep_text, shard_rows, batch_size, normalize, provider)
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:
-        cut = f"{done.truncated:,} rows were cut at {done.max_length} tokens, which is what the model reads"
-        click.echo(cut, err=True)
+        click.echo(f"{done.truncated:,} rows were truncated to {done.max_length} tokens, the model's limit", err=True)
     if index != "none":
         _build(out, index)
     before = f", {done.found:,} of them from earlier runs" if done.found else ""

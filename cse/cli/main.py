@@ -67,7 +67,10 @@ cli.add_command(preset)
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Output folder.")
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
-    """Turn a source of text into Arrow data sets, and count what was dropped."""
+    """Read and clean the text and write it as Arrow data sets.
+
+    Reports what was dropped.
+    """
     from cse.stages.prepare import prepare_stage
 
     settings = settings_from(params, overrides, any_view=True)
@@ -84,9 +87,10 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
 @set_option
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
-    """Corrupt prepared rows for replaced-token detection, once for each epoch.
+    """Corrupt prepared rows for replaced-token detection.
 
-    Needed only where objective.replaced_tokens.corruption is `prepared`. The rows are written beside the prepared data.
+    Needed only if objective.replaced_tokens.corruption is `prepared`. Corrupts the rows once per epoch and writes them
+    next to the prepared data.
     """
     from cse.stages.corrupt import corrupt_stage
 
@@ -213,7 +217,7 @@ def _help_hint(error: click.ClickException) -> str:
 
 
 def _texts(stream: Any, column: str | None) -> list[str]:
-    """Return what to encode: a column of a table, else the lines of a text."""
+    """Return the texts to encode: a column of a table, or the lines of a text file."""
     from cse.data.checks import no_rows
     from cse.data.readers import read_texts
     from cse.data.tables import TABLES
@@ -223,7 +227,7 @@ def _texts(stream: Any, column: str | None) -> list[str]:
     if source.suffix.lower() in TABLES:
         return read_texts(source, column)
     if column is not None:
-        raise CseError(f"--column {column}: {source} is read line by line; name a {', '.join(TABLES)} file")
+        raise CseError(f"--column {column}: {source} is read line by line; use a {', '.join(TABLES)} file")
     lines = list(file_lines(stream.buffer, str(source)))
     if not lines:
         raise no_rows(str(source))

@@ -304,7 +304,10 @@ def test_encode_what_is_no_text(cse, project):
     (project / "empty.txt").write_text("")
     assert "empty.txt: no rows" in cse("encode", "data/bundle", "empty.txt", "--out", "x.npy").refused()
     (project / "latin.txt").write_bytes("a cat\nein Kätzchen\n".encode("latin-1"))
-    assert "latin.txt:2: byte 0xe4 is not utf-8; save the file as UTF-8" in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
+    assert (
+        "latin.txt:2: byte 0xe4 is not utf-8; save the file as UTF-8"
+        in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
+    )
     assert not (project / "x.npy").exists()
 
 
