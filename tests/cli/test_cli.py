@@ -449,7 +449,7 @@ def test_command_is_a_process_with_an_exit_code(project):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "x.npy: 1 vectors of 32 dimensions\n")
     done = subprocess.run(command, input="", env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: <stdin>: no lines to encode; provide one sentence per line\n"
+    assert done.stderr == "error: <stdin>: no rows; put rows into it or name another file\n"
 
 
 def test_prepared_sample_is_what_the_function_writes(cse, empty):
