@@ -1,4 +1,4 @@
-"""What a process needs beside its work: a lock against others, a folder of its own, signals, a thread that looks on."""
+"""Exclusive locks, throwaway folders, signal handlers and watcher threads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from cse.errors import CseError
 
 @contextmanager
 def only_one(lock: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock in the block, which no second process may enter meanwhile.
+    """Hold an exclusive lock while the block runs.
 
-    The lock is the kernel's: it ends with the process that holds it, however that dies, and a file that is left blocks
-    nobody.
+    The kernel releases the lock when the process ends, however it dies; a leftover file blocks nobody.
 
     Args:
-        lock: file to lock, of this alone; its folder is made.
-        refusal: what to say where another process holds it.
+        lock: file to lock, used for nothing else; its folder is created.
+        refusal: error message if another process holds the lock.
 
     Raises:
         CseError: with ``refusal``.
@@ -37,20 +36,20 @@ def only_one(lock: Path, refusal: str) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)  # a file that another process has opened by now is none that it can lock
+        lock.unlink(missing_ok=True)  # filelock opens a new file if the one it locked is gone
         held.release()
 
 
 @contextmanager
 def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
-    """Keep a folder for the block alone, and remove it at the end; folders of killed processes are removed first.
+    """Reserve a folder while the block runs and remove it at the end; first remove those of killed processes.
 
-    A folder is in use while the lock beside it, ``NAME.lock``, is held. Without a lock it is not ours to remove.
+    A folder is in use while the lock next to it, ``NAME.lock``, is held. A folder without a lock file is never touched.
 
     Args:
-        folder: the caller makes it, before the block or in it.
-        alike: pattern for the names of such folders beside it.
-        refusal: what to say where another process uses the folder.
+        folder: the caller creates it, before the block or in it.
+        alike: glob pattern for the names of such folders in the same place.
+        refusal: error message if another process uses the folder.
 
     Raises:
         CseError: with ``refusal``.
@@ -67,9 +66,9 @@ def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def handling(handler: Callable[[int], object], *numbers: int) -> Iterator[None]:
-    """Call ``handler`` with the number of any of these signals that arrives in the block.
+    """Call ``handler`` with the number of each of these signals that arrives while the block runs.
 
-    Only the main thread may set handlers; in any other thread signals stay as they are.
+    Python lets only the main thread set handlers; in other threads nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -84,7 +83,7 @@ def handling(handler: Callable[[int], object], *numbers: int) -> Iterator[None]:
 
 @contextmanager
 def watching(look: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call ``look`` every ``seconds`` from a second thread while the block runs."""
+    """Call ``look`` every ``seconds`` from another thread while the block runs."""
     over = threading.Event()
 
     def watch() -> None:

@@ -21,7 +21,7 @@ _DEFAULTS = embed.make_context("embed", ["CORPUS", "--out", "FOLDER"]).params
 
 
 def _with_options(work: Callable[..., State[Any]]) -> Callable[..., State[Any]]:
-    """Give a flow one parameter per option: Prefect reads a function's signature and docstring."""
+    """Add a parameter for each option of the command: Prefect reads a function's signature and docstring."""
     parameters = inspect.signature(work, eval_str=True).parameters.values()
     own = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     work.__signature__ = inspect.Signature([*own, *map(_parameter, _OPTIONS)])  # type: ignore[attr-defined]

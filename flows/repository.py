@@ -141,7 +141,7 @@ def stages_in_order(root: Path) -> list[str]:
 
 @contextmanager
 def dvc_errors(where: object, then: str = "") -> Iterator[None]:
-    """Turn an error of DVC's into one line: ``where`` it arose, what DVC says, and what to do ``then``.
+    """Turn DVC's errors into one line: ``where``, DVC's message, and what to do ``then``.
 
     Raises:
         CseError: DVC raised an error in the block.

@@ -85,8 +85,8 @@ def throwaway_clone(root: Path, run: str) -> Iterator[Workspace]:
 
 
 def _clone(root: Path, folder: Path) -> None:
-    # no `git worktree`: it shares refs/exps/exec, where DVC notes the experiment at work, so that saving one here would
-    # end a `dvc exp run` in the tree
+    # not a `git worktree`: worktrees share refs/exps/exec, where DVC tracks the running experiment, so saving one here
+    # breaks a `dvc exp run` in the source tree
     changes = git(root, "stash", "create", environment=identity(root))  # a commit outside the history
     git(root, "clone", "--quiet", "--shared", str(root), str(folder))
     git(folder, "checkout", "--quiet", "--detach", git(root, "rev-parse", "HEAD"))

@@ -106,7 +106,7 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """Yield a folder for Ray's sockets and logs, removed at the end; those of killed runs go too."""
+    """Yield a folder for Ray's sockets and logs, removed at the end; folders of killed runs are removed too."""
     base = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # short
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
     with throwaway_folder(folder, f"{_PREFIX}*", f"{folder}: another process has taken it; run again"):

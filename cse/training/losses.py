@@ -1,4 +1,4 @@
-"""What a step minimises: a weighted sum of terms."""
+"""What a step minimises: a weighted sum of terms, such as NT-Xent and the hinge (PromCSE equation 12)."""
 
 from __future__ import annotations
 

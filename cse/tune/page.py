@@ -128,7 +128,7 @@ def _scored(sweep: Sweep) -> list[tuple[TrialRecord, float]]:
     return [(trial, trial.score) for trial in sweep.trials if trial.score is not None]
 
 
-# Optuna's pictures of axes and of the order of trials leave out those that were stopped
+# Optuna's parallel coordinates and optimisation history leave out stopped trials
 def _parallel(sweep: Sweep) -> Any:
     from plotly.graph_objects import Figure, Parcoords
 

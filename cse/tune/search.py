@@ -1,4 +1,4 @@
-"""How a sweep searches, in the words of Ray Tune and Optuna: what may be drawn, who draws, and who stops early."""
+"""Search spaces, sampler and scheduler of a sweep, as Ray Tune and Optuna take them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STARTUP = 4  # settings that Optuna draws at random before it learns
 
 
 def domain(part: Dimension, *, grid: bool) -> Any:
-    """Return what Ray Tune may draw for a key: every listed value where ``grid``, else one of them or of a range."""
+    """Return a dimension for Ray Tune: a grid over the listed values, or values and ranges to sample from."""
     from ray import tune
 
     if part.values:
@@ -25,7 +25,7 @@ def domain(part: Dimension, *, grid: bool) -> Any:
 
 
 def sampler(space: Space, job: Job) -> Any:
-    """Return Optuna's TPE, which first tries the settings as they are where the space holds them."""
+    """Return Optuna's TPE sampler; it first tries the current settings if they lie in the space."""
     import optuna
     from optuna.samplers import TPESampler
     from ray.tune.search.optuna import OptunaSearch
@@ -55,5 +55,5 @@ def scheduler(job: Job) -> Any:
 
 
 def stops_early(space: Space, settings: Settings) -> bool:
-    """Return whether trials that fall behind are stopped."""
+    """Return whether trials that fall behind are stopped early."""
     return space.search == "optuna" and settings.tune.stop_early and settings.tune.evaluations > 1

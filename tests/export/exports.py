@@ -11,10 +11,10 @@ import torch
 
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.post import fit_flow, fit_whitening
+from cse.model.post import fit_whitening
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
 
 SENTENCES = [
     "the cat sits on the mat",
@@ -70,14 +70,14 @@ def make_encoder(
     """An encoder whose trained weights stand elsewhere than where they start."""
     torch.manual_seed(3)
     prompt = None if kind is None else new_prompt(kind, backbone, length=5, dropout=0.1, init_std=0.7)
-    templates = [] if template is None else [template(backbone=backbone, **template)]
+    templates = [] if template is None else [new_template(backbone=backbone, **template)]
     encoder = sentence_encoder(backbone, prompt, templates=templates, **options)
     with torch.no_grad():
         for weight in encoder.trainable().values():
             weight.add_(0.1 * torch.randn_like(weight))
     if post is not None:
         vectors = (np.random.default_rng(3).normal(size=(200, 32)) * np.linspace(1, 3, 32)).astype(np.float32)
-        encoder.post = fit_whitening(vectors, 20) if post == "whitening" else fit_flow(vectors, seed=3, epochs=1)
+        encoder.post = fit_whitening(vectors, 20) if post == "whitening" else new_flow(vectors, seed=3)
     return encoder.eval()
 
 

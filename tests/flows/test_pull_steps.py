@@ -15,7 +15,8 @@ from tests.flows.repositories import commit, write
 
 def remote_of(folder) -> str:
     command = [sys.executable, "-m", "dvc", "remote", "list"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    return listed.replace("\n", "")  # DVC breaks long lines
 
 
 @pytest.fixture

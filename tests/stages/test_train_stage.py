@@ -377,7 +377,7 @@ def refused(run, settings, message, view="sentences"):
 
 
 def test_labelled_rows_with_a_contrastive_objective(run, settings):
-    refused(run, settings(), r"holds labelled rows, but objective.nt_xent compares positives", "labelled")
+    refused(run, settings(), r"holds labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0", "labelled")
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_rows_without_labels_for_the_classifier(run, settings):
     refused(
         run,
         settings(changes),
-        r"holds sentences, but objective.nli_softmax needs labelled: set its weight to 0 \(-s objective",
+        r"holds sentences, but objective.nli_softmax needs labels: set its weight to 0 \(-s objective",
     )
 
 

@@ -12,7 +12,7 @@ from cse.training.terms.term import Term
 
 
 class EnergyHinge(Term):
-    """Hinge on raw cosines against the hardest negative (PromCSE equations 9 to 12).
+    """Hinge on raw cosines against the hardest negative (PromCSE equation 11).
 
     Args:
         encoder: the encoder that is trained.
