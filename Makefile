@@ -1,4 +1,4 @@
-# Every verb makes .venv on its first run and reuses it after. Needs Python 3.11+ and pip, nothing else.
+# Every target creates .venv on its first run and reuses it. Needs only Python 3.11+ and pip.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: repro test test-all lint install benchmark clean
 
-repro: $(STAMP)            ## prepare, train, evaluate, export: whatever changed
+repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
 
 # two processes share the files out; each keeps to one thread
@@ -28,16 +28,16 @@ lint: $(STAMP)
 
 install: $(STAMP)
 
-benchmark: $(STAMP)        ## ratios against sentence-transformers, in one run
+benchmark: $(STAMP)        ## speed relative to sentence-transformers, in one run
 	pip install -q -c constraints.txt -e '.[benchmarks]'
 	python -m benchmarks.throughput
 
-# pip, not uv or poetry: the constraints pin versions, pip decides which build of torch fits the machine
+# pip, not uv or poetry: the constraints pin versions, and pip picks the build of torch that fits the machine
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-clean:                     ## remove the environment; data stays
+clean:                     ## remove the environment, keep data
 	rm -rf $(VENV)

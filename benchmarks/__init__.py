@@ -1,1 +1,1 @@
-"""Ratios against peers and against the floor, measured in one run; never part of the tests."""
+"""Benchmarks: ratios against other tools and lower bounds, measured in one run; not part of the tests."""

@@ -2,13 +2,12 @@
 
     python -m benchmarks.corpus --model data/bundle
 
-Throughput: as many single-threaded processes as there are workers run the bare loop at once, over the same sentences
-in the same portions, so that both have the same cores under the same load; rounds are interleaved, medians are shown.
-The start-up of `cse embed` (Python, Ray, the model in each actor, the end) is the time that it takes for one line a
-worker. On a machine that does something else meanwhile look at the CPU time: that of every process of `cse embed`,
-Ray's own too, less that of its start-up.
-Memory: the resident set of the command and of its actors, sampled while it embeds corpora of growing size with
-a small model of random weights and the usual width; resident sets count shared pages once for each process.
+Throughput: one single-threaded process per worker runs the bare loop over the same sentences in the same portions, so
+that both load the same cores equally; rounds are interleaved, medians are shown. The start-up of `cse embed` (Python,
+Ray, loading the model in each actor, shutdown) is its time for one line per worker. On a busy machine, look at the CPU
+time: that of all processes of `cse embed`, including Ray's, minus that of its start-up.
+Memory: the resident set of the command and its actors, sampled while it embeds corpora of growing size with a small
+random model of the usual width; resident sets count shared pages once per process.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def sentences(count: int) -> Iterator[str]:
 
 
 def bare_loop(model: str, texts: list[str], portion: int, barrier: Any, seconds: Any) -> None:
-    """Encode portions one after another on one thread; put the seconds into a queue, and those of the CPU."""
+    """Encode portions one by one on one thread; put wall and CPU seconds into a queue."""
     encoder = OnnxEncoder(model, provider="cpu", threads=1)
     encoder.encode(texts[:200])
     barrier.wait()
@@ -60,7 +59,7 @@ def bare_loop(model: str, texts: list[str], portion: int, barrier: Any, seconds:
 
 
 def bare_rate(model: str, texts: list[str], portion: int, workers: int) -> tuple[float, float]:
-    """Return rows per second of bare loops in ``workers`` processes at once, together, and their CPU seconds a row."""
+    """Return the total rows per second of bare loops in ``workers`` processes, and their CPU seconds per row."""
     context = multiprocessing.get_context("spawn")
     barrier, seconds = context.Barrier(workers), context.Queue()
     share = len(texts) // workers
@@ -78,7 +77,7 @@ def bare_rate(model: str, texts: list[str], portion: int, workers: int) -> tuple
 
 @dataclass
 class Run:
-    """What a run of `cse embed` took: seconds, CPU seconds of all its processes, peaks of memory in MB."""
+    """Cost of a run of `cse embed`: seconds, CPU seconds of all its processes, peak memory in MB."""
 
     seconds: float = 0.0
     cpu: dict[int, float] = field(default_factory=dict)
@@ -86,7 +85,7 @@ class Run:
     with_actors: float = 0.0
 
     def sample(self, pid: int) -> None:
-        """Look at the processes of a command."""
+        """Sample the processes of a command."""
         with contextlib.suppress(psutil.NoSuchProcess):
             driver = psutil.Process(pid)
             resident = self._look(driver)
@@ -104,7 +103,7 @@ class Run:
 
 
 def embed(corpus: Path, out: Path, model: str, *options: str) -> Run:
-    """Run `cse embed` and watch it."""
+    """Run `cse embed` and measure it."""
     command = [sys.executable, "-m", "cse.cli", "embed", str(corpus), "--out", str(out), "--model", model]
     start, run = time.perf_counter(), Run()
     process = subprocess.Popen([*command, "--provider", "cpu", *options], stderr=subprocess.PIPE, text=True)
@@ -118,7 +117,7 @@ def embed(corpus: Path, out: Path, model: str, *options: str) -> Run:
 
 
 def small_model(folder: Path) -> Path:
-    """Write a bundle of random word vectors and their mean: fast, but as wide as MiniLM."""
+    """Write a bundle that averages random word vectors: fast, and as wide as MiniLM."""
     folder.mkdir()
     vocabulary = {"[UNK]": 0, **{f"w{n}": n for n in range(1, WORDS)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -156,7 +155,7 @@ def write_words(path: Path, rows: int) -> Path:
 
 
 def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Measure the bare loop and `cse embed`, in turns."""
+    """Measure the bare loop and `cse embed` alternately."""
     texts = list(sentences(options.rows))
     corpus, few = work / "corpus.txt", work / "few.txt"
     corpus.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -190,7 +189,7 @@ def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
 
 
 def memory(work: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Measure the peak of memory for corpora of growing size."""
+    """Measure peak memory for corpora of growing size."""
     model = str(small_model(work / "small"))
     figures = {}
     for rows in options.sizes:
@@ -207,12 +206,12 @@ def memory(work: Path, options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print; ``--json`` writes the figures too."""
+    """Measure and print; ``--json`` also writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="data/bundle", help="bundle for the throughput")
+    parser.add_argument("--model", default="data/bundle", help="bundle for the throughput test")
     parser.add_argument("--workers", type=int, default=usable_cpus())
     parser.add_argument("--rows", type=int, default=16_384)
-    parser.add_argument("--shard-rows", type=int, default=2048, help="small, so that the short corpora have several")
+    parser.add_argument("--shard-rows", type=int, default=2048, help="small, so that short corpora have several shards")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--only", choices=["throughput", "memory"])

@@ -1,4 +1,4 @@
-"""The default system as the training benchmarks run it: prompts, NT-Xent and the hinge on MiniLM, nothing evaluated."""
+"""The default system for the training benchmarks: prompts, NT-Xent and the hinge on MiniLM, without evaluation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEVER = 1e9  # seconds; no state is saved
 
 
 class Stopwatch:
-    """An observer that notes when each report came, so that set-up and the first steps do not count."""
+    """An observer that records the time of each report, to exclude set-up and the first steps."""
 
     def __init__(self) -> None:
         self.times: list[tuple[int, float]] = []
@@ -37,7 +37,7 @@ class Stopwatch:
         """Nothing to do."""
 
     def step(self, record: StepRecord) -> None:
-        """Note the time of a step."""
+        """Record the time of a step."""
         self.times.append((record.step, time.perf_counter()))
 
     def evaluated(self, step: int, score: float, best: bool) -> None:

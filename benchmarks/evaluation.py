@@ -1,9 +1,9 @@
-"""What evaluation costs beside encoding, in one run: the seven STS tasks, and the bootstrap of CxC-STS.
+"""Cost of evaluation compared with encoding: the seven STS tasks, and the bootstrap of CxC-STS.
 
     python -m benchmarks.evaluation --senteval ../shared/data/senteval --cxc ../shared/data/cxc
 
-The floor of the STS tasks is one call of the encoder on their distinct sentences. Rounds alternate, so that a busy
-machine slows both; the ratio is of the medians.
+The lower bound for the STS tasks is one encoder call on their distinct sentences. Rounds alternate, so that other load
+slows both; the ratio is that of the medians.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--senteval", type=Path, required=True, help="SentEval's downstream folder")
-    parser.add_argument("--cxc", type=Path, help="CSV of CxC-STS with its captions")
+    parser.add_argument("--cxc", type=Path, help="CSV of CxC-STS that includes the captions")
     parser.add_argument("--model", default=BACKBONE, help="checkpoint, bundle or backbone")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return how long a call takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -1,6 +1,6 @@
-"""What orchestration costs: the same pipeline by ``dvc repro``, by the flow alone, and by a worker of a Prefect server.
+"""Cost of orchestration: the same pipeline with ``dvc repro``, with the flow alone, and on a Prefect worker.
 
-Every run has a fresh clone, so all stages run. The aim is under 10 seconds plus 2 % over ``dvc repro``.
+Each run uses a fresh clone, so all stages run. The target is less than 10 seconds plus 2 % over ``dvc repro``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ FLOOR_SECONDS, SHARE = 10.0, 0.02
 
 
 @click.command()
-@click.option("--rounds", default=2, show_default=True, help="Rounds; each way once a round, the fastest counts.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Settings of every run, in params.yaml.")
+@click.option(
+    "--rounds", default=2, show_default=True, help="Rounds, each with one run per variant; the fastest counts."
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Settings for every run.")
 def main(rounds: int, overrides: Sequence[str]) -> None:
-    """Print seconds of each way and what it adds to ``dvc repro``."""
+    """Print the seconds of each variant and its overhead over ``dvc repro``."""
     with tempfile.TemporaryDirectory(prefix="orchestration-") as folder:
         place = Path(folder)
         fastest: dict[str, float] = {}
@@ -51,14 +53,14 @@ def _by_hand(clone: Path, place: Path) -> float:
 
 
 def _by_flow(clone: Path, place: Path) -> float:
-    """Time the whole command, with the start of Prefect's temporary server."""
+    """Time the whole command, including the start of Prefect's temporary server."""
     return _seconds(
         [sys.executable, "-m", "cse.cli", "flow", "train"], clone, {"PREFECT_HOME": str(place / "temporary-home")}
     )
 
 
 def _by_worker(clone: Path, place: Path) -> float:
-    """Time from the request to the end of the run, with a server and a worker that wait for it."""
+    """Time from the request to the end of the run, with server and worker already running."""
     with _server(place) as environment:
         _run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], clone, environment)
         worker = subprocess.Popen(
@@ -67,7 +69,7 @@ def _by_worker(clone: Path, place: Path) -> float:
             start_new_session=True,
         )  # fmt: skip
         try:
-            time.sleep(10)  # it has to be up, as a worker is
+            time.sleep(10)  # the worker has to be up
             seconds = _seconds(
                 [sys.executable, "-m", "prefect", "deployment", "run", "train-cse/local", "--watch"], clone, environment
             )
@@ -79,7 +81,7 @@ def _by_worker(clone: Path, place: Path) -> float:
 
 
 def _run_time(url: str) -> float:
-    """Return seconds from the first task of the newest run to its end: without the worker's wait for work."""
+    """Return the seconds from the newest run's first task to its end, without the worker's polling delay."""
     body = json.dumps({"sort": "EXPECTED_START_TIME_DESC", "limit": 1}).encode()
     request = urllib.request.Request(f"{url}/flow_runs/filter", body, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=10) as answer:

@@ -1,10 +1,9 @@
-"""Two workers against one, and gradient caching against memory, on generated triplets and the built-in backbone.
+"""Speed of two workers, and memory and time of gradient caching, on generated triplets and the built-in backbone.
 
     python -m benchmarks.scale workers     # steps per second: one single-threaded worker, then two (gloo)
-    python -m benchmarks.scale cache       # peak memory and time of a step: batch 64, batch 512, batch 512 in slices
+    python -m benchmarks.scale cache       # peak memory and time per step: batch 64, batch 512, batch 512 in slices
 
-Each measurement is a process of its own; rounds are interleaved and medians shown. A machine that does something else
-meanwhile spoils them.
+Each measurement runs in its own process; rounds are interleaved, medians are shown. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cse.training.group import ALONE, Group, ProcessGroup
 
 
 def measure(batch: int, steps: int, group: Group, **cut: Any) -> dict[str, float]:
-    """Train for some steps and return seconds per step, sentences per second and the peak of memory in GB."""
+    """Train for some steps and return seconds per step, sentences per second and peak memory in GB."""
     names = ("sent0", "sent1", "hard_neg")
     made = sample_rows("triplets", batch * steps, seed=1)
     rows = Dataset.from_list([dict(zip(names, row, strict=True)) for row in made])
@@ -43,7 +42,7 @@ def measure(batch: int, steps: int, group: Group, **cut: Any) -> dict[str, float
 
 
 def worker(arguments: argparse.Namespace) -> None:
-    """Be one process of a measurement; the first of several prints what it measured."""
+    """Run one process of a measurement; the first process prints the result."""
     torch.set_num_threads(arguments.threads)
     group: Group = ALONE
     if arguments.size > 1:
@@ -58,7 +57,7 @@ def worker(arguments: argparse.Namespace) -> None:
 
 
 def run(size: int = 1, **options: Any) -> dict[str, float]:
-    """Start the processes of one measurement and return what the first found."""
+    """Start the processes of one measurement and return the first one's result."""
     with tempfile.TemporaryDirectory() as folder:
         flags = [part for name, value in options.items() if value is not None for part in (f"--{name}", str(value))]
         command = [sys.executable, "-m", "benchmarks.scale", "worker", "--size", str(size), *flags]
@@ -76,7 +75,7 @@ def run(size: int = 1, **options: Any) -> dict[str, float]:
 
 
 def compare_workers(rounds: int) -> None:
-    """Print the speed of two workers against one."""
+    """Print the speed of two workers relative to one."""
     common = {"batch": 128, "steps": 20, "groups": 4, "threads": 1}
     one, two = [], []
     for _ in range(rounds):
@@ -100,7 +99,7 @@ def compare_memory() -> None:
         print(
             f"{label:26} peak {found['peak']:5.2f} GB (training {found['grown']:5.2f})   {found['seconds']:6.2f} s/step"
         )
-    print(f"time of slices against at once: {rows[2][1]['seconds'] / rows[1][1]['seconds']:.2f}")
+    print(f"time of slices relative to one pass: {rows[2][1]['seconds'] / rows[1][1]['seconds']:.2f}")
 
 
 def main() -> None:

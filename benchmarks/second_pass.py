@@ -1,11 +1,11 @@
-"""What the second pass of D2CSE and of DCPCSE's MLM term costs: step time as a ratio to PromCSE's, in one run.
+"""Cost of the second pass of D2CSE and of DCPCSE's MLM term: time per step relative to PromCSE's.
 
     python -m benchmarks.second_pass
 
-The backbone has random weights (speed does not depend on them) in the shape of BERT-base, with its MLM head; text is
-generated. Systems take turns step by step, so a machine that does something else now and then slows all alike; medians
-are shown. ``on the fly`` runs a generator half as deep; ``prepared`` reads rows that were corrupted before, and the
-last column says how many generators were in memory while it trained.
+The backbone has BERT-base's shape, MLM head included, and random weights, which do not affect speed; text is generated.
+Systems alternate step by step, so that other load slows all alike; medians are shown. ``on the fly`` runs a generator
+half as deep; ``prepared`` reads rows corrupted beforehand. The last column counts the generators in memory during
+training.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="bert-base")
-    parser.add_argument("--batch-size", type=int, default=32, help="sentences a step, two copies each")
-    parser.add_argument("--steps", type=int, default=5, help="measured steps of each system")
+    parser.add_argument("--batch-size", type=int, default=32, help="sentences per step, two copies each")
+    parser.add_argument("--steps", type=int, default=5, help="measured steps per system")
     args = parser.parse_args()
     disable_progress_bar()
     with tempfile.TemporaryDirectory() as name:
@@ -84,7 +84,7 @@ def main() -> None:
             for system, (step, _) in systems.items():
                 times[system].append(step(number))
     base = statistics.median(times["PromCSE"][1:])
-    print("| system | seconds a step | ratio to PromCSE | generators in memory |\n|---|---|---|---|")
+    print("| system | seconds per step | ratio to PromCSE | generators in memory |\n|---|---|---|---|")
     for system, seconds in times.items():
         median = statistics.median(seconds[1:])  # the first step warms up
         print(f"| {system} | {median:.2f} | {median / base:.2f} | {systems[system][1]} |")

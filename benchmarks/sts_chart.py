@@ -2,7 +2,7 @@
 
     python -m benchmarks.sts_chart docs/sts.svg "frozen=scores.json:backbone" "prompts=scores.json:trained"
 
-A file of several models gives the first, or the one named after a colon.
+From a file with several models it takes the first, or the one named after a colon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-# Okabe and Ito's colours, told apart with any kind of colour vision
+# Okabe and Ito's colours, distinguishable with any colour vision
 COLOURS = ["#999999", "#0072B2", "#E69F00", "#009E73"]
 
 
@@ -27,10 +27,10 @@ def read_scores(source: str) -> dict[str, float]:
 
 
 def draw(models: dict[str, dict[str, float]], out: Path) -> None:
-    """Draw grouped bars, one group a task, and write the figure."""
+    """Draw grouped bars, one group per task, and write the figure."""
     tasks = list(next(iter(models.values())))
     width = 0.8 / len(models)
-    plt.rcParams["svg.hashsalt"] = "cse"  # the same scores give the same file
+    plt.rcParams["svg.hashsalt"] = "cse"  # deterministic file
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
     for number, (name, scores) in enumerate(models.items()):
         places = np.arange(len(tasks)) + (number - (len(models) - 1) / 2) * width

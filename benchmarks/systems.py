@@ -2,9 +2,9 @@
 
     python -m benchmarks.systems --nli ../shared/data/nli/nli_for_simcse.csv --senteval ../shared/data/senteval
 
-Every run goes through the commands that a user gives (``cse preset use``, ``cse train``, ``cse evaluate``). Finished
-runs are kept in the output folder and not repeated; ``table.md`` and ``systems.svg`` are written anew at the end. With
-``--cxc`` CxC-STS is measured too; ``cse report OUT/records`` then draws the domain shift.
+Every run uses the commands that a user would (``cse preset use``, ``cse train``, ``cse evaluate``). Finished runs are
+kept in the output folder and not repeated; ``table.md`` and ``systems.svg`` are rewritten at the end. With ``--cxc``,
+CxC-STS is measured too, and ``cse report OUT/records`` draws the domain shift.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ COMMAND = Path(sys.executable).with_name("cse")
 
 
 def main() -> None:
-    """Run what is missing and print the table."""
+    """Run the missing systems and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nli", type=Path, required=True, help="triplets, a CSV of three columns")
+    parser.add_argument("--nli", type=Path, required=True, help="triplets, a CSV with three columns")
     parser.add_argument("--senteval", type=Path, required=True, help="SentEval's downstream folder")
-    parser.add_argument("--cxc", type=Path, help="CSV of CxC-STS with its captions")
+    parser.add_argument("--cxc", type=Path, help="CSV of CxC-STS that includes the captions")
     parser.add_argument("--rows", type=int, default=7680, help="training triplets (60 steps of 128)")
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="presets")
     parser.add_argument("--seeds", nargs="+", type=int, default=[42])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once, one thread each")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel runs, one thread each")
     parser.add_argument("--out", type=Path, default=Path(".cse/systems"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def run(name: str, seed: int, *, prepared: Path, args: argparse.Namespace) -> None:
-    """Train and score one preset, unless its result is there; a failure is printed and leaves no result."""
+    """Train and score one preset, unless its result exists; a failure is printed and leaves no result."""
     label = name if name == "backbone" else f"{name}-{seed}"
     result, records = args.out / f"{name}-{seed}.json", args.out / "records"
     if result.exists() and (records / label / "record.json").exists():
@@ -106,7 +106,7 @@ def run(name: str, seed: int, *, prepared: Path, args: argparse.Namespace) -> No
 
 
 def as_table(out: Path) -> str:
-    """Return all results of a folder as Markdown: mean over seeds of every task, and deviation of the average."""
+    """Return all results of a folder as Markdown: mean of every task over seeds, and deviation of the average."""
     rows = []
     for name, runs in read_records(out).items():
         scores = [_scores(run) for run in runs]
@@ -126,10 +126,10 @@ def as_table(out: Path) -> str:
 
 
 def draw(out: Path) -> None:
-    """Draw the averages against the frozen backbone: a bar for the mean over seeds, one dot a seed."""
+    """Draw the averages against the frozen backbone: a bar for the mean over seeds, one dot per seed."""
     import matplotlib.pyplot as plt
 
-    plt.rcParams["svg.hashsalt"] = "cse"  # the same scores give the same file
+    plt.rcParams["svg.hashsalt"] = "cse"  # deterministic file
     scores = {name: [_scores(run)["Avg."] for run in runs] for name, runs in read_records(out).items()}
     (frozen,) = scores.pop("backbone")
     names = sorted(scores, key=lambda name: statistics.mean(scores[name]))
@@ -150,7 +150,7 @@ def draw(out: Path) -> None:
 
 
 def read_records(out: Path) -> dict[str, list[dict]]:
-    """Return the results in a folder by system, one for each seed."""
+    """Return the results in a folder by system, one per seed."""
     records: dict[str, list[dict]] = {}
     for path in sorted(out.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))

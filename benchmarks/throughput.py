@@ -1,4 +1,4 @@
-"""Training and encoding speed against sentence-transformers, as ratios of one run on one machine.
+"""Training and encoding speed relative to sentence-transformers, measured in one run on one machine.
 
     python -m benchmarks.throughput                                   # generated text
     python -m benchmarks.throughput --triplets nli_for_simcse.csv     # your own
@@ -6,8 +6,8 @@
 Training: prompts on the frozen backbone (this project, bf16 where the hardware has it) and full fine-tuning of the
 same backbone with MultipleNegativesRankingLoss (sentence-transformers' own trainer, its defaults: fp32), both on the
 same triplets, batch size and length limit. Encoding: ``OnnxEncoder`` with and without prompts and
-``SentenceTransformer.encode``, float32, the same distinct sentences. Rounds are interleaved, medians are shown; a
-machine that does something else meanwhile spoils them.
+``SentenceTransformer.encode``, float32, the same distinct sentences. Rounds are interleaved, medians are shown; run it
+on an idle machine.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def encode_speeds(texts: list[str], rounds: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Measure and print; ``--json`` writes the figures too."""
+    """Measure and print; ``--json`` also writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--triplets", type=Path, help="csv of triplets; default: generated")
     parser.add_argument("--rows", type=int, default=1536, help="training triplets of each round")

@@ -1,10 +1,10 @@
-"""Transfer tasks: all classifiers as one stack against one classifier at a time, on the same rows, in one run.
+"""Transfer tasks: all classifiers as one batch against one at a time, on the same rows, in one run.
 
     python -m benchmarks.transfer
 
-Rows are random and shaped like MR's, with classes that overlap about as much. The loop trains a few of the stack's
-classifiers one after the other with torch's own layer and optimiser; its total is their mean time by the number of
-classifiers. Stack and loop take turns with nothing else running.
+Rows are random, with MR's shape and a similar overlap of classes. The loop trains a few of the batch's classifiers one
+by one with torch's own layer and optimiser; its total is their mean time multiplied by the number of classifiers. Batch
+and loop alternate; run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_662)
     parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--sampled", type=int, default=8, help="classifiers that the loop trains")
+    parser.add_argument("--sampled", type=int, default=8, help="classifiers to train one by one")
     args = parser.parse_args()
     rng = np.random.default_rng(0)
     label = rng.integers(0, 2, args.rows)
@@ -47,7 +47,7 @@ def main() -> None:
         _, best = train_one(features, label, problem.train, problem.dev, FULL.l2[r], FULL)
         differences.append(abs(best - fitted[number // len(FULL.l2)].dev_accuracy[r]))
     loop = (time.perf_counter() - clock) / args.sampled * count
-    print(f"{count} classifiers on {args.rows:,} rows of {args.width}: stack {stack:.0f} s, loop {loop:.0f} s")
+    print(f"{count} classifiers on {args.rows:,} rows of {args.width}: batch {stack:.0f} s, loop {loop:.0f} s")
     print(f"ratio {loop / stack:.1f}, largest difference of a validation accuracy {100 * max(differences):.2f} points")
 
 

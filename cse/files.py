@@ -1,4 +1,4 @@
-"""Small files in the forms that every part writes, and what tells files apart."""
+"""Write small files in the formats that every part uses, and fingerprint them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_rounded_json(path: Path, tree: Any) -> None:
-    """Write JSON with numbers to four decimals, and small ones (learning rates, L2 values) to four digits."""
+    """Write JSON with numbers rounded to four decimals, small ones (learning rates, L2 values) to four digits."""
 
     def rounded_number(digits: str) -> float:
         number = float(digits)
@@ -28,7 +28,7 @@ def write_rounded_json(path: Path, tree: Any) -> None:
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table with a line for the names of its columns."""
+    """Write a table with a header line."""
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(head)
@@ -44,7 +44,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write an array as ``.npy``; ``numpy.save`` would hide why a write failed."""
+    """Write an array as ``.npy``; ``numpy.save`` would hide the reason for a failure."""
     from numpy.lib import format as npy
 
     whole = array if array.flags.c_contiguous else array.copy()
@@ -54,7 +54,7 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 
 def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
-    """Return 16 hexadecimal digits over JSON facts and the bytes of files (settings, data, code)."""
+    """Return a hash of JSON facts and file contents (settings, data, code), 16 hexadecimal digits."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for path in files:
         digest.update(bytes.fromhex(sha256(path)))
@@ -63,7 +63,7 @@ def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name ``path`` in an error of the operating system that names no file: a failed write does not say where."""
+    """Add ``path`` to an OSError that names no file: a failed write does not say where."""
     try:
         yield
     except OSError as error:

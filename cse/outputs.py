@@ -1,12 +1,11 @@
-"""Outputs that are either finished or not there, and that replace nothing but what this project wrote.
+"""Atomic outputs, which replace only what this project wrote.
 
-A published folder holds ``.cse.json``: what kind of output it is, and the files that were written. A folder is replaced
-only where that manifest names the same kind and every file that is there. Whatever else lies at the place is refused,
-and nothing is removed but files that a manifest lists.
+A published folder holds ``.cse.json``: the kind of output and the files written. A folder is replaced only if that
+manifest names the same kind and lists every file in it. Anything else is refused, and only files listed in a manifest
+are ever removed.
 
-A draft beside its place is named ``.NAME.cse-tmp-HOST-PID-N``, an old output on its way out
-``.NAME.cse-old-HOST-PID-N``. What a killed process left of either is put right by the next writer of the same
-output on that host.
+A draft next to its target is named ``.NAME.cse-tmp-HOST-PID-N``, an old output being replaced
+``.NAME.cse-old-HOST-PID-N``. The next writer of the same output on that host cleans up what a killed process left.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from cse.files import naming
 MANIFEST = ".cse.json"
 _NPY = b"\x93NUMPY"
 _REPOSITORY = (".git", ".dvc", ".hg", ".svn")
-_SHOWN = 3  # names in a message
+_SHOWN = 3  # file names in a message
 
 
 class Kind(StrEnum):
-    """What a published folder is, in words."""
+    """The kind of a published folder."""
 
     PREPARED_DATA = "prepared data"
     CORRUPTED_ROWS = "corrupted rows"
@@ -56,51 +55,47 @@ _host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "_"
 
 
 def check_folder(out: Path, kind: Kind) -> Path:
-    """Refuse a place that a new output may not take; call it before work starts.
+    """Refuse a path that a new output may not take; call it before work starts.
 
     Args:
-        out: where a folder is to be published. A link to a folder stands for that folder.
-        kind: what it will be.
+        out: folder to publish. A link to a folder stands for that folder.
+        kind: kind of output.
 
     Returns:
-        The folder itself, links resolved.
+        The folder, with links resolved.
 
     Raises:
-        CseError: ``out`` is no folder, a working folder, home, mount point or repository, or holds one of those as far
-            as can be seen; or it holds anything but an output of the same kind.
+        CseError: ``out`` is not a folder, or is or contains the working folder, home, a mount point or a repository; or
+            it holds anything but an output of the same kind.
         OSError: it cannot be read.
     """
-    elsewhere = "give another folder"
+    elsewhere = "choose another folder"
     if os.path.lexists(out) and not out.is_dir():
-        raise CseError(f"{out}: is there and is no folder; {elsewhere}")
+        raise CseError(f"{out}: exists and is not a folder; {elsewhere}")
     place = out.resolve()
     taken_places = [("the working folder", Path.cwd())]
-    with contextlib.suppress(RuntimeError):  # this user has no home
+    with contextlib.suppress(RuntimeError):  # the user has no home
         taken_places.append(("your home folder", Path.home().resolve()))
     for what, taken in taken_places:
         if place == taken or place in taken.parents:
-            raise CseError(f"{out}: is {what} or holds it; {elsewhere}")
+            raise CseError(f"{out}: is or contains {what}; {elsewhere}")
     if not place.is_dir():
         return place
     if place.is_mount():
-        raise CseError(f"{out}: is a mount point; {elsewhere}, in it for instance")
+        raise CseError(f"{out}: is a mount point; {elsewhere}, for instance a subfolder")
     if any((place / name).exists() for name in _REPOSITORY):
-        raise CseError(f"{out}: is the root of a repository; {elsewhere}, in it for instance")
+        raise CseError(f"{out}: is the root of a repository; {elsewhere}, for instance a subfolder")
     there = _files_in(place)
     if not there:
         return place
     found, files = _read_manifest(place)
     if found is None:
-        raise CseError(
-            f"{out}: holds files that cse did not put there ({_listed(there)}); {elsewhere}, or move them away"
-        )
+        raise CseError(f"{out}: holds files that cse did not put there ({_listed(there)}); {elsewhere}, or move them")
     if found != kind:
-        raise CseError(f"{out}: holds another kind of output ({found}, not {kind}); {elsewhere}, or remove it")
+        raise CseError(f"{out}: holds another kind of output ({found}, not {kind}); {elsewhere}, or delete it")
     foreign = there - files
     if foreign:
-        raise CseError(
-            f"{out}: holds files that cse did not put there ({_listed(foreign)}); move them away, or {elsewhere}"
-        )
+        raise CseError(f"{out}: holds files that cse did not put there ({_listed(foreign)}); move them, or {elsewhere}")
     return place
 
 
@@ -108,26 +103,26 @@ def check_file(path: Path, made_here: Callable[[Path], bool]) -> None:
     """Refuse a file that a new output may not replace; call it before work starts.
 
     Args:
-        path: where a file is to be published.
-        made_here: tells a file that this project wrote as the same output, see ``is_npy`` and ``is_json_with``.
+        path: file to publish.
+        made_here: returns whether this project wrote the file as the same output, see ``is_npy`` and ``is_json_with``.
 
     Raises:
-        CseError: something else is there.
+        CseError: another file exists there.
         OSError: it cannot be read.
     """
     _regular(path)
     if path.exists() and path.stat().st_size > 0 and not made_here(path):
-        raise CseError(f"{path}: is there and is no earlier output of this command; give another name, or remove it")
+        raise CseError(f"{path}: exists and is not an earlier output of this command; choose another name or delete it")
 
 
 def is_npy(path: Path) -> bool:
-    """Return whether a file is an array as numpy writes it."""
+    """Return whether a file is a numpy array file."""
     with path.open("rb") as stream:
         return stream.read(len(_NPY)) == _NPY
 
 
 def is_json_with(*keys: str) -> Callable[[Path], bool]:
-    """Return a test for a JSON object that has ``keys``; without any, for one whose values are objects all."""
+    """Return a test for a JSON object with ``keys``; without keys, for one whose values are all objects."""
 
     def test(path: Path) -> bool:
         try:
@@ -143,17 +138,17 @@ def is_json_with(*keys: str) -> Callable[[Path], bool]:
 
 @contextmanager
 def publish_folder(out: Path, kind: Kind) -> Iterator[Path]:
-    """Yield an empty folder that takes the place of ``out`` when the block ends without an error.
+    """Yield an empty folder that replaces ``out`` when the block ends without an error.
 
-    Where the block raises, the draft is removed and ``out`` stays as it was.
+    If the block raises, the draft is removed and ``out`` stays untouched.
 
     Args:
-        out: where the folder goes.
-        kind: what it is.
+        out: folder to publish.
+        kind: kind of output.
 
     Raises:
-        CseError: ``check_folder`` refuses the place.
-        OSError: the folder cannot be written or moved; ``out`` is as it was.
+        CseError: ``check_folder`` refuses ``out``.
+        OSError: the folder cannot be written or moved; ``out`` stays untouched.
     """
     with _beside(check_folder(out, kind), out) as (place, new, old):
         new.mkdir()
@@ -176,13 +171,13 @@ def publish_folder(out: Path, kind: Kind) -> Iterator[Path]:
 
 @contextmanager
 def publish_file(path: Path) -> Iterator[Path]:
-    """Yield the name of a file to write, which takes the place of ``path`` when the block ends without an error.
+    """Yield the name of a file to write, which replaces ``path`` when the block ends without an error.
 
-    Whether it may is the caller's question, see ``check_file``; a device, a pipe or a folder is never replaced.
+    The caller checks whether it may, see ``check_file``; a device, a pipe or a folder is never replaced.
 
     Raises:
-        CseError: ``path`` is there and is no regular file.
-        OSError: the file cannot be written or moved; ``path`` is as it was.
+        CseError: ``path`` exists and is not a regular file.
+        OSError: the file cannot be written or moved; ``path`` stays untouched.
     """
     _regular(path)
     with _beside(path.resolve(), path) as (place, new, _):
@@ -193,7 +188,7 @@ def publish_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _beside(place: Path, shown: Path) -> Iterator[tuple[Path, Path, Path]]:
-    """Yield a place, and names beside it for a draft and for the old output; what is left of them is removed."""
+    """Yield a target and names next to it for a draft and the old output; clean up both afterwards."""
     place.parent.mkdir(parents=True, exist_ok=True)
     _tidy(place)
     mark = f"{_host}-{os.getpid()}-{next(_numbers)}"
@@ -211,7 +206,7 @@ def _beside(place: Path, shown: Path) -> Iterator[tuple[Path, Path, Path]]:
 
 
 def _tidy(place: Path) -> None:
-    """Remove what killed writers of an output left beside it; put an old output back that lost its place."""
+    """Remove what killed writers left next to an output; restore an old output that was moved away."""
     pattern = re.compile(rf"\.{re.escape(place.name)}\.cse-(old|tmp)-{_host}-(\d+)-\d+")
     for path in sorted(place.parent.iterdir()):
         found = pattern.fullmatch(path.name)
@@ -226,7 +221,7 @@ def _tidy(place: Path) -> None:
 
 
 def _at_work(mark: str, pid: int) -> bool:
-    """Return whether the process of a mark still works on it; one that waits to be reaped does not."""
+    """Return whether the process of a mark is still alive; a zombie is not."""
     if pid == os.getpid():
         return mark in _active
     try:
@@ -239,11 +234,11 @@ def _at_work(mark: str, pid: int) -> bool:
 
 def _regular(path: Path) -> None:
     if os.path.lexists(path) and not path.is_file():
-        raise CseError(f"{path}: is there and is no regular file; give another name")
+        raise CseError(f"{path}: exists and is not a regular file; choose another name")
 
 
 def _files_in(folder: Path) -> set[str]:
-    """Return everything but folders below a folder, by path from there; links are not followed."""
+    """Return the relative paths of everything in a folder but its folders; do not follow links."""
     found = set()
     for parent, folders, files in os.walk(folder, onerror=_raise):
         links = [name for name in folders if Path(parent, name).is_symlink()]
@@ -256,7 +251,7 @@ def _raise(error: OSError) -> None:
 
 
 def _read_manifest(folder: Path) -> tuple[str | None, set[str]]:
-    """Return the kind of a published folder and the files that were written to it; no kind where it is none of ours."""
+    """Return the kind of a published folder and its listed files; no kind if it is not ours."""
     try:
         facts: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return str(facts["kind"]), {str(name) for name in facts["files"]}
@@ -277,14 +272,14 @@ def _remove_draft(path: Path) -> None:
 
 
 def _remove_output(folder: Path) -> None:
-    """Remove the files of a published folder that its manifest lists, and the folders that are then empty."""
+    """Remove the files that a published folder's manifest lists, and folders left empty."""
     if not folder.is_dir():
         return
     _, files = _read_manifest(folder)
     for name in files & _files_in(folder):
         if name != MANIFEST:
             (folder / name).unlink(missing_ok=True)
-    if _files_in(folder) <= {MANIFEST}:  # last: it says what may be removed
+    if _files_in(folder) <= {MANIFEST}:  # last, because it lists what may be removed
         (folder / MANIFEST).unlink(missing_ok=True)
     for parent, _, _ in os.walk(folder, topdown=False):
         with contextlib.suppress(OSError):

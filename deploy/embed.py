@@ -1,4 +1,4 @@
-"""Embed lines of text with a bundle: the smallest consumer, without torch. See ``deploy/README.md``."""
+"""Embed lines of text with a bundle, without torch: a minimal consumer. See ``deploy/README.md``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from cse.errors import CseError, error_line
 from cse.runtime.onnx_encoder import OnnxEncoder
 
-CHUNK = 4096  # lines that are read, embedded and written together
+CHUNK = 4096  # lines per read, embed and write
 
 EXAMPLES = """examples:
   echo "A cat sleeps." | python deploy/embed.py data/bundle
@@ -34,41 +34,41 @@ class _Parser(argparse.ArgumentParser):
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = _Parser(description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path, help="folder that `cse export` wrote")
-    parser.add_argument("text", nargs="?", default="-", help="UTF-8 file, one sentence a line; - (default): stdin")
-    parser.add_argument("--out", type=Path, help="a .npy file (lines, dimension), or JSON lines; default: to stdout")
-    parser.add_argument("--batch-size", type=int, default=64, help="most sentences in a batch (default: 64)")
+    parser.add_argument("bundle", type=Path, help="folder written by `cse export`")
+    parser.add_argument("text", nargs="?", default="-", help="UTF-8 file, one sentence per line; default: - (stdin)")
+    parser.add_argument("--out", type=Path, help="a .npy file (lines, dimension), or JSON lines; default: stdout")
+    parser.add_argument("--batch-size", type=int, default=64, help="maximum sentences per batch (default: 64)")
     parser.add_argument("--provider", default="auto", choices=["auto", "cpu", "cuda"], help="default: auto")
-    parser.add_argument("--threads", type=int, help="CPU threads; default: one for each usable CPU")
-    parser.add_argument("--raw", action="store_true", help="as pooled, not scaled to unit length")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: one per usable CPU")
+    parser.add_argument("--raw", action="store_true", help="do not scale vectors to unit length")
     return parser.parse_args(arguments)
 
 
 def chunks(text: str) -> Iterator[list[str]]:
-    """Yield the lines of a file or of stdin, some at a time; an empty line is a sentence too."""
+    """Yield the lines of a file or stdin in chunks; an empty line is a sentence too."""
     with open(0 if text == "-" else text, "rb", closefd=text != "-") as stream:
         lines = (line.rstrip("\r\n") for line in io.TextIOWrapper(stream, encoding="utf-8", newline="\n"))
         try:
             while chunk := list(islice(lines, CHUNK)):
                 yield chunk
         except UnicodeDecodeError as error:
-            raise CseError(f"{text}: not UTF-8 ({error.reason}); convert it first") from None
+            raise CseError(f"{text}: not UTF-8 ({error.reason}); convert it to UTF-8") from None
 
 
 def check(out: Path) -> None:
-    """Refuse to replace what is no earlier output of this script."""
+    """Refuse to replace anything but an earlier output of this script."""
     if os.path.lexists(out) and not out.is_file():
-        raise CseError(f"{out}: is there and is no regular file; give another name")
+        raise CseError(f"{out}: exists and is not a regular file; choose another name")
     start = b"\x93NUMPY" if out.suffix == ".npy" else b'{"text": '
     if out.exists() and out.stat().st_size > 0:
         with out.open("rb") as stream:
             if stream.read(len(start)) != start:
-                raise CseError(f"{out}: is there and is no earlier output; give another name, or remove it")
+                raise CseError(f"{out}: exists and is not an earlier output; choose another name or delete it")
 
 
 @contextmanager
 def opened(out: Path | None) -> Iterator[BinaryIO]:
-    """Yield a stream to write to; a file takes its place only when it is finished."""
+    """Yield a stream to write to; a file is put in place only when complete."""
     if out is None:
         yield sys.stdout.buffer
         sys.stdout.flush()
@@ -83,7 +83,7 @@ def opened(out: Path | None) -> Iterator[BinaryIO]:
 
 
 def watched(found: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Count lines on a terminal, where tqdm is installed."""
+    """Show a line count on a terminal, if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -117,7 +117,7 @@ def embed(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Return 0, or 2 after one line that says what is wrong."""
+    """Return 0, or 2 after printing a one-line error."""
     try:
         embed(parse())
     except BrokenPipeError:  # `| head` has seen enough

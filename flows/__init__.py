@@ -1,8 +1,8 @@
-"""Prefect flows: when and where the pipeline runs. What it does and in what order stands in ``dvc.yaml``."""
+"""Prefect flows: when and where the pipeline runs. ``dvc.yaml`` defines what it does, in what order."""
 
 import os
 
-# Before prefect is imported: nothing is sent anywhere, and a first start on a slow machine may take its time.
+# Set before prefect is imported: no telemetry, and time for a first start on a slow machine.
 for _name, _value in {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",

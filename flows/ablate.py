@@ -1,8 +1,7 @@
-"""``cse ablate``: an ablation of the papers around your own settings, each cell a DVC experiment.
+"""``cse ablate``: an ablation of the papers around your settings; each cell is a DVC experiment.
 
-Cells run one after the other in DVC's throwaway copy of the repository, with the shared cache: neither ``params.yaml``
-nor anything else in the working tree changes. A cell whose experiment exists is not run again, and a training that was
-killed goes on from its last saved state.
+Cells run one by one in DVC's throwaway copy of the repository, which shares the cache, so the working tree stays
+untouched. A cell whose experiment exists is not run again, and a killed training resumes from its last saved state.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ class Run:
     """A cell with a seed.
 
     Attributes:
-        cell: what is changed.
-        seed: of the training.
+        cell: the change.
+        seed: training seed.
         changes: all values to set, by dotted key.
-        name: of the experiment; tells settings, seed and uncommitted code apart.
+        name: experiment name; depends on settings, seed and uncommitted code.
     """
 
     cell: Cell
@@ -57,16 +56,17 @@ class Run:
     "  cse ablate margin -s data.max_rows=20000\n  dvc exp show --only-changed\n  cse report"
 )
 @click.argument("name", metavar="ABLATION")
-@click.option("--values", metavar="NUMBERS", help="Other numbers than the papers', with commas between.")
-@click.option("--seeds", default="42", show_default=True, metavar="NUMBERS", help="Seeds, with commas between.")
+@click.option("--values", metavar="NUMBERS", help="Comma-separated numbers to use instead of the papers'.")
+@click.option("--seeds", default="42", show_default=True, metavar="NUMBERS", help="Comma-separated seeds.")
 @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting of every cell.")
-@click.option("--again", is_flag=True, help="Run cells anew whose experiments exist (after a change of data).")
-@click.option("--out", type=click.Path(path_type=Path), default=ABLATIONS, show_default=True, help="Where results go.")
+@click.option("--again", is_flag=True, help="Re-run cells that already have an experiment (after a data change).")
+@click.option("--out", type=click.Path(path_type=Path), default=ABLATIONS, show_default=True, help="Output folder.")
 def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], again: bool, out: Path) -> None:
-    """Train and score each cell of an ablation around params.yaml; a killed run goes on when given again.
+    """Train and score the cells of an ablation.
 
-    Every cell is a DVC experiment (`dvc exp show`, `dvc exp apply`). Scores, a picture and its data are written after
-    each cell; `cse report` shows them beside the published ones.
+    Cells vary the system in params.yaml; each is a DVC experiment (`dvc exp show`, `dvc exp apply`). Scores, a figure
+    and its data are written after each cell; `cse report` compares them with the published ones. To resume a killed
+    ablation, run the same command again.
     """
     grid = load_ablation(name)
     base = parse_overrides(overrides)
@@ -75,7 +75,7 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
     base |= paths_left_behind(settings, root)
     cells = grid.grid(settings, None if values is None else _numbers(values, "--values"))
     wanted = _numbers(seeds, "--seeds")
-    # every cell once before the next seed: a picture is there early
+    # all cells before the next seed, to have a figure early
     runs = [_run(grid, cell, seed, base, root) for seed in wanted for cell in cells]
     found: dict[str, dict[str, float]] = {}
     failed: dict[str, str] = {}
@@ -104,11 +104,11 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
         _say(f"{run_name}: {reason}")
     if found:
         click.echo(_table(cells, runs, found))
-        click.echo(f"{out / name}: scores, picture and its data; `cse report` shows them beside the published ones")
+        click.echo(f"{out / name}: scores, figure and its data; `cse report` compares them with the published ones")
     if failed:
         raise CseError(
             f"ablation {name}: {len(failed)} of {len(runs)} cells failed (logs in {_log(runs[0], root).parent}); "
-            "the same command runs those again"
+            "run the same command to retry them"
         )
 
 
@@ -129,7 +129,7 @@ def _execute(run: Run, root: Path, again: bool) -> str:
         options.append("--force")
     log = _log(run, root)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8", buffering=1) as stream:  # can be followed while the cell runs
+    with log.open("w", encoding="utf-8", buffering=1) as stream:  # can be read while the cell runs
         run_dvc(
             ["exp", "run", "--temp", "--name", run.name, *options],
             root,
@@ -158,7 +158,7 @@ def _write(
     counts: dict[str, Any],
     folder: Path,
 ) -> None:
-    """Write what is there so far: ``cells.json``, and a picture as SVG, PNG and CSV."""
+    """Write the results so far: ``cells.json``, and a figure as SVG, PNG and CSV."""
     from cse.report.ablations import CELLS_FILE, read_ablation
     from cse.report.pictures import draw_ablation
 
@@ -226,12 +226,12 @@ def _numbers(text: str, option: str) -> list[float]:
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        raise CseError(f"{option} {text}: write numbers with commas between, for instance 4,12,20") from None
+        raise CseError(f"{option} {text}: separate numbers with commas, for instance 4,12,20") from None
     return [int(number) if number.is_integer() else number for number in dict.fromkeys(numbers)]
 
 
 def _hydra(value: Any) -> str:
-    """Write a value in the grammar of ``dvc exp run --set-param``."""
+    """Format a value for ``dvc exp run --set-param``."""
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""What a person looks at in Prefect: a summary with pictures, a table of scores, progress while a stage runs.
+"""Artifacts in Prefect: a summary with figures, a table of scores, progress while a stage runs.
 
-An artifact that cannot be written (the server is away) costs a warning and never the run.
+If an artifact cannot be written (the server is down), the run logs a warning and continues.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SUMMARY, SCORES = "run-summary", "sts-scores"
 
 @dataclass
 class Summary:
-    """What there is to say about a run, filled while it goes on.
+    """Summary of a run, filled in while it runs.
 
     Attributes:
         flow_run: its name.
         folder: where its stages work.
-        changes: what was set for this run alone: ``{"train.epochs": (1, 3)}``.
-        preset: named for this run, or None.
-        before: scores that were there when it started, see ``read_scores``.
+        changes: settings of this run only: ``{"train.epochs": (1, 3)}``.
+        preset: preset of this run, or None.
+        before: scores before the run, see ``read_scores``.
         stages: ``(stage, state, seconds)`` in order.
-        facts: further lines, by their heads.
-        reason: why it failed, or what was refused; empty where all went well.
-        shortfall: by how much the model is below its bare backbone; empty where it is not, or nobody knows.
+        facts: further lines by heading.
+        reason: why it failed or was refused; empty on success.
+        shortfall: how far the model is below its bare backbone, in words; empty if it is not, or not known.
     """
 
     flow_run: str
@@ -57,20 +57,20 @@ class Summary:
 
 
 def read_scores(folder: Path) -> dict[str, float]:
-    """Return the scores that lie in a project's folder: ``dev`` and ``MODEL TASK``, Spearman * 100."""
+    """Return the scores in a project's folder: ``dev`` and ``MODEL TASK``, Spearman * 100."""
     scores = {}
     dev = _json(folder / METRICS / "train.json").get("dev_spearman")
     if isinstance(dev, int | float):
         scores["dev"] = float(dev)
     for model, tasks in _json(folder / METRICS / "evaluation.json").items():
         for task, score in tasks.items():
-            if isinstance(score, int | float) and "(" not in task:  # in brackets: other ways to put subsets together
+            if isinstance(score, int | float) and "(" not in task:  # in brackets: other aggregations of subsets
                 scores[f"{model} {task}"] = float(score)
     return scores
 
 
 def read_shortfall(folder: Path) -> str:
-    """Return in words by how much the trained model scores below its bare backbone; empty where it does not."""
+    """Return in words how far the trained model scores below its bare backbone; empty if it does not."""
     scores: dict[str, dict[str, float]] = {}
     for row in read_csv(folder / PLOTS / "sts.csv"):
         scores.setdefault(row["model"], {})[row["task"]] = float(row["spearman"])
@@ -88,16 +88,16 @@ def as_markdown(summary: Summary) -> str:
         lines = [
             f"| {name} | {score:.2f} | {_against(score, summary.before.get(name))} |" for name, score in now.items()
         ]
-        parts += ["## Scores", "\n".join(["| Spearman * 100 | this run | against before |", "|---|---:|---:|", *lines])]
+        parts += ["## Scores", "\n".join(["| Spearman * 100 | this run | change |", "|---|---:|---:|", *lines])]
         parts += [f"![{title}]({address})" for title, address in _pictures(summary.folder)]
     if summary.preset or summary.changes:
-        parts.append("## Set for this run")
+        parts.append("## Changed for this run")
         if summary.preset:
             parts.append(f"Preset `{summary.preset}`.")
         lines = [f"| `{key}` | {yaml_value(was)} | {yaml_value(now)} |" for key, (was, now) in summary.changes.items()]
         parts.append("\n".join(["| | params.yaml | this run |", "|---|---|---|", *lines]))
     if summary.facts:
-        parts += ["## Where it is", "\n".join(f"- {head}: {text}" for head, text in summary.facts.items())]
+        parts += ["## Location", "\n".join(f"- {head}: {text}" for head, text in summary.facts.items())]
     return "\n\n".join(parts) + "\n"
 
 
@@ -110,7 +110,7 @@ def publish(summary: Summary) -> None:
 
 
 def score_table(folder: Path) -> list[dict[str, Any]]:
-    """Return the scores of the stage ``evaluate``, a row a model, a column a task."""
+    """Return the scores of stage ``evaluate``: one row per model, one column per task."""
     tree = _json(folder / METRICS / "evaluation.json")
     return [
         {"model": model, **{task: round(score, 2) for task, score in tasks.items()}} for model, tasks in tree.items()
@@ -118,7 +118,7 @@ def score_table(folder: Path) -> list[dict[str, Any]]:
 
 
 class Progress:
-    """A progress artifact, made with the first news; without news there is none."""
+    """A progress artifact, created on the first update."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
@@ -160,7 +160,7 @@ def _headline(summary: Summary, now: Mapping[str, float]) -> str:
     if "dev" not in now:
         return f"Finished.{told}{short}"
     before = summary.before.get("dev")
-    change = "" if before is None else f", {_against(now['dev'], before)} against the run before"
+    change = "" if before is None else f", {_against(now['dev'], before)} compared with the previous run"
     return f"Dev Spearman * 100: **{now['dev']:.2f}**{change}.{told}{short}"
 
 
@@ -169,7 +169,7 @@ def _against(score: float, before: float | None) -> str:
 
 
 def _pictures(folder: Path) -> list[tuple[str, str]]:
-    """Return titles and pictures as data addresses: an artifact has no files beside it."""
+    """Return titles and figures as data URLs: an artifact has no files."""
     from cse.report.run_pictures import draw_scores, draw_training
 
     drawn = (draw_scores(folder / PLOTS / "sts.csv"), draw_training(folder / PLOTS / "train"))
@@ -183,7 +183,7 @@ def _pictures(folder: Path) -> list[tuple[str, str]]:
 def _try(write: Callable[[], Any]) -> Any:
     try:
         return write()
-    except Exception as error:  # whatever the client raises: the work goes on
+    except Exception as error:  # whatever the client raises, the run continues
         get_run_logger().warning("artifact not written: %s", str(error) or type(error).__name__)
         return None
 

@@ -1,4 +1,4 @@
-"""``cse flow``: the flows from a terminal, here or through a Prefect server."""
+"""``cse flow``: run the flows from a terminal, here or through a Prefect server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cse.errors import CseError
 
 @click.group("flow")
 def flow_command() -> None:
-    """Run the pipeline as a Prefect flow: here, or through a server and its workers."""
+    """Run the pipeline as a Prefect flow, here or on workers."""
 
 
 @flow_command.command(
@@ -26,19 +26,19 @@ def flow_command() -> None:
     epilog="\b\nExamples:\n  cse flow train\n  cse flow train --preset promcse-eh-minilm -s train.epochs=3 --push\n"
     "  cse flow train --sweep train.learning_rate=[0.01,0.03] --sweep prompt.length=8..16",
 )
-@click.option("--preset", metavar="NAME", help="A system of the literature (`cse preset list`) for this run.")
-@click.option("--keep-data", is_flag=True, help="Train the preset on the data of params.yaml, not on the paper's.")
+@click.option("--preset", metavar="NAME", help="Published system for this run (see `cse preset list`).")
+@click.option("--keep-data", is_flag=True, help="Train the preset on the data in params.yaml instead of the paper's.")
 @set_option
 @click.option(
     "--sweep", multiple=True, metavar="SPACE|KEY=VALUES",
-    help="Search first; the best on dev goes on. A ready space (`cse tune --help`), or KEY=[V,...] and KEY=LOW..HIGH.",
+    help="Search first, continue with the best on dev: a space (`cse tune --help`), KEY=[V,...] or KEY=LOW..HIGH.",
 )  # fmt: skip
-@click.option("--clone", is_flag=True, help="Work in a throwaway clone even without changed settings.")
-@click.option("--pull", is_flag=True, help="Fetch data and results from the DVC remote first.")
-@click.option("--push", is_flag=True, help="Send the results to the DVC remote.")
+@click.option("--clone", is_flag=True, help="Use a throwaway clone even if no setting changes.")
+@click.option("--pull", is_flag=True, help="Pull data and results from the DVC remote first.")
+@click.option("--push", is_flag=True, help="Push the results to the DVC remote.")
 @click.option(
     "--promote", type=click.Choice(["no", "register", "promote"]), default="no", show_default=True,
-    help="Give the result a version, and put it in service if it passes the gate.",
+    help="Register the result as a version; promote: also put it in production if it passes the gate.",
 )  # fmt: skip
 def train(
     preset: str | None,
@@ -50,9 +50,12 @@ def train(
     push: bool,
     promote: str,
 ) -> None:
-    """Run the flow train-cse here: without a server on a temporary one, else recorded on the server that is set.
+    """Run the flow train-cse here.
 
-    Changed settings leave this folder as it is: the result is a DVC experiment (`dvc exp show`, `dvc exp apply`).
+    It is recorded on the configured Prefect server, or on a temporary one.
+
+    With changed settings, this folder stays untouched and the result is a DVC experiment (`dvc exp show`, `dvc exp
+    apply`).
     """
     from flows.server import run_here
     from flows.train_cse import train_cse
@@ -79,14 +82,16 @@ def train(
 @click.argument("deployment")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def run(deployment: str, options: Sequence[str]) -> None:
-    """Start DEPLOYMENT (FLOW/NAME; FLOW alone means FLOW/local) on the Prefect server, and print the full command.
+    """Start a deployment on the Prefect server.
 
-    OPTIONS go to `prefect deployment run`: -p KEY=VALUE (JSON), --params, --watch, --job-variable.
+    DEPLOYMENT is FLOW/NAME; FLOW alone means FLOW/local. Prints the full command.
+
+    OPTIONS are passed to `prefect deployment run`: -p KEY=VALUE (JSON), --params, --watch, --job-variable.
     """
     from flows.server import check_server
 
     if not deployment.strip("/") or deployment.count("/") > 1:
-        raise CseError(f"{deployment}: a deployment is FLOW/NAME, for instance train-cse/local")
+        raise CseError(f"{deployment}: not a deployment; write FLOW/NAME, for instance train-cse/local")
     flow_name, _, name = deployment.partition("/")
     command = ["prefect", "deployment", "run", f"{flow_name}/{name or 'local'}", *options]
     click.echo(f"$ {shlex.join(command)}", err=True)
@@ -97,7 +102,10 @@ def run(deployment: str, options: Sequence[str]) -> None:
 
 @flow_command.command()
 def deploy() -> None:
-    """Write the deployments of prefect.yaml to the server, work pools included, and print the full command."""
+    """Create the deployments of prefect.yaml on the server.
+
+    Also creates the work pools. Prints the full command.
+    """
     from flows.server import check_server
 
     command = ["prefect", "--no-prompt", "deploy", "--all"]

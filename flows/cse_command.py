@@ -1,4 +1,4 @@
-"""A command of ``cse`` as a Prefect task: its lines in the run's log, its one-line error as the run's last message."""
+"""A ``cse`` command as a Prefect task: its output goes to the run's log, its error becomes the run's last message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def run_command(name: str, arguments: list[str], module: str = "cse.cli", place:
     """Run ``cse ARGUMENTS``, or another module of the project, in the project's folder or in a workspace.
 
     Returns:
-        Completed with the command's last line; Failed where another attempt would fail too.
+        Completed with the command's last line; Failed if a retry would fail too.
 
     Raises:
-        TryLater: Prefect starts the task again.
+        TryLater: Prefect retries the task.
     """
     log = get_run_logger()
     last = ""
@@ -42,6 +42,6 @@ def run_command(name: str, arguments: list[str], module: str = "cse.cli", place:
 
 
 def ended(state: State[Any]) -> State[Any]:
-    """Return the state of a flow whose one task ended so; the task's own would be counted, not quoted."""
+    """Return the state of a flow from that of its only task; Prefect would count the task's own, not quote it."""
     kind = Completed if state.is_completed() else Failed
     return kind(message=message_of(state))

@@ -1,7 +1,7 @@
-"""What ``prefect deploy`` loads: the flows, and what the deployments in ``prefect.yaml`` need to know or to have.
+"""What ``prefect deploy`` loads: the flows, and what the deployments in ``prefect.yaml`` need.
 
-Prefect loads a deployment's module first, then looks for its work pool and refuses a missing one; so the pools are made
-here, when the module is loaded to deploy. A worker that loads the module to run a flow makes none.
+Prefect loads a deployment's module before it looks for the work pool, and rejects a missing one; so the pools are
+created here when the module is loaded for deploying. A worker that loads it to run a flow creates none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flows.watch_data import watch_data
 
 __all__ = ["embed_cse", "evaluate_cse", "export_cse", "source", "train_cse", "watch_data"]
 
-# Runs at once in a pool; a GPU worker serves one device. Their `command` stays unset: only then does a worker end
+# Runs at once in a pool; a GPU worker serves one device. Keep their `command` unset, or a worker does not stop
 # the whole process group of a cancelled run.
 POOLS = {"cse-local": None, "cse-gpu": 1}
 
@@ -26,8 +26,8 @@ def source() -> dict[str, str | None]:
     """Return where workers get the project from: a step of ``prefect.yaml``.
 
     Returns:
-        ``folder`` of the project here; ``repository``, git's ``origin`` or this folder where it has none; ``branch``,
-        None where none is checked out (workers then clone the default branch).
+        ``folder`` of the project here; ``repository``, git's ``origin`` or or this folder without one; ``branch``,
+        None if none is checked out (workers then clone the default branch).
     """
     root = find_root()
     return {
@@ -38,7 +38,7 @@ def source() -> dict[str, str | None]:
 
 
 def make_pools() -> None:
-    """Make the work pools that the server lacks; those that are there stay as they are."""
+    """Create the work pools that the server lacks; leave the others alone."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists

@@ -1,4 +1,4 @@
-"""Flow ``embed-cse``: the rows of a corpus become vectors. Its parameters are the options of ``cse embed``."""
+"""Flow ``embed-cse``: embed the rows of a corpus. Its parameters are the options of ``cse embed``."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def _parameter(option: click.Option) -> inspect.Parameter:
 @flow(name="embed-cse")
 @_with_options
 def embed_cse(out: str, corpus: str | None = None, text: str | None = None, **given: Any) -> State[Any]:
-    """Embed a corpus as `cse embed` does; a run that was cancelled or killed goes on when it is started again.
+    """Embed a corpus like `cse embed`. Start a cancelled or killed run again to resume it.
 
-    Where `out` ends in .npy, a file is embedded as `cse encode` does, which takes no other parameter than the model
-    (a checkpoint does too), the text column, the batch size, the provider and the normalisation.
+    If `out` ends in .npy, a file is embedded like `cse encode`, which uses only the model (may also be a checkpoint),
+    the text column, the batch size, the provider and the normalisation.
 
     Args:
         out: folder of shards, a path or a URL; or a .npy file, float32 (lines, dimension).
         corpus: txt, csv, tsv, jsonl or parquet: a file, a folder or a glob, a path or a URL. For .npy a local file.
-        text: an older name of corpus.
+        text: former name of corpus.
         **given: the options of the command:
     """
     source, options = corpus or text, _DEFAULTS | given
     if source is None:
-        return Failed(message="corpus: missing; name a file, a folder or a glob")
+        return Failed(message="corpus: missing; give a file, a folder or a glob")
     if Path(out).suffix == ".npy":
         arguments = ["encode", options["model"], source, "--out", out, "--device", options["provider"]]
         arguments += ["--batch-size", str(options["batch_size"]), "--normalize" if options["normalize"] else "--raw"]
-        if options["text_column"] != _DEFAULTS["text_column"]:  # else one of the usual names
+        if options["text_column"] != _DEFAULTS["text_column"]:  # otherwise one of the common names
             arguments += ["--column", options["text_column"]]
     else:
         arguments = ["embed", source, "--out", out]

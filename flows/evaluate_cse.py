@@ -1,4 +1,4 @@
-"""Flow ``evaluate-cse``: score any models, without training; the table is an artifact."""
+"""Flow ``evaluate-cse``: score any models without training; the table becomes an artifact."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def evaluate_cse(
     out: str | None = None,
     overrides: Overrides = {},  # noqa: B006
 ) -> State[Any]:
-    """Score models as `cse evaluate` does.
+    """Score models like `cse evaluate`.
 
     Args:
-        models: checkpoints, bundles, or bare backbones by folder or hub id; `NAME=MODEL` names a row.
-        suite: `full`, or some of sts,cxc,transfer,retrieval,space; default: `evaluation.measures`.
+        models: checkpoints, bundles, or bare backbones given by folder or hub id; `NAME=MODEL` names a row.
+        suite: `full`, or a comma-separated list from sts,cxc,transfer,retrieval,space; default: `evaluation.measures`.
         data: SentEval's downstream folder, scored pairs, or prepared data; default: the pipeline's.
-        cxc: CSV of CxC-STS with its captions.
-        out: folder for records, which `cse report` shows.
+        cxc: CSV of CxC-STS that includes the captions.
+        out: folder for records, for `cse report`.
         overrides: settings by dotted key.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +46,7 @@ def evaluate_cse(
 
 
 def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row a model from the JSON of ``cse evaluate``: tasks of STS, and the averages beside them."""
+    """Return one row per model from the JSON of ``cse evaluate``: STS tasks and averages."""
     rows = []
     for model, tree in results.items():
         row: dict[str, Any] = {"model": model}

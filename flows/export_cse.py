@@ -1,4 +1,4 @@
-"""Flow ``export-cse``: a checkpoint becomes an ONNX bundle, compared with torch, without training."""
+"""Flow ``export-cse``: export a checkpoint as an ONNX bundle, compared with torch, without training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def export_cse(
     model: str = "data/checkpoint",
     overrides: Overrides = {},  # noqa: B006 - shown in Prefect's form, never changed
 ) -> State[Any]:
-    """Write a bundle as `cse export` does.
+    """Write a bundle like `cse export`.
 
     Args:
-        out: folder to write; the pipeline's own, data/bundle, is made by train-cse.
-        model: a checkpoint, or a bare backbone by folder or hub id.
+        out: output folder; train-cse writes the pipeline's own, data/bundle.
+        model: a checkpoint, or a bare backbone given by folder or hub id.
         overrides: settings by dotted key.
     """
     return ended(run_command("export", ["export", model, *as_options(overrides), "--out", out], return_state=True))

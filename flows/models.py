@@ -1,4 +1,4 @@
-"""``cse models``: versions of the model, which one is in service, and the gate in front of it."""
+"""``cse models``: versions of the model, which one is in production, and the promotion gate."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from flows.workspace import snapshot
 
 @click.group("models")
 def models_command() -> None:
-    """Versions of the model and the stages that they hold (git tags, kept by GTO)."""
+    """List, show and promote model versions (git tags managed by GTO)."""
 
 
 @models_command.command("list", epilog="\b\nExample:\n  cse models list --json")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_models(as_json: bool) -> None:
-    """Print every version, newest first, with its stage and scores."""
+    """List versions, newest first, with stage and scores."""
     from cse.evaluation.measures import headline_name
     from cse.evaluation.table import format_rows
 
@@ -46,7 +46,7 @@ def list_models(as_json: bool) -> None:
         click.echo(json.dumps([_facts(root, model) for model in found], indent=2))
         return
     if not found:
-        click.echo(f"{settings.promotion.name}: no version is registered; `cse models promote` makes the first")
+        click.echo(f"{settings.promotion.name}: no version registered yet; create one with `cse models promote`")
         return
     rows = [["version", "stage", "dev", "STS", "registered", "commit", "trained on"]]
     for model in found:
@@ -70,9 +70,9 @@ def list_models(as_json: bool) -> None:
     epilog="\b\nExamples:\n  cse models show\n  cse models show production\n  cse models show v1.2.0"
 )
 @click.argument("version", required=False)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(version: str | None, as_json: bool) -> None:
-    """Print one version: VERSION, or what holds the stage VERSION; default: the newest."""
+    """Show one version, named by number or stage (default: newest)."""
     root = find_root()
     model = find(root, load_settings(root / PARAMS_FILE).promotion.name, version)
     facts = _facts(root, model)
@@ -92,13 +92,13 @@ def show(version: str | None, as_json: bool) -> None:
 
 @models_command.command(epilog="\b\nExamples:\n  cse models promote\n  cse models promote v1.1.0 --push")
 @click.argument("version", required=False)
-@click.option("--force", is_flag=True, help="Past the gate; the reasons are printed all the same.")
-@click.option("--push", is_flag=True, help="Send the tags to origin.")
+@click.option("--force", is_flag=True, help="Promote even if the gate refuses; still prints the reasons.")
+@click.option("--push", is_flag=True, help="Push the tags to origin.")
 def promote(version: str | None, force: bool, push: bool) -> None:
-    """Put VERSION into the stage of `promotion.stage`; default: the pipeline's result here, registered first.
+    """Promote a version to the stage `promotion.stage`.
 
-    Refused where it is worse on the dev pairs than what is in the stage now, by more than `promotion.dev_tolerance`,
-    or where ONNX differs from torch.
+    Without VERSION, registers the pipeline's result and promotes it. The gate refuses a model that scores more than
+    `promotion.dev_tolerance` below the one in the stage on the dev pairs, or whose ONNX bundle differs from torch.
     """
     root = find_root()
     settings = load_settings(root / PARAMS_FILE)
@@ -118,7 +118,7 @@ def promote(version: str | None, force: bool, push: bool) -> None:
         tags = [model.tag] if push and version is None else []
         if tags:
             push_tags(root, *tags)
-        raise CseError(f"{model.tag}: not promoted to {settings.promotion.stage}; `--force` promotes it all the same")
+        raise CseError(f"{model.tag}: not promoted to {settings.promotion.stage}; use `--force` to promote it anyway")
     tag = assign(root, model, settings.promotion.stage)
     if push:
         push_tags(root, model.tag, tag)
@@ -129,13 +129,13 @@ def promote(version: str | None, force: bool, push: bool) -> None:
 
 
 def _check_finished() -> None:
-    """Refuse to register what is not up to date: a version is what ``dvc.lock`` says."""
+    """Refuse to register stale outputs: a version is what ``dvc.lock`` describes."""
     from dvc.repo import Repo
 
     with Repo() as repo:
         stale = [name for name in repo.status() if not name.endswith(".dvc")]
     if stale:
-        raise CseError(f"{', '.join(stale)}: not up to date; `dvc repro` first, or give a VERSION")
+        raise CseError(f"{', '.join(stale)}: not up to date; run `dvc repro` first, or give a VERSION")
 
 
 def _facts(root: Path, model: Model) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What a run may be asked for: types of flow parameters, checked by the settings classes here and in Prefect's form.
+"""Types of the flow parameters, checked by the settings classes here and in Prefect's form.
 
-The JSON schemas are what Prefect validates a form, or ``prefect deployment run``, against before anything runs.
+Prefect validates a form, or ``prefect deployment run``, against their JSON schemas before anything runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _known_keys(values: dict[str, Any]) -> dict[str, Any]:
     known = [key for key, _ in walk_keys()]
     for key in values:
         if key not in known:
-            raise CseError(f"{key}: no such setting{nearest(key, known)}; docs/settings.md has all")
+            raise CseError(f"{key}: no such setting{nearest(key, known)}; see docs/settings.md")
     return values
 
 
@@ -41,14 +41,14 @@ def _known_space(wanted: str | dict[str, Any]) -> str | dict[str, Any]:
             raise CseError(f"{wanted}: no such search space{nearest(wanted, space_names())}")
         return wanted
     if not wanted:
-        raise CseError("the search space is empty; give values by key, or the name of a ready space")
+        raise CseError("the search space is empty; give values by key, or the name of a space")
     for entry in sweep_options(wanted)["tune.over"]:
         parse_dimension(entry)
     return wanted
 
 
 def sweep_options(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of group ``tune`` that ask for a space by name or by values."""
+    """Return the settings of group ``tune`` for a space given by name or by values."""
     if isinstance(wanted, str):
         return {"tune.space": wanted, "tune.over": []}
     over = [f"{key}={value if isinstance(value, str) else yaml_value(value)}" for key, value in wanted.items()]
@@ -56,7 +56,7 @@ def sweep_options(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of_space() -> dict[str, Any]:
-    """Return the schema of a ready space's name, or of lists of values and ranges by dotted key."""
+    """Return the schema of a named space, or of lists of values and ranges by dotted key."""
     grid = _schema_of_keys("Grid", many=True)
     interval = {"type": "string", "pattern": r"^\S+[.][.]\S+( log)?$"}
     grid["patternProperties"] = {
@@ -85,7 +85,7 @@ Sweep = Annotated[str | dict[str, Any], AfterValidator(_known_space), WithJsonSc
 
 
 def changes_of(data: DataSettings | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a run sets, by dotted key; of ``data`` only what was given, ``overrides`` win."""
+    """Return the values that a run sets, by dotted key; from ``data`` only the given keys, and ``overrides`` win."""
     given = {} if data is None else data.model_dump(mode="json", exclude_unset=True)
     return {f"data.{name}": value for name, value in given.items()} | dict(overrides)
 
@@ -96,7 +96,7 @@ def settings_of_run(
     """Return the settings that a run would have, and whether they differ from those of the file.
 
     Raises:
-        CseError: an unknown preset or key, or values that the settings refuse.
+        CseError: an unknown preset or key, or invalid values.
     """
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder, PARAMS_FILE.name)
@@ -109,13 +109,13 @@ def settings_of_run(
 def write_settings(
     params: Path, preset: str | None, changes: Mapping[str, Any], *, keep_data: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Write a preset and single values over it into a settings file and return what changed.
+    """Write a preset, then single values, to a settings file and return what changed.
 
     Args:
         params: the settings file.
-        preset: a system in the place of the one in the file, or None.
+        preset: a system that replaces the one in the file, or None.
         changes: values by dotted key, which win over the preset's.
-        keep_data: take no data from the preset, see ``apply_preset``.
+        keep_data: ignore the preset's data, see ``apply_preset``.
     """
     changed = {} if preset is None else dict(apply_preset(preset, params, keep_data=keep_data))
     for key, (before, after) in write_values(params, changes).items():
@@ -124,17 +124,17 @@ def write_settings(
 
 
 def check_train_path(preset: str | None, given: Mapping[str, Any], settings: Settings) -> None:
-    """Refuse a training file beside a preset that brings other text: the run would not read it.
+    """Refuse a training file if the preset selects other text: the run would not read it.
 
     Args:
         preset: of the run, or None.
-        given: what the run was asked for, by dotted key.
-        settings: what comes out.
+        given: the run's parameters, by dotted key.
+        settings: the resulting settings.
     """
     source = settings.data.source
     if preset is not None and "data.train_path" in given and source != "files":
         raise CseError(
-            f"data.train_path: is not read, preset {preset} trains with data.source {source}; give data.source: files "
+            f"data.train_path: not read, because preset {preset} uses data.source {source}; set data.source: files "
             "too, or keep_data: true"
         )
 

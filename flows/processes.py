@@ -1,4 +1,4 @@
-"""Child processes: their lines as they come, and nothing left running when the parent is stopped."""
+"""Child processes: stream their output, and leave nothing running when the parent stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flows.repository import last_line_with
 
 GRACE_SECONDS = 30.0  # for a stage to save its state after SIGTERM
 LAST_LINES = 15
-# what DVC tells a person at a terminal to do next
+# hints that DVC prints for a person at a terminal
 HINTS = re.compile(
     r"(To track the changes with git|To enable auto staging|Use `dvc push` to send|\s*git add |\s*dvc config core\.)"
 )
@@ -26,11 +26,11 @@ _SIGNALS = {-9: "SIGKILL", 137: "SIGKILL", -15: "SIGTERM", 143: "SIGTERM"}
 
 
 class CommandError(RuntimeError):
-    """A command, or a stage that it ran, failed.
+    """A command, or a stage it ran, failed.
 
     Attributes:
         code: its exit code.
-        last_lines: the end of what it wrote.
+        last_lines: the end of its output.
     """
 
     def __init__(self, name: str, code: int, last_lines: Sequence[str]) -> None:
@@ -45,13 +45,13 @@ def run_dvc(
     each_line: Callable[[str], object],
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run DVC, waiting for its lock, and hand on each line that it or a stage writes.
+    """Run DVC, wait for its lock, and pass on each line that DVC or a stage prints.
 
     Args:
         arguments: after ``dvc --wait-for-lock``.
         root: folder of the DVC repository.
         each_line: called with every line that is not blank.
-        environment: variables beside those of this process.
+        environment: variables added to those of this process.
 
     Raises:
         CommandError: an exit code other than 0.
@@ -79,7 +79,7 @@ def _run(
 ) -> None:
     # stages find this Python first
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    # no session of its own: a Prefect worker ends the process group of a cancelled run
+    # no new session: a Prefect worker stops the process group of a cancelled run
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=root,
@@ -103,7 +103,7 @@ def _run(
         code = process.wait()
     except BaseException:
         end(process.pid)
-        copy_lines()  # what the stage says when it is stopped
+        copy_lines()  # the stage's last words when it is stopped
         process.wait()
         raise
     if code:
@@ -111,7 +111,7 @@ def _run(
 
 
 def end(pid: int) -> None:
-    """End a process and all that it started, by id: SIGTERM, and SIGKILL for what stays longer than the grace time."""
+    """Stop a process and its descendants by id: SIGTERM, then SIGKILL for any left after the grace time."""
     try:
         process = psutil.Process(pid)
         family = [*process.children(recursive=True), process]
@@ -126,12 +126,12 @@ def end(pid: int) -> None:
 
 
 def explain(stage: str, code: int, lines: Sequence[str]) -> tuple[str, bool]:
-    """Say why a stage failed and what to do, and whether the same command may succeed later.
+    """Return why a stage failed and what to do, and whether a retry may succeed.
 
     Args:
         stage: its name.
         code: exit code of DVC.
-        lines: the last that DVC and the stage wrote.
+        lines: the last lines of DVC and the stage.
     """
     text = "\n".join(lines)
     exited = re.search(r"exited with (-?\d+)", text)
@@ -141,22 +141,22 @@ def explain(stage: str, code: int, lines: Sequence[str]) -> tuple[str, bool]:
         return f"{stage}: {reason.removeprefix('error: ')}", stage_code == TRY_LATER
     if stage_code in _SIGNALS:
         return (
-            f"{stage}: was ended from outside ({_SIGNALS[stage_code]}; without anybody's doing, mostly for want of "
-            "memory: lower train.batch_size or train.max_length). Run it again: a training goes on from its last "
+            f"{stage}: killed from outside ({_SIGNALS[stage_code]}); if nobody did this, it was probably out of "
+            "memory: lower train.batch_size or train.max_length. Run it again: training resumes from its last "
             "saved state",
             True,
         )
     if "is busy, it is being blocked by" in text:
         blocker = last_line_with(lines, "(PID ") or ""
-        return f"{stage}: another DVC works on its files: {blocker.strip()}; wait until it is over, or end it", True
+        return f"{stage}: another DVC process is using its files: {blocker.strip()}; wait for it, or stop it", True
     if "No space left on device" in text:
-        return f"{stage}: no space left on the disk; free some (`dvc gc --workspace` helps) and run again", False
+        return f"{stage}: no space left on the disk; free some (try `dvc gc --workspace`) and run again", False
     dvc_says = last_line_with((line for line in lines if line.startswith("ERROR: ")), "ERROR: ")
     if exited is None and dvc_says:
         return f"{stage}: DVC says: {dvc_says.removeprefix('ERROR: ')}", False
     tail = "\n".join(lines)
     return (
-        f"{stage}: stopped by an error that it does not explain (exit code {stage_code}); `dvc repro {stage}` in the "
-        f"project's folder shows all of it. Its last lines:\n{tail}",
+        f"{stage}: stopped by an unexpected error (exit code {stage_code}); run `dvc repro {stage}` in the "
+        f"project's folder to see all of it. Last lines:\n{tail}",
         False,
     )

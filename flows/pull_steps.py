@@ -10,14 +10,14 @@ from cse.errors import CseError
 
 
 def keep_remotes(directory: str, folder: str) -> dict[str, str]:
-    """Let a fresh clone use the DVC remotes of the folder that was deployed from.
+    """Let a fresh clone use the DVC remotes of the folder it was deployed from.
 
-    The default remote is a folder beside the clone. A worker's clone lies somewhere else and is thrown away, and so
-    would be what was pushed beside it.
+    The default remote is a folder next to the clone. A worker's clone is elsewhere and thrown away, along with
+    anything pushed next to it.
 
     Args:
         directory: the clone.
-        folder: what was deployed from.
+        folder: the folder it was deployed from.
 
     Returns:
         The ``directory``, for further steps.
@@ -34,7 +34,7 @@ def keep_remotes(directory: str, folder: str) -> dict[str, str]:
                 continue
             if name not in theirs and not Path(place).exists():
                 raise CseError(
-                    f"DVC remote {name!r} is a folder on the machine that deployed; give workers one that they reach: "
+                    f"DVC remote {name!r} is a folder on the machine you deployed from; add one that workers reach: "
                     "dvc remote add --default shared s3://BUCKET/PATH, commit, deploy again"
                 )
             config.setdefault("remote", {}).setdefault(name, {})["url"] = place

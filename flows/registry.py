@@ -1,7 +1,7 @@
 """Versions and stages of models: git tags, kept by GTO; files come from DVC at the tagged commit.
 
-``sentence-encoder@v1.2.0`` names a version, ``sentence-encoder#production#3`` a promotion. A model is promoted through
-a gate only: ``cse.stages.gate``.
+``sentence-encoder@v1.2.0`` names a version, ``sentence-encoder#production#3`` a promotion. A model is promoted only
+through the gate: ``cse.stages.gate``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Model:
     """A version in the registry.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         version: ``v1.2.0``.
-        revision: commit whose ``dvc.lock`` names its files.
-        stages: stages that it holds now.
+        revision: commit whose ``dvc.lock`` lists its files.
+        stages: its current stages.
         created: when it was registered.
         author: who registered it.
     """
@@ -82,30 +82,30 @@ def models(root: Path, name: str) -> list[Model]:
 
 
 def find(root: Path, name: str, wanted: str | None = None) -> Model:
-    """Return a version (``v1.2.0``) or what holds a stage (``production``); None: the newest.
+    """Return a version (``v1.2.0``) or the version in a stage (``production``); None: the newest.
 
     Raises:
         CseError: there is none.
     """
     known = models(root, name)
     if not known:
-        raise CseError(f"{name}: no version is registered; `cse models promote` registers the pipeline's result")
+        raise CseError(f"{name}: no version registered yet; create one with `cse models promote`")
     if wanted is None:
         return known[0]
     for model in known:
         if wanted in (model.version, model.version.removeprefix("v"), model.tag, *model.stages):
             return model
     names = [text for model in known for text in (model.version, *model.stages)]
-    raise CseError(f"{name}: no version or stage {wanted!r}{nearest(wanted, names)}; `cse models list` has all")
+    raise CseError(f"{name}: no version or stage {wanted!r}{nearest(wanted, names)}; see `cse models list`")
 
 
 def in_stage(root: Path, name: str, stage: str) -> Model | None:
-    """Return what holds a stage."""
+    """Return the version in a stage."""
     return next((model for model in models(root, name) if stage in model.stages), None)
 
 
 def register(root: Path, name: str, revision: str, message: str = "") -> Model:
-    """Give a commit the next version; one that has a version keeps it.
+    """Give a commit the next version, unless it already has one.
 
     Raises:
         CseError: git refused the tag.
@@ -122,7 +122,7 @@ def register(root: Path, name: str, revision: str, message: str = "") -> Model:
 
 
 def assign(root: Path, model: Model, stage: str) -> str:
-    """Put a version into a stage and return the tag; one that holds it already gets no further tag."""
+    """Put a version into a stage and return the tag; do not tag again if it is there already."""
     import gto.api
 
     if stage not in model.stages:
@@ -136,7 +136,7 @@ def assign(root: Path, model: Model, stage: str) -> str:
 
 
 def judge_model(root: Path, model: Model, settings: Settings) -> Verdict:
-    """Hold a version against what is in its stage now; files of both come from DVC's cache or its remote.
+    """Compare a version with the one in its stage; files of both come from DVC's cache or remote.
 
     Raises:
         CseError: files of a version are neither in the cache nor in the remote.
@@ -158,7 +158,7 @@ def judge_model(root: Path, model: Model, settings: Settings) -> Verdict:
 
 
 def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) -> None:
-    """Copy outputs as a commit's ``dvc.lock`` names them.
+    """Copy the outputs listed in a commit's ``dvc.lock``.
 
     Raises:
         CseError: they are neither in the cache nor in the remote.
@@ -180,12 +180,12 @@ def scores_at(root: Path, revision: str) -> dict[str, Any]:
 
 
 def trained_on_at(root: Path, revision: str) -> str | None:
-    """Return on which rows the model of a commit was trained, where that was written down."""
+    """Return the rows that a commit's model was trained on, if recorded."""
     return json_at(root, revision, METRICS / "train.json").get("trained_on")
 
 
 def push_tags(root: Path, *tags: str) -> None:
-    """Send tags, and so the commits under them, to ``origin``.
+    """Push tags, and with them their commits, to ``origin``.
 
     Raises:
         CseError: there is none, or it refused.
@@ -194,7 +194,7 @@ def push_tags(root: Path, *tags: str) -> None:
 
 
 def fetch_tags(root: Path) -> None:
-    """Bring the versions that others registered, so that the next number is free; without ``origin`` do nothing."""
+    """Fetch versions that others registered, so that the next number is free; do nothing without ``origin``."""
     if has_origin(root):
         git(root, "fetch", "--quiet", "--tags", "origin")
 

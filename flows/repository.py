@@ -1,4 +1,4 @@
-"""The repository under the flows: DVC's graph of stages, and the few questions that git has to answer."""
+"""The repository under the flows: DVC's graph of stages, and a few questions for git."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PATHS = (
 
 
 def git(root: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return what a git command writes, without the last line end.
+    """Return the output of a git command without the last newline.
 
     Raises:
-        CseError: git failed; its last line.
+        CseError: git failed; shows its last line.
     """
     done = subprocess.run(
         ["git", *arguments],
@@ -48,19 +48,21 @@ def find_root(start: Path | None = None) -> Path:
     """Return the folder of the DVC repository around a folder (default: the working folder).
 
     Raises:
-        CseError: there is none, or git knows no commit there.
+        CseError: there is none, or git has no commit there.
     """
     start = (start or Path.cwd()).resolve()
     root = next((folder for folder in (start, *start.parents) if (folder / ".dvc").is_dir()), None)
     if root is None:
         raise CseError(
-            f"{start}: not inside a DVC repository; start in a clone of the project, or let the deployment's pull "
-            "step bring one"
+            f"{start}: not inside a DVC repository; run in a clone of the project, or let the deployment's pull "
+            "step fetch one"
         )
     try:
         git(root, "rev-parse", "--verify", "HEAD")
     except CseError:
-        raise CseError(f"{root}: no git repository with a commit; `git init`, `git add`, `git commit` first") from None
+        raise CseError(
+            f"{root}: not a git repository with a commit; `git init`, `git add`, `git commit` first"
+        ) from None
     return root
 
 
@@ -72,12 +74,12 @@ def project_folder(command: str) -> Path:
     """
     here = Path.cwd()
     if not (here / "dvc.yaml").is_file() or not (here / ".dvc").is_dir():
-        raise CseError(f"{here}: no dvc.yaml and .dvc here; run `{command}` in the project's folder")
+        raise CseError(f"{here}: no dvc.yaml or .dvc here; run `{command}` in the project's folder")
     return find_root()
 
 
 def author(root: Path) -> dict[str, str]:
-    """Return name and address of who commits; a worker's machine often has none."""
+    """Return name and address of the committer; a worker's machine often has none."""
     try:
         return {"author": git(root, "config", "user.name"), "author_email": git(root, "config", "user.email")}
     except CseError:
@@ -85,12 +87,12 @@ def author(root: Path) -> dict[str, str]:
 
 
 def has_origin(root: Path) -> bool:
-    """Return whether git knows a remote called origin."""
+    """Return whether git has a remote called origin."""
     return "origin" in git(root, "remote").splitlines()
 
 
 def commit_link(root: Path) -> str:
-    """Return the commit, with its address where git's origin has pages."""
+    """Return the commit, linked if git's origin has web pages."""
     revision = git(root, "rev-parse", "HEAD")
     origin = git(root, "remote", "get-url", "origin") if has_origin(root) else ""
     page = re.match(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?$", origin)
@@ -98,7 +100,7 @@ def commit_link(root: Path) -> str:
 
 
 def check_no_conflict(root: Path) -> None:
-    """Refuse files that still hold both sides of a merge.
+    """Refuse files with merge conflict markers.
 
     Raises:
         CseError: names the file and the line.
@@ -109,11 +111,11 @@ def check_no_conflict(root: Path) -> None:
         for number, line in enumerate(lines, start=1):
             if line.startswith(("<<<<<<< ", ">>>>>>> ")):
                 mend = (
-                    "take either side, `git checkout --theirs dvc.lock`, and let the run bring it up to date"
+                    "take either side with `git checkout --theirs dvc.lock`; the run brings it up to date"
                     if name == "dvc.lock"
-                    else "decide for each line, then `git add` it"
+                    else "resolve each conflict, then `git add` the file"
                 )
-                raise CseError(f"{name}:{number}: holds both sides of a merge; {mend}")
+                raise CseError(f"{name}:{number}: unresolved merge conflict; {mend}")
 
 
 def uncommitted(root: Path) -> list[str]:
@@ -153,7 +155,7 @@ def dvc_errors(where: object, then: str = "") -> Iterator[None]:
 
 
 def json_at(root: Path, revision: str, file: Path) -> dict[str, Any]:
-    """Return a JSON file as a commit holds it; empty where it holds none."""
+    """Return a JSON file as of a commit; empty if the commit has none."""
     try:
         tree: dict[str, Any] = json.loads(git(root, "show", f"{revision}:{file.as_posix()}"))
     except (ValueError, CseError):
@@ -162,7 +164,7 @@ def json_at(root: Path, revision: str, file: Path) -> dict[str, Any]:
 
 
 def experiment(name: str, root: Path) -> str | None:
-    """Return the revision of a DVC experiment on top of this commit, or None where there is none of this name."""
+    """Return the revision of a DVC experiment on top of this commit, or None if there is none of this name."""
     return git(root, "for-each-ref", "--format=%(objectname)", experiment_ref(name, root)) or None
 
 
@@ -173,7 +175,7 @@ def experiment_ref(name: str, root: Path) -> str:
 
 
 def paths_left_behind(settings: Settings, root: Path) -> dict[str, str]:
-    """Return absolute paths of what a copy of the repository would not have: neither git nor DVC knows it."""
+    """Return absolute paths of files that a copy of the repository would lack: neither git nor DVC tracks them."""
     values: dict[str, Any] = flatten(settings.model_dump())
     found = {}
     for key in _PATHS:

@@ -1,4 +1,4 @@
-"""The Prefect server of a run: the one that is set, or a temporary one of its own, quiet, alone and private."""
+"""The Prefect server of a run: the configured one, or a temporary, quiet, private one."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from cse.errors import CseError
 from cse.process import handling, only_one
 
 _DATABASE = "cse-runs.db"
-# those that a single run needs: without them task runs and events would not be kept
+# the services a single run needs: without them task runs and events would be lost
 _NEEDED = {"event_persister", "task_run_recorder"}
 
 
 def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
-    """Run a flow in this process, recorded on the server that is set, else on a temporary one.
+    """Run a flow in this process, recorded on the configured server or else on a temporary one.
 
     Raises:
-        CseError: the run failed, with its last message; or the server that is set does not answer.
+        CseError: the run failed, with its last message; or the configured server does not answer.
     """
     served = bool(PREFECT_API_URL.value())
     if served:
         check_server()
     else:
-        click.echo("no Prefect server is set: running on a temporary one", err=True)
-    # an exit that unwinds ends the stage and the temporary server; Prefect hands the signal on when the flow is over
+        click.echo("no Prefect server configured: using a temporary one", err=True)
+    # unwinding stops the stage and the temporary server; Prefect re-raises the signal after the flow
     leaving = handling(lambda number: sys.exit(128 + number), signal.SIGTERM)
     with leaving, nullcontext() if served else quiet_server():
         try:
@@ -51,7 +51,7 @@ def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
 
 
 def check_server() -> None:
-    """Refuse to go on without an answer from the server, in one line instead of a trace.
+    """Refuse to continue if the server does not answer, with one line instead of a traceback.
 
     Raises:
         CseError: none is set, or it does not answer.
@@ -59,8 +59,8 @@ def check_server() -> None:
     url = PREFECT_API_URL.value()
     if not url:
         raise CseError(
-            "no Prefect server is set: start one with `prefect server start` and set PREFECT_API_URL to the address "
-            "that it prints; `cse flow train` needs none"
+            "no Prefect server configured: run `prefect server start` and set PREFECT_API_URL to the address "
+            "it prints; `cse flow train` needs none"
         )
     try:
         httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
@@ -74,10 +74,10 @@ def check_server() -> None:
 
 @contextmanager
 def quiet_server() -> Iterator[None]:
-    """Let flows inside use a temporary server with a database that no other process writes.
+    """Let flows in the block use a temporary server with a database of its own.
 
-    The database is kept from run to run, as its first making takes seconds; a second run at the same time makes one of
-    its own. Services that wait for other people's runs are off: they would only compete for the database.
+    The database is kept between runs, because creating it takes seconds; a second run at the same time creates another.
+    Services that wait for other runs are off: they would only compete for the database.
     """
     home = Path(PREFECT_HOME.value())
     with ExitStack() as stack:

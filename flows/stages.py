@@ -1,7 +1,7 @@
-"""One stage of ``dvc.yaml`` as one Prefect task: DVC decides what has to run, Prefect shows it and tries again.
+"""One Prefect task per stage of ``dvc.yaml``: DVC decides what has to run, Prefect shows it and retries.
 
-DVC is the cache, so Prefect's own is off. A stage ends in one of three states, by which a reader sees what a run cost:
-``Skipped`` (nothing had changed), ``Restored`` (computed before, taken from DVC's cache) and ``Executed``.
+DVC is the cache, so Prefect's own is off. The end state of a stage shows what the run cost:
+``Skipped`` (nothing changed), ``Restored`` (computed before, taken from DVC's cache) and ``Executed``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _STEP = re.compile(r"^step \d+/\d+ \((\d+) %\)")
 
 
 class TryLater(RuntimeError):  # noqa: N818 - what to do, not what went wrong
-    """A failure that another attempt may not meet: a hub, a remote or a lock that was away, a killed process."""
+    """A failure that a retry may fix: hub, remote or lock unavailable, process killed."""
 
 
 def worth_another_try(task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
-    """Tell Prefect to retry what raised ``TryLater``, and nothing else: bad parameters stay bad."""
+    """Tell Prefect to retry only ``TryLater``: bad parameters stay bad."""
     return isinstance(state.result(raise_on_failure=False), TryLater)
 
 
@@ -38,14 +38,14 @@ def failed(message: str, later: bool) -> State[Any]:
     """Return the state of a task that failed.
 
     Raises:
-        TryLater: another attempt may succeed, and there is one left.
+        TryLater: a retry may succeed, and there is one left.
     """
     if later and (task_run.get_run_count() or 0) <= len(RETRY_SECONDS):
         raise TryLater(message)
     return Failed(message=message)
 
 
-# of every task here: DVC is the cache, and some failures pass
+# for every task here: DVC is the cache, and some failures are temporary
 OPTIONS: dict[str, Any] = {
     "cache_policy": NO_CACHE,
     "retries": len(RETRY_SECONDS),
@@ -56,13 +56,13 @@ OPTIONS: dict[str, Any] = {
 
 @task(task_run_name="{stage}", **OPTIONS)
 def repro_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
-    """Bring one stage up to date and copy what it says into the run's log.
+    """Bring one stage up to date and copy its output to the run's log.
 
     Returns:
-        The state that Prefect shows. Failed where another attempt would fail too, or was the last.
+        The state that Prefect shows: Failed if a retry would fail too, or none is left.
 
     Raises:
-        TryLater: Prefect starts the task again; a training goes on from its last saved state.
+        TryLater: Prefect retries the task; a training resumes from its last saved state.
     """
     log = get_run_logger()
     outcome = SKIPPED
@@ -86,14 +86,14 @@ def repro_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
 
 
 _MEANING = {
-    SKIPPED: "nothing had changed",
-    RESTORED: "computed before; outputs came from DVC's cache",
+    SKIPPED: "nothing changed",
+    RESTORED: "computed before; outputs restored from DVC's cache",
     EXECUTED: "ran",
 }
 
 
 def outcome_in(line: str, stage: str) -> str | None:
-    """Return what a line of ``dvc repro`` says about a stage, or None where it says nothing about that."""
+    """Return the state of a stage that a line of ``dvc repro`` reports, or None."""
     if line.startswith((f"Stage '{stage}' is cached - skipping run", "Pulling data for stage")):
         return RESTORED
     return EXECUTED if line.startswith(f"Running stage '{stage}'") else None
@@ -101,13 +101,13 @@ def outcome_in(line: str, stage: str) -> str | None:
 
 @task(task_run_name="pull", **OPTIONS)
 def pull_data(workspace: Workspace) -> State[Any]:
-    """Fetch what ``dvc.lock`` and ``*.dvc`` files name from the remote; what it does not have yet is left out."""
+    """Pull what ``dvc.lock`` and ``*.dvc`` files list from the remote; skip what it does not have yet."""
     return _with_remote(["pull", "--allow-missing", "--run-cache"], workspace)
 
 
 @task(task_run_name="push", **OPTIONS)
 def push_data(workspace: Workspace) -> State[Any]:
-    """Send outputs, and the record of what was computed from what, to the remote."""
+    """Push outputs and the run cache to the remote."""
     return _with_remote(["push", "--run-cache"], workspace)
 
 
@@ -118,8 +118,8 @@ def _with_remote(arguments: list[str], workspace: Workspace) -> State[Any]:
     except CommandError as error:
         said = [line for line in error.last_lines if line.startswith("ERROR: ")] or error.last_lines[-1:]
         return failed(
-            f"{arguments[0]}: the remote refused or does not answer: {' '.join(said).removeprefix('ERROR: ')}; "
-            "`dvc remote list` shows where it is. What was computed is in DVC's cache: the same run again goes on with "
+            f"{arguments[0]}: the remote refused or does not respond: {' '.join(said).removeprefix('ERROR: ')}; "
+            "check it with `dvc remote list`. Results are in DVC's cache: run the same again to continue with "
             f"the {arguments[0]}",
             later=True,
         )
@@ -137,6 +137,6 @@ def raise_for(state: State[Any]) -> None:
 
 
 def message_of(state: State[Any]) -> str:
-    """Return what a state says, without Prefect's words around an exception of ours."""
+    """Return a state's message without the words that Prefect wraps around our exceptions."""
     message = (state.message or state.name or "failed").removeprefix("Task run encountered an exception ")
     return message.removeprefix("TryLater: ")

@@ -1,7 +1,7 @@
-"""A sweep around the pipeline: Ray Tune searches, DVC remembers what it found.
+"""A sweep around the pipeline: Ray Tune searches, DVC stores the results.
 
-Trials work outside the repository. The driver alone hands their results to DVC, one after another, in a throwaway
-clone: as the outputs of stage ``train``, so that the pipeline restores the best of them instead of training again.
+Trials run outside the repository. Only the driver hands their results to DVC, one by one, in a throwaway clone: as
+outputs of stage ``train``, so that the pipeline restores the best trial instead of training again.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], 
         place: a clone with the results of the stages before, and the settings around the search.
         sweep: what was found.
         name: what the experiments' names start with.
-        say: called with a line for each.
+        say: called with one line per experiment.
 
     Raises:
         CseError: DVC refused.
     """
-    logging.getLogger("dvc").setLevel(logging.WARNING)  # it says of each that a lock file changed
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it reports each change of a lock file
     finished = [trial for trial in sweep.trials if trial.state == "finished"]
     names = []
-    for trial in sorted(finished, key=lambda trial: trial is sweep.best):  # the best one last: it stays in the clone
+    for trial in sorted(finished, key=lambda trial: trial is sweep.best):  # the best last: it stays in the clone
         called = f"{name}-{trial.number:02d}"
         take_trial(place, trial)
         if experiment(called, place.source) is None:
@@ -87,7 +87,7 @@ def sweep_settings(params: Path, wanted: Mapping[str, Any]) -> Settings:
         wanted: values of group ``tune``, by dotted key, over those of the file.
 
     Raises:
-        CseError: settings or a space that cannot be.
+        CseError: invalid settings or space.
     """
     settings = load_settings(params, wanted)
     build_space(settings)
@@ -95,7 +95,7 @@ def sweep_settings(params: Path, wanted: Mapping[str, Any]) -> Settings:
 
 
 def _forget_later_stages(place: Workspace) -> None:
-    """Remove what later stages measured of another model: an experiment may not show it as the trial's."""
+    """Remove what later stages measured on another model, so that an experiment does not show it as the trial's."""
     from dvc.repo import Repo
 
     stages = stages_in_order(place.folder)

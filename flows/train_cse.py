@@ -1,8 +1,8 @@
 """Flow ``train-cse``: one task per stage of ``dvc.yaml``, in the order of DVC's graph.
 
-DVC is the cache and decides what has to run; a stage added to ``dvc.yaml`` is a task of the next run. A run without
-changes of settings works in the project's folder, as ``dvc repro`` does, and leaves the same ``dvc.lock``. A run with
-changes works in a throwaway clone and leaves a DVC experiment: the folder stays as it was.
+DVC is the cache and decides what has to run; a stage added to ``dvc.yaml`` is a task in the next run. A run without
+changed settings works in the project's folder and leaves the same ``dvc.lock`` as ``dvc repro``. A run with changed
+settings works in a throwaway clone and leaves a DVC experiment; the folder stays untouched.
 
 ``python -m flows.train_cse`` (or ``cse flow train``) runs the flow here, without a server.
 """
@@ -56,7 +56,7 @@ from flows.stages import pull_data, push_data, raise_for, repro_stage
 from flows.sweep import keep_trials, stages_before, sweep_settings
 from flows.workspace import Workspace, in_place, keep_as_experiment, snapshot, throwaway_clone
 
-MOST_ATTEMPTS = 5  # of one flow run: a worker that is lost each time is no accident
+MOST_ATTEMPTS = 5  # per flow run: a worker that is lost every time is no accident
 REFUSED, BELOW = "Refused", "Below backbone"
 
 
@@ -72,21 +72,22 @@ def train_cse(
     push: bool = False,
     promote: Literal["no", "register", "promote"] = "no",
 ) -> State[Any]:
-    """Bring every stage up to date: prepare, train, evaluate, export, and whatever else dvc.yaml has.
+    """Bring every stage of dvc.yaml up to date: prepare, train, evaluate, export and any other.
 
     Args:
-        preset: a system of the literature (`cse preset list`) in the place of the system in params.yaml.
-        overrides: settings of this run alone, by dotted key: `{"train.learning_rate": 0.02, "prompt.length": 16}`.
-        data: another source of text; keys that are left out stay as in params.yaml, or as the preset has them.
-        keep_data: train the preset on the data of params.yaml; else a system of a paper brings the paper's rows.
-        sweep: a search with Ray Tune before the rest: a ready space (`default`, `promcse`, `dcpcse`, `d2cse`), or
+        preset: a published system (`cse preset list`), replacing the one in params.yaml.
+        overrides: settings for this run only, by dotted key: `{"train.learning_rate": 0.02, "prompt.length": 16}`.
+        data: another data source; keys left out keep their value from params.yaml or the preset.
+        keep_data: train the preset on the data in params.yaml instead of the paper's.
+        sweep: search with Ray Tune first: a named space (`default`, `promcse`, `dcpcse`, `d2cse`), or
             lists and ranges by dotted key: `{"train.learning_rate": "2e-3..5e-2 log", "prompt.length": [8, 16]}`. The
-            setting with the best dev score goes on.
-        workspace: `auto` works in the project's folder where no setting is changed, else in a throwaway clone whose
-            result is a DVC experiment; `clone` always takes a clone.
-        pull: fetch data and earlier results from the DVC remote first.
-        push: send data, checkpoint and bundle to the DVC remote; the experiment of a clone goes to git's origin.
-        promote: give the result a version (`register`), and put it in service if it passes the gate (`promote`).
+            run continues with the best dev score.
+        workspace: `auto` works in the project's folder if no setting changes, otherwise in a throwaway clone whose
+            result is a DVC experiment; `clone` always uses a clone.
+        pull: pull data and earlier results from the DVC remote first.
+        push: push data, checkpoint and bundle to the DVC remote, and a clone's experiment to git's origin.
+        promote: register the result as a version (`register`), and put it in production if it passes the gate
+            (`promote`).
     """
     name = flow_run.get_name() or "run"
     summary = Summary(name, Path.cwd(), preset=preset)
@@ -116,7 +117,7 @@ def train_cse(
 
 
 def ended(summary: Summary, message: str) -> State[Any]:
-    """Return the state of a run that came to its end: not plainly ``Completed`` where nobody wants the result."""
+    """Return the state of a finished run: not plain ``Completed`` if nobody wants the result."""
     if summary.reason:
         return Completed(name=REFUSED, message=message)
     return Completed(name=BELOW, message=message) if summary.shortfall else Completed(message=message)
@@ -133,7 +134,7 @@ def _work(
     push: bool,
     promote: str,
 ) -> str:
-    """Do all of it in a workspace and return the run's last message."""
+    """Do the whole run in a workspace and return its last message."""
     settings = _settle(place, summary, preset, changes, keep_data)
     if pull:
         raise_for(pull_data(place, return_state=True))
@@ -151,11 +152,11 @@ def _work(
     revision = None
     if not place.in_place:
         revision = keep_as_experiment(place, summary.flow_run)
-        summary.facts["DVC experiment"] = f"`{summary.flow_run}`; take it over with `dvc exp apply {summary.flow_run}`"
+        summary.facts["DVC experiment"] = f"`{summary.flow_run}`; apply it with `dvc exp apply {summary.flow_run}`"
         said.append(f"experiment {summary.flow_run}")
     if push:
         raise_for(push_data(place, return_state=True))
-        summary.facts["Pushed"] = "data, checkpoint and bundle to the DVC remote"
+        summary.facts["Pushed"] = "data, checkpoint and bundle, to the DVC remote"
         if revision is not None:
             _push_experiment(place, summary)
     if promote != "no":
@@ -187,7 +188,7 @@ def _search(place: Workspace, summary: Summary, sweep: str | Mapping[str, Any], 
 def _settle(
     place: Workspace, summary: Summary, preset: str | None, changes: dict[str, Any], keep_data: bool
 ) -> Settings:
-    """Write the settings of this run into the clone, note what they change, and return them."""
+    """Write this run's settings into the clone, record what they change, and return them."""
     settings, _ = settings_of_run(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
     if not place.in_place:
         changed = write_settings(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
@@ -209,8 +210,8 @@ def _place(root: Path, name: str, in_clone: bool) -> AbstractContextManager[Work
 def _check_attempts() -> None:
     if (flow_run.get_run_count() or 0) > MOST_ATTEMPTS:
         raise CseError(
-            f"given up after {MOST_ATTEMPTS} attempts, each of which was lost; see the worker's log and the machine's "
-            "memory, then start a new run: it goes on from the last saved state"
+            f"gave up after {MOST_ATTEMPTS} lost attempts; check the worker's log and the machine's "
+            "memory, then start a new run: it resumes from the last saved state"
         )
 
 
@@ -218,12 +219,12 @@ def _say_uncommitted(root: Path) -> None:
     files = [file for file in uncommitted(root) if file != "dvc.lock" and not file.startswith("data/")]
     if files:
         get_run_logger().warning(
-            "uncommitted changes take part in this run: %s%s", ", ".join(files[:5]), ", ..." if len(files) > 5 else ""
+            "this run includes uncommitted changes: %s%s", ", ".join(files[:5]), ", ..." if len(files) > 5 else ""
         )
 
 
 def _facts(place: Workspace) -> dict[str, str]:
-    """Return what the results are, by hash."""
+    """Return the hashes of the results."""
     from ruamel.yaml import YAML
 
     facts = {"Commit": commit_link(place.source)}
@@ -240,7 +241,7 @@ def _facts(place: Workspace) -> dict[str, str]:
 
 
 def _push_experiment(place: Workspace, summary: Summary) -> None:
-    """Send the experiment to the origin of the tree that the clone was made from, where it has one."""
+    """Push the experiment to the origin of the tree that the clone came from, if it has one."""
     if not has_origin(place.source):
         return
     reference = experiment_ref(summary.flow_run, place.source)
@@ -266,10 +267,10 @@ def _register(
 def give_version(
     place: Workspace, revision: str | None, settings: Settings, promote: bool, push: bool, message: str
 ) -> State[Any]:
-    """Register the result as the next version and, where asked for, put it in service if the gate lets it.
+    """Register the result as the next version and, on request, put it in production if it passes the gate.
 
     Returns:
-        Completed, named ``Refused`` with the reason where the gate does not; Failed where git or GTO refused.
+        Completed; named ``Refused``, with the reason, if the gate refused; Failed if git or GTO refused.
     """
     root, wanted = place.source, settings.promotion
     try:

@@ -1,4 +1,4 @@
-"""``cse tune``: search better settings, keep finished trials as DVC experiments, promote the best of them."""
+"""``cse tune``: search for better settings, keep finished trials as DVC experiments, promote the best."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from flows.workspace import Workspace, throwaway_clone
     "  cse tune --over train.learning_rate=1e-3..5e-2 --over prompt.length=[8,12,16] --trials 20\n"
     "  cse tune --promote && dvc repro\n  dvc exp show --only-changed"
 )
-@click.option("--space", type=click.Choice(space_names()), help="A ready search space; otherwise tune.space.")
+@click.option("--space", type=click.Choice(space_names()), help="Named search space; default: tune.space.")
 @click.option("--over", multiple=True, metavar="KEY=VALUES", help="Search KEY: [V, ...], or LOW..HIGH.")
-@click.option("--trials", type=click.IntRange(min=1), help="Settings to try; otherwise tune.trials.")
+@click.option("--trials", type=click.IntRange(min=1), help="Number of settings to try; default: tune.trials.")
 @set_option
-@click.option("--promote", is_flag=True, help="Write the best of the searched values into params.yaml.")
-@click.option("--experiments/--no-experiments", default=True, help="Whether finished trials become DVC experiments.")
+@click.option("--promote", is_flag=True, help="Write the best trial's values to params.yaml.")
+@click.option("--experiments/--no-experiments", default=True, help="Save finished trials as DVC experiments, or not.")
 def tune(
     space: str | None,
     over: Sequence[str],
@@ -43,17 +43,17 @@ def tune(
     promote: bool,
     experiments: bool,
 ) -> None:
-    """Search settings that score better on the dev pairs, around those of params.yaml.
+    """Search for settings that score better on the dev pairs.
 
-    Test sets are not there for trials to see. A sweep that was killed goes on when the same command is given again; one
-    that is done is only shown. Neither touches params.yaml, except with --promote.
+    Starts from params.yaml, which stays untouched without --promote. Trials never see a test set. To resume a killed
+    sweep, run the same command again; a finished sweep is only shown.
     """
     root = project_folder("cse tune")
     around = parse_overrides(overrides)
     wanted: dict[str, Any] = {"tune.over": list(over)} if over else {}
     if space is not None:
         if over:
-            raise CseError("--space and --over: a space is ready or your own; give one of the two")
+            raise CseError("--space and --over: give only one of the two")
         wanted |= {"tune.space": space, "tune.over": []}
     if trials is not None:
         wanted["tune.trials"] = trials
@@ -75,16 +75,16 @@ def tune(
         click.echo(describe(sweep))
         if experiments:
             names = keep_trials(place, sweep, f"tune-{sweep.folder.name}", lambda line: click.echo(line, err=True))
-            click.echo(f"experiments: `dvc exp show`, the best with `dvc exp apply {names[-1]}`")
-    click.echo(f"{sweep.folder / PAGE}: pictures; {TRIALS} beside it: every trial")
+            click.echo(f"experiments: list them with `dvc exp show`, apply the best with `dvc exp apply {names[-1]}`")
+    click.echo(f"{sweep.folder / PAGE}: figures; every trial is in {TRIALS} next to it")
     if promote:
         _promote(*to_promote(around | sweep.best.values, sweep.keys))
     else:
-        click.echo("`cse tune --promote` (with the same options) writes the best values into params.yaml")
+        click.echo("to write the best values to params.yaml, run `cse tune --promote` with the same options")
 
 
 def _promote(values: Mapping[str, Any], left_out: Mapping[str, Any]) -> None:
-    """Write the best values into params.yaml, show the difference, and say whether its training is there already."""
+    """Write the best values to params.yaml, show the difference, and say whether its training can be restored."""
     changed = write_values(PARAMS_FILE, values)
     for key, (before, after) in changed.items():
         click.echo(click.style(f"- {key}: {yaml_value(before)}", fg="red"))
@@ -96,12 +96,12 @@ def _promote(values: Mapping[str, Any], left_out: Mapping[str, Any]) -> None:
         click.echo("`dvc repro` restores the best trial's training and brings the rest up to date")
         return
     was = [f"{key} {yaml_value(value)} ({PARAMS_FILE}: {yaml_value(now[key])})" for key, value in other.items()]
-    click.echo(f"not promoted, for they are the sweep's or the machine's: {', '.join(was)}")
-    click.echo("so `dvc repro` trains anew; its score may be another than the trial's")
+    click.echo(f"not promoted, because they belong to the sweep or the machine: {', '.join(was)}")
+    click.echo("so `dvc repro` trains again; its score may differ from the trial's")
 
 
 def _run(stage: str, place: Workspace) -> None:
-    """Bring a stage that the sweep needs up to date."""
+    """Bring a stage up to date that the sweep needs."""
     try:
         run_dvc(
             ["repro", "--single-item", stage],

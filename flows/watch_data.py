@@ -1,7 +1,7 @@
-"""Flow ``watch-data``: has the data that ``prepare`` reads changed? Then say so to Prefect, which may retrain.
+"""Flow ``watch-data``: tell Prefect when the input of ``prepare`` has changed, so that it can retrain.
 
 The event is ``cse.data-changed``; ``train-cse/local`` has a trigger on it in ``prefect.yaml``. This flow's own schedule
-is off until somebody turns it on.
+is off by default.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SEEN = "cse-data-seen"
 
 @flow(name="watch-data")
 def watch_data(pull: bool = False) -> State[Any]:
-    """Compare the data with those of the last run, and emit an event when they differ for the first time.
+    """Compare the data with the last run, and emit an event the first time they differ.
 
     Args:
-        pull: bring the working tree up to date from git's origin first (fast-forward only).
+        pull: first update the working tree from git's origin (fast-forward only).
     """
     try:
         root = find_root()
@@ -38,11 +38,11 @@ def watch_data(pull: bool = False) -> State[Any]:
     except CseError as error:
         return Failed(message=str(error))
     if not changed:
-        return Completed(message="data are those of the last run")
+        return Completed(message="data unchanged since the last run")
     version = fingerprint(changed)[:12]
     seen = root / ".dvc/tmp" / _SEEN
     if seen.is_file() and seen.read_text(encoding="utf-8") == version:
-        return Completed(message=f"data version {version} was reported before")
+        return Completed(message=f"data version {version} was already reported")
     emit_event(
         event=EVENT,
         resource={"prefect.resource.id": f"cse.data.{root.name}", "cse.data-version": version},
@@ -55,7 +55,7 @@ def watch_data(pull: bool = False) -> State[Any]:
 
 
 def data_changes(root: Path) -> dict[str, str]:
-    """Return the data that the stage ``prepare`` reads and that are not those of ``dvc.lock``, by path, with hashes.
+    """Return the inputs of stage ``prepare`` that differ from ``dvc.lock``: hashes by path.
 
     Raises:
         CseError: DVC cannot read the project.

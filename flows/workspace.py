@@ -1,7 +1,7 @@
-"""Where a run works: in the user's tree, one run at a time, or in a throwaway clone that leaves the tree alone.
+"""Where a run works: in the user's tree, one run at a time, or in a throwaway clone.
 
-A clone shares the objects of git and the cache of DVC with the tree it was made from, so it costs little and a result
-that exists is not computed again. What it made is handed back as a DVC experiment.
+A clone shares git's objects and DVC's cache with its source tree, so it is cheap and recomputes nothing. Its results
+come back as a DVC experiment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Workspace:
 
     Attributes:
         folder: the DVC repository that they run in.
-        source: the tree that it was made from; the same folder where the run works in place.
+        source: the tree it was cloned from; the same folder if the run works in place.
         environment: variables for the stages.
     """
 
@@ -48,9 +48,9 @@ class Workspace:
 
 @contextmanager
 def in_place(root: Path, run: str, say: Callable[[str], object]) -> Iterator[Workspace]:
-    """Work in the tree itself; a second run in the same tree waits until the first is over.
+    """Work in the tree itself; a second run in the same tree waits for the first.
 
-    The lock is the kernel's: it ends with the process that holds it, however that dies.
+    The kernel releases the lock when the process that holds it ends, however it dies.
     """
     lock, owner = FileLock(root / ".dvc/tmp" / _LOCK), root / ".dvc/tmp" / _OWNER
     owner.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def in_place(root: Path, run: str, say: Callable[[str], object]) -> Iterator[Wor
         lock.acquire(blocking=False)
     except Timeout:
         who = owner.read_text(encoding="utf-8").strip() if owner.is_file() else "another run"
-        say(f"{who} works in {root}: waiting until it is over; cancel this run to give up")
+        say(f"{who} is working in {root}: waiting for it to finish; cancel this run to stop waiting")
         lock.acquire(poll_interval=0.5)
     try:
         owner.write_text(f"run {run} (process {os.getpid()})\n", encoding="utf-8")
@@ -69,34 +69,34 @@ def in_place(root: Path, run: str, say: Callable[[str], object]) -> Iterator[Wor
 
 @contextmanager
 def throwaway_clone(root: Path, run: str) -> Iterator[Workspace]:
-    """Work in a clone of the last commit with the uncommitted changes of tracked files; it is removed at the end.
+    """Work in a clone of the last commit plus uncommitted changes of tracked files; remove it at the end.
 
     Raises:
-        CseError: a run of this name works already, its name is no folder's, or git or DVC refused.
+        CseError: a run of this name is active, the name is not valid for a folder, or git or DVC refused.
     """
     if Path(run).name != run or run.startswith("."):
-        raise CseError(f"run {run!r}: its name becomes a folder's; give it one of letters, digits, dots and dashes")
+        raise CseError(f"run {run!r}: its name must be valid for a folder; use letters, digits, dots and dashes")
     folder = root / ".dvc/tmp" / _CLONES / run
-    with throwaway_folder(folder, "*", f"run {run}: works in a clone already; wait until it is over"):
+    with throwaway_folder(folder, "*", f"run {run}: is already working in a clone; wait for it to finish"):
         _clone(root, folder)
         _share_dvc(root, folder)
-        scratch = (root / SCRATCH).resolve()  # a killed training of the same settings goes on in a later clone
+        scratch = (root / SCRATCH).resolve()  # lets a later clone resume a killed training of the same settings
         yield Workspace(folder, root, {SCRATCH_VARIABLE: str(scratch)})
 
 
 def _clone(root: Path, folder: Path) -> None:
     # not a `git worktree`: worktrees share refs/exps/exec, where DVC tracks the running experiment, so saving one here
     # breaks a `dvc exp run` in the source tree
-    changes = git(root, "stash", "create", environment=identity(root))  # a commit beside the history; the tree stays
+    changes = git(root, "stash", "create", environment=identity(root))  # a commit outside the history
     git(root, "clone", "--quiet", "--shared", str(root), str(folder))
     git(folder, "checkout", "--quiet", "--detach", git(root, "rev-parse", "HEAD"))
     if changes:
         git(folder, "read-tree", "-u", "--reset", changes)
-        git(folder, "reset", "--quiet")  # changes of the working tree, as they were
+        git(folder, "reset", "--quiet")  # back to uncommitted changes of the working tree
 
 
 def _share_dvc(root: Path, folder: Path) -> None:
-    """Give the clone the cache, the local configuration and the remotes of its source."""
+    """Give the clone its source's cache, local configuration and remotes."""
     from dvc.config import Config
     from dvc.repo import Repo
 
@@ -109,13 +109,13 @@ def _share_dvc(root: Path, folder: Path) -> None:
     with Config(str(folder / ".dvc"), validate=False).edit("local") as config:
         config.setdefault("cache", {})["dir"] = str(cache)
         for name, url in remotes.items():
-            if "://" not in url:  # relative to a folder that the clone does not lie in
+            if "://" not in url:  # relative to a folder that the clone is not in
                 config.setdefault("remote", {}).setdefault(name, {})["url"] = url
     _dvc(["checkout", "--quiet", "--allow-missing"], folder)
 
 
 def keep_as_experiment(workspace: Workspace, name: str) -> str:
-    """Save what a clone made as a DVC experiment of the tree that it was made from, and return its revision.
+    """Save a clone's results as a DVC experiment of its source tree, and return the revision.
 
     Raises:
         CseError: git or DVC refused.
@@ -126,14 +126,14 @@ def keep_as_experiment(workspace: Workspace, name: str) -> str:
 
 
 def bring_over(workspace: Workspace, name: str) -> str:
-    """Hand an experiment of a clone to the tree that the clone was made from, and return its revision.
+    """Bring a clone's experiment to its source tree, and return the revision.
 
     Raises:
         CseError: there is none.
     """
     revision = experiment(name, workspace.folder)
     if revision is None:
-        raise CseError(f"DVC saved no experiment {name!r}; the outputs are in its cache all the same")
+        raise CseError(f"DVC saved no experiment {name!r}; the outputs are still in its cache")
     reference = experiment_ref(name, workspace.folder)
     git(workspace.source, "fetch", "--quiet", str(workspace.folder), f"+{reference}:{reference}")
     return revision
@@ -148,9 +148,9 @@ def _dvc(arguments: list[str], folder: Path, environment: Mapping[str, str] | No
 
 
 def snapshot(root: Path, message: str) -> str:
-    """Return a commit of the tracked files as they are now, and of what DVC wants tracked; tree and branch stay.
+    """Return a commit of the tracked files as they are and of what DVC wants tracked; leave tree and branch alone.
 
-    Its parent is the last commit. For a model that is registered from a tree whose ``dvc.lock`` is not committed yet.
+    Its parent is the last commit. Used to register a model before its ``dvc.lock`` is committed.
     """
     index = root / ".dvc/tmp" / f"snapshot-{os.getpid()}.index"
     environment = {"GIT_INDEX_FILE": str(index)} | identity(root)
@@ -167,7 +167,7 @@ def snapshot(root: Path, message: str) -> str:
 
 
 def left_to_git(root: Path) -> list[str]:
-    """Return what DVC leaves to git, from the root: ``dvc.lock``, small metrics, and the files that ignore the rest."""
+    """Return the paths from the root that DVC leaves to git: ``dvc.lock``, small metrics, and ignore files."""
     from dvc.repo import Repo
 
     with Repo(str(root)) as repo:
@@ -177,7 +177,7 @@ def left_to_git(root: Path) -> list[str]:
 
 
 def identity(root: Path) -> dict[str, str]:
-    """Return variables that say who commits, where git was not told."""
+    """Return variables that name the committer, if git has none configured."""
     try:
         git(root, "config", "user.email")
     except CseError:

@@ -1,4 +1,4 @@
-"""Equations and sections that the project sends a reader to are those that hold what it says."""
+"""Cited equations and sections exist and contain what the project says they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library from outside: a light import, and two encoders that are used alike."""
+"""The library from outside: a light import, and two encoders with the same interface."""
 
 from __future__ import annotations
 

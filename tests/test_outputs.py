@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all, and replace nothing but what this project wrote. All in throwaway folders."""
+"""Outputs are atomic and replace only what this project wrote. All in throwaway folders."""
 
 import json
 import os
@@ -151,7 +151,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
     for name in ("a.txt", "deep/b.txt", "deep/c.txt", "deep/d.txt"):
         (tmp_path / name).write_text("mine", encoding="utf-8")
     assert refusal(tmp_path).startswith(
-        "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); give another folder"
+        "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); choose another folder"
     )
 
 
@@ -234,9 +234,9 @@ def test_places_that_are_never_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(work)
     monkeypatch.setenv("HOME", str(home))
     for place in (Path(), work, Path(".."), work.parent):
-        assert refusal(place).startswith("is the working folder or holds it")
+        assert refusal(place).startswith("is or contains the working folder")
     monkeypatch.chdir(tmp_path)
-    assert refusal(home).startswith("is your home folder or holds it")
+    assert refusal(home).startswith("is or contains your home folder")
     for name in (".git", ".dvc"):
         (tmp_path / f"clone{name}" / name).mkdir(parents=True)
         assert refusal(tmp_path / f"clone{name}").startswith("is the root of a repository")
@@ -266,7 +266,7 @@ def special(path, kind):
 def test_only_folders_are_replaced_by_folders(tmp_path, kind):
     out = special(tmp_path / "out", kind)
     before = out.lstat()
-    assert refusal(out) == "is there and is no folder; give another folder"
+    assert refusal(out) == "exists and is not a folder; choose another folder"
     assert out.lstat() == before
     assert names(tmp_path) == ["out"]
 
@@ -275,9 +275,9 @@ def test_only_folders_are_replaced_by_folders(tmp_path, kind):
 def test_only_files_are_replaced_by_files(tmp_path, kind):
     path = special(tmp_path / "out.npy", kind)
     before = path.lstat().st_ino
-    with pytest.raises(CseError, match="is no regular file"), publish_file(path):
+    with pytest.raises(CseError, match="is not a regular file"), publish_file(path):
         raise AssertionError("work must not start")
-    with pytest.raises(CseError, match="is no regular file"):
+    with pytest.raises(CseError, match="is not a regular file"):
         check_file(path, is_npy)
     assert path.lstat().st_ino == before
     assert names(tmp_path) == ["out.npy"]
@@ -305,6 +305,6 @@ def test_a_file_of_another_sort_is_refused(tmp_path, content, made_here, taken):
     if taken:
         check_file(path, made_here)
         return
-    with pytest.raises(CseError, match="is no earlier output of this command"):
+    with pytest.raises(CseError, match="is not an earlier output of this command"):
         check_file(path, made_here)
     assert path.read_bytes() == content

@@ -1,4 +1,4 @@
-"""The command line: ``cse --help`` is where people learn the tool."""
+"""The command line; users learn the tool from ``cse --help``."""
 
 from cse.cli.main import main
 

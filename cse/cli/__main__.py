@@ -1,4 +1,4 @@
-"""``python -m cse.cli``: the command line, for callers that know their Python and not its folder of scripts."""
+"""``python -m cse.cli``: the command line, for callers that know the interpreter but not its scripts folder."""
 
 from cse.cli import main
 

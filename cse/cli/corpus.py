@@ -1,4 +1,4 @@
-"""``cse embed``, ``cse index`` and ``cse search``: vectors of a whole corpus, and what is near to a sentence."""
+"""``cse embed``, ``cse index`` and ``cse search``: embed a whole corpus and search it."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ Examples:
   cse embed sentences.txt --out data/vectors --index hnsw && cse search data/vectors "A cat sleeps."
 
 \b
-Killed or stopped? The same command goes on from there. What is in the folder: docs/corpus.md.
+If killed or stopped, run the same command again to resume. docs/corpus.md describes the output.
 """
 
 
 @click.command(epilog=_EMBED_EXAMPLES)
 @click.argument("corpus")
 @click.option(
-    "--out", required=True, metavar="FOLDER", help="Folder to write: a path, or a URL as s3://bucket/vectors."
+    "--out", required=True, metavar="FOLDER", help="Output folder: a path, or a URL such as s3://bucket/vectors."
 )
-@click.option("--model", default=str(BUNDLE), show_default=True, help="A bundle (`cse export`).")
-@click.option("--text-column", default="text", show_default=True, help="Of csv, tsv, jsonl and parquet.")
-@click.option("--id-column", help="Whole numbers or text to know rows by; default: rows are numbered from 0.")
-@click.option("--keep-text", is_flag=True, help="Put the text beside its vector, so that a search can show it.")
-@click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows of a file.")
+@click.option("--model", default=str(BUNDLE), show_default=True, help="Bundle to embed with (from `cse export`).")
+@click.option("--text-column", default="text", show_default=True, help="Text column of csv, tsv, jsonl and parquet.")
+@click.option("--id-column", help="Column with row ids, integers or text; default: number the rows from 0.")
+@click.option("--keep-text", is_flag=True, help="Store the text with each vector, so that search can print it.")
+@click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows per file.")
 @click.option(
-    "--workers", type=click.IntRange(min=0), help="Processes; default: one a core, or a GPU. 0: this one alone, no Ray."
+    "--workers", type=click.IntRange(min=0), help="Processes; default: one per core or GPU. 0: one process, no Ray."
 )
-@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Of a forward pass.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Rows per forward pass.")
 @_provider_option
-@click.option("--normalize/--raw", default=True, show_default=True, help="Unit length, or as pooled.")
-@click.option("--index", type=click.Choice(["none", "exact", "hnsw"]), default="none", help="Build one afterwards.")
-@click.option("--again", is_flag=True, help="Start over: remove what an earlier run put into the folder.")
+@click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
+@click.option("--index", type=click.Choice(["none", "exact", "hnsw"]), default="none", help="Also build an index.")
+@click.option("--again", is_flag=True, help="Start over: delete what an earlier run wrote to the folder.")
 def embed(
     corpus: str,
     out: str,
@@ -61,11 +61,11 @@ def embed(
     index: Literal["none", "exact", "hnsw"],
     again: bool,
 ) -> None:
-    """Embed every row of CORPUS: a file, a folder, or a glob in quotes; a path or a URL.
+    """Embed every row of a corpus.
 
-    It holds txt, csv, tsv, jsonl or parquet.
+    CORPUS is a file, folder or quoted glob, as a path or URL, of txt, csv, tsv, jsonl or parquet.
 
-    Writes parquet files of at most --shard-rows rows with the columns id and embedding, on all cores.
+    Writes parquet files of at most --shard-rows rows with columns id and embedding, using all cores or GPUs.
     """
     from cse.scale.corpus.columns import Columns
     from cse.scale.corpus.embed import embed_corpus
@@ -74,25 +74,25 @@ def embed(
     choices = Choices(Columns(text_column, id_column), keep_text, shard_rows, batch_size, normalize, provider)
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:
-        cut = f"{done.truncated:,} rows were cut at {done.max_length} tokens, which is what the model reads"
-        click.echo(cut, err=True)
+        click.echo(f"{done.truncated:,} rows were truncated to {done.max_length} tokens, the model's limit", err=True)
     if index != "none":
         _build(out, index)
-    before = f", {done.found:,} of them from before" if done.found else ""
+    before = f", {done.found:,} of them from earlier runs" if done.found else ""
     shards = "1 shard" if done.shards == 1 else f"{done.shards:,} shards"
     click.echo(f"{out}: {done.rows:,} vectors of {done.dimension} dimensions in {shards}{before}", err=True)
 
 
 @click.command(
-    "index", epilog="\b\nExamples:\n  cse index data/vectors                 every vector compared, in memory\n"
-    "  cse index data/vectors --kind hnsw     a graph: approximate, for millions of rows"
+    "index", epilog="\b\nExamples:\n  cse index data/vectors                 exact: compares every vector\n"
+    "  cse index data/vectors --kind hnsw     approximate: a graph, for millions of rows"
 )  # fmt: skip
 @click.argument("folder")
-@click.option(
-    "--kind", type=click.Choice(["exact", "hnsw"]), default="exact", show_default=True, help="All vectors, or a graph."
-)
+@click.option("--kind", type=click.Choice(["exact", "hnsw"]), default="exact", show_default=True, help="Index type.")
 def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
-    """Build an index of the vectors that `cse embed` put into FOLDER (pip install 'cse[search]')."""
+    """Build a search index of vectors.
+
+    FOLDER is the output of `cse embed`. Needs pip install 'cse[search]'.
+    """
     _build(folder, kind)
 
 
@@ -102,17 +102,18 @@ def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
 )
 @click.argument("folder")
 @click.argument("queries", nargs=-1, required=True, metavar="QUERY...")
-@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Rows for each query.")
-@click.option("--model", help="The bundle that made the vectors; default: where it lay then.")
+@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Results per query.")
+@click.option("--model", help="Bundle that made the vectors; default: its path at that time.")
 @_provider_option
-@click.option("--scan", is_flag=True, help="Compare every vector, though there is an index.")
-@click.option("--json", "as_json", is_flag=True, help="One object a query.")
+@click.option("--scan", is_flag=True, help="Compare every vector, even if there is an index.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per query.")
 def search(
     folder: str, queries: Sequence[str], k: int, model: str | None, provider: str, scan: bool, as_json: bool
 ) -> None:
-    """Print the rows of FOLDER nearest to each QUERY: rank, cosine, id, and the text if it was kept.
+    """Print the rows of FOLDER nearest to each QUERY.
 
-    Through the index where there is one; else all shards are read, one after another.
+    Prints rank, cosine, id, and the text if it was stored. Uses the index if there is one; otherwise scans all shards,
+    one by one.
     """
     from cse.scale.corpus.output import open_vectors
     from cse.scale.corpus.search import open_encoder

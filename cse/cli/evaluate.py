@@ -1,4 +1,4 @@
-"""``cse evaluate``: scores of any models, as tables, JSON and records for ``cse report``."""
+"""``cse evaluate``: score any models; write tables, JSON, and records for ``cse report``."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ Examples:
 @click.option(
     "--suite",
     metavar="MEASURES",
-    help="full, or some of sts,cxc,transfer,retrieval,space with commas between. [default: evaluation.measures]",
+    help="full, or a comma-separated list from sts,cxc,transfer,retrieval,space. [default: evaluation.measures]",
 )
-@click.option("--cxc", type=click.Path(path_type=Path), help="CSV of CxC-STS with its captions.")
+@click.option("--cxc", type=click.Path(path_type=Path), help="CSV of CxC-STS that includes the captions.")
 @click.option(
-    "--fast", is_flag=True, help="Transfer tasks with SentEval's fast settings: figures not to be compared with papers."
+    "--fast", is_flag=True, help="Use SentEval's fast settings for transfer tasks: not comparable with papers."
 )
-@click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Show the N worst queries of the retrieval.")
-@click.option("--mteb", metavar="TASKS", help="Score on these tasks of MTEB instead; needs the extra `mteb`.")
+@click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Show the N worst retrieval queries.")
+@click.option("--mteb", metavar="TASKS", help="Score on these MTEB tasks instead; needs the extra `mteb`.")
 @click.option("--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the scores here too.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write a record a model here, for `cse report`.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the scores here.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write one record per model here, for `cse report`.")
 def evaluate(
     models: Sequence[str],
     params: Path,
@@ -65,10 +65,11 @@ def evaluate(
     json_path: Path | None,
     out: Path | None,
 ) -> None:
-    """Score models on semantic textual similarity (Spearman * 100), or on all that the papers measure.
+    """Score models on STS, or on everything the papers measure.
 
-    A model is a checkpoint folder, a bundle folder, or a bare backbone by folder or hub id; NAME is what tables call
-    it. Without MODELS and options this is the pipeline's stage: the trained checkpoint beside its backbone.
+    A model is a checkpoint folder, a bundle folder, or a bare backbone given by folder or hub id; NAME is its name in
+    tables. STS scores (semantic textual similarity) are Spearman * 100. Without MODELS and options, this runs the
+    pipeline's stage: the trained checkpoint and its backbone.
     """
     from cse.evaluation.suite import measures_from
     from cse.stages.evaluate import evaluate_stage
@@ -84,11 +85,11 @@ def evaluate(
         return
     measures = measures_from(suite) if suite else tuple(settings.evaluation.measures)
     if examples is not None and "retrieval" not in measures:
-        raise CseError("--examples: shows the retrieval; add --suite retrieval, or --suite full")
+        raise CseError("--examples: needs retrieval; add --suite retrieval or --suite full")
     if fast and "transfer" not in measures:
-        raise CseError("--fast: is about the transfer tasks; add --suite transfer, or --suite full")
+        raise CseError("--fast: applies to the transfer tasks; add --suite transfer or --suite full")
     if cxc is not None and "cxc" not in measures:
-        raise CseError("--cxc: add --suite cxc, or --suite full")
+        raise CseError("--cxc: needs its measure; add --suite cxc or --suite full")
     _evaluate(named, settings, _suite_data(data, cxc, settings), measures, fast, examples, style, json_path, out)
 
 
@@ -114,7 +115,7 @@ def _evaluate(
         other = folders.setdefault(place, name)
         if out is not None and other != name:
             raise CseError(
-                f"--out {out}: {other} and {name} would both be written to {out / place}; give one another NAME=MODEL"
+                f"--out {out}: {other} and {name} would both be written to {out / place}; rename one with NAME=MODEL"
             )
 
     def save(name: str, result: SuiteResults) -> None:
@@ -145,7 +146,7 @@ def _evaluate(
         with publish_file(json_path) as target:
             write_rounded_json(target, {name: result.to_dict() for name, result in results.items()})
     if out is not None:
-        click.echo(f"{out}: {len(results)} records; `cse report {out}` shows them beside the papers", err=True)
+        click.echo(f"{out}: {len(results)} records; `cse report {out}` compares them with the papers", err=True)
 
 
 def _evaluate_on_mteb(
@@ -177,19 +178,19 @@ def _evaluate_on_mteb(
 
 
 def _named(models: Sequence[str]) -> dict[str, str]:
-    """Return what the user named by the name to print: ``NAME=MODEL``, or the model as written."""
+    """Return models by display name: ``NAME=MODEL``, or the model as written."""
     named: dict[str, str] = {}
     for text in models:
         name, equals, model = text.partition("=")
         name, model = (name, model) if equals and name and not Path(text).exists() else (text, text)
         if name in named:
-            raise CseError(f"{name}: given twice; write NAME=MODEL with a name of its own for each")
+            raise CseError(f"{name}: given twice; write NAME=MODEL with a different name for each")
         named[name] = model
     return named
 
 
 def _suite_data(data: Path | None, cxc: Path | None, settings: Settings) -> SuiteData:
-    """Return the evaluation data of prepared data, of a SentEval folder, or of a file of scored pairs."""
+    """Return evaluation data from prepared data, a SentEval folder, or a file of scored pairs."""
     from cse.data.scored_file import read_scored_file
     from cse.data.store import TASKS_FILE, PreparedData
     from cse.data.suite import only_pairs, read_suite

@@ -1,4 +1,4 @@
-"""Commands of ``cse``; each imports what it needs when it runs, so that ``--help`` is instant."""
+"""Commands of ``cse``; each imports what it needs only when it runs, to keep ``--help`` instant."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ A first run, with generated data and the built-in MiniLM backbone:
   echo "A cat sleeps." | cse encode data/bundle --out vectors.npy
 
 \b
-`dvc repro` runs the first four and skips what has not changed.
-Values come from params.yaml (see docs/settings.md); a system of the literature is a preset:
+`dvc repro` runs the first four and skips whatever has not changed.
+Settings are in params.yaml (see docs/settings.md); published systems are presets:
   cse preset list
   cse preset use promcse-eh-bert-base
 """
 
 
 class _Group(click.Group):
-    """A group in the order of the workflow, with the commands that other packages bring (``cse.commands``)."""
+    """A group in workflow order, plus the commands that other packages register (``cse.commands``)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *sorted(entry_points(group=_BROUGHT).names)]
@@ -52,7 +52,7 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="cse")
-@click.option("--debug", is_flag=True, help="Show the full trace of an error.")
+@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
 def cli(debug: bool) -> None:
     """Contrastive sentence embeddings from soft prompts on a frozen language model."""
     if debug:
@@ -65,16 +65,19 @@ cli.add_command(preset)
 @cli.command(epilog="\b\nExample:\n  cse prepare -s data.source=files -s data.train_path=my.csv -s data.view=pairs")
 @params_option
 @set_option
-@click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Folder to write.")
+@click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Output folder.")
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
-    """Turn a source of text into Arrow data sets, and count what was dropped."""
+    """Read and clean the text and write it as Arrow data sets.
+
+    Reports what was dropped.
+    """
     from cse.stages.prepare import prepare_stage
 
     settings = settings_from(params, overrides, any_view=True)
     metrics = METRICS / "prepare.json" if out == PREPARED else Path(f"{out}.json")
     prepare_stage(settings, prepared=out, metrics=metrics)
     for problem in impossible_rows(settings)[:1]:
-        click.echo(f"note        `cse train` will not take these rows as it is set: {problem}")
+        click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
     if settings.objective.replaced_tokens.corrupts_beforehand:
         click.echo("note        run `cse corrupt` before `cse train`: objective.replaced_tokens.corruption is prepared")
 
@@ -84,9 +87,10 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
 @set_option
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
-    """Corrupt prepared rows for replaced-token detection, once for each epoch.
+    """Corrupt prepared rows for replaced-token detection.
 
-    Needed only where objective.replaced_tokens.corruption is `prepared`. The rows are written beside the prepared data.
+    Needed only if objective.replaced_tokens.corruption is `prepared`. Corrupts the rows once per epoch and writes them
+    next to the prepared data.
     """
     from cse.stages.corrupt import corrupt_stage
 
@@ -97,11 +101,11 @@ def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
 @params_option
 @set_option
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
-@click.option("--out", type=click.Path(path_type=Path), default=CHECKPOINT, show_default=True, help="Folder to write.")
+@click.option("--out", type=click.Path(path_type=Path), default=CHECKPOINT, show_default=True, help="Output folder.")
 def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
     """Train prompts (or the whole model) and keep the best checkpoint.
 
-    A killed run goes on from its last saved state when the same command is given again.
+    To resume a killed run from its last saved state, run the same command again.
     """
     from cse.stages.train import train_stage
 
@@ -120,13 +124,14 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 @click.argument("model")
 @params_option
 @set_option
-@click.option("--kind", type=click.Choice(["whitening", "flow"]), required=True, help="What to put behind the model.")
+@click.option("--kind", type=click.Choice(["whitening", "flow"]), required=True, help="Post-processing to add.")
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the new checkpoint.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the new checkpoint.")
 def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Path, out: Path) -> None:
-    """Fit whitening or flow on the training sentences and put it behind MODEL.
+    """Fit whitening or flow and add it to MODEL.
 
-    MODEL is a checkpoint, or a bare backbone by folder, hub id or file of word vectors. Options: group post.
+    It is fitted on the training sentences. MODEL is a checkpoint, or a bare backbone given by folder, hub id or file of
+    word vectors. Set further options in group post of params.yaml.
     """
     from cse.stages.post import put_behind
 
@@ -143,9 +148,12 @@ cli.add_command(report)
 @params_option
 @set_option
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
-@click.option("--out", type=click.Path(path_type=Path), default=BUNDLE, show_default=True, help="Folder to write.")
+@click.option("--out", type=click.Path(path_type=Path), default=BUNDLE, show_default=True, help="Output folder.")
 def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
-    """Write an ONNX bundle that a service loads without torch, compared with torch first."""
+    """Write an ONNX bundle that loads without torch.
+
+    Its embeddings are compared with torch's first.
+    """
     from cse.stages.export import export_stage
 
     named = {} if Path(model) == CHECKPOINT else {"metrics": ()}
@@ -158,13 +166,16 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
 )
 @click.argument("model")
 @click.argument("text", type=click.File(encoding="utf-8"), default="-")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="A .npy file, float32 (lines, dimension).")
-@click.option("--column", help="Of csv, tsv, jsonl, parquet; default: a usual name (text, sentence, sent0, ...).")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output .npy, float32 (lines, dimension).")
+@click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
 @click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--normalize/--raw", default=True, show_default=True, help="Unit length, or as pooled.")
+@click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
 def encode(model: str, text: Any, out: Path, column: str | None, batch_size: int, device: str, normalize: bool) -> None:
-    """Embed TEXT (default: standard input), one vector a line; of csv, tsv, jsonl and parquet one vector a row."""
+    """Embed TEXT, one vector per line or row.
+
+    TEXT is a text file, csv, tsv, jsonl or parquet; default: standard input.
+    """
     from cse.files import write_array
     from cse.outputs import check_file, is_npy, publish_file
     from cse.stages.open_model import open_model
@@ -185,7 +196,7 @@ cli.add_command(search)
 
 
 def main() -> None:
-    """Run the command line; errors are one line and exit code 2."""
+    """Run the command line; print errors as one line and exit with code 2."""
 
     def work() -> None:
         try:
@@ -206,7 +217,7 @@ def _help_hint(error: click.ClickException) -> str:
 
 
 def _texts(stream: Any, column: str | None) -> list[str]:
-    """Return what to encode: a column of a table, else the lines of a text."""
+    """Return the texts to encode: a column of a table, or the lines of a text file."""
     from cse.data.checks import no_rows
     from cse.data.readers import read_texts
     from cse.data.tables import TABLES
@@ -216,7 +227,7 @@ def _texts(stream: Any, column: str | None) -> list[str]:
     if source.suffix.lower() in TABLES:
         return read_texts(source, column)
     if column is not None:
-        raise CseError(f"--column {column}: {source} is read line by line; name a {', '.join(TABLES)} file")
+        raise CseError(f"--column {column}: {source} is read line by line; use a {', '.join(TABLES)} file")
     lines = list(file_lines(stream.buffer, str(source)))
     if not lines:
         raise no_rows(str(source))
@@ -224,5 +235,5 @@ def _texts(stream: Any, column: str | None) -> list[str]:
 
 
 def _corrupted(prepared: Path) -> Path:
-    """Return where rows of prepared data that were corrupted beforehand lie."""
+    """Return the folder of the corrupted rows that belong to prepared data."""
     return CORRUPTED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-corrupted")

@@ -1,4 +1,4 @@
-"""Options that commands share, and how the command line becomes settings."""
+"""Shared options, and settings from the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ set_option = click.option(
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values of ``KEY=VALUE`` arguments by dotted key; values are read as YAML.
+    """Return the values of ``KEY=VALUE`` arguments by dotted key; values are parsed as YAML.
 
     Raises:
         CseError: no equals sign, or a value that is not YAML.
@@ -52,9 +52,9 @@ def settings_from(
     Args:
         params: the file.
         overrides: ``KEY=VALUE`` arguments.
-        optional: take the defaults where the usual file does not exist.
+        optional: use the defaults if the default file does not exist.
         any_view: see ``load_settings``.
-        prepared: folder of the rows to train on, whose view takes the place of ``data.view`` if they are there.
+        prepared: folder of the rows to train on; if it exists, its view replaces ``data.view``.
     """
     values = parse_overrides(overrides)
     if prepared is not None and prepared.is_dir():

@@ -1,4 +1,4 @@
-"""``cse preset``: the hyperparameters of the papers by name, and the scores that they are published with."""
+"""``cse preset``: the papers' hyperparameters by name, with their published scores."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ _AVERAGE_WIDTH = 7
 
 @click.group()
 def preset() -> None:
-    """Systems of the literature by name: list, show, use."""
+    """List, show and use published systems."""
 
 
 @preset.command("list", epilog="\b\nExample:\n  cse preset list --system d2cse\n  cse preset list --rows")
-@click.option("--system", default="", metavar="TEXT", help="Only presets whose name contains this.")
-@click.option(
-    "--rows", "by_row", is_flag=True, help="Every row of the three papers with the presets that reproduce it."
-)
+@click.option("--system", default="", metavar="TEXT", help="Only presets whose name contains TEXT.")
+@click.option("--rows", "by_row", is_flag=True, help="List every row of the three papers with its presets.")
 def list_presets(system: str, by_row: bool) -> None:
-    """Print every preset with the row of a paper that it reproduces, that row's average and what it is."""
+    """List presets: table and row of the paper, published average, description."""
     from cse.settings.presets import preset_names
 
     names = [name for name in preset_names() if system.lower() in name]
     if not names:
-        raise CseError(f"--system: no preset has {system!r} in its name; `cse preset list` names all")
+        raise CseError(f"--system: no preset has {system!r} in its name; see `cse preset list`")
     if by_row:
         _print_coverage(names, everything=not system)
     else:
@@ -47,7 +45,7 @@ def list_presets(system: str, by_row: bool) -> None:
 @preset.command(epilog="\b\nExample:\n  cse preset show promcse-eh-bert-base")
 @click.argument("name")
 def show(name: str) -> None:
-    """Print a preset's source, its published scores, what to expect of a run, and its settings."""
+    """Show a preset: source, published scores, settings."""
     from cse.settings.document import yaml_value
     from cse.settings.load import walk_keys
     from cse.settings.presets import load_preset
@@ -78,11 +76,11 @@ def show(name: str) -> None:
 )
 @click.argument("name")
 @click.option("-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True)
-@click.option("--keep-data", is_flag=True, help="Train it on your data: of group data only the view changes.")
+@click.option("--keep-data", is_flag=True, help="Keep your data: in group data, change only the view.")
 def use(name: str, params: Path, keep_data: bool) -> None:
-    """Write a preset into params.yaml; comments and what describes your machine stay.
+    """Write a preset to params.yaml.
 
-    A system of a paper brings the paper's training text with it, every row of it.
+    Keeps comments and machine settings. A paper's preset also selects the paper's training text, all rows of it.
     """
     from cse.settings.load import flatten, load_settings
     from cse.settings.presets import apply_preset, data_in_words
@@ -111,7 +109,7 @@ def _print_table(names: list[str]) -> None:
             f"{_cut(load_preset(name).description, rest)}"
         )
     for mark, meaning in (
-        ("*", "as printed; not the mean of the printed scores (`cse preset show` gives that)"),
+        ("*", "as printed; differs from the mean of the printed scores (see `cse preset show`)"),
         ("t", "accuracy on the transfer tasks; all others are Spearman x 100 on the seven STS tasks"),
     ):
         if mark in marks:
@@ -119,7 +117,7 @@ def _print_table(names: list[str]) -> None:
 
 
 def _where(row: PaperRow | None) -> str:
-    """Return paper, table and name of a row, cut to the column."""
+    """Return paper, table and name of a row, truncated to the column width."""
     if row is None:
         return "-"
     paper, model = row.selector.paper, row.selector.model
@@ -130,7 +128,7 @@ def _where(row: PaperRow | None) -> str:
 
 
 def _average(row: PaperRow | None) -> tuple[str, str]:
-    """Return a row's printed average and the mark of its footnote."""
+    """Return a row's printed average and its footnote mark."""
     from cse.settings.published import TRANSFER
 
     if row is None or row.average is None:
@@ -163,7 +161,7 @@ def _title(selector: RowSelector) -> str:
 
 
 def _scores(scores: Iterable[Score]) -> str:
-    """Write scores side by side, wrapped between them."""
+    """Format scores side by side, wrapped between scores."""
     lines = [""]
     for score in scores:
         text = f"  {_label(score)} {_number(score)}"

@@ -1,4 +1,4 @@
-"""``cse report``: records beside the published figures, as a page to look at."""
+"""``cse report``: compare records with the published scores on one page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from cse.stages.common import ABLATIONS, RECORDS, REPORT
     show_default=True,
     help="Results of `cse ablate`.",
 )
-@click.option("--out", type=click.Path(path_type=Path), default=REPORT, show_default=True, help="Folder to write.")
+@click.option("--out", type=click.Path(path_type=Path), default=REPORT, show_default=True, help="Output folder.")
 def report(records: Sequence[Path], ablations: Path, out: Path) -> None:
-    """Write report.html (one file, opens from disk), report.md and the pictures as SVG, PNG and CSV.
+    """Write a report that compares records with the papers.
 
-    RECORDS are folders that `cse evaluate --out` or the pipeline wrote, at any depth. Runs that differ in their seed
-    alone are shown as one system.
+    Writes report.html (one file, opens from disk), report.md, and the figures as SVG, PNG and CSV.
+
+    RECORDS are folders written by `cse evaluate --out` or the pipeline; subfolders are searched. Runs that differ only
+    in their seed are shown as one system.
     """
     from cse.outputs import Kind, check_folder, publish_folder
     from cse.report.ablations import read_ablations

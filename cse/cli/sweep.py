@@ -1,4 +1,4 @@
-"""``python -m cse.cli.sweep``: a sweep over prepared data, in a process of its own; the flow puts DVC around it."""
+"""``python -m cse.cli.sweep``: a sweep over prepared data, in its own process; the flow adds DVC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cse.tune.outcome import FOLDER_LINE, describe
 @click.option("--corrupted", type=click.Path(path_type=Path), default=CORRUPTED, show_default=True)
 @click.option("--scratch", type=click.Path(path_type=Path), default=SCRATCH, show_default=True)
 def main(params: Path, overrides: Sequence[str], data: Path, corrupted: Path, scratch: Path) -> None:
-    """Search better settings than those of params.yaml; group tune says where and how."""
+    """Search for better settings than those in params.yaml, as set in group tune."""
     settings = settings_from(params, overrides)
     sweep = run_sweep(settings, prepared=data, corrupted=corrupted, scratch=scratch)
     click.echo(describe(sweep))

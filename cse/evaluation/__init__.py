@@ -1,1 +1,1 @@
-"""Scores: declared similarity tasks, rank correlations, tables."""
+"""Measures on embeddings, their tables and records."""

@@ -1,6 +1,6 @@
-"""CxC-STS: Spearman on samples of caption pairs, as PromCSE's table 2 measures domain shift.
+"""CxC-STS: Spearman on samples of caption pairs, PromCSE's measure of domain shift (table 2).
 
-A repetition draws queries, then one of each query's pairs. PromCSE draws 2,500 of 5,000 images with replacement; Parekh
+Each repetition draws queries, then one pair per query. PromCSE draws 2,500 of 5,000 images with replacement; Parekh
 et al. 2021 draw half of the captions, which gives the same mean with about half the spread. The setting is part of
 the result.
 """
@@ -24,11 +24,11 @@ class Bootstrap:
     """How pairs are sampled.
 
     Attributes:
-        query: what is drawn first, ``image`` (PromCSE) or ``caption`` (Parekh et al.).
-        share: part of the queries that a repetition draws.
+        query: what to draw first, ``image`` (PromCSE) or ``caption`` (Parekh et al.).
+        share: fraction of the queries drawn per repetition.
         replace: whether a query may be drawn twice.
-        repetitions: how often.
-        seed: of numpy's legacy generator, as in PromCSE's evaluator.
+        repetitions: number of samples.
+        seed: seed for numpy's legacy generator, as in PromCSE's evaluator.
     """
 
     query: Literal["image", "caption"] = "image"
@@ -45,8 +45,8 @@ class CxcScore:
     Attributes:
         mean, std: over repetitions; population standard deviation.
         all_pairs: Spearman over all pairs at once.
-        drawn: pairs a repetition.
-        how: the sampling.
+        drawn: pairs per repetition.
+        how: sampling setting.
     """
 
     mean: float
@@ -56,7 +56,7 @@ class CxcScore:
     how: Bootstrap
 
     def describe(self) -> str:
-        """Return the setting in a line."""
+        """Return the setting as one line."""
         how = self.how
         return (
             f"{how.repetitions:,} samples of {self.drawn:,} {how.query}s "
@@ -76,7 +76,7 @@ DEFAULT = Bootstrap()
 
 
 def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap = DEFAULT) -> CxcScore:
-    """Score embeddings that exist; every cosine is computed once.
+    """Score given embeddings; every cosine is computed once.
 
     Raises:
         CseError: too few queries for the sample.
@@ -94,12 +94,12 @@ def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap = DEFAULT) -
     scores = np.empty(how.repetitions)
     for repetition in range(how.repetitions):
         drawn = rng.choice(len(sizes), count, replace=how.replace)
-        rows = order[starts[drawn] + rng.randint(0, sizes[drawn])]  # one draw a query, in turn
+        rows = order[starts[drawn] + rng.randint(0, sizes[drawn])]  # one draw per query, in turn
         scores[repetition] = _rank_correlation(cosines[rows], pairs.score[rows])
     return CxcScore(100 * float(scores.mean()), 100 * float(scores.std()), all_pairs, count, how)
 
 
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman without the checks and the p-value, which would take most of the time."""
+    """Spearman without checks and p-value, which would take most of the time."""
     a, b = (rankdata(values) - (len(values) + 1) / 2 for values in (x, y))
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))

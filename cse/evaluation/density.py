@@ -1,7 +1,7 @@
-"""How cosines are spread: a kernel density for each group of gold similarity (PromCSE figure 3, D2CSE figure 2b).
+"""Distribution of cosines: a kernel density per group of gold similarity (PromCSE figure 3, D2CSE figure 2b).
 
-The papers state neither split nor limits of the groups. Here the range of gold scores is cut into five equal parts,
-``[0, 1) [1, 2) [2, 3) [3, 4) [4, 5]`` for STS.
+The papers state neither the split nor the bounds of the groups. Here the range of gold scores is cut into five equal
+parts, ``[0, 1) [1, 2) [2, 3) [3, 4) [4, 5]`` for STS.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Density:
     """One curve.
 
     Attributes:
-        group: ``all pairs``, or the gold scores that belong to it, such as ``[0, 1)``.
-        pairs: how many.
-        cosine: where the density is known, ``(points,)``.
-        density: its values, ``(points,)``; the area below the curve is 1 where nothing lies beyond the ends.
+        group: ``all pairs``, or its range of gold scores, such as ``[0, 1)``.
+        pairs: number of pairs.
+        cosine: points of the curve, ``(points,)``.
+        density: values at these points, ``(points,)``; the area is 1 if nothing lies beyond the ends.
     """
 
     group: str
@@ -37,9 +37,9 @@ class Density:
 
 
 def densities(cosine: np.ndarray, gold: np.ndarray) -> list[Density]:
-    """Return the curve of all pairs and one for each group, lowest gold scores first.
+    """Return the curve of all pairs and one per group, lowest gold scores first.
 
-    A group without two different cosines has no curve and is left out.
+    A group without two different cosines has no curve and is skipped.
 
     Args:
         cosine: of each pair, ``(n,)``.

@@ -1,4 +1,4 @@
-"""What pictures and example lists are made of: cosines of one task's pairs, their densities, sentences in the plane."""
+"""Data for figures and examples: cosines of one task's pairs, their densities, a t-SNE of the sentences."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DRAWN_TASK = "STS-B"
 
 @dataclass(frozen=True)
 class PairDetails:
-    """One task's pairs as an encoder sees them.
+    """One task's pairs under an encoder.
 
     Attributes:
         task: the pairs.
         cosine: of each pair, ``(n,)``.
-        densities: of the cosines, of all pairs and by gold similarity.
-        sentences: distinct sentences, ``m`` of them.
-        subset: where each was first seen.
-        points: their place in the plane, ``(m, 2)``.
+        densities: densities of the cosines, over all pairs and by gold similarity.
+        sentences: the ``m`` distinct sentences.
+        subset: subset where each first occurs.
+        points: their t-SNE coordinates, ``(m, 2)``.
     """
 
     task: ScoredPairs
@@ -38,12 +38,12 @@ class PairDetails:
 
 
 def drawn_task(tasks: Sequence[ScoredPairs]) -> ScoredPairs:
-    """Return the task that pictures show: STS-B where it is there, else the first."""
+    """Return the task to show in figures: STS-B if present, otherwise the first."""
     return next((task for task in tasks if task.name == DRAWN_TASK), tasks[0])
 
 
 def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
-    """Look at one task's pairs with embeddings that exist."""
+    """Return the details of one task's pairs for given embeddings."""
     cosine = cosines_of(vectors, task)
     places: dict[str, str] = {}
     for side in (task.sentence1, task.sentence2):

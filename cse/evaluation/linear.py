@@ -1,11 +1,10 @@
 """Linear classifiers on frozen embeddings, many at once: SentEval's torch classifier (Conneau and Kiela 2018).
 
-A transfer task asks for hundreds of classifiers on subsets of the same rows, one for each fold and L2 value. They are
-trained as one stack of problems: one batched matrix product a step in place of hundreds. What each classifier sees,
-in which order, and when it stops is what SentEval's one-at-a-time loop would do, seeds included; ``fit`` with one
-problem is that loop.
+A transfer task needs hundreds of classifiers on subsets of the same rows, one per fold and L2 value. They are trained
+as one batch of problems, with one batched matrix product per step. Each classifier sees the same rows in the same order
+and stops at the same point as in SentEval's one-at-a-time loop, seeds included; ``fit`` with one problem is that loop.
 
-Shapes: N rows, D columns, P problems, R L2 values a problem, C classes, B rows a step.
+Shapes: N rows, D columns, P problems, R L2 values per problem, C classes, B rows per step.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ class Classifier:
 
     Attributes:
         optimizer: ``adam`` (rate 1e-3) or ``rmsprop`` (rate 1e-2), L2 as coupled weight decay on weights and bias.
-        batch_size: rows a step.
-        epoch_size: passes between two looks at the validation rows.
-        tenacity: training ends at the look after this many without improvement.
+        batch_size: rows per step.
+        epoch_size: passes between two validations.
+        tenacity: training ends at the validation after this many without improvement.
         folds: folds of cross-validation.
-        max_epoch: passes after which training ends.
-        l2: values to choose from; the first best wins.
-        seed: of weights, folds and the order of rows, for every classifier anew.
+        max_epoch: maximum number of passes.
+        l2: values to choose from; the first of the best wins.
+        seed: seed for weights, folds and row order, reset for each classifier.
     """
 
     optimizer: Literal["adam", "rmsprop"] = "adam"
@@ -43,7 +42,7 @@ class Classifier:
     seed: int = 1111
 
     def describe(self) -> str:
-        """Return the setting in a line."""
+        """Return the setting as one line."""
         return (
             f"linear classifier, {self.folds} folds, {self.optimizer}, batch {self.batch_size}, at most "
             f"{self.max_epoch} passes, L2 from {', '.join(f'{value:g}' for value in self.l2)}, seed {self.seed}"
@@ -59,8 +58,8 @@ class Problem:
     """Rows of one classifier.
 
     Attributes:
-        train: row numbers to learn from, in order.
-        dev: row numbers that say when to stop; None: a random 5 % of ``train`` is held out, as SentEval does.
+        train: training rows, in order.
+        dev: validation rows for early stopping; None: hold out a random 5 % of ``train``, as SentEval does.
         l2: values to train with.
     """
 
@@ -71,12 +70,12 @@ class Problem:
 
 @dataclass
 class Fitted:
-    """A problem's classifiers, one for each of its L2 values, with the weights of their best look.
+    """A problem's classifiers, one per L2 value, with the weights of their best validation.
 
     Attributes:
         weight: ``(R, C, D)``.
         bias: ``(R, C)``.
-        dev_accuracy: best share of validation rows that were right, ``(R,)``.
+        dev_accuracy: best validation accuracy, from 0 to 1, ``(R,)``.
     """
 
     weight: torch.Tensor
@@ -84,7 +83,7 @@ class Fitted:
     dev_accuracy: np.ndarray
 
     def accuracy(self, features_ND: torch.Tensor, label_N: torch.Tensor) -> np.ndarray:
-        """Return the share of rows that each classifier gets right, ``(R,)``."""
+        """Return each classifier's accuracy, from 0 to 1, ``(R,)``."""
         return np.array([float((p == label_N).double().mean()) for p in self.predict(features_ND)])
 
     def predict(self, features_ND: torch.Tensor) -> torch.Tensor:
@@ -105,14 +104,14 @@ def fit(
 
     Args:
         features: all rows, ``(N, D)``.
-        label: their classes from 0 on, ``(N,)``.
-        problems: subsets of rows; all with as many L2 values.
+        label: classes, numbered from 0, ``(N,)``.
+        problems: subsets of rows, all with the same number of L2 values.
         how: optimiser, early stopping, seed.
         device: where to compute; None: the CPU.
-        advance: called with the number of problems that have just ended.
+        advance: called with the number of problems that just finished.
 
     Returns:
-        One ``Fitted`` a problem, in order.
+        One ``Fitted`` per problem, in order.
     """
     device = device or torch.device("cpu")
     features_ND = torch.as_tensor(features, dtype=torch.float32, device=device)
@@ -120,7 +119,7 @@ def fit(
     classes = int(label.max()) + 1
     runs = [_Run(index, problem, how) for index, problem in enumerate(problems)]
     fitted: dict[int, Fitted] = {}
-    # optimisers take one step for all: only problems with as many steps a pass go together
+    # the optimiser steps for all at once, so problems grouped here have the same number of steps per pass
     for steps in sorted({run.steps for run in runs}):
         together = [run for run in runs if run.steps == steps]
         fitted |= _Stack(features_ND, label_N, classes, together, how).train(advance)
@@ -128,12 +127,12 @@ def fit(
 
 
 class _Run:
-    """What a problem draws: rows held out, and the order of rows in each pass."""
+    """The random draws of a problem: rows held out, and the row order of each pass."""
 
     def __init__(self, index: int, problem: Problem, how: Classifier) -> None:
         self.index = index
         self.l2 = problem.l2
-        self.rng = np.random.RandomState(how.seed)  # the generator that SentEval's figures were made with
+        self.rng = np.random.RandomState(how.seed)  # SentEval's generator
         self.train, self.dev = problem.train, problem.dev
         if problem.dev is None:
             order = self.rng.permutation(len(problem.train))
@@ -142,14 +141,14 @@ class _Run:
         self.steps = -(-len(self.train) // how.batch_size)
 
     def next_pass(self, padded: int) -> np.ndarray:
-        """Return the rows of the next pass, ``-1`` behind the last."""
+        """Return the rows of the next pass, padded with ``-1``."""
         rows = np.full(padded, -1)
         rows[: len(self.train)] = self.train[self.rng.permutation(len(self.train))]
         return rows
 
 
 class _Stack:
-    """Problems that take their steps together."""
+    """Problems that are trained together."""
 
     def __init__(
         self, features_ND: torch.Tensor, label_N: torch.Tensor, classes: int, runs: list[_Run], how: Classifier
@@ -172,7 +171,7 @@ class _Stack:
         self.optimizer = self._make_optimizer()
 
     def train(self, advance: Callable[[int], object] | None) -> dict[int, Fitted]:
-        """Train until all have stopped and return what was found, by number of the problem."""
+        """Train until all have stopped; return the results by problem number."""
         fitted: dict[int, Fitted] = {}
         passes = 0
         while self.runs and passes <= self.how.max_epoch:
@@ -220,7 +219,7 @@ class _Stack:
         self.optimizer.step()
 
     def _look(self) -> None:
-        """Score the validation rows and keep the weights of those that have improved."""
+        """Score the validation rows and keep the weights of classifiers that improved."""
         accuracy_PR = np.stack([self._dev_accuracy(p) for p in range(len(self.runs))])
         better_PR = self.open_PR & (accuracy_PR > self.best_PR)
         worse_PR = self.open_PR & ~better_PR
@@ -248,7 +247,7 @@ class _Stack:
         return found
 
     def _keep(self, places: np.ndarray) -> None:
-        """Go on with some of the problems, the optimiser's averages included."""
+        """Keep only some of the problems, including their optimiser state."""
         rows = torch.from_numpy(places).to(self.weight_PDO.device)
         states = [self.optimizer.state[weight] for weight in (self.weight_PDO, self.bias_P1O)]
         self.runs = [self.runs[p] for p in places]

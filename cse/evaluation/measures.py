@@ -9,26 +9,26 @@ from scipy.stats import spearmanr
 
 from cse.errors import CseError
 
-_NO_CORRELATION = ("recall@", "alignment", "uniformity")  # metrics beside the similarity tasks
+_NO_CORRELATION = ("recall@", "alignment", "uniformity")  # metrics that are not similarity tasks
 
 
 class UndefinedScore(CseError):  # noqa: N818 - reads as what it is: a score that does not exist
-    """A rank correlation that does not exist, because one side is constant or there are fewer than two pairs."""
+    """A rank correlation is undefined: one side is constant, or there are fewer than two pairs."""
 
 
 class NotFinite(CseError):  # noqa: N818 - reads as what it is
-    """Embeddings that hold a NaN or an infinity."""
+    """Embeddings contain a NaN or an infinity."""
 
 
 def average_name(found: Collection[str], published: Collection[str]) -> str:
-    """Return ``Avg.`` where every task of the published average is there, else ``mean of n tasks``."""
+    """Return ``Avg.`` if all tasks of the published average are present, otherwise ``mean of n tasks``."""
     if set(published) <= set(found):
         return "Avg."
     return f"mean of {len(found)} task{'s' if len(found) > 1 else ''}"
 
 
 def headline_name(scores: Iterable[str]) -> str | None:
-    """Return which of a model's metrics to look at first: the average over similarity tasks, or its first task."""
+    """Return a model's headline metric: the average over similarity tasks, or its first task."""
     names = [name for name in scores if name != "dev" and "(" not in name and not name.startswith(_NO_CORRELATION)]
     return next((name for name in names if name == "Avg." or name.startswith("mean of ")), next(iter(names), None))
 
@@ -36,10 +36,10 @@ def headline_name(scores: Iterable[str]) -> str | None:
 def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Cosine of each row of ``a`` with the same row of ``b``, summed in float64.
 
-    As in SimCSE's SentEval, a cosine that is not a number (a zero vector, a NaN) counts as 0.
+    As in SimCSE's SentEval, an undefined cosine (a zero vector, a NaN) counts as 0.
 
     Args:
-        a: embeddings of the first sentences, ``(n, d)``, any float type, of any length.
+        a: embeddings of the first sentences, ``(n, d)``, any float type, not necessarily of unit length.
         b: embeddings of the second sentences, ``(n, d)``.
 
     Returns:
@@ -57,7 +57,7 @@ def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def spearman(x: np.ndarray, y: np.ndarray, task: str = "scores") -> float:
-    """Spearman's rank correlation of two lists; tied values share the mean of their ranks.
+    """Spearman's rank correlation; tied values share the mean of their ranks.
 
     Args:
         x: numbers ``(n,)``, for example cosines.

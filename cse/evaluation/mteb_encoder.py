@@ -1,9 +1,9 @@
-"""The project's encoders as MTEB takes them; needs the extra ``mteb``.
+"""Adapt encoders to MTEB; needs the extra ``mteb``.
 
     encoder = MtebEncoder(cse.OnnxEncoder("data/bundle"), "my-model")
     mteb.evaluate(encoder, mteb.get_tasks(tasks=["STSBenchmark"]))
 
-``mteb`` hands out batches of a data loader and wants metadata of the model; both are met here, and nothing else.
+``mteb`` passes batches from a data loader and needs metadata of the model.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class MtebEncoder:
     """An encoder with the interface of ``mteb.EncoderProtocol``.
 
     Args:
-        encoder: see ``Encoder``: a ``SentenceEncoder``, an ``OnnxEncoder`` or anything alike.
-        name: what results are filed under.
-        batch_size: sentences per forward pass; None: what ``mteb`` asks for.
+        encoder: see ``Encoder``: a ``SentenceEncoder``, an ``OnnxEncoder`` or similar.
+        name: name for the results.
+        batch_size: sentences per forward pass; None: as ``mteb`` requests.
     """
 
     def __init__(self, encoder: Encoder, name: str, batch_size: int | None = None) -> None:
@@ -58,7 +58,7 @@ class MtebEncoder:
 
 
 def find_tasks(names: Sequence[str]) -> list[Any]:
-    """Return tasks of MTEB by name.
+    """Return MTEB tasks by name.
 
     Raises:
         CseError: a name that MTEB does not know.
@@ -72,24 +72,24 @@ def find_tasks(names: Sequence[str]) -> list[Any]:
 
 
 def run_tasks(model: MtebEncoder, tasks: Sequence[Any], *, progress: bool = False) -> dict[str, float]:
-    """Score a model; a task's data come from the hub, or from the cache of an earlier run.
+    """Score a model; a task's data come from the hub or the local cache.
 
     Returns:
         The main score of each task, in its own unit (0 to 1 for most).
 
     Raises:
-        CseError: data that are neither cached nor to be had.
+        CseError: data that are neither cached nor available.
     """
     scores = {}
     for task in tasks:
         name = task.metadata.name
         try:
             task.load_data()
-        except (OSError, ValueError) as error:  # errors of the hub and its cache are one or the other
+        except (OSError, ValueError) as error:  # the hub and its cache raise either
             reason = str(error).partition("\n")[0]
             raise CseError(
-                f"MTEB {name}: its data ({task.metadata.dataset['path']}) are not cached and could not be fetched "
-                f"({reason}); run it once where the hub can be reached, or copy the cache of `datasets` here"
+                f"MTEB {name}: its data ({task.metadata.dataset['path']}) are not cached and cannot be downloaded "
+                f"({reason}); run once with access to the hub, or copy the cache of `datasets` here"
             ) from None
         results = mteb.evaluate(model, [task], cache=None, co2_tracker=False, show_progress_bar=progress)
         scores[name] = float(results.task_results[0].get_score())

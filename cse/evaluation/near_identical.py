@@ -1,4 +1,4 @@
-"""Near-identical sentences: does the one that means the same come first (D2CSE table 2)?"""
+"""Near-identical sentences: is the paraphrase ranked first (D2CSE table 2)?"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The record of an evaluation: a folder a model with its scores, what was measured where, and the data of its pictures.
+"""The record of an evaluation: one folder per model with scores, settings, environment and the data for figures.
 
-``record.json`` holds the name, the model, the scores with their settings and the environment. Beside it, where they
-exist: ``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
-``projection.csv`` (its sentences in the plane) and ``retrieval.csv`` (each query with its nearest sentences).
+``record.json`` holds the name, the model, the scores with their settings and the environment. Optional files:
+``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
+``projection.csv`` (a t-SNE of its sentences) and ``retrieval.csv`` (each query with its nearest sentences).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Record:
     """One evaluated model.
 
     Attributes:
-        folder: where the record lies.
-        name: what to print.
-        model: what it is: backbone, prompt, settings and rows of its training, as far as they are known.
+        folder: folder of the record.
+        name: name to print.
+        model: backbone, prompt, training settings and training rows, as far as known.
         scores: see ``SuiteResults.to_dict``.
         environment: versions and machine.
     """
@@ -47,14 +47,14 @@ class Record:
     environment: dict[str, Any]
 
     def table(self, file: str) -> list[dict[str, str]]:
-        """Return the rows of a CSV file of the record; none where it does not have the file."""
+        """Return the rows of a CSV file of the record; none if the file is missing."""
         return read_csv(self.folder / file)
 
 
 def write_record(
     folder: Path, name: str, results: SuiteResults, *, model: dict[str, Any], environment: dict[str, Any]
 ) -> None:
-    """Write a record into an existing, empty folder; scores to four decimals."""
+    """Write a record to an existing, empty folder; round scores to four decimals."""
     if results.details is not None:
         _write_details(folder, results.details)
     if results.retrieval is not None:
@@ -73,31 +73,31 @@ def read_record(folder: Path) -> Record:
     """Read a record.
 
     Raises:
-        CseError: no record there, one that was cut off, or of a newer format.
+        CseError: the record is missing, truncated, or of a newer format.
     """
     path = folder / RECORD_FILE
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         record = Record(folder, tree["name"], tree["model"], tree["scores"], tree["environment"])
     except FileNotFoundError:
-        raise CseError(f"{folder}: no {RECORD_FILE} in it; `cse evaluate MODEL --out FOLDER` writes one") from None
+        raise CseError(f"{folder}: no {RECORD_FILE} in it; create one with `cse evaluate MODEL --out FOLDER`") from None
     except (ValueError, KeyError, TypeError):
-        raise CseError(f"{path}: cut off or changed by hand; {_AGAIN}") from None
+        raise CseError(f"{path}: truncated or edited by hand; {_AGAIN}") from None
     if tree["format"] > FORMAT:
         raise CseError(f"{path}: format {tree['format']}, this version reads up to {FORMAT}; {_AGAIN}")
     return record
 
 
 def trained_on(model: Mapping[str, Any]) -> str | None:
-    """Say on which rows a model was trained, such as ``sample, 3,000 triplets``.
+    """Return the rows that a model was trained on, such as ``sample, 3,000 triplets``.
 
-    None where nothing was trained or fitted, and where nobody wrote it down.
+    None if nothing was trained or fitted, or if it was not recorded.
 
     Args:
-        model: what a record says of it, see ``Record``.
+        model: ``Record.model``.
     """
     if model.get("trained_on"):
-        return str(model["trained_on"])  # a bundle's
+        return str(model["trained_on"])  # from a bundle
     facts = model.get("facts") or {}
     settings = facts.get("settings", {})
     fitted = settings.get("post", {}).get("kind", "none") != "none"

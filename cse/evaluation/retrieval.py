@@ -1,8 +1,8 @@
-"""Retrieval of paraphrases: STS-B pairs with gold 5, each side looks for the other (D2CSE tables 3 and 4).
+"""Paraphrase retrieval: each sentence of an STS-B pair with gold score 5 retrieves the other (D2CSE tables 3 and 4).
 
-The papers do not say what the candidates are. With ``dedup`` a string occurs once and never as its own candidate, which
-alone agrees with D2CSE's figures; without it every sentence slot but the query's own is a candidate, and a duplicate of
-the query always ranks first (DiffCSE's figures).
+The papers do not state the candidates. With ``dedup`` each string occurs once and is never its own candidate; only this
+agrees with D2CSE's figures. Without it every sentence slot but the query's own is a candidate, and a duplicate of the
+query always ranks first (DiffCSE's figures).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Example:
     """A query with its nearest sentences.
 
     Attributes:
-        query: what was looked up.
-        partner: the sentence to be found.
-        rank: its rank, 1 is nearest.
+        query: sentence to look up.
+        partner: sentence to retrieve.
+        rank: the partner's rank, 1 is nearest.
         nearest: candidates with their cosines, nearest first.
     """
 
@@ -45,8 +45,8 @@ class RetrievalScore:
 
     Attributes:
         recall: by cut-off.
-        queries, candidates: how many.
-        gold, dedup: the setting.
+        queries, candidates: their number.
+        gold, dedup: setting.
         examples: every query, in the order of the pairs.
     """
 
@@ -58,7 +58,7 @@ class RetrievalScore:
     examples: list[Example]
 
     def describe(self) -> str:
-        """Return the setting in a line."""
+        """Return the setting as one line."""
         kind = "distinct sentences" if self.dedup else "sentences, repetitions kept"
         return (
             f"{self.queries} queries from pairs with gold >= {self.gold:g}, both directions, {self.candidates:,} {kind}"

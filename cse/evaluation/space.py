@@ -1,8 +1,8 @@
 """The shape of the space: alignment and uniformity (Wang and Isola 2020), exact.
 
 ``alignment = mean ||f(x) - f(x+)||^2`` over positive pairs, ``uniformity = log mean exp(-2 ||f(x) - f(y)||^2)`` over
-all pairs of different rows, vectors of unit length. Papers take different pairs and rows without saying so; the setting
-is part of the result. Default: as SimCSE's authors answered, positives with gold above 4, rows of all STS-B splits.
+all pairs of different rows, vectors of unit length. Papers use different pairs and rows without saying so; the setting
+is part of the result. The default follows SimCSE's authors: positives with gold above 4, rows of all STS-B splits.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SpaceScore:
         alignment, uniformity: lower is better, both.
         positives: number of positive pairs.
         sentences: number of rows.
-        splits: where they come from.
-        threshold, strict: gold score of a positive pair, whether it must be above that.
-        dedup: whether a sentence counts once.
+        splits: splits of the rows.
+        threshold, strict: minimum gold score of a positive pair, and whether it must exceed that.
+        dedup: whether each sentence counts once.
     """
 
     alignment: float
@@ -45,7 +45,7 @@ class SpaceScore:
     dedup: bool
 
     def describe(self) -> str:
-        """Return the setting in a line."""
+        """Return the setting as one line."""
         sign = ">" if self.strict else ">="
         kind = "distinct sentences" if self.dedup else "sentences"
         return (
@@ -70,7 +70,7 @@ def score_space(
     strict: bool = True,
     dedup: bool = False,
 ) -> SpaceScore:
-    """Measure embeddings that exist on the pairs of some splits.
+    """Measure given embeddings on the pairs of some splits.
 
     Raises:
         CseError: no positive pairs, or a zero vector (it has no direction).
@@ -114,7 +114,7 @@ def uniformity(rows: np.ndarray, t: float = 2.0) -> float:
     for start in range(0, len(unit_ND), _BLOCK):
         block_BD = unit_ND[start : start + _BLOCK]
         exponent_BN = 2 * t * (block_BD @ unit_ND[start:].T - 1)  # -t d^2 = 2 t (cosine - 1)
-        exponent_BN[np.tril_indices(len(block_BD), m=exponent_BN.shape[1])] = -np.inf  # each pair once, no row alone
+        exponent_BN[np.tril_indices(len(block_BD), m=exponent_BN.shape[1])] = -np.inf  # each pair once, no self-pairs
         parts.append(logsumexp(exponent_BN))
     pairs = len(rows) * (len(rows) - 1) / 2
     return float(logsumexp(parts) - np.log(pairs))

@@ -1,13 +1,13 @@
 """Semantic textual similarity under the "all" protocol of SimCSE: cosine of a pair, Spearman per task, no regressor.
 
-Three ways to put the subsets of a task together are in use, and papers mix them; all are computed:
+Papers aggregate the subsets of a task in three ways; all are computed:
 
-* ``all``: one correlation over all pairs of the task - the headline, as in SimCSE and PromCSE;
+* ``all``: one correlation over all pairs of the task, the headline score, as in SimCSE and PromCSE;
 * ``mean``: mean of the correlations of the subsets;
 * ``wmean``: the same, weighted by the number of pairs.
 
-Scores are correlations times 100. What a paper prints as ``Avg.`` is the mean of the seven scores after each is
-rounded to two decimals; it exists only where all seven tasks are there.
+Scores are correlations times 100. The published ``Avg.`` is the mean of the seven scores, each
+rounded to two decimals; it exists only if all seven tasks are present.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class TaskScore:
 
     Attributes:
         all: Spearman over all pairs.
-        mean: mean over the subsets; None where one of them has no correlation.
+        mean: mean over the subsets; None if one of them has no correlation.
         wmean: mean over the subsets weighted by pairs; None likewise.
         pairs: number of pairs.
-        subsets: Spearman of each subset; None where it does not exist (constant scores, a single pair).
+        subsets: Spearman of each subset; None if undefined (constant scores, a single pair).
     """
 
     all: float
@@ -56,20 +56,20 @@ class StsResults:
 
     @property
     def average_name(self) -> str:
-        """``Avg.`` where all seven tasks are there, else ``mean of n tasks``."""
+        """``Avg.`` if all seven tasks are present, otherwise ``mean of n tasks``."""
         return average_name(self.tasks, SEVEN_TASKS)
 
     def average(self, aggregate: Aggregate = "all") -> float | None:
-        """Mean of the two-decimal-rounded scores of the tasks that ``average_name`` speaks of.
+        """Mean of the scores, rounded to two decimals, of the tasks that ``average_name`` covers.
 
-        Further tasks beside the seven do not enter ``Avg.``. None where a task lacks the aggregate.
+        ``Avg.`` ignores tasks other than the seven. None if a task lacks the aggregate.
         """
         names = SEVEN_TASKS if self.average_name == "Avg." else tuple(self.tasks)
         scores = [getattr(self.tasks[name], aggregate) for name in names]
         return None if None in scores else float(np.mean([round(score, 2) for score in scores]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested numbers for JSON and ``dvc metrics``; a score that does not exist is left out.
+        """Return nested numbers for JSON and ``dvc metrics``; undefined scores are left out.
 
         ``{"sts": {"STS12": {"all": ..., "mean": ..., "wmean": ..., "pairs": 3108}, ...}, "Avg.": {"all": ...},
         "pairs": ..., "sentences": ...}``; ``undefined_subsets`` counts subsets without a correlation, if any.
@@ -92,16 +92,16 @@ class StsResults:
 def evaluate_sts(
     encoder: Encoder, tasks: Sequence[ScoredPairs], batch_size: int = 64, progress: bool = False
 ) -> StsResults:
-    """Score an encoder on similarity tasks; every distinct sentence is encoded once, all in one call.
+    """Score an encoder on similarity tasks; each distinct sentence is encoded once, in one call.
 
     Args:
         encoder: see ``Encoder``.
-        tasks: the tasks, each with a name of its own.
+        tasks: the tasks, with distinct names.
         batch_size: sentences per forward pass.
         progress: whether the encoder shows its progress bar.
 
     Raises:
-        CseError: no tasks, two of one name, or a sentence whose embedding is not finite.
+        CseError: no tasks, two with the same name, or an embedding that is not finite.
         UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
     """
     names = [task.name for task in tasks]
@@ -115,7 +115,7 @@ def evaluate_sts(
 
 
 def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> StsResults:
-    """Score embeddings that exist on similarity tasks.
+    """Score given embeddings on similarity tasks.
 
     Raises:
         UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
@@ -137,7 +137,7 @@ def cosines_of(vectors: Vectors, task: ScoredPairs) -> np.ndarray:
 
 
 def dev_score(encoder: Encoder, pairs: ScoredPairs, batch_size: int = 64) -> float:
-    """Spearman times 100 over all pairs of one task: what checkpoints are chosen by.
+    """Spearman times 100 over all pairs of one task: the score that selects checkpoints.
 
     Raises:
         NotFinite: a sentence whose embedding is not finite.

@@ -1,4 +1,4 @@
-"""The full evaluation of one encoder: every sentence is encoded once, then every measure reads its vectors."""
+"""The full evaluation of one encoder; each sentence is encoded once for all measures."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ MEASURES = ("sts", "cxc", "transfer", "retrieval", "space")
 
 @dataclass(frozen=True)
 class SuiteResults:
-    """Scores of one encoder; None where the data were missing or the measure was not asked for.
+    """Scores of one encoder; None if the data were missing or the measure was not requested.
 
     Attributes:
-        sts, cxc, transfer, retrieval: a measure each.
-        near_identical: cosines of D2CSE's example by candidate; taken with retrieval.
+        sts, cxc, transfer, retrieval: one measure each.
+        near_identical: cosines of D2CSE's example by candidate; measured with retrieval.
         space: alignment and uniformity of all splits of STS-B.
-        space_test: the same of STS-B test alone, as D2CSE's table 5.
-        details: what pictures are made of, where they were asked for.
-        pooling: how the encoder makes one vector of its tokens, where it says so.
+        space_test: the same for STS-B test alone, as in D2CSE's table 5.
+        details: data for figures, if requested.
+        pooling: the encoder's pooling, if known.
         missing: what could not be measured, and why.
     """
 
@@ -51,7 +51,7 @@ class SuiteResults:
     missing: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested numbers and settings for JSON; what could not be measured is named under ``missing``."""
+        """Return nested numbers and settings for JSON; ``missing`` lists what could not be measured."""
         tree: dict[str, Any] = {} if self.sts is None else self.sts.to_dict()
         if self.transfer is not None:
             tree["transfer"] = self.transfer.to_dict()
@@ -80,24 +80,24 @@ def evaluate_suite(
     measures: Collection[str] = MEASURES,
     details: bool = False,
 ) -> SuiteResults:
-    """Measure an encoder on whatever data are there.
+    """Measure an encoder on the available data.
 
     Args:
         encoder: see ``Encoder``.
         data: from ``read_suite``.
         batch_size: sentences per forward pass.
         progress: whether the encoder shows its progress bar.
-        classifier: for the transfer tasks.
-        bootstrap: for CxC-STS.
-        dedup: whether retrieval looks among distinct sentences.
+        classifier: setting for the transfer tasks.
+        bootstrap: sampling for CxC-STS.
+        dedup: whether retrieval uses distinct sentences.
         device: where classifiers are trained; None: the CPU.
         advance: see ``score_transfer``.
-        measures: which of ``MEASURES`` to take; only what they read is encoded.
-        details: whether to look at one task's pairs for pictures too (some 10 s).
+        measures: which of ``MEASURES`` to compute; only their sentences are encoded.
+        details: whether to also compute the data for figures (about 10 s).
 
     Raises:
-        CseError: a sentence whose embedding is not finite, or nothing to measure. What one of several measures raises
-            stands under ``missing``.
+        CseError: an embedding that is not finite, or nothing to measure. If one of several measures fails, its error
+            goes to ``missing``.
     """
     data = _only(data, measures)
     if not any((data.sts, data.stsb, data.transfer, data.cxc)):
@@ -108,7 +108,7 @@ def evaluate_suite(
     missing = list(data.missing)
 
     def measure(name: str, wanted: object, score: Callable[[], Any]) -> Any:
-        """Take a measure; one that does not exist for this encoder does not cost the others."""
+        """Compute a measure; if it is undefined for this encoder, the others still count."""
         if not wanted:
             return None
         try:
@@ -147,10 +147,10 @@ def evaluate_suite(
 
 
 def measures_from(text: str) -> tuple[str, ...]:
-    """Return the measures that a user named: ``full``, or some of ``MEASURES`` with commas between.
+    """Return the measures that a user named: ``full``, or a comma-separated list from ``MEASURES``.
 
     Raises:
-        CseError: a name that is none.
+        CseError: an unknown name.
     """
     if text == "full":
         return MEASURES
@@ -162,7 +162,7 @@ def measures_from(text: str) -> tuple[str, ...]:
 
 
 def _only(data: SuiteData, measures: Collection[str]) -> SuiteData:
-    """Leave out what no measure reads, and what is missing of it."""
+    """Drop data, and gaps in it, that no measure reads."""
     kept = SuiteData(
         sts=data.sts if "sts" in measures else [],
         stsb=data.stsb if {"retrieval", "space"} & set(measures) else {},

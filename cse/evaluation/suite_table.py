@@ -1,4 +1,4 @@
-"""The full evaluation as text, Markdown or LaTeX: a table for each measure, its setting above it."""
+"""The full evaluation as text, Markdown or LaTeX: one table per measure, below its setting."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cse.evaluation.table import format_rows, format_table
 def format_suite(
     models: Mapping[str, SuiteResults], style: str = "text", trained_on: Mapping[str, str | None] | None = None
 ) -> str:
-    """Write every measure that was taken; models were evaluated on the same data.
+    """Format every measure; all models were evaluated on the same data.
 
     Args:
-        models: results by the name to print.
+        models: results by display name.
         style: ``text``, ``markdown`` or ``latex``.
-        trained_on: on which rows each model was trained, as far as that is known.
+        trained_on: the rows that each model was trained on, as far as known.
     """
     return _measures(models, style) + training_lines(trained_on or {}, style)
 
 
 def training_lines(trained_on: Mapping[str, str | None], style: str = "text") -> str:
-    """Say below a table on which rows each model was trained; an empty text where nothing is known."""
+    """Return lines that say which rows each model was trained on; empty if nothing is known."""
     comment = "% " if style == "latex" else ""
     lines = [f"{comment}{name}: trained on {rows}\n" for name, rows in trained_on.items() if rows]
     return "\n" + "".join(lines) if lines else ""
@@ -53,7 +53,7 @@ def _measures(models: Mapping[str, SuiteResults], style: str) -> str:
     if lines:
         parts.append("".join(lines))
     elif len(parts) == 1 and scores:
-        return format_table(scores, style)  # nothing to tell it from
+        return format_table(scores, style)  # no other table to tell it from
     return "\n".join(parts)
 
 
@@ -107,11 +107,11 @@ def _titled(title: str, setting: str, table: str, style: str) -> str:
 
 
 def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
-    """Write queries of the retrieval with their nearest sentences, the worst found first.
+    """Format retrieval queries with their nearest sentences, worst first.
 
     Args:
-        models: results by the name to print.
-        count: queries a model.
+        models: results by display name.
+        count: queries per model.
     """
     lines = []
     for name, results in models.items():

@@ -1,4 +1,4 @@
-"""Tables of similarity scores as people paste them: plain text, Markdown, LaTeX."""
+"""Tables of similarity scores as plain text, Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\
 def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
     """Return scores with tasks as columns: for each model a row of ``all``, with ``mean`` and ``wmean`` below it.
 
-    The rows below are left out where no task has subsets, and the average where there is one task: they would repeat.
+    ``mean`` and ``wmean`` are omitted if no task has subsets, the average if there is only one task.
 
     Args:
-        models: results by the name to print.
+        models: results by display name.
         style: ``text`` (aligned columns), ``markdown`` or ``latex`` (a ``tabular`` for the booktabs package).
 
     Returns:
-        The table, two decimals, ``-`` for a score that does not exist; ends with a line end.
+        The table, two decimals, ``-`` for an undefined score; ends with a newline.
 
     Raises:
-        CseError: unknown style, no models, or models that were scored on different tasks.
+        CseError: unknown style, no models, or models scored on different tasks.
     """
     if style not in TABLE_FORMATS:
         raise CseError(f"format {style!r}: choose one of {', '.join(TABLE_FORMATS)}{nearest(style, TABLE_FORMATS)}")
@@ -52,7 +52,7 @@ def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) 
     Args:
         rows: cells.
         style: one of ``TABLE_FORMATS``.
-        below: numbers of rows that belong to the one above them.
+        below: numbers of rows that continue the row above.
     """
     shown = [[one_line(cell) for cell in row] for row in rows]
     return {"text": _text, "markdown": _markdown, "latex": _latex}[style](shown, below)

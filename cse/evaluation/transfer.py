@@ -1,11 +1,11 @@
 """Transfer tasks under SentEval's protocol: a linear classifier on frozen embeddings, accuracy in percent.
 
-Three protocols, by what a task has:
+The protocol depends on the splits of a task:
 
 * rows only (MR, CR, SUBJ, MPQA): nested cross-validation. Outer folds are scored; inner folds choose the L2 value, and
-  their test fold also says when to stop;
+  their test fold also determines early stopping;
 * train and test (TREC, MRPC): cross-validation on the training rows chooses the L2 value;
-* train, dev and test (SST-2): dev chooses the L2 value and says when to stop.
+* train, dev and test (SST-2): dev chooses the L2 value and determines early stopping.
 
 Rows of a pair task are ``[|u - v|, u * v]``. Accuracies are rounded to two decimals where SentEval rounds them.
 """
@@ -34,9 +34,9 @@ class TransferScore:
     """Result of one task.
 
     Attributes:
-        accuracy: percent right on test rows, or the mean over outer folds.
-        dev_accuracy: what chose the L2 value, percent.
-        l2: chosen value, one for each classifier that was scored.
+        accuracy: percent on the test rows, or the mean over outer folds.
+        dev_accuracy: accuracy that chose the L2 value, percent.
+        l2: chosen value of each scored classifier.
         f1: F1 of class 1 in percent, for pair tasks.
     """
 
@@ -54,17 +54,17 @@ class TransferResults:
     how: Classifier = FULL
 
     def describe(self) -> str:
-        """Return the setting in a line."""
+        """Return the setting as one line."""
         return self.how.describe()
 
     @property
     def average_name(self) -> str:
-        """``Avg.`` where all seven tasks are there, else ``mean of n tasks``."""
+        """``Avg.`` if all seven tasks are present, otherwise ``mean of n tasks``."""
         return average_name(self.tasks, TRANSFER_TASKS)
 
     @property
     def average(self) -> float:
-        """Mean accuracy of the tasks that ``average_name`` speaks of."""
+        """Mean accuracy of the tasks that ``average_name`` covers."""
         names = TRANSFER_TASKS if self.average_name == "Avg." else tuple(self.tasks)
         return float(np.mean([self.tasks[name].accuracy for name in names]))
 
@@ -94,14 +94,14 @@ def score_transfer(
     device: torch.device | None = None,
     advance: Callable[[str, int, int], object] | None = None,
 ) -> TransferResults:
-    """Train and score classifiers on embeddings that exist.
+    """Train and score classifiers on given embeddings.
 
     Args:
         vectors: embeddings of ``sentences_of_transfer(tasks)``.
         tasks: the tasks.
-        how: ``FULL`` for published figures, ``FAST`` for a look.
+        how: ``FULL`` for published figures, ``FAST`` for a quick look.
         device: where classifiers are trained; None: the CPU.
-        advance: called with task, classifiers that have just ended, and how many there are.
+        advance: called with the task, the number of classifiers just finished, and their total.
 
     Raises:
         CseError: no tasks, or a class with fewer rows than folds.
@@ -183,7 +183,7 @@ _PROTOCOLS = {1: _nested, 2: _cross_validated, 3: _split}
 
 
 def _choose(fitted: list[Fitted], how: Classifier) -> tuple[float, float]:
-    """Return the first best L2 value and its accuracy in percent, by the mean over folds rounded to two decimals."""
+    """Return the first of the best L2 values and its accuracy in percent, by the mean over folds to two decimals."""
     means = [_round(100 * np.mean([one.dev_accuracy[r] for one in fitted])) for r in range(len(how.l2))]
     best = int(np.argmax(means))
     return how.l2[best], means[best]
@@ -192,7 +192,7 @@ def _choose(fitted: list[Fitted], how: Classifier) -> tuple[float, float]:
 def _folds(label: np.ndarray, how: Classifier) -> list[tuple[np.ndarray, np.ndarray]]:
     folds = StratifiedKFold(n_splits=how.folds, shuffle=True, random_state=how.seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class smaller than the folds was looked at before
+        warnings.simplefilter("ignore", UserWarning)  # classes smaller than the number of folds were checked before
         return list(folds.split(np.zeros(len(label)), label))
 
 

@@ -1,4 +1,4 @@
-"""A picture of the space: sentences in two dimensions (D2CSE figure 2a), by t-SNE on unit vectors."""
+"""Sentences in two dimensions (D2CSE figure 2a): t-SNE on unit vectors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SEED = 42
 
 
 def tsne(rows: np.ndarray) -> np.ndarray:
-    """Lay rows ``(n, d)`` of any length out in the plane, ``(n, 2)``; the same rows give the same picture.
+    """Project rows ``(n, d)`` of any length to the plane, ``(n, 2)``; deterministic.
 
-    Distances between far groups mean nothing in such a picture; what lies together was together. Fewer than four rows
-    cannot be laid out: they all lie at the origin.
+    Neighbours in the plane were neighbours in the space; distances between far groups mean nothing. Fewer than four
+    rows cannot be projected: they all get the origin.
     """
     if len(rows) < 4:
         return np.zeros((len(rows), 2))

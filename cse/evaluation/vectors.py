@@ -1,4 +1,4 @@
-"""Embeddings of an evaluation: every distinct sentence is encoded once, however many tasks it occurs in."""
+"""Embeddings of an evaluation: each distinct sentence is encoded once, however many tasks it occurs in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Vectors:
 
     Args:
         encoder: see ``Encoder``.
-        sentences: what will be asked for, repetitions allowed.
+        sentences: the sentences to look up later; repetitions allowed.
         batch_size: sentences per forward pass.
         progress: whether the encoder shows its progress bar.
 
@@ -54,7 +54,7 @@ class Vectors:
         return len(self._rows)
 
     def of(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the embeddings of sentences, ``(n, d)``, as the encoder gave them."""
+        """Return the embeddings of sentences, ``(n, d)``, unchanged."""
         return self._embeddings[[self._rows[sentence] for sentence in sentences]]
 
 

@@ -1,1 +1,1 @@
-"""The ONNX bundle and the proof that it is the model."""
+"""The ONNX bundle, and the check that it matches the model."""

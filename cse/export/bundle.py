@@ -1,4 +1,4 @@
-"""Write a bundle: graph, tokenizer and manifest in one folder that appears whole or not at all."""
+"""Write a bundle: graph, tokenizer and manifest in one folder, published atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGES = ("cse", "torch", "transformers", "onnx", "onnxscript", "onnxruntime-
 
 @dataclass
 class Draft:
-    """A bundle that is written but not yet published; ``parity`` goes into its manifest at the end."""
+    """A bundle that is written but not yet published; ``parity`` is added to its manifest at the end."""
 
     folder: Path
     manifest: Bundle
@@ -31,19 +31,19 @@ class Draft:
 def write_bundle(
     encoder: SentenceEncoder, out: Path, *, normalize: bool, metrics: dict[str, Any], checkpoint: str = ""
 ) -> Iterator[Draft]:
-    """Yield a loadable draft of the bundle to check; it takes the place of ``out`` when the block ends without error.
+    """Yield a loadable draft of the bundle to check; it replaces ``out`` when the block ends without an error.
 
     Args:
-        encoder: on the CPU.
-        out: the bundle's folder.
-        normalize: whether embeddings have unit length unless the caller says otherwise.
+        encoder: model to export, on the CPU.
+        out: folder of the bundle.
+        normalize: whether embeddings have unit length by default.
         metrics: scores to record in the manifest.
-        checkpoint: identity of the checkpoint that the encoder was read from; empty for a bare backbone.
+        checkpoint: identity of the encoder's checkpoint; empty for a bare backbone.
     """
     facts = describe(encoder)
     with publish_folder(out, Kind.BUNDLE) as folder:
         write_graph(encoder, folder / MODEL)
-        # the tokenizer's own save would raise something that is no OSError on a full disk
+        # the tokenizer's own save does not raise OSError on a full disk
         (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         manifest = Bundle(
             format=FORMAT,

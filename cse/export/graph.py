@@ -1,4 +1,4 @@
-"""From an encoder to an ONNX graph: prompts folded in as constants, pooling included."""
+"""Export an encoder as an ONNX graph: prompts as constants, pooling included."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cse.export.optimize import fused, optimize
 from cse.model.encoder import Constants
 from cse.model.sentence_encoder import SentenceEncoder
 
-EXTERNAL_DATA_BYTES = 1_900_000_000  # protobuf holds 2 GB; weights beyond this go into a file of their own
-OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix and all
+EXTERNAL_DATA_BYTES = 1_900_000_000  # protobuf is limited to 2 GB; larger weights go to a separate file
+OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix included
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
 
 
 class _Inference(nn.Module):
-    """The encoder as it is at inference: prefix and template noise are constants, not to be computed again."""
+    """The encoder at inference: prefix and template noise are precomputed constants."""
 
     def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class _Inference(nn.Module):
 def write_graph(encoder: SentenceEncoder, path: Path) -> None:
     """Export the encoder as ONNX: ``input_ids`` and ``attention_mask`` int64 ``(batch, length)`` to float32 embeddings.
 
-    The output is ``sentence_embedding (batch, D)``, pooled and not normalised. It is traced on a padded batch, since a
-    mask of ones would be simplified away and the graph would then ignore padding.
+    The output is ``sentence_embedding (batch, D)``, pooled and not normalised. The graph is traced on a padded batch,
+    because a mask of ones would be optimised away and the graph would ignore padding.
 
     Args:
-        encoder: on the CPU.
-        path: file to write; weights over ``EXTERNAL_DATA_BYTES`` go to ``path.data`` beside it.
+        encoder: model to export, on the CPU.
+        path: file to write; weights over ``EXTERNAL_DATA_BYTES`` go to ``path.data`` next to it.
     """
     encoder.eval()
     rows, shortest = 3, len(encoder.templates[0].ids) if encoder.templates else 4
@@ -78,7 +78,7 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's progress lines and deprecation notes of its own parts off the user's terminal."""
+    """Hide the exporter's progress lines and deprecation warnings."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

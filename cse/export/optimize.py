@@ -1,8 +1,8 @@
-"""Make the exported graph fast: one attention node in each layer, prompts as its past keys and values.
+"""Speed up the exported graph: one attention node per layer, with prompts as past keys and values.
 
-``fused_attention`` stands in for the model's own attention function while ``torch.onnx.export`` traces (inside
-``fused(model)``), and ``optimize`` finishes the file. Both are needed: the exporter drops outputs that nobody reads,
-and onnxruntime 1.31 refuses an attention node that has past inputs and no present outputs.
+``fused_attention`` replaces the model's attention function while ``torch.onnx.export`` traces (inside
+``fused(model)``), and ``optimize`` finishes the file. Both are needed: the exporter drops unused outputs, and
+onnxruntime 1.31 rejects an attention node with past inputs but no present outputs.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ def fused_attention(
 ) -> tuple[Tensor, None]:
     """Attend with the standard ONNX ``Attention`` operator (opset 23); only for tracing by ``torch.onnx.export``.
 
-    Queries, keys and values go in as (B, L, D), so that no transposition is left in the graph, and a layer's prompt
-    goes in as past keys and values, so that no concatenation is left either.
+    Queries, keys and values are passed as (B, L, D), which leaves no transposition in the graph, and a layer's prompt
+    as past keys and values, which leaves no concatenation.
 
     Args:
-        module: the attention module; ``module.layer_idx`` chooses the layer's prompt.
+        module: the attention module; ``module.layer_idx`` selects the layer's prompt.
         query_BHLK: queries; keys and values have the same shape.
         key_BHLK: keys.
         value_BHLK: values.
-        attention_mask: (B, 1, 1, P + L), boolean or additive. It is written out to (B, 1, L, P + L), because
-            onnxruntime's CPU kernel does not broadcast the third axis and fails when the graph runs.
-        scaling: factor of the scores; None: one over the root of K.
-        prefix: for each layer the prompt's keys and values, each (H, P, K); None for no prompt.
+        attention_mask: (B, 1, 1, P + L), boolean or additive. It is expanded to (B, 1, L, P + L), because
+            onnxruntime's CPU kernel does not broadcast the third axis and fails at run time.
+        scaling: factor of the scores; None: ``1 / sqrt(K)``.
+        prefix: the prompt's keys and values per layer, each (H, P, K); None for no prompt.
 
     Returns:
-        The layer's output (B, L, H, K), and None in the place of the attention weights.
+        The layer's output (B, L, H, K), and None instead of the attention weights.
     """
     rows, heads, length, width = query_BHLK.shape
 
@@ -83,9 +83,9 @@ AttentionInterface.register(FUSED_ATTENTION, fused_attention)
 
 @contextmanager
 def fused(model: Any) -> Iterator[None]:
-    """Let a backbone's model attend with ``fused_attention`` inside the block; its own function comes back after."""
+    """Let a backbone's model attend with ``fused_attention`` inside the block."""
     config: Any = getattr(model.model, "config", None)
-    if config is None:  # word vectors attend to nothing
+    if config is None:  # word vectors have no attention
         yield
         return
     before = config._attn_implementation
@@ -97,13 +97,13 @@ def fused(model: Any) -> Iterator[None]:
 
 
 def optimize(source: Path | str, target: Path | str) -> None:
-    """Give every attention node with past inputs its present outputs, and join chains of reshapes.
+    """Add present outputs to every attention node with past inputs, and merge chains of reshapes.
 
-    What the exporter noted about its own run (source paths, line numbers) goes too: a bundle's bytes depend on the
-    model and on the versions of the packages, not on the machine.
+    Also removes the exporter's notes on its own run (source paths, line numbers), so that a bundle's bytes depend on
+    the model and the package versions, not on the machine.
 
-    The numbers do not change. ``target`` may be ``source``. Weights kept in a ``.data`` file stay there: the target
-    then needs that file beside it under the same name.
+    The numbers do not change. ``target`` may be ``source``. Weights in a ``.data`` file stay there: the target then
+    needs that file next to it under the same name.
     """
     model = onnx.load(str(source), load_external_data=False)
     graph = model.graph
@@ -119,7 +119,7 @@ def optimize(source: Path | str, target: Path | str) -> None:
 
 
 def attention_nodes(path: Path | str) -> int:
-    """Count the fused attention nodes of a graph: one for each layer, or attention fell apart into small nodes."""
+    """Count the fused attention nodes of a graph; fewer than one per layer means that fusing failed."""
     graph = onnx.load(str(path), load_external_data=False).graph
     return sum((node.domain, node.op_type) in _ATTENTION for node in graph.node)
 
@@ -132,9 +132,9 @@ def _drop_notes(model: onnx.ModelProto) -> None:
 
 
 def _join_reshapes(graph: onnx.GraphProto) -> None:
-    """Let a reshape of a reshape read the first one's input, then drop nodes and weights that nobody reads.
+    """Let a reshape of a reshape read the first one's input, then drop unused nodes and weights.
 
-    Only target shapes without 0 are joined: 0 copies an axis of the input unless ``allowzero`` is set.
+    Only target shapes without 0 are merged: 0 copies an axis of the input unless ``allowzero`` is set.
     """
     producers = {output: node for node in graph.node for output in node.output}
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""Is the bundle the model? ONNX against torch on real sentences, padded and alone."""
+"""Check that a bundle matches its model: ONNX against torch on real sentences, in batches and one by one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 def check_parity(
     encoder: SentenceEncoder, onnx: OnnxEncoder, sentences: Sequence[str], *, tolerance: float
 ) -> dict[str, Any]:
-    """Compare unit-length embeddings of both, in batches (padded rows) and a few sentences one by one.
+    """Compare unit-length embeddings of both, in padded batches and for a few sentences one by one.
 
     Returns:
         ``largest_difference`` (absolute, over all components), ``sentences`` compared, ``tolerance``, ``provider``.
 
     Raises:
-        CseError: a difference above the tolerance; names the sentence.
+        CseError: a difference exceeds the tolerance; names the sentence.
     """
     expected = encoder.encode(sentences, normalize=True)
     found = onnx.encode(sentences, normalize=True)

@@ -165,7 +165,7 @@ def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: s
     try:
         files = find_backbone(elsewhere or made_for["name"], made_for["revision"])
     except CseError as error:
-        hint = "" if elsewhere else f"; if it moved, load with backbone=FOLDER or mend backbone.name in {CONFIG_FILE}"
+        hint = "" if elsewhere else f"; if it moved, load with backbone=FOLDER or edit backbone.name in {CONFIG_FILE}"
         raise type(error)(f"{folder}: {error}{hint}") from None
     if files.sha256 != made_for["sha256"]:
         raise CseError(

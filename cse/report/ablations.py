@@ -1,4 +1,4 @@
-"""Results of ablations: cells of a grid with the scores of each seed, as ``cse ablate`` writes them."""
+"""Results of ablations: cells of a grid with the scores of each seed, written by ``cse ablate``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class AblationCell:
     """One setting of an ablation.
 
     Attributes:
-        label: what to print.
-        value: its place on a number line; None where the setting is no number.
+        label: label to print.
+        value: the setting as a number; None if it is not one.
         runs_by_seed: scores of each run by task, with ``Avg.`` and ``dev``.
     """
 
@@ -29,13 +29,13 @@ class AblationCell:
 
     @property
     def runs(self) -> str:
-        """How many runs the figures stand for."""
+        """The number of runs behind the scores, in words."""
         count = len(self.runs_by_seed)
         return f"{count} seed{'s' if count > 1 else ''}"
 
     @property
     def headline(self) -> str | None:
-        """Name of the score to look at first; None without scores."""
+        """Name of the headline score; None without scores."""
         return headline_name(next(iter(self.runs_by_seed.values()), {}))
 
     def spread(self, score: str) -> Spread | None:
@@ -50,9 +50,9 @@ class Ablation:
 
     Attributes:
         name: as in ``cse ablate NAME``.
-        title: what is varied.
-        backbone, data: what all cells share.
-        cells: in the order of the grid.
+        title: the varied setting.
+        backbone, data: shared by all cells.
+        cells: cells in grid order.
     """
 
     name: str
@@ -63,15 +63,15 @@ class Ablation:
 
     @property
     def numeric(self) -> bool:
-        """Whether the cells lie on a number line."""
+        """Whether the cells form a curve over numbers."""
         return sum(cell.value is not None for cell in self.cells) > 1
 
 
 def read_ablations(folder: Path) -> list[Ablation]:
-    """Read the ablations in a folder, by name; none where there is no such folder.
+    """Read the ablations in a folder, by name; none if the folder is missing.
 
     Raises:
-        CseError: a file that was cut off.
+        CseError: a truncated file.
     """
     return [read_ablation(path) for path in sorted(folder.glob(f"[!.]*/{CELLS_FILE}"))]
 
@@ -80,7 +80,7 @@ def read_ablation(path: Path) -> Ablation:
     """Read one ablation from its ``cells.json``.
 
     Raises:
-        CseError: a file that was cut off.
+        CseError: a truncated file.
     """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
@@ -90,4 +90,4 @@ def read_ablation(path: Path) -> Ablation:
         )
         return Ablation(tree["ablation"], tree["title"], tree["backbone"], tree["data"], cells)
     except (ValueError, KeyError, TypeError):
-        raise CseError(f"{path}: cut off or changed by hand; run `cse ablate {path.parent.name}` again") from None
+        raise CseError(f"{path}: truncated or edited by hand; run `cse ablate {path.parent.name}` again") from None

@@ -1,6 +1,6 @@
-"""What pictures are drawn on: one style, and every picture as SVG, PNG and the data behind it.
+"""The style of all figures, which are saved as SVG, PNG and CSV data.
 
-An SVG has no background and draws words and axes in one colour, which the page replaces by the reader's own.
+An SVG has no background and draws text and axes in one colour, which the page replaces with the reader's.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from matplotlib.figure import Figure
 
 from cse.errors import one_line
 
-INK = "#22262b"  # words and axes
-# told apart by colour-blind readers (Okabe and Ito 2008); curves differ in their dashes too
+INK = "#22262b"  # text and axes
+# colour-blind safe (Okabe and Ito 2008); curves also differ in their dashes
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#7B5CC4")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
-_LONGEST = 40  # letters of a name in a picture
+_LONGEST = 40  # characters of a name in a figure
 _STYLE: Any = {
-    "svg.fonttype": "none",  # words stay words: they can be searched and take the page's font
+    "svg.fonttype": "none",  # keep text as text: searchable, in the page's font
     "font.family": "sans-serif",
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "text.parse_math": False,  # show dollar signs in names
     "font.size": 10,
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10, "axes.titlelocation": "left",
@@ -37,15 +37,15 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture and its data.
+    """A figure and its data.
 
     Attributes:
-        name: of its files.
-        title: above it.
-        caption: what to see, and in which setting.
-        svg: for the page.
-        png: for everything else, on white.
-        data: as CSV.
+        name: file name without suffix.
+        title: title above the figure.
+        caption: what the figure shows, and its setting.
+        svg: drawing for the page.
+        png: drawing on white, for other uses.
+        data: data as CSV.
     """
 
     name: str
@@ -56,20 +56,20 @@ class Picture:
     data: str
 
 
-# name, title, caption, names of the columns, rows
+# name, title, caption, column names, rows
 Save = Callable[[str, str, str, Sequence[str], Iterable[Sequence[Any]]], Picture]
 
 
 @contextmanager
 def canvas(width: float, height: float) -> Iterator[tuple[Figure, Save]]:
-    """Yield a figure in the report's style and what turns it into a picture; sizes in inches."""
+    """Yield a figure in the report's style and a function that saves it; sizes in inches."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page has the reader's own fonts
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page uses the reader's fonts
         figure = Figure(figsize=(width, height), layout="constrained")
 
         def save(name: str, title: str, caption: str, head: Sequence[str], table: Iterable[Sequence[Any]]) -> Picture:
             vector, pixels, text = io.StringIO(), io.BytesIO(), io.StringIO()
-            with mpl.rc_context({"svg.hashsalt": name}):  # the same data give the same file, ids differ by picture
+            with mpl.rc_context({"svg.hashsalt": name}):  # deterministic file, ids unique to the figure
                 figure.savefig(vector, format="svg", dpi=200, metadata={"Date": None})
             figure.savefig(pixels, format="png", dpi=150, facecolor="white")
             writer = csv.writer(text, lineterminator="\n")
@@ -81,7 +81,7 @@ def canvas(width: float, height: float) -> Iterator[tuple[Figure, Save]]:
 
 
 def short(name: str) -> str:
-    """Return a name as it stands in a picture: cut, and never read as a mark of matplotlib's for no label."""
+    """Return a name for a figure: shortened, and never starting with ``_``, which matplotlib reads as no label."""
     shown = one_line(name)
     shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
     return f" {shown}" if shown.startswith("_") else shown
@@ -89,7 +89,7 @@ def short(name: str) -> str:
 
 @contextmanager
 def panels(count: int, height: float = 2.4) -> Iterator[tuple[Figure, list[Axes], Save]]:
-    """Yield a figure with some panels, at most three a row, that share their axes."""
+    """Yield a figure with ``count`` panels, at most three per row, with shared axes."""
     columns = 2 if count in (2, 4) else min(3, count)
     lines = -(-count // columns)
     with canvas(8.2 if columns > 1 else 5.4, height * lines + 0.8) as (figure, save):

@@ -1,4 +1,4 @@
-"""Which figure of a record stands in which column of the papers' tables."""
+"""Map columns of the papers' tables to numbers in a record."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _HYPERPARAMETERS = {
 
 
 def figure(metric: str, dataset: str) -> _Figure:
-    """Return how to read a column's figure from a record; the reader gives None where it was not measured.
+    """Return a function that reads a column's number from a record, or None if it was not measured.
 
-    An average over a part of the tasks is not the column ``Avg.`` and is never read as that.
+    An average over some of the tasks is never read as the column ``Avg.``.
     """
     if metric == HYPERPARAMETER:
         return lambda record: _hyperparameter(record, dataset)
@@ -47,7 +47,7 @@ def cxc_mean(record: Record) -> float | None:
 
 
 def _path(metric: str, dataset: str) -> tuple[str, ...]:
-    """Return where a figure stands in ``SuiteResults.to_dict``."""
+    """Return the path of a number in ``SuiteResults.to_dict``."""
     average = dataset in AVERAGES
     if metric == "spearman_x100":
         return ("Avg.", "all") if average else ("sts", dataset, "all")
@@ -77,7 +77,7 @@ def _hyperparameter(record: Record, name: str) -> float | bool | None:
 
 
 def _rank(record: Record, dataset: str) -> float | None:
-    """Return the rank of the answer that the column names: ``..., query "Q" -> "A"``."""
+    """Return the rank of the answer named by the column: ``..., query "Q" -> "A"``."""
     quoted = re.findall(r'"([^"]*)"', dataset)
     if len(quoted) != 2:
         return None
@@ -88,7 +88,7 @@ def _rank(record: Record, dataset: str) -> float | None:
 
 
 def _by_letters(values: dict[str, float], text: str) -> float | None:
-    """Look a sentence up whatever its punctuation: papers print it without SentEval's blanks."""
+    """Look up a sentence, ignoring punctuation: papers print it without SentEval's spaces."""
     return next((value for key, value in values.items() if _letters(key) == _letters(text)), None)
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing beside it, and as Markdown with its pictures in files."""
+"""The report as a self-contained HTML page, and as Markdown with figure files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cse.report.tables import Cell, Table, own_pairs_table, paper_tables, settin
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
 _MARKUP = re.compile(r"[\\`~$\[\]<>&]|\*(?=\S)|(?<=\S)\*|(?<!\w)_|_(?!\w)")
-EXAMPLES = 12  # queries a system
+EXAMPLES = 12  # queries per system
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything the report shows."""
+    """The content of the report."""
 
     systems: Sequence[System]
     pictures: Sequence[Picture]
@@ -41,7 +41,7 @@ class Report:
 
     @property
     def introduction(self) -> str:
-        """Say what is compared."""
+        """A sentence on what is compared."""
         runs = sum(len(system.records) for system in self.systems)
         ablations = (
             f", {len(self.ablations)} ablation{'s' if len(self.ablations) > 1 else ''}" if self.ablations else ""
@@ -53,12 +53,12 @@ class Report:
 
 
 def make_report(systems: Sequence[System], ablations: Sequence[Ablation]) -> Report:
-    """Draw the pictures and lay out the tables."""
+    """Draw the figures and lay out the tables."""
     return Report(systems, draw_all(systems, ablations), paper_tables(systems, ablations), ablations)
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Write page, Markdown and pictures (SVG, PNG, CSV) into an existing, empty folder."""
+    """Write page, Markdown and figures (SVG, PNG, CSV) to an existing, empty folder."""
     (folder / PAGE_FILE).write_text(as_html(report), encoding="utf-8")
     (folder / MARKDOWN_FILE).write_text(as_markdown(report), encoding="utf-8")
     (folder / PICTURES).mkdir()
@@ -70,7 +70,7 @@ def write_report(report: Report, folder: Path) -> None:
 
 
 def as_html(report: Report) -> str:
-    """Return the page: style, script and pictures inside, no address outside."""
+    """Return the page, with style, script and figures inline and no external links."""
     here = files("cse.report")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown_on_page)
     template = environment.from_string(here.joinpath("report.html").read_text("utf-8"))
@@ -100,17 +100,17 @@ def as_html(report: Report) -> str:
 
 
 def as_markdown(report: Report) -> str:
-    """Return the report as Markdown; pictures are linked from the folder beside it."""
+    """Return the report as Markdown; figures are linked from the folder next to it."""
     parts = [f"# {TITLE}\n", report.introduction + "\n", _markdown_table(systems_table(report.systems))]
     own = own_pairs_table(report.systems)
     if own is not None:
         parts.append(_markdown_table(own))
     if report.pictures:
-        parts.append("## Pictures\n")
+        parts.append("## Figures\n")
     for picture in report.pictures:
         title, caption = _words(picture.title), _words(picture.caption)
         parts.append(f"### {title}\n\n{caption}\n\n![{title}]({PICTURES}/{picture.name}.svg)\n")
-    parts.append("## Tables of the papers\n\nRows in bold are this project's own: mean ± sample standard deviation.\n")
+    parts.append("## Tables of the papers\n\nRows in bold are from this project: mean ± sample standard deviation.\n")
     parts += [_markdown_table(table) for table in report.tables]
     parts.append("## Settings\n")
     differences = settings_table(report.systems)
@@ -143,7 +143,7 @@ def _markdown_cell(cell: Cell, own: bool) -> str:
 
 
 def _words(text: str) -> str:
-    """Return a text for the middle of a line of Markdown, where nothing in it is markup; tables see to pipes."""
+    """Return text escaped for a line of Markdown; tables escape pipes."""
     return _MARKUP.sub(r"\\\g<0>", one_line(text))
 
 
@@ -152,7 +152,7 @@ def _csv(picture: Picture) -> bytes:
 
 
 def _inline(picture: Picture) -> str:
-    """Return a drawing for the middle of a page: ids of its own, and the reader's colour for words and axes."""
+    """Return a drawing to inline in a page: unique ids, and the reader's colour for text and axes."""
     svg = picture.svg[picture.svg.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
     return re.sub(INK, "currentColor", svg, flags=re.IGNORECASE)
@@ -164,7 +164,7 @@ def _sections(report: Report, examples: bool) -> list[dict[str, str]]:
     found += [(own.key, own.title)] if own else []
     found += [(picture.name, picture.title) for picture in report.pictures]
     found += [(table.key, table.title) for table in report.tables]
-    found += [("examples", "Retrieval, looked at")] if examples else []
+    found += [("examples", "Retrieval examples")] if examples else []
     found += [("settings", "Settings"), ("environment", "Environment")]
     return [{"key": key, "title": title} for key, title in found]
 
@@ -189,7 +189,7 @@ def _examples(systems: Sequence[System]) -> list[dict[str, Any]]:
 
 
 def _environments(systems: Sequence[System]) -> list[dict[str, Any]]:
-    """Return each environment once, with the records that were made in it."""
+    """Return each environment once, with the records made in it."""
     found: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for system in systems:
         for record in system.records:
@@ -199,7 +199,7 @@ def _environments(systems: Sequence[System]) -> list[dict[str, Any]]:
 
 
 def _training_of(record: Record) -> dict[str, str]:
-    """Return in a line what a checkpoint was trained by, where it says so."""
+    """Return a checkpoint's training environment in one line, if recorded."""
     facts = record.model.get("facts", {})
     if not {"environment", "precision"} <= facts.keys():
         return {}

@@ -1,4 +1,4 @@
-"""Pictures of the report, each with the data behind it."""
+"""Figures of the report, each with its data."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cse.report.figures import cxc_mean, sts_average
 from cse.report.systems import Spread, System
 from cse.settings.published import rows
 
-LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # unlike to alike; seen on white and on black
+LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # dissimilar to similar; visible on white and on black
 MOST_PANELS = 9
 
 
 def draw_all(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[Picture]:
-    """Draw whatever there are data for, in the order of the report."""
+    """Draw every figure that has data, in report order."""
     drawn: list[Picture | None] = [
         draw_domain_shift(systems),
         draw_density_by_gold(systems),
@@ -43,7 +43,7 @@ def draw_all(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[P
 
 
 def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
-    """Bars of standard STS beside CxC-STS (PromCSE figure 1)."""
+    """Bars of standard STS next to CxC-STS (PromCSE figure 1)."""
     measures = (("standard STS, average of seven tasks", sts_average), ("CxC-STS, image captions", cxc_mean))
     found = [(system, [system.spread(figure) for _, figure in measures]) for system in systems]
     bars = [(system, [s for s in spreads if s is not None]) for system, spreads in found if all(spreads)]
@@ -95,7 +95,7 @@ def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
 
 
 def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
-    """Cosine density of each group of gold similarity, a panel a system (PromCSE figure 3)."""
+    """Cosine density by gold similarity, one panel per system (PromCSE figure 3)."""
     drawn = _with_table(systems, DENSITY_FILE)
     if not drawn:
         return None
@@ -113,15 +113,15 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
         return save(
             "density-by-gold",
             "Cosine density by gold similarity",
-            f"{_drawn_task(drawn)}, one run of each system. Curves that lie apart mean that cosines tell similar pairs "
-            "from others.",
+            f"{_drawn_task(drawn)}, one run of each system. Well separated curves mean that cosines "
+            "distinguish similar pairs from dissimilar ones.",
             ("system", "group", "pairs", "cosine", "density"),
             [(system.name, *row.values()) for system, points in drawn for row in points],
         )
 
 
 def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
-    """Cosine density of all pairs, a curve a system (D2CSE figure 2b)."""
+    """Cosine density of all pairs, one curve per system (D2CSE figure 2b)."""
     drawn = _with_table(systems, DENSITY_FILE, most=len(COLOURS) * len(DASHES))
     if len(drawn) < 2:
         return None
@@ -140,15 +140,15 @@ def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
         return save(
             "density-of-systems",
             "Cosine density of all pairs",
-            f"{_drawn_task(drawn)}, one run of each system. A narrow curve at the right is a space in which everything "
-            "is alike.",
+            f"{_drawn_task(drawn)}, one run of each system. A narrow curve at the right means that all sentences have "
+            "similar embeddings.",
             ("system", "cosine", "density"),
             table,
         )
 
 
 def draw_tsne(systems: Sequence[System]) -> Picture | None:
-    """Sentences in the plane, a panel a system (D2CSE figure 2a)."""
+    """t-SNE of the sentences, one panel per system (D2CSE figure 2a)."""
     drawn = _with_table(systems, TSNE_FILE)
     if not drawn:
         return None
@@ -173,16 +173,16 @@ def draw_tsne(systems: Sequence[System]) -> Picture | None:
         figure.legend(marks, named, loc="outside lower center", ncols=columns, fontsize=9)
         return save(
             "projection",
-            "Sentences in the plane",
-            f"{_drawn_task(drawn)}, distinct sentences by t-SNE on unit vectors, one run of each system, by source of "
-            "the text. Distances between far groups mean nothing.",
+            "Sentences in the plane (t-SNE)",
+            f"{_drawn_task(drawn)}, distinct sentences, t-SNE on unit vectors, one run of each system, coloured by "
+            "source of the text. Distances between far groups mean nothing.",
             ("system", "x", "y", "subset", "sentence"),
             [(system.name, *row.values()) for system, points in drawn for row in points],
         )
 
 
 def draw_ablation(ablation: Ablation) -> Picture | None:
-    """Curve over a number, or bars over kinds, with the published curve beside it where there is one.
+    """Curve over a number, or points over kinds, next to the published curve if there is one.
 
     PromCSE figure 2 (prompt length) and table 4 (margin), DCPCSE figure 2 (prompt length).
     """
@@ -220,7 +220,7 @@ def draw_ablation(ablation: Ablation) -> Picture | None:
         return save(
             re.sub(r"[^\w-]+", "-", f"ablation-{ablation.name}"),
             f"Ablation: {ablation.title}",
-            f"{ablation.data}; {cells[0][0].runs} a point"
+            f"{ablation.data}; {cells[0][0].runs} per point"
             + (", band: ± one standard deviation." if cells[0][1].std is not None else "."),
             ("cell", "value", "seed", "spearman"),
             [
@@ -233,7 +233,7 @@ def draw_ablation(ablation: Ablation) -> Picture | None:
 
 
 def _published_curve(name: str) -> list[tuple[float, float]]:
-    """Return the published points of an ablation, where a table prints them."""
+    """Return the published points of an ablation, if a table has them."""
     if name != "margin":
         return []
     found = [row for row in rows() if (row.selector.paper, row.selector.table) == ("PromCSE", 4)]
@@ -287,7 +287,7 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
 
 
 def _outer_labels(panels: Sequence[Axes], x: str, y: str) -> None:
-    """Label the axes of the left panels, and of those with no panel below them."""
+    """Label the outer axes: left panels, and panels with none below."""
     layout = panels[0].get_gridspec()
     columns = 1 if layout is None else layout.ncols
     for number, axes in enumerate(panels):

@@ -1,5 +1,5 @@
 "use strict";
-// A column's head sorts its table: figures with the largest first, words from a to z, then the other way round.
+// A column head sorts its table: numbers in descending order, text from a to z; a second click reverses the order.
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
     const head = button.parentElement;
@@ -16,13 +16,13 @@ for (const button of document.querySelectorAll("th button")) {
       const [x, y] = [a.cells[column], b.cells[column]];
       if (!number) return sign * x.textContent.localeCompare(y.textContent, "en", { numeric: true });
       const [m, n] = [x.dataset.value, y.dataset.value];
-      if (m === undefined || n === undefined) return (m === undefined) - (n === undefined); // absent figures last
+      if (m === undefined || n === undefined) return (m === undefined) - (n === undefined); // missing numbers last
       return sign * (Number(m) - Number(n));
     };
     table.tBodies[0].append(...rows.sort(compare));
   });
 }
-// The button overrules the system's choice of colours and says what it does next.
+// The button overrides the system's colour scheme; its label names the scheme it switches to.
 const theme = document.getElementById("theme");
 const dark = () => document.documentElement.dataset.theme
   ? document.documentElement.dataset.theme === "dark"

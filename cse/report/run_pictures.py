@@ -1,4 +1,4 @@
-"""Pictures of one run, from the files that ``dvc plots`` draws too: its scores by task, its training."""
+"""Figures of one run, from the files of ``dvc plots``: scores by task, and training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cse.report.canvas import COLOURS, Picture, canvas, short
 
 
 def draw_scores(path: Path) -> Picture | None:
-    """Bars by task, one per model, from a CSV of ``task, model, spearman``; None where there are no scores."""
+    """Bars by task, one per model, from a CSV of ``task, model, spearman``; None without scores."""
     rows = read_csv(path)
     tasks, models = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "model"))
     if not rows:
@@ -39,7 +39,7 @@ def draw_scores(path: Path) -> Picture | None:
 
 
 def draw_training(folder: Path) -> Picture | None:
-    """Loss and dev score over the updates, from ``train.csv`` and ``dev.csv``; None where nothing was trained."""
+    """Loss and dev score over the updates, from ``train.csv`` and ``dev.csv``; None if nothing was trained."""
     losses = [(int(row["step"]), float(row["loss"])) for row in read_csv(folder / "train.csv")]
     scores = [(int(row["step"]), float(row["spearman"])) for row in read_csv(folder / "dev.csv")]
     if not losses:

@@ -1,4 +1,4 @@
-"""Systems: records that differ in their seed alone are runs of one system, shown as mean and standard deviation."""
+"""Systems: records that differ only in their seed are runs of one system, shown as mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from cse.errors import CseError
 from cse.evaluation.record import RECORD_FILE, Record, read_record, trained_on
 
-# facts of one run, not of the system
+# facts that differ between runs of a system
 _OF_A_RUN = ("dev_spearman", "best_step", "environment")
 _SUPERVISION = {"sentences": "unsupervised", "pairs": "supervised", "triplets": "supervised", "labelled": "supervised"}
 
@@ -25,7 +25,7 @@ class Spread:
     """A figure over the runs of a system.
 
     Attributes:
-        values: one a run that has it.
+        values: one per run that has it.
     """
 
     values: tuple[float, ...]
@@ -46,8 +46,8 @@ class System:
     """Runs of one system.
 
     Attributes:
-        name: what to print.
-        records: one a seed.
+        name: name to print.
+        records: one per seed.
     """
 
     name: str
@@ -55,12 +55,12 @@ class System:
 
     @property
     def first(self) -> Record:
-        """The run whose cosines and sentences are drawn."""
+        """The run used for figures of cosines and sentences."""
         return self.records[0]
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of training, where they are known."""
+        """The training seeds, if known."""
         found = (
             record.model.get("facts", {}).get("settings", {}).get("train", {}).get("seed") for record in self.records
         )
@@ -68,17 +68,17 @@ class System:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the training by group; empty where they are not known."""
+        """Settings of the training by group; empty if not known."""
         return dict(self.first.model.get("facts", {}).get("settings", {}))
 
     @property
     def trained(self) -> bool:
-        """Whether anything was trained, as far as that is known."""
+        """Whether anything was trained, as far as known."""
         return self.first.model["kind"] != "backbone" and self.settings.get("train", {}).get("parameters") != "none"
 
     @property
     def backbone(self) -> str:
-        """The language model's name without its folder."""
+        """The backbone's name without its folder."""
         return Path(str(self.first.model.get("backbone", {}).get("name") or "unknown")).name
 
     @property
@@ -90,42 +90,40 @@ class System:
 
     @property
     def setting(self) -> str:
-        """``unsupervised``, ``supervised`` or ``no training``, as the papers divide their tables."""
+        """``unsupervised``, ``supervised`` or ``no training``, like the papers' tables."""
         view = self.first.model.get("facts", {}).get("data", {}).get("view")
         return _SUPERVISION.get(view, "not recorded") if self.trained else "no training"
 
     @property
     def runs(self) -> str:
-        """How many runs the figures stand for."""
+        """The number of runs behind the scores, in words."""
         if not self.trained:
             return "no seed"
         return f"{len(self.records)} seed{'s' if len(self.records) > 1 else ''}"
 
     def spread(self, figure: Callable[[Record], float | None]) -> Spread | None:
-        """Return a figure over the runs that have it, or None."""
+        """Return a score over the runs that have it, or None."""
         values = tuple(value for value in map(figure, self.records) if value is not None)
         return Spread(values) if values else None
 
 
 def find_records(paths: Iterable[Path]) -> list[Record]:
-    """Read the records in folders: each is a record, or holds records at any depth.
+    """Read the records in folders, searching subfolders too.
 
     Raises:
-        CseError: a folder without any, or a record that was cut off.
+        CseError: a folder without records, or a truncated record.
     """
     found: list[Record] = []
     for path in paths:
         folders = sorted(file.parent for file in path.rglob(RECORD_FILE)) if path.is_dir() else []
         if not folders:
-            raise CseError(
-                f"{path}: no records in it; `cse evaluate MODEL --suite full --out {path}` writes one a model"
-            )
+            raise CseError(f"{path}: no records in it; create one with `cse evaluate MODEL --suite full --out {path}`")
         found += [read_record(folder) for folder in folders]
     return found
 
 
 def group(records: Sequence[Record]) -> list[System]:
-    """Put the runs of each system together, in the order of the records."""
+    """Group records into systems, in the order of the records."""
     runs: dict[str, list[Record]] = {}
     for number, record in enumerate(records):
         runs.setdefault(_identity(record, number), []).append(record)
@@ -135,11 +133,11 @@ def group(records: Sequence[Record]) -> list[System]:
         taken = [system.name for system in systems]
         unique = next(n for n in (name, *(f"{name} ({i})" for i in range(2, len(runs) + 2))) if n not in taken)
         systems.append(System(unique, tuple(_one_a_seed(members))))
-    return sorted(systems, key=lambda system: system.trained)  # what was not trained comes first
+    return sorted(systems, key=lambda system: system.trained)  # untrained systems first
 
 
 def _identity(record: Record, number: int) -> str:
-    """Return what runs of one system have in common; a record that does not know its settings stands alone."""
+    """Return a key shared by the runs of a system; a record without settings stands alone."""
     facts = copy.deepcopy(record.model.get("facts", {}))
     if not facts.get("settings"):
         return f"record {number}"

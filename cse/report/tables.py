@@ -1,4 +1,4 @@
-"""Tables of the report: each table of the papers with the project's own rows below, and the systems themselves."""
+"""Tables of the report: each table of the papers with this project's rows below, and the systems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cse.report.systems import Spread, System
 from cse.settings.load import flatten
 from cse.settings.published import HYPERPARAMETER, PaperRow, Score, rows, why_misprinted
 
-# a table of a paper that an ablation of this project repeats
+# tables of the papers that an ablation of this project reproduces
 _ABLATED = {("PromCSE", 3): "prompt-type", ("PromCSE", 4): "margin", ("D2CSE", 6): "d2cse"}
 _TITLES = {
     ("PromCSE", 1): "Semantic textual similarity",
@@ -25,7 +25,7 @@ _TITLES = {
     ("PromCSE", 6): "Hyperparameters",
     ("PromCSE", 7): "Transfer tasks",
     ("DCPCSE", 1): "Semantic textual similarity",
-    ("DCPCSE", 2): "MLM beside the contrastive loss",
+    ("DCPCSE", 2): "Contrastive loss with MLM",
     ("DCPCSE", 3): "Hyperparameters, unsupervised",
     ("DCPCSE", 4): "Hyperparameters, supervised",
     ("D2CSE", 1): "Semantic textual similarity, unsupervised",
@@ -61,13 +61,13 @@ _HEADS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows at one place.
+    """A table cell.
 
     Attributes:
-        text: to print.
-        number: to sort by; None: last.
-        note: mark of a footnote, or empty.
-        deviation: standard deviation behind a mean, and of how many runs where not of all; or empty.
+        text: text to print.
+        number: sort key; None: last.
+        note: footnote mark, or empty.
+        deviation: standard deviation of a mean, and the number of runs if not all; or empty.
     """
 
     text: str
@@ -78,7 +78,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table; ``own`` where the project measured it."""
+    """A row of a table; ``own`` if this project measured it."""
 
     cells: tuple[Cell, ...]
     own: bool = False
@@ -89,13 +89,13 @@ class Table:
     """A table.
 
     Attributes:
-        key: for links.
-        title: above it.
+        key: link target.
+        title: title above the table.
         caption: units and settings.
-        head: names of the columns.
-        words: how many columns hold words; the rest are figures.
-        lines: its rows.
-        notes: footnotes in the order of their marks.
+        head: column names.
+        words: number of leading text columns; the rest are numbers.
+        lines: rows.
+        notes: footnotes in order.
     """
 
     key: str
@@ -112,13 +112,13 @@ _WORDS = ("setting", "model", "backbone", "source")
 
 
 def paper_tables(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[Table]:
-    """Return every table of the three papers in their order, the project's own rows below the published ones."""
+    """Return every table of the three papers in order, with this project's rows below the published ones."""
     by_table = groupby(rows(), key=lambda row: (row.selector.paper, row.selector.table))
     return [_paper_table(*key, list(found), systems, ablations) for key, found in by_table]
 
 
 def systems_table(systems: Sequence[System]) -> Table:
-    """Return what each system is."""
+    """Return a table of the systems."""
     head = ("system", "backbone", "prompt", "data", "runs", "trained weights", "steps", "dev Spearman")
     lines = []
     for system in systems:
@@ -138,7 +138,7 @@ def systems_table(systems: Sequence[System]) -> Table:
 
 
 def own_pairs_table(systems: Sequence[System]) -> Table | None:
-    """Return the scores on pairs that no paper knows, a row a task and system, or None where there are none."""
+    """Return the scores on pairs that are in no paper, one row per task and system, or None if there are none."""
     scores = [(system, system.first.scores.get("sts", {})) for system in systems]
     tasks = dict.fromkeys(task for _, found in scores for task in found if task not in SEVEN_TASKS)
     lines = []
@@ -156,19 +156,19 @@ def own_pairs_table(systems: Sequence[System]) -> Table | None:
 
 
 def settings_table(systems: Sequence[System]) -> Table | None:
-    """Return the settings in which the systems differ, or None where there are no two to compare."""
+    """Return the settings that differ between systems, or None if there are not two to compare."""
     flat = {system.name: flatten(system.settings) for system in systems if system.settings}
     keys = dict.fromkeys(key for values in flat.values() for key in values if key != "train.seed")
     differing = [key for key in keys if len({str(values.get(key)) for values in flat.values()}) > 1]
     if len(flat) < 2 or not differing:
         return None
     lines = [Line((Cell(key), *(Cell(_plain(values.get(key))) for values in flat.values()))) for key in differing]
-    caption = "Settings in which the systems differ; all others are equal and stand below, by system."
+    caption = "Settings that differ between systems. All others are equal; full settings by system are below."
     return Table("differences", "Settings that differ", caption, ("setting", *flat), 1 + len(flat), tuple(lines))
 
 
 def spread_cell(spread: Spread | None, digits: int, runs: int = 0) -> Cell:
-    """Return mean ± standard deviation; how many runs it stands for where that is not all of ``runs``."""
+    """Return mean ± standard deviation, and the number of runs if that is not all of ``runs``."""
     if spread is None:
         return Cell("-")
     deviation = "" if spread.std is None else f"± {spread.std:.{digits}f}"
@@ -257,7 +257,7 @@ def _note(notes: list[str], text: str, why: str) -> str:
 
 
 def _caption(columns: Sequence[tuple[str, str]], systems: Sequence[System]) -> str:
-    """Return units, and the settings of the project's own figures."""
+    """Return units, and the settings behind this project's numbers."""
     metrics = dict.fromkeys(metric.partition(" to query")[0] for metric, _ in columns)
     parts = list(dict.fromkeys(_METRICS.get(metric, metric) for metric in metrics))
     quoted = next((metric.partition(" to query ")[2] for metric, _ in columns if " to query " in metric), "")

@@ -60,7 +60,7 @@ def open_session(path: Path, provider: str = "auto", threads: int | None = None,
             return Attached(session, "cuda", f"running on cuda{' in TF32' if tf32 else ''}" + _clash())
         reason = "the GPU is there, but onnxruntime could not load its CUDA libraries (CUDA 12 or 13 and cuDNN 9)"
     if provider == "cuda":
-        raise CseError(f"provider cuda did not attach: {reason}; mend that or set provider: cpu{_clash()}")
+        raise CseError(f"provider cuda did not attach: {reason}; fix that or set provider: cpu{_clash()}")
     note = f"running on cpu ({reason}; {threads} thread{'s' if threads > 1 else ''}){_clash()}"
     return Attached(_session(path, [_CPU], threads), "cpu", note)
 

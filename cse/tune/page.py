@@ -1,4 +1,4 @@
-"""A sweep as one HTML page that needs no server: best setting, parallel coordinates, importance, curves, all trials."""
+"""A sweep as a self-contained HTML page: best settings, parallel coordinates, importance, curves, all trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLOUR = {"finished": "#2f6db2", "stopped": "#b0b7c3", "failed": "#c0392b"}
 
 
 def write_page(sweep: Sweep) -> None:
-    """Write ``sweep.html`` into the sweep's folder."""
+    """Write ``sweep.html`` to the sweep's folder."""
     from plotly.offline import get_plotlyjs
 
     best = sweep.best
@@ -42,7 +42,7 @@ def write_page(sweep: Sweep) -> None:
 
 
 def _pictures(sweep: Sweep) -> list[tuple[str, str, Markup]]:
-    """Return title, note and HTML of each picture; one that these trials cannot give says why."""
+    """Return title, note and HTML of each figure; a figure that cannot be drawn says why."""
     import optuna
 
     with warnings.catch_warnings():
@@ -50,23 +50,23 @@ def _pictures(sweep: Sweep) -> list[tuple[str, str, Markup]]:
         study = study_of(sweep)
         drawn: list[tuple[str, str, Callable[[], Any]]] = [
             (
-                "Which values go with which score",
-                "Each line is a trial with a score, darker if better. Drag along an axis to pick out some.",
+                "Values and scores",
+                "Each line is a trial with a score; darker is better. Drag along an axis to select trials.",
                 lambda: _parallel(sweep),
             ),
             (
-                "What mattered",
-                "Share of the variance of the dev score that each setting explains (fANOVA), over finished trials.",
+                "Importance of settings",
+                "Share of the dev score's variance explained by each setting (fANOVA), over finished trials.",
                 lambda: _importance(study),
             ),
             (
                 "Learning curves",
-                "Best dev score so far against the share of the training; grey trials fell behind and were stopped.",
+                "Best dev score so far over the course of training; grey trials were stopped early.",
                 lambda: _curves(sweep, study),
             ),
             (
-                "In the order of the trials",
-                "Each trial's dev score, and the best of those that finished so far; grey ones were stopped.",
+                "Optimisation history",
+                "Each trial's dev score in order, and the best finished so far; grey trials were stopped early.",
                 lambda: _history(sweep),
             ),
         ]
@@ -77,7 +77,7 @@ def _html(draw: Callable[[], Any]) -> Markup:
     try:
         figure = draw()
     except (ValueError, RuntimeError) as error:
-        return Markup("<p>Not with these trials: {}</p>").format(error)
+        return Markup("<p>Cannot be drawn: {}</p>").format(error)
     figure.update_layout(title=None, template="plotly_white", margin={"t": 30, "r": 30}, font={"size": 13}, height=420)
     return Markup(figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False}))
 
@@ -106,9 +106,9 @@ def _distribution(part: Dimension, sweep: Sweep) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if part.values:
-        tried = [trial.config[part.key] for trial in sweep.trials]  # a second step has others
+        tried = [trial.config[part.key] for trial in sweep.trials]  # a second step adds values
         return CategoricalDistribution(tuple(dict.fromkeys([*part.values, *tried])))
-    # values were rounded after they were drawn
+    # values were rounded after sampling
     tried = [part.low, part.high, *(trial.config[part.key] for trial in sweep.trials)]
     kind = IntDistribution if part.whole else FloatDistribution
     return kind(min(tried), max(tried), log=part.log)
@@ -118,7 +118,7 @@ def _importance(study: Any) -> Any:
     import optuna
 
     if len({trial.value for trial in study.get_trials(states=[optuna.trial.TrialState.COMPLETE])}) < 3:
-        raise ValueError("it takes three finished trials with different scores.")
+        raise ValueError("this needs three finished trials with different scores.")
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     figure = optuna.visualization.plot_param_importances(study, evaluator=evaluator, target_name="dev")
     return figure.update_traces(marker_color=_COLOUR["finished"])
@@ -148,7 +148,7 @@ def _parallel(sweep: Sweep) -> Any:
                     "ticktext": [f"{value:.3g}" for value in shown],
                 }
             )
-        elif part.values:  # evenly apart, as listed
+        elif part.values:  # evenly spaced
             listed = sorted(set(tried), key=lambda value: (str(type(value)), value))
             axes.append(
                 {

@@ -1,4 +1,4 @@
-"""The command line: help that teaches, commands that write what they say, mistakes that end in one line."""
+"""The command line: help with working examples, commands that write what they claim, one-line errors."""
 
 from __future__ import annotations
 
@@ -219,7 +219,10 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     )
     done = cse("prepare", *rows)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[-1] == f"note        `cse train` will not take these rows as it is set: {problem}"
+    assert (
+        done.out.splitlines()[-1]
+        == f"note        `cse train` will refuse these rows with the current settings: {problem}"
+    )
     train = ("train", "--data", "mine", "--out", "trained")
     assert cse(*train).refused() == f"mine holds sentences: {problem}"
     assert cse(*train, "-s", "data.view=pairs").refused().startswith("data.view: mine holds sentences, not pairs; run")
@@ -227,7 +230,7 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     facts = json.loads((project / "trained/checkpoint.json").read_text())
     assert "sentences" in json.dumps(facts)
     told = cse("prepare", *rows, "-s", "objective.energy_hinge.weight=0").out
-    assert "will not take" not in told
+    assert "will refuse" not in told
 
 
 def test_rows_decide_what_an_objective_may_be(cse, project):
@@ -393,7 +396,7 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     assert trained["transfer"]["transfer"]["CR"]["accuracy"] == 100.0
     assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
     refused = cse("evaluate", "data/checkpoint", "--cxc", "cxc.csv").refused()
-    assert refused == "--cxc: add --suite cxc, or --suite full"
+    assert refused == "--cxc: needs its measure; add --suite cxc or --suite full"
     prepared = cse("evaluate", "data/checkpoint", "--suite", "full")  # the pipeline's own data, two tasks
     assert "not measured: STS-B splits (no SentEval folder)" in prepared.out
     assert "suite 'stss': choose full, or some of sts," in cse("evaluate", "--suite", "stss").refused()
@@ -463,7 +466,7 @@ def test_prepared_sample_is_what_the_function_writes(cse, empty):
 def test_records_of_models_become_a_report(cse, project, tiny_folders):
     done = cse("evaluate", "mine=data/checkpoint", "data/bundle", str(tiny_folders["bert"]), "--out", "records")
     assert done.code == 0
-    assert "records: 3 records; `cse report records` shows them beside the papers" in done.err
+    assert "records: 3 records; `cse report records` compares them with the papers" in done.err
     mine = json.loads((project / "records/mine/record.json").read_text())
     assert mine["name"] == "mine"
     assert mine["model"]["facts"]["data"].items() >= {"source": "triplets.csv", "view": "triplets", "rows": 24}.items()
@@ -486,16 +489,19 @@ def test_the_stage_writes_records_that_the_report_finds(cse, project):
 
 
 def test_report_without_records_and_names_given_twice(cse, project):
-    assert "no records in it; `cse evaluate MODEL --suite full --out nothing`" in cse("report", "nothing").refused()
+    assert (
+        "no records in it; create one with `cse evaluate MODEL --suite full --out nothing`"
+        in cse("report", "nothing").refused()
+    )
     refused = cse("evaluate", "a/b=data/checkpoint", "a b=data/bundle", "--out", "records").refused()
-    assert refused == "--out records: a/b and a b would both be written to records/a-b; give one another NAME=MODEL"
+    assert refused == "--out records: a/b and a b would both be written to records/a-b; rename one with NAME=MODEL"
     refused = cse("evaluate", "a=data/checkpoint", "a=data/bundle").refused()
-    assert refused == "a: given twice; write NAME=MODEL with a name of its own for each"
+    assert refused == "a: given twice; write NAME=MODEL with a different name for each"
 
 
 def test_options_that_ask_for_what_is_not_measured(cse, project):
-    assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: shows the retrieval")
-    assert cse("evaluate", "--suite", "sts", "--fast").refused().startswith("--fast: is about the transfer tasks")
+    assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: needs retrieval")
+    assert cse("evaluate", "--suite", "sts", "--fast").refused().startswith("--fast: applies to the transfer tasks")
     assert "suite 'al': choose full" in cse("evaluate", "--suite", "al").refused()
 
 
@@ -528,7 +534,7 @@ def test_out_never_replaces_what_is_not_ours(cse, project, monkeypatch, command,
     for out in ("mine", "file", "pipe", "."):
         line = cse(command, *options, "--out", out).refused()
         assert line.startswith(f"{out}: ") or out == "."
-        assert re.search("did not put there|is no folder|a file; name a folder|is the working folder|lies in the", line)
+        assert re.search("did not put there|is not a folder|a file; name a folder|the working folder|lies in the", line)
     assert contents(project / "mine") == before
     assert (project / "file").read_text(encoding="utf-8") == "mine"
     assert (project / "pipe").is_fifo()
@@ -547,7 +553,7 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
         ["train", "--out", "run"],
         ["evaluate", "--json", "run.json"],
     ):
-        assert re.search("no earlier output of this command|no regular file", cse(*args).refused()), args
+        assert re.search("not an earlier output of this command|not a regular file", cse(*args).refused()), args
     assert (project / "notes.txt").read_text(encoding="utf-8") == "a cat\n"
     assert (project / "pipe").is_fifo()
     assert contents(project / "run.json") == before

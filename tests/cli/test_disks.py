@@ -1,4 +1,4 @@
-"""Every command that writes, on a full disk and on one that is read-only: one line, and what was there stays."""
+"""Every command that writes, on a full and on a read-only disk: a one-line error, and existing files survive."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_an_array_that_finds_no_room_says_so(tmp_path):
 def test_the_line_names_what_the_user_named():
     error = OSError(30, "Read-only file system", "data/.prepared.cse-tmp-host-31-0/train.arrow")
     line = describe_os_error(error)
-    assert line == "data/prepared/train.arrow: the file system is read-only; nothing was written, choose another place"
+    assert line == "data/prepared/train.arrow: read-only file system, nothing was written; choose another place"
     assert describe_os_error(OSError(13, "Permission denied", "a/.b.cse-tmp-x")) == "Permission denied: a/.b.cse-tmp-x"
 
 

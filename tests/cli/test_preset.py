@@ -1,4 +1,4 @@
-"""``cse preset list`` and ``show``: which preset stands for which row, and what it is published with."""
+"""``cse preset list`` and ``show``: which preset reproduces which row, with its published scores."""
 
 import re
 
@@ -51,7 +51,7 @@ def test_list_rows_of_one_system(cse):
 
 
 def test_list_refuses_a_system_that_is_not_there(cse):
-    expected = "--system: no preset has 'elmo' in its name; `cse preset list` names all"
+    expected = "--system: no preset has 'elmo' in its name; see `cse preset list`"
     assert cse("preset", "list", "--system", "elmo").refused() == expected
 
 

@@ -1,4 +1,4 @@
-"""The hub: from the cache, and one quick line when it cannot be reached."""
+"""The hub: read from the cache, and a quick one-line error when it is unreachable."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The view ``labelled``: two sentences and what the first says of the second."""
+"""The view ``labelled``: two sentences and their NLI label."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reading the user's files: every layout that works, and one line for every file that does not."""
+"""Reading the user's files: every supported layout, and a one-line error for every other file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The full evaluation's data in Arrow: what was read from a folder comes back."""
+"""The full evaluation's data in Arrow: a folder survives the round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumer without torch: what it writes, what it says when it cannot, and what it never imports."""
+"""The consumer without torch: output, errors, and modules it never imports."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def test_only_an_earlier_output_is_replaced(embed, bundle, tmp_path, out):
         embed(bundle, file, "--out", path)
     assert len(path.read_bytes()) > 20
     path.write_text("one sentence a line\n", encoding="utf-8")
-    assert "is no earlier output" in embed(bundle, file, "--out", path, code=2)[1]
+    assert "is not an earlier output" in embed(bundle, file, "--out", path, code=2)[1]
     assert path.read_text(encoding="utf-8") == "one sentence a line\n"
     path.unlink()
     os.mkfifo(path)
-    assert "is no regular file" in embed(bundle, file, "--out", path, code=2)[1]
+    assert "is not a regular file" in embed(bundle, file, "--out", path, code=2)[1]
     assert path.is_fifo()
     assert sorted(found.name for found in tmp_path.iterdir()) == ["in.txt", out]
 

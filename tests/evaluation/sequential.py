@@ -1,4 +1,4 @@
-"""SentEval's classifier one at a time, with torch's own layer, loss and optimiser: what the stack must equal."""
+"""SentEval's classifier, one at a time, with torch's own layer, loss and optimiser: the reference for the batch."""
 
 from __future__ import annotations
 

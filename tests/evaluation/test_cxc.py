@@ -1,4 +1,4 @@
-"""CxC-STS: reading caption pairs, and the bootstrap beside a loop with one draw at a time."""
+"""CxC-STS: reading caption pairs, and the bootstrap against a loop with one draw at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Densities of cosines: groups of gold scores, and the kernel estimate beside one written out."""
+"""Densities of cosines: groups of gold scores, and the kernel estimate against one written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data of pictures, D2CSE's example of near-identical sentences, and the record that keeps them."""
+"""Data for figures, D2CSE's example of near-identical sentences, and the record that stores them."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def test_small_numbers_of_settings_survive(written, tmp_path):
 
 def test_broken_records_are_one_line(written, tmp_path):
     folder, _ = written
-    with pytest.raises(CseError, match=r"no record.json in it; `cse evaluate MODEL --out FOLDER` writes one"):
+    with pytest.raises(CseError, match=r"no record.json in it; create one with `cse evaluate MODEL --out FOLDER`"):
         read_record(tmp_path)
     text = (folder / RECORD_FILE).read_text(encoding="utf-8")
     (folder / RECORD_FILE).write_text(text[:-20], encoding="utf-8")
-    with pytest.raises(CseError, match="cut off or changed by hand; evaluate the model again"):
+    with pytest.raises(CseError, match="truncated or edited by hand; evaluate the model again"):
         read_record(folder)
     (folder / RECORD_FILE).write_text(json.dumps(json.loads(text) | {"format": 99}), encoding="utf-8")
     with pytest.raises(CseError, match="format 99, this version reads up to 1"):

@@ -1,4 +1,4 @@
-"""Many classifiers at once are the classifiers that one at a time gives."""
+"""Many classifiers trained at once equal those trained one at a time."""
 
 from __future__ import annotations
 

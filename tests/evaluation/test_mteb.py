@@ -1,4 +1,4 @@
-"""The adapter under the real ``mteb``, on a task whose data are here."""
+"""The adapter under the real ``mteb``, on a task with local data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alignment, uniformity and retrieval beside plain loops."""
+"""Alignment, uniformity and retrieval against plain loops."""
 
 from __future__ import annotations
 

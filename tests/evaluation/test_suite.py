@@ -1,4 +1,4 @@
-"""The full evaluation: one pass of the encoder, whatever data are there, settings beside every number."""
+"""The full evaluation: one encoder pass over the available data, and settings with every number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SentEval's three protocols beside a plain loop over classifiers, and beside scikit-learn."""
+"""SentEval's three protocols against a plain loop over classifiers, and against scikit-learn."""
 
 from __future__ import annotations
 

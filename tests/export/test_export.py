@@ -1,4 +1,4 @@
-"""The bundle is the model: same numbers, prompts inside, one attention node a layer, and never half published."""
+"""The bundle matches the model: same numbers, prompts inside, one attention node per layer, published atomically."""
 
 from __future__ import annotations
 

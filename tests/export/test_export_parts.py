@@ -1,4 +1,4 @@
-"""Templates, trained words, convolutions, projectors and post-processing are inside the bundle too."""
+"""Templates, trained words, convolutions, projectors and post-processing are part of the bundle too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests around the pipeline."""
+"""Fixtures for tests of the flows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small git and DVC repositories for tests of what lies around the pipeline."""
+"""Small git and DVC repositories for tests of the flows."""
 
 from __future__ import annotations
 

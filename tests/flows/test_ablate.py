@@ -1,4 +1,4 @@
-"""Values on their way through DVC's command line, whose grammar has brackets, quotes and commas of its own."""
+"""Values passed through DVC's command line, whose grammar has its own brackets, quotes and commas."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_a_value_arrives_as_it_was(key, value, tmp_path):
 def test_numbers():
     assert _numbers("4,12,4, 0.5", "--values") == [4, 12, 0.5]
     assert isinstance(_numbers("4", "--values")[0], int)
-    with pytest.raises(CseError, match="--seeds x: write numbers with commas between, for instance 4,12,20"):
+    with pytest.raises(CseError, match="--seeds x: separate numbers with commas, for instance 4,12,20"):
         _numbers("x", "--seeds")

@@ -27,7 +27,7 @@ def test_scores_against_the_run_before(tmp_path):
     summary = finished(tmp_path)
     summary.before = {"dev": 87.5, "trained STS-B": 84.75}
     text = as_markdown(summary)
-    assert "Dev Spearman * 100: **88.00**, +0.50 against the run before." in text
+    assert "Dev Spearman * 100: **88.00**, +0.50 compared with the previous run." in text
     assert "| trained STS-B | 84.50 | -0.25 |" in text
     assert "| backbone STS-B | 82.03 | new |" in text
     assert "(mean)" not in text

@@ -1,4 +1,4 @@
-"""``cse flow`` and ``cse models`` as far as they need neither a server nor a pipeline."""
+"""``cse flow`` and ``cse models`` where they need neither a server nor a pipeline."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ def test_one_version(served):
 
 def test_no_version_yet(repository, monkeypatch):
     monkeypatch.chdir(repository)
-    assert "no version is registered; `cse models promote` makes the first" in call(models_command, "list")
-    assert "no version is registered" in refuses(models_command, "show")
+    assert "no version registered yet; create one with `cse models promote`" in call(models_command, "list")
+    assert "no version registered yet" in refuses(models_command, "show")
 
 
 def test_a_pipeline_that_is_not_up_to_date_gets_no_version(repository, monkeypatch):
     monkeypatch.chdir(repository)
-    assert "not up to date; `dvc repro` first" in refuses(models_command, "promote")
+    assert "not up to date; run `dvc repro` first" in refuses(models_command, "promote")
     assert call(models_command, "list").count("sentence-encoder@") == 0
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/"])
 def test_a_deployment_has_a_flow_and_a_name(name):
-    assert "a deployment is FLOW/NAME, for instance train-cse/local" in refuses(flow_command, "run", name)
+    assert "not a deployment; write FLOW/NAME, for instance train-cse/local" in refuses(flow_command, "run", name)
 
 
 def test_without_a_server_the_two_ways_out_are_named(monkeypatch, tmp_path):

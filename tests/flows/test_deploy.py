@@ -1,4 +1,4 @@
-"""What a deployment knows of the project that it was made from."""
+"""What a deployment knows about its project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deployments of ``prefect.yaml`` on a real server with real workers: what people do, and what befalls them."""
+"""The deployments of ``prefect.yaml`` on a real server with real workers: normal use and failures."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_second_run_skips_everything(project, server, first_run):
     run_deployment(server, project, "train-cse", "--watch", "--flow-run-name", "second")
     run = server.finished("second")
     assert server.task_states(run) == SKIPPED
-    assert "+0.00 against the run before" in server.artifacts(run)["run-summary"]
+    assert "+0.00 compared with the previous run" in server.artifacts(run)["run-summary"]
 
 
 def tree_times(project: Workspace) -> dict[str, int]:
@@ -198,7 +198,7 @@ def test_changed_data_retrain_through_the_automation(project, server, first_run)
     assert json.loads((project.folder / "data/metrics/prepare.json").read_text())["rows"] == 150
     assert "sentence-encoder@v1.0.0" in project.run("git", "tag"), "the trigger asks for a version"
     run_deployment(server, project, "watch-data", "--watch", "--flow-run-name", "watched-again")
-    assert "those of the last run" in server.finished("watched-again")["state"]["message"]
+    assert "unchanged since the last run" in server.finished("watched-again")["state"]["message"]
     project.commit()
 
 
@@ -350,7 +350,9 @@ def test_two_runs_at_once_in_one_folder(project, server, first_run):
     second = Workspace(project.folder)
     second.environment |= server.environment
     output = second.run("cse", "flow", "train")
-    assert re.search(r"run in-front \(process \d+\) works in .* waiting until it is over", " ".join(output.split()))
+    assert re.search(
+        r"run in-front \(process \d+\) is working in .* waiting for it to finish", " ".join(output.split())
+    )
     assert server.finished("in-front")["state_type"] == "COMPLETED"
     assert output.count("didn't change, skipping") == len(STAGES), output
     assert "didn't change" in project.dvc("repro")
@@ -415,7 +417,7 @@ def test_a_remote_that_refuses(project, server, first_run):
     run = server.finished("refused")
     assert run["state_type"] == "FAILED"
     assert "push: the remote refused or does not answer" in run["state"]["message"]
-    assert "the same run again goes on with the push" in run["state"]["message"]
+    assert "run the same again to continue with the push" in run["state"]["message"]
     assert "didn't change" in project.dvc("repro")
 
 

@@ -1,4 +1,4 @@
-"""The flow ``embed-cse`` says what `cse` is to do; a stand-in for the task shows the words."""
+"""The flow ``embed-cse`` passes the right arguments to `cse`; a fake task records them."""
 
 from __future__ import annotations
 

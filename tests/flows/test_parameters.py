@@ -1,4 +1,4 @@
-"""Parameters of the flow are checked by the settings classes, and by Prefect against schemas made from them."""
+"""Flow parameters are checked by the settings classes, and by Prefect against schemas made from them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_training_file_that_would_not_be_read_is_refused(tmp_path):
     params = tmp_path / "params.yaml"
     changes = {"data.train_path": "mine.csv"}
     settings, _ = settings_of_run(params, "promcse-eh-bert-base", changes)
-    with pytest.raises(CseError, match=r"data\.train_path: is not read, preset promcse-eh-bert-base trains with data"):
+    with pytest.raises(CseError, match=r"data\.train_path: not read, because preset promcse-eh-bert-base uses data"):
         check_train_path("promcse-eh-bert-base", changes, settings)
     check_train_path(None, changes, settings)
 

@@ -50,5 +50,5 @@ def test_a_shared_remote_stays_as_it_is(repository, clone):
 
 
 def test_a_folder_of_another_machine_is_refused(clone):
-    with pytest.raises(CseError, match="'local' is a folder on the machine that deployed; give workers one"):
+    with pytest.raises(CseError, match="'local' is a folder on the machine you deployed from; add one"):
         keep_remotes(str(clone), "/nowhere/project")

@@ -36,7 +36,7 @@ def test_the_root_is_found_from_below(repository, tmp_path):
 
 def test_a_root_needs_a_commit(tmp_path):
     (tmp_path / ".dvc").mkdir()
-    with pytest.raises(CseError, match="no git repository with a commit"):
+    with pytest.raises(CseError, match="not a git repository with a commit"):
         find_root(tmp_path)
 
 
@@ -53,7 +53,7 @@ def test_both_sides_of_a_merge(repository, name):
     commit(repository, "ours")
     with pytest.raises(CseError, match="git merge"):
         git(repository, "merge", "theirs")
-    with pytest.raises(CseError, match=rf"{name}:1: holds both sides of a merge"):
+    with pytest.raises(CseError, match=rf"{name}:1: unresolved merge conflict"):
         check_no_conflict(repository)
     git(repository, "checkout", "--quiet", "--theirs", name)
     check_no_conflict(repository)

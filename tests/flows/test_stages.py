@@ -1,4 +1,4 @@
-"""What a stage's output means: which state Prefect shows, why it failed, whether to try again."""
+"""How a stage's output is read: the state that Prefect shows, the reason for a failure, whether to retry."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def failure(repository, command: str) -> tuple[str, bool]:
     [
         ("echo 'error: train.epochs is 0; give more' >&2; exit 2", "second: train.epochs is 0; give more", False),
         ("echo 'error: the hub cannot be reached' >&2; exit 75", "second: the hub cannot be reached", True),
-        ("kill -9 $$", "ended from outside (SIGKILL; ", True),
-        ("echo Traceback; echo KeyError; exit 1", "does not explain (exit code 1)", False),
+        ("kill -9 $$", "killed from outside (SIGKILL); ", True),
+        ("echo Traceback; echo KeyError; exit 1", "unexpected error (exit code 1)", False),
         ("true", "DVC says: ", False),  # it makes no output
     ],
 )

@@ -139,7 +139,7 @@ def test_a_new_stage_is_a_new_task(flow_run, found):
 def test_a_failed_stage_ends_the_flow_with_its_last_lines(found):
     assert found[2]["state"] == "FAILED"
     assert found[2]["tasks"] == [*([stage, "Skipped"] for stage in STAGES), ["a-summary", "Failed"]]
-    assert found[2]["message"].startswith("a-summary: stopped by an error")
+    assert found[2]["message"].startswith("a-summary: stopped by an unexpected error")
     assert "the reason" in found[2]["message"]
     assert "`dvc repro a-summary`" in found[2]["message"], "what a person should do"
 
@@ -234,7 +234,7 @@ def test_a_second_flow_in_a_broken_tree(tmp_path):
     (workspace.folder / "dvc.lock").write_text(lock)
     workspace.environment |= environment_of(workspace)
     output = workspace.run("cse", "flow", "train", fails=True)
-    assert "error: dvc.lock:2: holds both sides of a merge; take either side" in output
+    assert "error: dvc.lock:2: unresolved merge conflict; take either side" in output
     assert "Traceback" not in output
     assert workspace.lock() == lock
 
@@ -268,7 +268,7 @@ def test_sweep_and_gate(tmp_path):
     assert listed[0]["scores"]["dev"] == pytest.approx(trials[worse], abs=0.01)
 
     refused = workspace.run("cse", "models", "promote", "v1.1.0", fails=True)
-    assert "error: sentence-encoder@v1.1.0: not promoted to production; `--force` promotes it all the same" in refused
+    assert "error: sentence-encoder@v1.1.0: not promoted to production; use `--force` to promote it anyway" in refused
     workspace.set({"export.tolerance": 1e-12})
     refused = workspace.run("cse", "models", "promote", "v1.0.0", fails=True)
     assert "no parity with torch" in refused

@@ -1,4 +1,4 @@
-"""What ``cse tune --promote`` writes into params.yaml, and what it says of the rest; a whole sweep: tests/tune."""
+"""What ``cse tune --promote`` writes to params.yaml and prints; for whole sweeps see tests/tune."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_the_budget_of_a_small_sweep_stays_out(promote):
         "- train.learning_rate: 0.01", "+ train.learning_rate: 0.02", "params.yaml: 1 values changed",
     ]  # fmt: skip
     assert "data.max_rows 500 (params.yaml: null), train.eval_every 7 (params.yaml: 125)" in said
-    assert "`dvc repro` trains anew" in said and "tune.trials" not in said
+    assert "`dvc repro` trains again" in said and "tune.trials" not in said
 
 
 def test_a_training_that_is_there_is_restored(promote):
     _, said = promote({"train.eval_every": 125, "train.learning_rate": 0.02})
     assert said.splitlines()[-1] == "`dvc repro` restores the best trial's training and brings the rest up to date"
-    assert "trains anew" not in said and load_settings("params.yaml").train.learning_rate == 0.02
+    assert "trains again" not in said and load_settings("params.yaml").train.learning_rate == 0.02

@@ -80,7 +80,7 @@ def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_pa
     again = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert time.monotonic() - before < 15
     assert cells(workspace) == found
-    assert "data/ablations/prompt-length: scores, picture and its data" in again
+    assert "data/ablations/prompt-length: scores, figure and its data" in again
     folder = workspace.folder / "data/ablations/prompt-length"
     assert sorted(path.name for path in folder.glob("[!.]*")) == [
         "cells.json", "prompt-length.csv", "prompt-length.png", "prompt-length.svg",
@@ -148,7 +148,7 @@ def test_every_cell_of_the_other_ablations_trains_and_scores(name, more, overrid
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--values", "a,b"], "--values a,b: write numbers with commas between, for instance 4,12,20"),
+        (["--values", "a,b"], "--values a,b: separate numbers with commas, for instance 4,12,20"),
         (["--values", "0"], "prompt.length"),
         (["-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
     ],
@@ -166,4 +166,4 @@ def test_outside_a_project_it_is_one_line(tmp_path):
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     (tmp_path / "params.yaml").write_text("prompt: {length: 4}\n", encoding="utf-8")
     done = subprocess.run(COMMAND, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.stderr.strip().endswith("no dvc.yaml and .dvc here; run `cse ablate` in the project's folder")
+    assert done.stderr.strip().endswith("no dvc.yaml or .dvc here; run `cse ablate` in the project's folder")

@@ -1,4 +1,4 @@
-"""Records of made-up encoders: real measures on made-up data, in a moment."""
+"""Records of fake encoders: real measures on made-up data, in a moment."""
 
 from __future__ import annotations
 

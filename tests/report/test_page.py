@@ -1,4 +1,4 @@
-"""The page opens from disk alone, its links lead somewhere, and its pictures are the data beside them."""
+"""The page opens from disk, its links work, and its figures match their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of one run, as flows show them."""
+"""Figures of one run, as flows show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are one system; means and deviations beside numpy."""
+"""Runs that differ only in their seed are one system; means and deviations against numpy."""
 
 from __future__ import annotations
 
@@ -111,7 +111,5 @@ def test_an_average_over_a_part_is_not_the_average(tmp_path):
 
 
 def test_a_folder_without_records_is_one_line(tmp_path):
-    with pytest.raises(
-        CseError, match=r"no records in it; `cse evaluate MODEL --suite full --out .*` writes one a model"
-    ):
+    with pytest.raises(CseError, match=r"no records in it; create one with `cse evaluate MODEL --suite full --out .*`"):
         find_records([tmp_path])

@@ -1,4 +1,4 @@
-"""Every table of the papers, as printed, with the project's own rows below."""
+"""Every table of the papers as printed, with this project's rows below."""
 
 from __future__ import annotations
 

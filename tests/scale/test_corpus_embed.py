@@ -98,7 +98,7 @@ def test_truncated_rows_are_counted_once_for_all_shards_whatever_is_logged(run, 
     caplog.set_level(logging.ERROR, "cse")
     corpus = write_txt(tmp_path / "a.txt", [f"{'the ' * n}cat" for n in range(3, 15)])
     first, second = run(corpus, tmp_path / "vectors").err.splitlines()
-    assert first == "11 rows were cut at 6 tokens, which is what the model reads"
+    assert first == "11 rows were truncated to 6 tokens, the model's limit"
     assert second.endswith("12 vectors of 8 dimensions in 2 shards")
 
 
@@ -140,12 +140,12 @@ def test_a_stopped_run_goes_on(run, corpus, tmp_path):
     with stopped_after(2, Interrupted(15, "after 20 of 48 rows")):
         done = run(corpus, tmp_path / "vectors")
     assert done.code == 128 + 15
-    assert done.err == "SIGTERM after 20 of 48 rows: state saved, the same command goes on from there\n"
+    assert done.err == "SIGTERM after 20 of 48 rows: state saved; run the same command again to resume\n"
     assert len(shards(tmp_path / "vectors")) == 2
     assert "not finished; run the same `cse embed` again" in search_refused(tmp_path / "vectors")
     first = {shard: shard.stat().st_mtime_ns for shard in shards(tmp_path / "vectors")}
     done = run(corpus, tmp_path / "vectors")
-    assert done.err.endswith("48 vectors of 8 dimensions in 5 shards, 20 of them from before\n")
+    assert done.err.endswith("48 vectors of 8 dimensions in 5 shards, 20 of them from earlier runs\n")
     assert {shard: shard.stat().st_mtime_ns for shard in first} == first
     assert outputs(tmp_path / "vectors") == outputs(tmp_path / "straight")
 
@@ -160,7 +160,7 @@ def test_a_finished_folder_is_left_alone(run, corpus, tmp_path, monkeypatch):
     run(corpus, tmp_path / "vectors")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").iterdir() if path.name != ".cse-lock"}
     monkeypatch.setattr(module, "Worker", None)  # no model is opened
-    assert "48 of them from before" in run(corpus, tmp_path / "vectors").err
+    assert "48 of them from earlier runs" in run(corpus, tmp_path / "vectors").err
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
@@ -168,7 +168,7 @@ def test_a_lost_shard_is_made_again(run, corpus, tmp_path):
     run(corpus, tmp_path / "vectors")
     expected = outputs(tmp_path / "vectors")
     shards(tmp_path / "vectors")[3].unlink()
-    assert "38 of them from before" in run(corpus, tmp_path / "vectors").err
+    assert "38 of them from earlier runs" in run(corpus, tmp_path / "vectors").err
     assert outputs(tmp_path / "vectors") == expected
 
 

@@ -93,7 +93,7 @@ def test_killed_twice_then_equal_to_an_undisturbed_run_and_to_one_without_ray(st
     second = kill_all(start(corpus, out, "--keep-text"), out, first + 20)
     assert first + 20 <= second < SHARDS, "killed in the middle again"
     said = finished(start(corpus, out, "--keep-text"))
-    assert f"in {SHARDS} shards, {second * SHARD_ROWS:,} of them from before\n" in said
+    assert f"in {SHARDS} shards, {second * SHARD_ROWS:,} of them from earlier runs\n" in said
     assert len(outputs(out)) == SHARDS + 2
     assert outputs(out) == outputs(tmp_path / "straight") == outputs(tmp_path / "plain")
 
@@ -126,7 +126,7 @@ def test_sigterm_ends_in_one_line_and_leaves_no_process(start, corpus, tmp_path)
     process.terminate()
     (line,) = finished(process, 128 + signal.SIGTERM).splitlines()
     assert line.startswith("SIGTERM after ")
-    assert line.endswith(" of 20,000 rows: state saved, the same command goes on from there")
+    assert line.endswith(" of 20,000 rows: state saved; run the same command again to resume")
     assert 10 <= len(shards(out)) < SHARDS
     assert gone(members)
     assert ray_folders(process.pid) == []

@@ -148,7 +148,9 @@ def test_a_stopped_run_says_where_and_that_it_can_go_on(bert, tmp_path):
             signal.raise_signal(signal.SIGINT)
 
     encoder, losses, table = make_problem(bert, rows=ROWS)
-    with pytest.raises(Interrupted, match=r"^SIGINT after step 5 of 6: state saved, the same command goes on") as stop:
+    with pytest.raises(
+        Interrupted, match=r"^SIGINT after step 5 of 6: state saved; run the same command again to resume"
+    ) as stop:
         train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Stop())
     assert stop.value.number == signal.SIGINT
 

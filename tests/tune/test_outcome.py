@@ -1,4 +1,4 @@
-"""What a sweep leaves: the CSV, the page and its pictures, read back."""
+"""What a sweep writes: the CSV, the page and its figures, read back."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_page_needs_nothing_beside_it(sweep):
 def test_a_page_of_too_few_trials_says_what_is_missing(sweep):
     write_page(replace(sweep, trials=sweep.trials[:2]))
     page = (sweep.folder / PAGE).read_text(encoding="utf-8")
-    assert "Not with these trials: it takes three finished trials with different scores." in page
+    assert "Cannot be drawn: this needs three finished trials with different scores." in page
 
 
 def test_names_on_the_page_are_text(sweep, monkeypatch):
@@ -129,8 +129,8 @@ def test_names_on_the_page_are_text(sweep, monkeypatch):
     write_page(replace(sweep, space=evil, search=evil, trials=trials))
     page = (sweep.folder / PAGE).read_text(encoding="utf-8")
     assert "<img src=x" not in page
-    assert "Not with these trials: &lt;/script&gt;&lt;img" in page
-    assert "\u202e" not in page.partition("Not with these trials")[0]
+    assert "Cannot be drawn: &lt;/script&gt;&lt;img" in page
+    assert "\u202e" not in page.partition("Cannot be drawn")[0]
     assert "overflow-wrap: anywhere" in page, "a long name does not widen the page"
 
 

@@ -193,7 +193,7 @@ def test_trials_become_experiments_and_the_best_is_promoted(workspace):
 def test_bad_input_is_refused_before_anything_runs(workspace):
     for options, says in [
         (("--over", "prompt.lenght=[1]"), "did you mean 'prompt.length'?"),
-        (("--over", "prompt.length=[4]", "--space", "promcse"), "give one of the two"),
+        (("--over", "prompt.length=[4]", "--space", "promcse"), "give only one of the two"),
         (("-s", "tune.trial=3"), "tune.trial: unknown key"),
     ]:
         output = workspace.run("cse", "tune", *options, fails=True)
