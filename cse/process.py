@@ -36,7 +36,7 @@ def only_one(lock: Path, refusal: str) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)  # filelock opens a new file if the one it locked is gone
+        lock.unlink(missing_ok=True)  # filelock never locks an unlinked file
         held.release()
 
 
