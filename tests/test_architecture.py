@@ -6,6 +6,7 @@ of training for nothing.
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -69,6 +70,12 @@ def test_server_does_without_torch():
         used = {name for name in imported if name == "cse" or name.startswith("cse.")}
         allowed = ("cse.runtime", "cse.errors", "cse.OnnxEncoder", "cse.__version__")
         assert all(name.startswith(allowed) for name in used), f"{file} uses more than the runtime: {used}"
+
+
+def test_the_picture_shows_the_imports():
+    drawn = runpy.run_path(str(ROOT / "docs/architecture.py"))["picture"]()
+    assert drawn == (ROOT / "docs/architecture.svg").read_text(encoding="utf-8"), "run: python docs/architecture.py"
+    assert drawn.count("<path") > 30
 
 
 # ---- stages -------------------------------------------------------------------------------------------------------
