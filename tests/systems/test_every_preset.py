@@ -22,6 +22,7 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.presets import load_preset, preset_names
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
+from tests.systems.record import RECORDED, losses_of
 from tests.systems.tiny import PARITY, Watch, family_of, make_data, make_models, make_warm_start, run_training, tiny
 
 STEPS = 3
@@ -52,6 +53,7 @@ def cover_of_parts() -> list[str]:
 
 
 COVER = cover_of_parts()
+RECORDED_LOSSES = json.loads(RECORDED.read_text(encoding="utf-8"))
 CASES = [pytest.param(name, marks=[] if name in COVER else pytest.mark.slow) for name in preset_names()]
 
 
@@ -134,6 +136,8 @@ def test_preset(name, models, data, warm_start, tmp_path):
         assert watch.state is None and "steps" not in facts
     else:
         check_training(settings, watch)
+        # other processors round otherwise; python -m tests.systems.record writes the file anew
+        assert losses_of(watch) == pytest.approx(RECORDED_LOSSES[name], rel=1e-4), "this preset computes something else"
         assert facts["steps"] == watch.state.step
     loaded = SentenceEncoder.load(tmp_path / "checkpoint")
     dev = PreparedData(prepared).dev
@@ -161,6 +165,10 @@ def test_preset(name, models, data, warm_start, tmp_path):
     served = OnnxEncoder(tmp_path / "bundle", provider="cpu", threads=1).encode(sentences)
     assert served.shape == (3, settings.post.dimension or (12 if "glove" in name else 32))
     np.testing.assert_allclose(served, loaded.encode(sentences), atol=PARITY)
+
+
+def test_every_preset_is_recorded():
+    assert list(RECORDED_LOSSES) == list(preset_names())
 
 
 def test_the_fast_cases_have_every_part():
