@@ -62,10 +62,10 @@ def picture() -> str:
             continue
         (x, y), (to_x, to_y) = centre[source], centre[target]
         y, to_y = y + BOX_HEIGHT / 2, to_y - BOX_HEIGHT / 2
-        bend = (to_y - y) / 2
+        bend, thickness = (to_y - y) / 2, 1 if count < 3 else 2 if count < 10 else 4
         lines.append(
             f'<path d="M{x:.0f} {y:.0f} C{x:.0f} {y + bend:.0f} {to_x:.0f} {to_y - bend:.0f} {to_x:.0f} {to_y:.0f}" '
-            f'fill="none" stroke="{colour[source]}" stroke-opacity="0.55" stroke-width="{1 if count < 3 else 2 if count < 10 else 4}">'
+            f'fill="none" stroke="{colour[source]}" stroke-opacity="0.55" stroke-width="{thickness}">'
             f"<title>{source} imports {target}</title></path>"
         )
     boxes = [
