@@ -1,6 +1,6 @@
 """Write the tree of settings down: as a Markdown table and as a complete, commented ``params.yaml``.
 
-``python -m cse.settings.document > docs/settings.md`` renews the page.
+``python -m cse.settings.document --page docs/settings.md`` renews the page.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from cse.settings.groups.group import LARGEST, Group
+from cse.settings.load import load_settings
 from cse.settings.tree import Settings
 
 _WIDTH = 118
@@ -33,7 +35,7 @@ def settings_page() -> str:
         "# Settings\n\n"
         "Every key of `params.yaml`; a key that the file leaves out has its default, an unknown key is an error.\n"
         f"Whole numbers go up to {LARGEST} where nothing less is said; texts are not blank.\n"
-        "This page is written by `python -m cse.settings.document > docs/settings.md`; a test compares it with the "
+        "This page is written by `python -m cse.settings.document --page docs/settings.md`; a test compares it with the "
         "code.\n\n" + settings_table()
     )
 
@@ -47,12 +49,12 @@ def settings_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def default_params_text() -> str:
-    """Return a complete ``params.yaml``: every key with its default, under a comment that says what it means."""
+def params_text(settings: Settings | None = None) -> str:
+    """Return a complete ``params.yaml``: every key with its value or default, under a comment that explains it."""
     lines = [
         "# Settings of every stage; docs/settings.md has the same as a table. `cse preset list` names whole systems."
     ]
-    lines += _render_group(Settings(), depth=0)
+    lines += _render_group(settings or Settings(), depth=0)
     return "\n".join(lines) + "\n"
 
 
@@ -148,5 +150,16 @@ def _describe_type(annotation: Any, metadata: list[Any]) -> list[str]:
     return [f"{_KINDS[annotation]} {', '.join(bounds)}".strip()]
 
 
+@click.command()
+@click.option("--page", type=click.Path(path_type=Path), help="Write docs/settings.md here.")
+@click.option("--params", type=click.Path(path_type=Path), help="Rewrite this settings file: its values, all keys.")
+def main(page: Path | None, params: Path | None) -> None:
+    """Write what the settings classes say to the files that repeat it."""
+    if page is not None:
+        page.write_text(settings_page(), encoding="utf-8")
+    if params is not None:
+        params.write_text(params_text(load_settings(params)), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    click.echo(settings_page(), nl=False)
+    main()

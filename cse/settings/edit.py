@@ -16,7 +16,7 @@ from ruamel.yaml.nodes import MappingNode, Node
 
 from cse.errors import CseError
 from cse.outputs import publish_file
-from cse.settings.document import default_params_text, yaml_value
+from cse.settings.document import params_text, yaml_value
 from cse.settings.load import check_settings, flatten, parse_yaml, read_text, set_key
 from cse.settings.tree import Settings
 
@@ -27,7 +27,7 @@ def read_values(path: Path) -> tuple[str, dict[str, Any]]:
     Raises:
         CseError: not UTF-8, not valid YAML.
     """
-    text = read_text(path) if path.exists() else default_params_text()
+    text = read_text(path) if path.exists() else params_text()
     return text, flatten(_parse(text, path))
 
 

@@ -8,7 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cse.settings import Settings, load_settings
-from cse.settings.document import default_params_text, settings_page, settings_table, yaml_value
+from cse.settings.document import params_text, settings_page, settings_table, yaml_value
 from cse.settings.load import flatten, walk_keys
 
 ROOT = Path(__file__).parents[2]
@@ -32,15 +32,15 @@ def test_page_and_classes_have_the_same_keys():
 
 def test_page_is_up_to_date():
     page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
-    assert page == settings_page(), "run: python -m cse.settings.document > docs/settings.md"
+    assert page == settings_page(), "run: python -m cse.settings.document --page docs/settings.md"
 
 
 def test_default_params_are_the_defaults():
-    assert parse(default_params_text()) == Settings().model_dump()
+    assert parse(params_text()) == Settings().model_dump()
 
 
 def test_default_params_explain_every_key():
-    lines = default_params_text().splitlines()
+    lines = params_text().splitlines()
     assert all(len(line) <= 120 for line in lines)
     explained = [above.strip().startswith("#") for above, line in itertools.pairwise(lines) if is_entry(line)]
     assert len(explained) > len(KEYS)  # the groups too
@@ -90,3 +90,11 @@ def test_names_of_python_in_the_pages_are_there():
 def test_small_floats_are_numbers_for_readers_of_yaml_1_1():
     assert yaml_value(1e-5) == "1.0e-5"
     assert yaml_value(3e-5) == "3.0e-5"
+
+
+def test_rewriting_a_settings_file_keeps_its_values_and_adds_what_it_lacks(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("train: {epochs: 3}\n", encoding="utf-8")
+    path.write_text(params_text(load_settings(path)), encoding="utf-8")
+    assert list(flatten(parse(path.read_text(encoding="utf-8")))) == KEYS
+    assert load_settings(path).train.epochs == 3

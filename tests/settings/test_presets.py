@@ -7,7 +7,7 @@ from ruamel.yaml import YAML
 
 from cse.errors import CseError
 from cse.settings import Settings, check_settings, load_settings
-from cse.settings.document import default_params_text
+from cse.settings.document import params_text
 from cse.settings.edit import write_values
 from cse.settings.load import flatten, set_key, walk_keys
 from cse.settings.presets import MACHINE_KEYS, SYSTEM_GROUPS, apply_preset, load_preset, preset_names
@@ -629,7 +629,7 @@ def test_without_a_file_a_complete_one_is_written(tmp_path, name):
     assert load_settings(path) == settings_of(name)
     text = path.read_text(encoding="utf-8")
     assert [line.split(":")[0] for line in text.splitlines()] == [
-        line.split(":")[0] for line in default_params_text().splitlines()
+        line.split(":")[0] for line in params_text().splitlines()
     ]
     assert list(tmp_path.iterdir()) == [path]
 
