@@ -5,6 +5,7 @@ of training for nothing.
 """
 
 import ast
+import graphlib
 import re
 import runpy
 import subprocess
@@ -70,6 +71,14 @@ def test_server_does_without_torch():
         used = {name for name in imported if name == "cse" or name.startswith("cse.")}
         allowed = ("cse.runtime", "cse.errors", "cse.OnnxEncoder", "cse.__version__")
         assert all(name.startswith(allowed) for name in used), f"{file} uses more than the runtime: {used}"
+
+
+def test_no_module_imports_itself_by_a_detour(graph):
+    """Imports inside functions count too."""
+    wanted = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules - {"cse"}}
+    # a package's __init__ imports its own modules, whose names carry the package's: no circle
+    order = list(graphlib.TopologicalSorter({name: found - {"cse"} for name, found in wanted.items()}).static_order())
+    assert len(order) > 100
 
 
 def test_the_picture_shows_the_imports():

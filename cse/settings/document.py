@@ -35,7 +35,7 @@ def settings_page() -> str:
         "# Settings\n\n"
         "Every key of `params.yaml`; a key that the file leaves out has its default, an unknown key is an error.\n"
         f"Whole numbers go up to {LARGEST} where nothing less is said; texts are not blank.\n"
-        "This page is written by `python -m cse.settings.document --page docs/settings.md`; a test compares it with the "
+        "`python -m cse.settings.document --page docs/settings.md` writes this page, and a test compares it with the "
         "code.\n\n" + settings_table()
     )
 

@@ -460,6 +460,17 @@ def test_prepared_sample_is_what_the_function_writes(cse, empty):
     assert json.loads((empty / "data/metrics/prepare.json").read_text())["rows"] > 0
 
 
+def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
+    changes = ("replaced_tokens.weight=0.1", "replaced_tokens.corruption=prepared", "replaced_tokens.generator=unigram")
+    settings = [part for change in changes for part in ("-s", f"objective.{change}")]
+    assert "run `cse corrupt` before `cse train`" in cse("prepare", *settings).out
+    assert not (project / "data/corrupted").exists()
+    done = cse("corrupt", *settings)
+    assert (done.code, "rows corrupted by unigram for 1 epochs" in done.out) == (0, True), done
+    facts = json.loads((project / "data/corrupted/corruption.json").read_text(encoding="utf-8"))
+    assert (facts["corruption"], facts["generator"]) == ("prepared", "unigram")
+
+
 # ---- records and the report ---------------------------------------------------------------------------------------
 
 
