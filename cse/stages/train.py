@@ -24,8 +24,8 @@ from cse.process import only_one
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage
-from cse.stages.corpus import fit_post
 from cse.stages.environment import environment
+from cse.stages.fitting import fit_post
 from cse.stages.training import DEV_BATCH, Training, counted, groups_of, open_training
 from cse.training.observers import CsvLog, Observers, ProgressBar, TensorBoard
 from cse.training.state import RunState

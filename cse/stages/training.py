@@ -26,7 +26,7 @@ from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from, second_text_from
 from cse.stages.common import training_code
-from cse.stages.corpus import check_post, open_backbone
+from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train

@@ -21,8 +21,8 @@ from cse.outputs import Kind, publish_folder
 _CHUNK = 10_000
 _TABLE = "table.json"
 
-# which column each view reads: a sentence is its own positive, told apart by dropout alone
-VIEW_COLUMNS = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2), "labelled": (0, 1)}
+# the column that each copy of a row reads: a sentence is its own positive, told apart by dropout alone
+COLUMN_OF_COPY = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2), "labelled": (0, 1)}
 
 # token ids of one row and its view -> token ids as this step sees them
 ChangeIds = Callable[[np.ndarray, int], np.ndarray]
@@ -102,7 +102,7 @@ def tokenise(
     """
     made: dict[tuple[int, int, bool], TokenColumn] = {}
     columns = []
-    for number, index in enumerate(VIEW_COLUMNS[view][:views]):
+    for number, index in enumerate(COLUMN_OF_COPY[view][:views]):
         which = min(number, len(tokenizers) - 1)
         change = second_text if number == 1 else None
         key = (index, which, change is not None)

@@ -24,7 +24,7 @@ from cse.model.backbone import Backbone
 from cse.outputs import publish_file
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
-from cse.stages.corpus import open_backbone
+from cse.stages.fitting import open_backbone
 from cse.stages.train import train_stage
 from cse.stages.training import Training
 from cse.training.memory import is_out_of_memory

@@ -1,4 +1,4 @@
-"""What training takes from the prepared corpus beside its rows: words to look up, sentences to fit on."""
+"""What training takes from the prepared sentences beside its rows: words to look up, post-processing to fit."""
 
 from __future__ import annotations
 
