@@ -20,9 +20,10 @@ from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
 from cse.report.ablations import Ablation
 from cse.report.canvas import INK, Picture
+from cse.report.cells import Cell, Table
 from cse.report.pictures import draw_all
 from cse.report.systems import System
-from cse.report.tables import Cell, Table, own_pairs_table, paper_tables, settings_table, systems_table
+from cse.report.tables import own_pairs_table, paper_tables, settings_table, systems_table
 
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"

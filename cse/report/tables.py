@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from cse.evaluation.sts import SEVEN_TASKS
 from cse.report.ablations import Ablation
+from cse.report.cells import Cell, Line, Table
 from cse.report.figures import figure
 from cse.report.systems import Spread, System
 from cse.settings.load import flatten
@@ -57,54 +57,6 @@ _HEADS = {
     "alignment": "alignment",
     "uniformity": "uniformity",
 }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A table cell.
-
-    Attributes:
-        text: text to print.
-        number: sort key; None: last.
-        note: footnote mark, or empty.
-        deviation: standard deviation of a mean, and the number of runs if not all; or empty.
-    """
-
-    text: str
-    number: float | None = None
-    note: str = ""
-    deviation: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of a table; ``own`` if this project measured it."""
-
-    cells: tuple[Cell, ...]
-    own: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table.
-
-    Attributes:
-        key: link target.
-        title: title above the table.
-        caption: units and settings.
-        head: column names.
-        words: number of leading text columns; the rest are numbers.
-        lines: rows.
-        notes: footnotes in order.
-    """
-
-    key: str
-    title: str
-    caption: str
-    head: tuple[str, ...]
-    words: int
-    lines: tuple[Line, ...]
-    notes: tuple[str, ...] = field(default=())
 
 
 _PROMPTS = {"key_value": "key/value", "hidden_state": "hidden-state", "input": "input-layer"}
