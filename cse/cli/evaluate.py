@@ -48,7 +48,14 @@ Examples:
 )
 @click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Show the N worst retrieval queries.")
 @click.option("--mteb", metavar="TASKS", help="Score on these MTEB tasks instead; needs the extra `mteb`.")
-@click.option("--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "markdown", "latex"]),
+    default="text",
+    show_default=True,
+    help="How to print the table.",
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the scores here.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write one record per model here, for `cse report`.")
 def evaluate(

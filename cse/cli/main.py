@@ -168,8 +168,12 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
 @click.argument("text", type=click.File(encoding="utf-8"), default="-")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output .npy, float32 (lines, dimension).")
 @click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
-@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Sentences per forward pass."
+)
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
+)
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
 def encode(model: str, text: Any, out: Path, column: str | None, batch_size: int, device: str, normalize: bool) -> None:
     """Embed TEXT, one vector per line or row.

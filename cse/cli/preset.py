@@ -75,7 +75,9 @@ def show(name: str) -> None:
     epilog="\b\nExamples:\n  cse preset use promcse-unsup-bert-base\n  cse preset use promcse-eh-bert-base --keep-data"
 )
 @click.argument("name")
-@click.option("-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True)
+@click.option(
+    "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="File to write."
+)
 @click.option("--keep-data", is_flag=True, help="Keep your data: in group data, change only the view.")
 def use(name: str, params: Path, keep_data: bool) -> None:
     """Write a preset to params.yaml.
