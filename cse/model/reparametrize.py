@@ -9,7 +9,7 @@ from torch import nn
 
 
 def start_normal(part: nn.Module) -> None:
-    """Initialise a module's linear layers as the released code does, by transformers' rule: normal (0, 0.02), bias 0."""
+    """Initialise a module's linear layers by transformers' rule, as in the released code: normal (0, 0.02), bias 0."""
     for layer in part.modules():
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.02)

@@ -230,6 +230,6 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
 
 
 def _exact_convolutions() -> AbstractContextManager[None]:
-    """Stop cuDNN from rounding to TF32, its default, inside the block; torch's matrix products do not by default."""
+    """Stop cuDNN from rounding to TF32 (its default) inside the block; torch's matrix products are exact."""
     others = ("enabled", "benchmark", "benchmark_limit", "deterministic", "fp32_precision", "depthwise_kernel")
     return torch.backends.cudnn.flags(allow_tf32=False, **dict.fromkeys(others))  # None: unchanged
