@@ -29,4 +29,4 @@ def read_label(value: Any, where: str) -> str | None:
         return text
     if text in ("0", "1", "2"):
         return LABELS[int(text)]
-    raise CseError(f"{where}: label {str(value)[:40]!r} is none of {', '.join(LABELS)}, 0, 1, 2; correct it")
+    raise CseError(f"{where}: label {str(value)[:40]!r} is not one of {', '.join(LABELS)}, 0, 1, 2; correct it")

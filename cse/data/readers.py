@@ -101,7 +101,7 @@ def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
         there = f" (only {listed(others)})" if others else ""
         raise CseError(f"{path}: no {', '.join(FORMATS)} file in this folder{there}; put one there or set {setting}")
     if path.suffix.lower() not in FORMATS:
-        raise CseError(f"{path}: cannot read {path.suffix or 'nameless'} files; use one of {', '.join(FORMATS)}")
+        raise CseError(f"{path}: cannot read {path.suffix or 'suffixless'} files; use one of {', '.join(FORMATS)}")
     return path
 
 

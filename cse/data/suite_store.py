@@ -1,4 +1,4 @@
-"""Store the full evaluation's data as Arrow files beside the prepared rows."""
+"""Store the full evaluation's data as Arrow files next to the prepared rows."""
 
 from __future__ import annotations
 

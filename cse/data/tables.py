@@ -85,7 +85,7 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
     kind = FORMATS.get(path.suffix.lower(), "txt")
     if kind == "txt":
         known = ", ".join(TABLES)
-        raise CseError(f"{path}: cannot read columns from a {path.suffix or 'nameless'} file; use one of {known}")
+        raise CseError(f"{path}: cannot read columns from a {path.suffix or 'suffixless'} file; use one of {known}")
     if kind == "parquet":
         return _parquet_table(path)
     table = text_table(text_lines(path, encoding), kind, str(path))

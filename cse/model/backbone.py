@@ -88,7 +88,7 @@ class Backbone(nn.Module):
         Args:
             embedded_BLD: from ``embed``.
             mask_BL: 1 for real tokens ``(B, L)``.
-            prefix: keys and values per layer that its tokens attend to as well.
+            prefix: keys and values per layer, attended to in addition to the tokens.
             every: whether to return all states; otherwise only the last one, which saves memory.
         """
         visible = visible_columns(mask_BL, 0 if prefix is None else prefix[0][0].shape[-2])

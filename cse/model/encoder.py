@@ -106,7 +106,7 @@ class Encoder(nn.Module):
         self.pooler = pooler or backbone.pooling
         self.loss_pooler = loss_pooler or self.pooler
         if self.pooler not in POOLERS:
-            raise CseError(f"pooler: {self.pooler!r} is none of {', '.join(POOLERS)}{nearest(self.pooler, POOLERS)}")
+            raise CseError(f"pooler: {self.pooler!r} is not one of {', '.join(POOLERS)}{nearest(self.pooler, POOLERS)}")
         body: Any = backbone
         if isinstance(backbone, StaticWords) and (prompt is not None or cls or self.pooler != "mean"):
             raise CseError(

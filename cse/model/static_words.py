@@ -95,7 +95,7 @@ class StaticWords(nn.Module):
         return [embedded_BLD]
 
     def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Return which tokens count in the mean, the known words."""
+        """Return which tokens count in the mean: only known words."""
         return mask_BL * (ids_BL != self.unknown_id)
 
     def positions(self, mask_BL: torch.Tensor, shift: int) -> torch.Tensor:

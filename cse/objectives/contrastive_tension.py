@@ -29,9 +29,7 @@ def contrastive_tension(first_BD: torch.Tensor, second_BD: torch.Tensor, *, grou
     """
     rows = len(first_BD)
     if rows == 0 or rows % group != 0:
-        raise ValueError(
-            f"contrastive tension: {rows} rows do not divide into groups of {group}; drop the remainder"
-        )
+        raise ValueError(f"contrastive tension: {rows} rows do not divide into groups of {group}; drop the remainder")
     candidate_BND = second_BD.reshape(rows // group, group, -1)
     logits_BN = torch.einsum("bd,bnd->bn", first_BD[::group], candidate_BND)
     labels_BN = torch.zeros_like(logits_BN)

@@ -20,7 +20,7 @@ def energy_hinge(
 
     Args:
         positive_BN: cosines between ``B`` anchors and ``N >= B`` candidate positives.
-        negative_BN: cosines between the anchors and every row's hard negative, including their own.
+        negative_BN: cosines between the anchors and every row's hard negative, including the anchor's own.
         margin: cosine by which the positive must beat the hardest negative.
         first: column of anchor 0's own positive, for anchors that are a slice of a larger gathered batch.
     """

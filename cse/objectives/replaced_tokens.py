@@ -57,4 +57,4 @@ def replaced_tokens_sums(
         return total, real_BL.sum().to(total.dtype)
     if normalize == "sum":
         return total, real_BL.any(dim=1).sum().to(total.dtype)
-    raise ValueError(f"objective.replaced_tokens.normalize: {normalize!r} is none of positions, tokens, sum")
+    raise ValueError(f"objective.replaced_tokens.normalize: {normalize!r} is not one of positions, tokens, sum")

@@ -253,8 +253,8 @@ def _score(dev: Callable[[], float], state: RunState, plan: Plan, group: Group) 
     except (UndefinedScore, NotFinite) as error:
         if state.step > 0:
             raise CseError(
-                f"train.learning_rate: at step {state.step} the embeddings of the dev pairs are all alike or not "
-                f"finite, which they were not before training; lower it (now {plan.learning_rate:g}) and run again"
+                f"train.learning_rate: at step {state.step} the embeddings of the dev pairs are identical or not "
+                f"finite, unlike before training; lower it (now {plan.learning_rate:g}) and run again"
             ) from error
         if isinstance(error, NotFinite):
             raise CseError(_NO_START) from error

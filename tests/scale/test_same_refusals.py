@@ -66,7 +66,11 @@ def place(path, content):
         ("a.jsonl", b"\n \n", ": no rows; add rows or name another file"),
         ("a.csv", b"text,n,text\na,1,b\n", ": 2 columns 'text'; give each its own name"),
         ("a.parquet", DOUBLED, ": 2 columns 'text'; give each its own name"),
-        ("a.csv", b"text,n\na,1\nb,2,c\n", ":3: 3 fields, but the header has 2; put quotes around fields that hold commas"),
+        (
+            "a.csv",
+            b"text,n\na,1\nb,2,c\n",
+            ":3: 3 fields, but the header has 2; put quotes around fields that hold commas",
+        ),
         ("a.tsv", b"text\tn\na\t1\n\nb\n", ":4: 1 fields, but the header has 2; remove tabs and line breaks"),
         ("a.csv", b'text\na\n"b\n', ":3: broken csv record (unexpected end of data); close every quoted field"),
         ("a.csv", b'text\n"a"b\n', ":2: broken csv record (',' expected after '\"'); close every quoted field"),

@@ -38,4 +38,4 @@ def build_post(config: Mapping[str, Any]) -> nn.Module:
     if kind == "flow":
         flow = Flow(config["width"], levels=config["levels"], depth=config["depth"], hidden=config["hidden"])
         return flow.requires_grad_(False).eval()
-    raise CseError(f"post.kind: {kind!r} is none of {', '.join(POST_KINDS)}{nearest(str(kind), POST_KINDS)}")
+    raise CseError(f"post.kind: {kind!r} is not one of {', '.join(POST_KINDS)}{nearest(str(kind), POST_KINDS)}")

@@ -23,7 +23,7 @@ class ReplacedTokens(Term):
         encoder: the encoder being trained.
         source: returns corrupted rows.
         weight: lambda.
-        discriminator: ``shared`` (frozen backbone behind the same prompts), ``frozen`` (without prompts) or ``copy`` (a
+        discriminator: ``shared`` (frozen backbone with the same prompts), ``frozen`` (without prompts) or ``copy`` (a
             trained copy of the backbone without prompts).
         condition: whether the embedding replaces ``[CLS]``, after embedding LayerNorm and dropout.
         normalize: as in ``replaced_tokens_sums``. With ``positions`` every row is padded to the longest of the batch,

@@ -34,7 +34,7 @@ class Term(nn.Module, ABC):
         return self._weight
 
     def rates(self) -> dict[str, float]:
-        """Return the learning rate of each own weight that does not use the run's, by name."""
+        """Return the learning rate of each of its weights that does not use the run's, by name."""
         return {}
 
     @abstractmethod
