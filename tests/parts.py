@@ -1,4 +1,4 @@
-"""Parts of a system with the usual options, but for those that a test names."""
+"""Build the parts of a system with default options, except for those that a test overrides."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def new_flow(vectors, **options: Any) -> Flow:
 
 
 def new_plan(**changes: Any) -> Plan:
-    """Plan with the default settings of ``train``, the batch in one piece, in float32."""
+    """Plan with the default settings of ``train``, in float32 and without slicing the batch."""
     usual = plan_from(TrainSettings(), AugmentSettings(), None, bf16=False)
     return replace(usual, **({"cut": Cut(1, None)} | changes))
 
 
 def embed(encoder: SentenceEncoder, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-    """Embed tokenised rows as at inference, or in training mode as the loss reads them."""
+    """Embed tokenised rows as at inference or, in training mode, as the loss reads them."""
     noisy = encoder.denoise == "always" or (encoder.training and encoder.denoise == "train_only")
     noise_TND = encoder.noise(ids_BL.shape[1] + 1) if noisy else None
     constants = Constants(encoder.prefix(len(ids_BL)), noise_TND)

@@ -1,1 +1,1 @@
-"""Data: sources to prepared Arrow files, scored pairs, and the generated sample."""
+"""Data: from sources to prepared Arrow files, scored pairs, and the generated sample."""

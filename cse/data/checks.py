@@ -1,4 +1,4 @@
-"""Checks of columns and values that all readers share, with the same errors."""
+"""Checks of columns and values, shared by all readers so that their errors agree."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_columns(shown: str, there: Sequence[str], names: Sequence[str], schema: Any = None, texts: int = 0) -> None:
-    """Raise ``CseError`` for a name that several columns have, or a text column of parquet that holds another type."""
+    """Raise ``CseError`` for a duplicate column name, or a parquet text column of another type."""
     for name in names:
         if there.count(name) > 1:
-            raise CseError(f"{shown}: {there.count(name)} columns {name!r}; give each a name of its own")
+            raise CseError(f"{shown}: {there.count(name)} columns {name!r}; give each its own name")
     for name in names[:texts] if schema is not None else ():
         if not is_text_type(kind := schema.field(name).type):
-            raise CseError(f"{shown}: column {name!r} holds {kind}, no text; name another")
+            raise CseError(f"{shown}: column {name!r} holds {kind}, not text; name another")
 
 
 def check_column(name: str, there: Sequence[str], shown: str, setting: str) -> None:
-    """Raise ``CseError`` for a missing column, with the nearest name; ``setting`` is what chose it."""
+    """Raise ``CseError`` for a missing column, with the nearest name; ``setting`` is the setting that names it."""
     if name not in there:
         raise CseError(f"{shown}: no column {name!r} ({setting}){column_hint(name, there)}")
 
 
 def column_hint(name: str, there: Sequence[str]) -> str:
-    """Return the nearest name and which columns there are."""
+    """Return a hint with the nearest name and the available columns."""
     return f"{nearest(name, there)}; the columns are {listed(there)}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the first few names, shortened, and how many more there are."""
+    """Return the first few names, shortened, and the number of others."""
     short = [name if len(name) <= 40 else f"{name[:37]}..." for name in names]
     more = f" and {len(short) - _SHOWN} more" if len(short) > _SHOWN else ""
     return ", ".join(short[:_SHOWN]) + more
@@ -44,7 +44,7 @@ def check_text(value: Any, where: str) -> str | None:
     """Return a value if it is text or None.
 
     Raises:
-        CseError: anything else, or half of a surrogate pair, which is not a character; ``where`` is file and line.
+        CseError: anything else, or half of a surrogate pair, which is not a character; ``where`` gives file and line.
     """
     if value is None:
         return None
@@ -56,7 +56,7 @@ def check_text(value: Any, where: str) -> str | None:
 
 
 def required_text(value: Any, column: str, where: str, *, blank: bool = True) -> str:
-    """Return a value if it is text, and not blank unless ``blank`` allows that; raise ``CseError`` otherwise."""
+    """Return a value if it is text, not blank unless ``blank`` is true; otherwise raise ``CseError``."""
     text = check_text(value, where)
     if text is None or not (blank or text.strip()):
         raise CseError(f"{where}: no text in column {column!r}; fill it in or drop the row")
@@ -65,7 +65,7 @@ def required_text(value: Any, column: str, where: str, *, blank: bool = True) ->
 
 def no_rows(shown: str) -> CseError:
     """Return the error for a file without rows."""
-    return CseError(f"{shown}: no rows; put rows into it or name another file")
+    return CseError(f"{shown}: no rows; add rows or name another file")
 
 
 def is_text_type(kind: Any) -> bool:

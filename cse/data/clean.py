@@ -1,4 +1,4 @@
-"""Clean rows as they stream by: keep the good ones and account for every other."""
+"""Clean a stream of rows: keep the usable ones and count every other by reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cse.data.checks import no_rows
 from cse.data.readers import Row
 from cse.errors import CseError
 
-MOST_CHARACTERS = 100_000  # of a sentence; a longer text is not a sentence, and tokenizing it takes gigabytes
+MOST_CHARACTERS = 100_000  # per sentence; a longer text is not a sentence, and tokenising it takes gigabytes
 REASONS = (
     "blank",
     "missing_sentence",
@@ -40,7 +40,7 @@ _REMEDY = {
 
 @dataclass
 class Drop:
-    """Rows dropped for one reason: how many, and the place of the first."""
+    """Rows dropped for one reason: their number and the location of the first."""
 
     count: int = 0
     first: str | None = None
@@ -48,17 +48,17 @@ class Drop:
 
 @dataclass
 class CleaningReport:
-    """What cleaning did with the rows of one source.
+    """Counts of what cleaning did with the rows of one source.
 
     Attributes:
         source: name of the file, without its folder.
-        read: rows read, blank lines included.
+        read: rows read, including blank lines.
         kept: rows kept.
-        distinct_sentences: distinct sentences in the rows kept.
-        nul_replaced: rows kept whose NUL characters were replaced by spaces.
+        distinct_sentences: distinct sentences in the kept rows.
+        nul_replaced: kept rows whose NUL characters were replaced with spaces.
         evaluation_overlap_kept: rows kept although one of their sentences is in the evaluation data.
-        not_drawn: usable rows that the draw of ``max_rows`` left out.
-        dropped: per reason of ``REASONS``, in that order of precedence.
+        not_drawn: usable rows not drawn because of ``max_rows``.
+        dropped: dropped rows by reason; ``REASONS`` is in order of precedence.
     """
 
     source: str
@@ -71,7 +71,7 @@ class CleaningReport:
     dropped: dict[str, Drop] = field(default_factory=lambda: {reason: Drop() for reason in REASONS})
 
     def drop(self, reason: str, line: int) -> None:
-        """Count a dropped row and remember the place of the first."""
+        """Count a dropped row and record the location of the first."""
         entry = self.dropped[reason]
         if entry.count == 0:
             entry.first = f"{self.source}:{line}"
@@ -83,7 +83,7 @@ class CleaningReport:
 
 
 class _Ignored(dict[int, int | None]):
-    """Translation table that deletes punctuation, white space and control characters of any script; fills itself."""
+    """Lazily filled translation table that deletes punctuation, white space and control characters of any script."""
 
     def __missing__(self, point: int) -> int | None:
         category = unicodedata.category(chr(point))
@@ -118,23 +118,23 @@ def clean_rows(
     max_rows: int | None = None,
     seed: int = 0,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the usable rows in source order, trimmed, with their label last if they have one.
+    """Yield the usable rows in source order, trimmed, with the label (if any) last.
 
-    Counts go into ``report`` as the rows pass. With ``max_rows`` nothing is yielded until the last row is read: every
-    row has the same chance, wherever it is, and memory holds as many rows as are kept.
+    Updates ``report`` as rows pass. With ``max_rows`` it yields nothing until it has read the last row: every row has
+    the same chance wherever it is, and memory holds only as many rows as are kept.
 
     Args:
-        rows: as read.
+        rows: rows as read.
         report: updated in place; complete once the iterator is exhausted.
-        max_words: maximum words of a sentence, separated by white space.
-        drop_duplicates: whether to drop a row that occurred before, all its sentences alike.
+        max_words: maximum words per sentence, separated by white space.
+        drop_duplicates: whether to drop rows whose sentences all equal those of an earlier row.
         held_out: keys from ``overlap_keys``; rows with such a sentence are dropped, or kept and counted.
-        drop_held_out: whether they are dropped.
+        drop_held_out: whether to drop them.
         max_rows: how many rows to draw without replacement; None: all. A larger draw contains the smaller one.
-        seed: of the draw.
+        seed: seed for the draw.
 
     Raises:
-        CseError: no row is left; tells how many were dropped and why, and what to do about the main reason.
+        CseError: no row is left; the message gives the numbers and reasons, and a remedy for the main reason.
     """
     clean = _clean(rows, report, max_words, drop_duplicates, held_out if drop_held_out else None)
     sentences = array("Q")
@@ -153,7 +153,7 @@ def clean_rows(
 def _clean(
     rows: Iterable[Row], report: CleaningReport, max_words: int, drop_duplicates: bool, held_out: set[bytes] | None
 ) -> Iterator[Row]:
-    """Yield the usable rows, as read; count the others."""
+    """Yield the usable rows unchanged and count the others."""
     seen: set[bytes] = set()
     for row in rows:
         report.read += 1
@@ -173,9 +173,9 @@ def _clean(
 
 
 def _draw(rows: Iterable[Row], count: int, seed: int, report: CleaningReport) -> Iterator[Row]:
-    """Yield ``count`` random rows in their order: each row gets a random number, and the smallest win."""
+    """Yield ``count`` random rows in source order: each row gets a random number and the smallest win."""
     rng = Random(f"cse draw rows {seed}")
-    drawn: list[tuple[float, int, Row]] = []  # a heap of negated numbers: the largest number is on top
+    drawn: list[tuple[float, int, Row]] = []  # a heap of negated numbers, so the largest is on top
     for place, row in enumerate(rows):
         entry = (-rng.random(), -place, row)
         if len(drawn) < count:

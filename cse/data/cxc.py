@@ -1,4 +1,4 @@
-"""Crisscrossed Captions: scored pairs of image captions (Parekh et al. 2021), another domain than the STS tasks."""
+"""Crisscrossed Captions: scored pairs of image captions (Parekh et al. 2021), a different domain from the STS tasks."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class CaptionPairs:
 
 
 def read_cxc(path: Path) -> CaptionPairs:
-    """Read the CSV of CxC-STS with its captions joined in; captions of one image are found by their co-caption pairs.
+    """Read the CSV of CxC-STS with its captions joined in; co-caption pairs identify captions of the same image.
 
     Raises:
-        CseError: no such file, other columns, a score that is none, two scores for one pair, another number of pairs
-            than published.
+        CseError: missing file, wrong columns, invalid score, two scores for one pair, or a number of pairs other than
+            published.
     """
     if path.is_dir():
         path = path / CXC_FILE
@@ -68,13 +68,13 @@ def read_cxc(path: Path) -> CaptionPairs:
         score.append(check_score(path, number, row["score"], _SCORES, "copy the file again"))
         pair = tuple(ids.setdefault(row[name], len(ids)) for name in COLUMNS[:2])
         if seen.setdefault(frozenset(pair), number) != number:
-            raise CseError(f"{path}:{number}: the pair of line {seen[frozenset(pair)]} again; keep one score a pair")
+            raise CseError(f"{path}:{number}: repeats the pair of line {seen[frozenset(pair)]}; keep one score")
         ends.append(pair)
         same.append(row["sampling_method"] == _SAME_IMAGE)
         first.append(row["sentence1"].strip())
         second.append(row["sentence2"].strip())
     if _PUBLISHED.get(path.name, len(score)) != len(score) or not score:
-        raise CseError(f"{path}: {len(score):,} pairs, published are {CXC_TEST:,}; copy the file again")
+        raise CseError(f"{path}: {len(score):,} pairs, expected {CXC_TEST:,} as published; copy the file again")
     both = np.array(ends)
     edges = both[np.array(same)]
     graph = coo_matrix((np.ones(len(edges)), edges.T), shape=(len(ids), len(ids)))

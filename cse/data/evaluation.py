@@ -39,12 +39,12 @@ _SICK_FILE = "SICK/SICK_test_annotated.txt"
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """What a SentEval folder holds.
+    """Contents of a SentEval folder.
 
     Attributes:
-        tasks: the test sets that are complete, in the order STS12 to STS16, STS-B, SICK-R.
-        dev: STS-B dev, if it is there.
-        missing: each absent set with the first file that is not there, e.g. ``SICK-R (SICK/SICK_test_annotated.txt)``.
+        tasks: complete test sets, in the order STS12 to STS16, STS-B, SICK-R.
+        dev: STS-B dev, if present.
+        missing: absent sets, each with its first missing file, e.g. ``SICK-R (SICK/SICK_test_annotated.txt)``.
     """
 
     tasks: list[ScoredPairs]
@@ -53,7 +53,7 @@ class EvaluationData:
 
 
 def senteval_root(folder: Path) -> Path | None:
-    """Return the ``downstream`` folder that ``folder`` is or contains, or ``None`` where there is none."""
+    """Return the ``downstream`` folder that ``folder`` is or contains, or ``None`` if there is none."""
     for root in (folder, folder / "downstream", folder / "data" / "downstream"):
         if (root / "STS").is_dir() or (root / "SICK").is_dir():
             return root
@@ -64,8 +64,8 @@ def read_senteval(folder: Path, *, required: bool = True) -> EvaluationData:
     """Read the seven STS tasks and STS-B dev from SentEval's ``downstream`` folder, or a folder that contains it.
 
     Raises:
-        CseError: none of the files is there though they are required; a file has another number of pairs than
-            published, or a broken line.
+        CseError: all files are missing and ``required`` is true, or a file has a broken line or a number of pairs other
+            than published.
     """
     root = senteval_root(folder) or folder
     tasks, missing = [], []
@@ -80,7 +80,7 @@ def read_senteval(folder: Path, *, required: bool = True) -> EvaluationData:
     else:
         dev = read_stsb(root, "dev")
     if required and not tasks and dev is None:
-        raise CseError(f"{folder}: no evaluation data of SentEval here; expected {LAYOUT}, or a file of scored pairs")
+        raise CseError(f"{folder}: no SentEval evaluation data here; expected {LAYOUT}, or a file of scored pairs")
     return EvaluationData(tasks, dev, missing)
 
 
@@ -88,7 +88,7 @@ def read_stsb(folder: Path, split: str) -> ScoredPairs:
     """Read a split of STS-B (``train``, ``dev`` or ``test``); the subsets are its genres.
 
     Raises:
-        CseError: no such file, another number of pairs than published, a broken line.
+        CseError: missing file, broken line, or a number of pairs other than published.
     """
     path = (senteval_root(folder) or folder) / _stsb_file(split)
     rows, genres = [], []
@@ -108,7 +108,7 @@ def _read_year(root: Path, name: str) -> ScoredPairs:
         scores = list(text_lines(gold))
         pairs = list(text_lines(source))
         if len(scores) != len(pairs):
-            raise CseError(f"{gold}: {len(scores)} lines, {source.name} has {len(pairs)}; copy both files again")
+            raise CseError(f"{gold}: {len(scores)} lines, but {source.name} has {len(pairs)}; copy both files again")
         found: list[Scored] = []
         for number, (pair, score) in enumerate(zip(pairs, scores, strict=True), start=1):
             if score.strip():

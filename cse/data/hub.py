@@ -1,4 +1,4 @@
-"""Read rows from a data set on the Hugging Face hub: a file of its repository, or a split."""
+"""Read rows from a data set on the Hugging Face hub, from a file of its repository or a split."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def hub_rows(
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
 ) -> Iterator[Row]:
-    """Stream the rows of a data set on the hub, from the cache if it was downloaded before.
+    """Stream the rows of a data set on the hub, from the cache if already downloaded.
 
     Args:
         hub_id: e.g. ``princeton-nlp/datasets-for-simcse``.
         view: see ``read_rows``.
-        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``; ``None``: the split.
+        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``; ``None``: use the split.
         revision: branch, tag or commit.
-        split: of the data set, if no file is named.
+        split: split of the data set, used without ``file``.
         columns: see ``read_rows``.
-        encoding: of a text file.
+        encoding: encoding of a text file.
 
     Raises:
-        OfflineError: the hub is unreachable and the cache does not have it.
-        CseError: no such data set, file, revision or split; anything wrong with the rows.
+        OfflineError: the hub is unreachable and the data set is not cached.
+        CseError: no such data set, file, revision or split, or anything wrong with the rows.
     """
     if file is not None:
         return read_rows(find_data_file(hub_file(hub_id, file, revision), "data.hub_file"), view, columns, encoding)
@@ -44,10 +44,10 @@ def hub_rows(
 
 
 def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
-    """Return the path of a downloaded file of a data set's repository.
+    """Return the local path of a file of a data set's repository, downloading it if needed.
 
     Raises:
-        OfflineError: the hub is unreachable and the cache does not have the file.
+        OfflineError: the hub is unreachable and the file is not cached.
         CseError: no such data set, file or revision.
     """
     from huggingface_hub import hf_hub_download
@@ -79,7 +79,7 @@ def _dataset_rows(where: Path, dataset: Any, names: Sequence[str], view: str) ->
 
 @contextmanager
 def _cache_only_when_unreachable() -> Iterator[None]:
-    """Ping the hub once; if it does not answer, use the cache instead of half a minute of retries."""
+    """Ping the hub once; if it does not answer, use only the cache instead of retrying for half a minute."""
     import datasets.config
     import httpx
     from huggingface_hub import constants
@@ -97,7 +97,7 @@ def _cache_only_when_unreachable() -> Iterator[None]:
 
 
 def _explain(error: Exception, what: str, revision: str) -> CseError:
-    """Turn what the hub's libraries raise into one line; disk errors pass through."""
+    """Turn an exception from the hub's libraries into a one-line error; re-raise disk errors."""
     from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
     from huggingface_hub import errors as hub
 
@@ -121,7 +121,7 @@ def _explain(error: Exception, what: str, revision: str) -> CseError:
 
 
 def _offline(error: BaseException) -> bool:
-    """Return whether an error, or a cause of it, means that the network is unreachable."""
+    """Return whether an error or one of its causes means that the network is unreachable."""
     import httpx
     from huggingface_hub import errors as hub
 

@@ -1,4 +1,4 @@
-"""Labels of natural language inference, as data sets write them."""
+"""Natural language inference labels in the forms that data sets use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NO_GOLD = ("-", "-1", "")
 def read_label(value: Any, where: str) -> str | None:
     """Return one of ``LABELS``, or None for a pair without a gold label.
 
-    Words in any case, or numbers in the order of ``LABELS`` (SNLI's and GLUE's: 0 entailment, 1 neutral, 2
+    Accepts words in any case, or numbers in the order of ``LABELS`` (SNLI's and GLUE's: 0 entailment, 1 neutral, 2
     contradiction).
 
     Raises:
-        CseError: anything else; ``where`` is file and line.
+        CseError: anything else; ``where`` gives file and line.
     """
     if value is None:
         return None
@@ -29,4 +29,4 @@ def read_label(value: Any, where: str) -> str | None:
         return text
     if text in ("0", "1", "2"):
         return LABELS[int(text)]
-    raise CseError(f"{where}: label {str(value)[:40]!r} is none of {', '.join(LABELS)}, 0, 1, 2; correct it")
+    raise CseError(f"{where}: label {str(value)[:40]!r} is not one of {', '.join(LABELS)}, 0, 1, 2; correct it")

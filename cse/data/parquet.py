@@ -12,7 +12,7 @@ _BATCH_ROWS = 8192
 
 
 def open_parquet(file: Path | BinaryIO, shown: str) -> Any:
-    """Open a parquet file; raise ``CseError`` if it is not one, or truncated."""
+    """Open a parquet file; raise ``CseError`` if it is not a parquet file or is truncated."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -25,7 +25,7 @@ def open_parquet(file: Path | BinaryIO, shown: str) -> Any:
 def parquet_batches(
     file: Any, shown: str, names: Sequence[str], groups: Sequence[int] | None = None, first: int = 1
 ) -> Iterator[tuple[int, Any]]:
-    """Yield record batches of an open parquet file with the number of their first row.
+    """Yield the record batches of an open parquet file, each with the number of its first row.
 
     Args:
         file: from ``open_parquet``.
@@ -35,7 +35,7 @@ def parquet_batches(
         first: number of the first row in these groups.
 
     Raises:
-        CseError: a damaged file.
+        CseError: the file is damaged.
     """
     import pyarrow as pa
 
@@ -49,5 +49,5 @@ def parquet_batches(
 
 
 def batch_rows(batch: Any, names: Sequence[str], first: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield the row number and the values of each row of a record batch."""
+    """Yield the row number and values of each row of a record batch."""
     return enumerate(zip(*(batch.column(name).to_pylist() for name in names), strict=True), start=first)

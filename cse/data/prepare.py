@@ -1,4 +1,4 @@
-"""Prepare data: read the source, clean it, and write the files that training and evaluation open."""
+"""Prepare data: read the source, clean it and write the files that training and evaluation use."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ SENTEVAL = "SentEval"
 
 
 def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[str, Any]:
-    """Write training rows, dev pairs, the evaluation's data and ``report.json`` to the folder ``out``.
+    """Write training rows, dev pairs, evaluation data and ``report.json`` to the folder ``out``.
 
-    The folder appears complete or not at all; until then an earlier one stays untouched. The same input and settings
+    The folder appears complete or not at all; until then an existing one stays untouched. The same input and settings
     give the same bytes.
 
     Args:
         settings: the group ``data``.
         out: output folder; replaced if it exists.
-        progress: whether to show a progress bar on stderr, if that is a terminal.
+        progress: whether to show a progress bar on stderr, if it is a terminal.
 
     Returns:
-        The report, as in ``report.json``.
+        The contents of ``report.json``.
 
     Raises:
         CseError: anything wrong with the source or the evaluation data, or ``out`` holds something else.
-        OSError: ``out`` cannot be written.
+        OSError: ``out`` is not writable.
     """
     check_folder(out, Kind.PREPARED_DATA)
     if settings.source == "sample":
@@ -77,7 +77,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
 
 
 def _train_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
-    """Return the name of the source, without its folder, and its rows."""
+    """Return the name of the source (without its folder) and its rows."""
     if settings.source == "sample":
         generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
         labelled = settings.view == LABELLED
@@ -107,7 +107,7 @@ def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]
 
 
 def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, str | None]]:
-    """Read tasks from ``evaluation_path`` and dev from ``dev_path``, else STS-B dev; return where each came from."""
+    """Read tasks from ``evaluation_path`` and dev pairs from ``dev_path`` or STS-B; return the origin of each."""
     found, name = _tasks(settings)
     dev = _own_pairs(settings, "dev_path")
     if dev is not None:
@@ -129,7 +129,7 @@ def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:
 
 
 def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str, str | None]) -> SuiteData:
-    """Read what the full evaluation needs besides the similarity tasks, as far as it exists."""
+    """Read what the full evaluation needs besides the similarity tasks, as far as it is available."""
     own = settings.source == "sample" or origin["evaluation"] != SENTEVAL
     suite = only_pairs(evaluation.tasks) if own else complete(Path(settings.evaluation_path), evaluation)
     captions = None if settings.source == "sample" else _given(settings, "cxc_path")
@@ -139,7 +139,7 @@ def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str,
 
 
 def _given(settings: DataSettings, key: str) -> Path | None:
-    """Return the path in a setting; ``None`` if it is the default and nothing is there."""
+    """Return the path in a setting, or ``None`` if it is the default and does not exist."""
     path = Path(getattr(settings, key))
     if str(path) == DataSettings.model_fields[key].default and not os.path.lexists(path):
         return None
@@ -148,7 +148,7 @@ def _given(settings: DataSettings, key: str) -> Path | None:
 
 
 def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | None:
-    """Read scored pairs from a file, or the only file in a folder; ``None`` if there is neither."""
+    """Read scored pairs from a file or the only file in a folder; return ``None`` if there is neither."""
     path = _given(settings, key)
     if path is None or (path.is_dir() and not contents(path)):
         return None
@@ -159,7 +159,7 @@ def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | No
         count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}"
         raise CseError(
             f"{path}: {count} with the score {pairs.score[0]:g}; Spearman needs at least 2 pairs and two "
-            "different scores: add pairs or take the file away"
+            "different scores: add pairs or remove the file"
         )
     return pairs, path.name
 

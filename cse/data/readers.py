@@ -1,8 +1,8 @@
-"""Read the rows of a view from a user's file: which file, which columns, which sentences.
+"""Read the rows of a view from a user's file: find the file, its columns and sentences.
 
-A row of view ``sentences`` has one sentence, of ``pairs`` two, of ``triplets`` three (anchor, positive, hard negative),
-and of ``labelled`` two and a label. A file may hold more columns than the view needs. ``sentences`` reads the first of
-the usual columns that the file has, so a triplets file gives its anchors.
+A row of the view ``sentences`` has one sentence, ``pairs`` two, ``triplets`` three (anchor, positive, hard negative),
+and ``labelled`` two and a label. A file may have more columns than the view needs. ``sentences`` reads the first usual
+column that the file has, so it reads the anchors of a triplets file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LABELLED = "labelled"
 
 
 class Row(NamedTuple):
-    """One row of a file; ``None`` stands for a missing sentence or label.
+    """One row of a file; a missing sentence or label is ``None``.
 
     ``label`` is empty in views without labels.
     """
@@ -55,17 +55,17 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def contents(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted, see ``is_data_name``."""
+    """Return the sorted names in a folder that pass ``is_data_name``."""
     return sorted(path.name for path in folder.iterdir() if is_data_name(path.name))
 
 
 def is_data_name(name: str) -> bool:
-    """Return whether a file of this name may hold data: README files and dot files never do."""
+    """Return whether a file of this name may hold data; README files and dot files never do."""
     return not name.startswith(".") and PurePath(name).stem.lower() != "readme"
 
 
 def check_exists(path: Path, setting: str) -> None:
-    """Raise ``CseError`` if ``path`` does not exist, with the nearest name or the broken link."""
+    """Raise ``CseError`` if ``path`` does not exist; the message gives the nearest name or the broken link."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -76,7 +76,7 @@ def check_exists(path: Path, setting: str) -> None:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise CseError(f"{path}: a circle of links; fix them (or change {setting})") from None
+        raise CseError(f"{path}: circular links; fix them (or change {setting})") from None
     else:
         return
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -85,10 +85,10 @@ def check_exists(path: Path, setting: str) -> None:
 
 
 def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
-    """Return ``path``, or the one data file in it if it is a folder.
+    """Return ``path``, or the only data file in it if it is a folder.
 
     Raises:
-        CseError: no such path, a folder with no or several data files, or an unknown suffix.
+        CseError: no such path, a folder with no data file or several, or an unknown suffix.
     """
     check_exists(path, setting)
     if path.is_dir():
@@ -101,7 +101,7 @@ def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
         there = f" (only {listed(others)})" if others else ""
         raise CseError(f"{path}: no {', '.join(FORMATS)} file in this folder{there}; put one there or set {setting}")
     if path.suffix.lower() not in FORMATS:
-        raise CseError(f"{path}: cannot read {path.suffix or 'nameless'} files; use one of {', '.join(FORMATS)}")
+        raise CseError(f"{path}: cannot read {path.suffix or 'suffixless'} files; use one of {', '.join(FORMATS)}")
     return path
 
 
@@ -111,12 +111,12 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
     Args:
         path: a file, see ``find_data_file``.
         view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
-        columns: their names in the order of the view; ``None``: the usual names.
-        encoding: of text files.
+        columns: column names in the order of the view; ``None``: the usual names.
+        encoding: encoding of text files.
 
     Raises:
-        CseError: anything wrong with the file, as ``file:line: what; what to do``. Wrong column names are found at the
-            call, the rest while reading.
+        CseError: anything wrong with the file, as ``file:line: problem; remedy``. Wrong column names raise at the call,
+            the rest while reading.
     """
     if path.suffix.lower() == ".txt":
         if columns is not None:
@@ -132,14 +132,14 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
 
 
 def read_texts(path: Path, column: str | None = None) -> list[str]:
-    """Read one column of a csv, tsv, jsonl or parquet file; an empty field counts as a text.
+    """Read one column of a csv, tsv, jsonl or parquet file; an empty field counts as text.
 
     Args:
-        path: a file of UTF-8 text, or parquet.
-        column: its name; ``None``: the first of the usual sentence columns that the file has.
+        path: a UTF-8 text file, or parquet.
+        column: name of the column; ``None``: the first usual sentence column that the file has.
 
     Raises:
-        CseError: anything wrong with the file, with its line; a row without a text, or no row.
+        CseError: anything wrong with the file, with the line; a row without text, or no rows.
     """
     table = open_table(path)
     (name,) = choose_columns(path, table.columns, "sentences", None if column is None else [column], "--column")
@@ -155,7 +155,7 @@ def choose_columns(
     """Return the names of the columns to read; errors name ``setting``.
 
     Raises:
-        CseError: a missing column, with the nearest name and the columns there are.
+        CseError: a missing column, with the nearest name and the available columns.
     """
     if columns is not None:
         for name in columns:
@@ -177,7 +177,7 @@ def _lines(path: Path, encoding: str) -> Iterator[Row]:
 
 
 def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
-    """Read rows from the first columns of a txt file; a first line of usual names is a header."""
+    """Read rows from the first columns of a txt file; skip a first line of usual names as a header."""
     width = len(USUAL_COLUMNS[view][0])
     for number, line in enumerate(text_lines(path, encoding), start=1):
         texts = tuple(line.split("\t"))[:width]
@@ -185,8 +185,8 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
             yield make_row(path, number, (), width)
         elif len(texts) < width:
             raise CseError(
-                f"{path}:{number}: a line of a txt file is one sentence, data.view: {view} needs {width}, separated "
-                "by tabs; use a csv file or set data.view: sentences"
+                f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {width}, "
+                "separated by tabs; use a csv file or set data.view: sentences"
             )
         elif number > 1 or texts not in USUAL_COLUMNS[view]:
             yield make_row(path, number, texts, width, labelled=view == LABELLED)
@@ -201,10 +201,10 @@ def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def make_row(path: Path, line: int, values: Sequence[Any], width: int, *, labelled: bool = False) -> Row:
-    """Make a row from the ``width`` values of a record, none for a blank line; the last of a labelled one is its label.
+    """Make a row from a record's ``width`` values (no values for a blank line); a labelled row's last is its label.
 
     Raises:
-        CseError: a value that is not text, or an unknown label, with the line.
+        CseError: a value that is not text or an unknown label, with the line.
     """
     where = f"{path}:{line}"
     if not values:

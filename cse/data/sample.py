@@ -1,8 +1,8 @@
-"""A small generated data set, the same on every machine: rows to train on and scored pairs, without a download.
+"""A small generated data set, the same on every machine: training rows and scored pairs, without a download.
 
-A frame says who does what where and when; a sentence is one of many ways to word a frame. Two wordings of one frame
-mean the same, and the more slots of a frame are changed the less two sentences share. Only ``random.Random.random`` is
-used, whose sequence Python promises to keep.
+A frame says who does what where and when; a sentence is one of many ways to word a frame. Two wordings of a frame mean
+the same, and the more slots of a frame differ, the less two sentences share. Uses only ``random.Random.random``, whose
+sequence Python guarantees.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cse.data.sample_grammar import Frame, other, pick, word
 from cse.data.sample_words import NUMBERS, TIMES, TRAITS, Topic, topics
 from cse.data.scored import ScoredPairs
 
-# how a second sentence comes from the first, and how much of the meaning is left, from 0 to 5
+# how the second sentence is derived from the first, and how much of the meaning remains, from 0 to 5
 GRADES: dict[str, float] = {
     "reworded": 5.0,
     "shortened": 4.5,
@@ -35,14 +35,14 @@ TOPICS = topics()
 
 
 def sample_rows(view: str, rows: int, seed: int) -> Iterator[tuple[str, ...]]:
-    """Yield ``rows`` training rows: a sentence, or with an entailed one, or with a contradicting one too.
+    """Yield ``rows`` training rows: a sentence, with an entailed one for pairs and a contradicting one for triplets.
 
-    A ``labelled`` row has a sentence, one that it entails, leaves open or contradicts, and which of the three.
+    A ``labelled`` row has a sentence, a second one that is entailed, neutral or contradicting, and its label.
 
     Args:
         view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
-        rows: how many; first sentences differ from each other.
-        seed: rows of other seeds are other rows.
+        rows: number of rows; their first sentences are distinct.
+        seed: other seeds give other rows.
     """
     if view == "labelled":
         yield from _labelled_rows(rows, seed)
@@ -69,11 +69,11 @@ def _labelled_rows(rows: int, seed: int) -> Iterator[tuple[str, ...]]:
 
 
 def sample_pairs(name: str, rows: int, seed: int) -> ScoredPairs:
-    """Return ``rows`` scored pairs, graded 0 to 5 by the meaning they share; the subsets are the kinds of ``GRADES``.
+    """Return ``rows`` scored pairs, graded 0 to 5 by shared meaning; the subsets are the kinds in ``GRADES``.
 
     Args:
-        name: of the task; other names give other pairs.
-        rows: how many.
+        name: name of the task; other names give other pairs.
+        rows: number of pairs.
         seed: other seeds give other pairs.
     """
     rng = Random(f"cse sample pairs {name} {seed}")
@@ -141,7 +141,7 @@ def _changed(rng: Random, frame: Frame, kind: str) -> Frame:
 
 
 def _shortened(rng: Random, frame: Frame) -> Frame:
-    """Leave out one detail, so that the result follows from the frame."""
+    """Drop one detail, so that the result follows from the frame."""
     slots = ["trait"] if frame.trait[0] else []
     slots += [slot for slot in ("place", "time") if getattr(frame, slot) is not None]
     slot = pick(rng, slots or ["agent"])
@@ -155,14 +155,14 @@ def _shortened(rng: Random, frame: Frame) -> Frame:
 
 
 def _contradicted(rng: Random, frame: Frame) -> Frame:
-    """Deny the frame, or let the opposite happen."""
+    """Negate the frame or replace its action with the opposite."""
     if frame.action.opposites and rng.random() < 0.6:
         return replace(frame, action=replace(frame.action, verbs=frame.action.opposites))
     return replace(frame, negated=True)
 
 
 def _worded(rng: Random, frame: Frame, unlike: str) -> str:
-    """Word a frame otherwise than ``unlike`` does, if there is another way."""
+    """Word a frame differently from ``unlike``, if possible."""
     sentence = unlike
     for _ in range(20):
         sentence = word(rng, frame)

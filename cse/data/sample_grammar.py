@@ -1,4 +1,4 @@
-"""From a frame (who does what where and when) to one of the many English sentences that say it."""
+"""Turn a frame (who does what where and when) into one of many English sentences that express it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Frame:
-    """One meaning: indices into the vocabulary; ``None`` leaves a slot out."""
+    """One meaning, as entries of the vocabulary; ``None`` leaves a slot empty."""
 
     topic: Topic
     action: Action
@@ -29,7 +29,7 @@ class Frame:
 
 
 def word(rng: Random, frame: Frame) -> str:
-    """Word a frame in one of many ways, drawn with ``rng``."""
+    """Return one of a frame's wordings, drawn with ``rng``."""
     who, many = _subject(rng, frame)
     verb, _, particle = pick(rng, frame.action.verbs).partition(" ")
     thing = pick(rng, frame.thing)
@@ -104,7 +104,7 @@ def _ing(verb: str) -> str:
 
 
 def _past(verb: str) -> tuple[str, str]:
-    """Return past tense and past participle."""
+    """Return the past tense and past participle."""
     if verb in IRREGULAR:
         return IRREGULAR[verb]
     if verb in DOUBLED:
@@ -119,10 +119,10 @@ def _past(verb: str) -> tuple[str, str]:
 
 
 def pick(rng: Random, items: Sequence[T]) -> T:
-    """Draw one of the items, each as likely as another."""
+    """Draw one of the items uniformly."""
     return items[int(rng.random() * len(items))]
 
 
 def other(rng: Random, items: Sequence[T], item: T | None) -> T:
-    """Draw one of the items that is not ``item``."""
+    """Draw one of the items other than ``item``."""
     return pick(rng, [one for one in items if one != item])

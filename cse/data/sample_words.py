@@ -1,7 +1,7 @@
 """Vocabulary of the generated sample.
 
-Per topic: ``who`` acts, ``where``, and lines ``verb: what``. ``/`` separates ways to say the same, ``;`` separates
-things, ``~`` comes before a verb that contradicts the first ones, and ``+`` marks a plural.
+Each topic has the lines ``who`` and ``where`` and lines ``verb: what``. ``/`` separates synonyms, ``;`` separates
+items, ``~`` precedes verbs that contradict the ones before it, and ``+`` marks a plural.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Action:
-    """Something that can be done: verbs of one meaning, verbs that contradict them, and objects."""
+    """An action: synonymous verbs, verbs that contradict them, and objects."""
 
     verbs: tuple[str, ...]
     opposites: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Scored sentence pairs: what the similarity tasks are made of."""
+"""Scored sentence pairs, the data of the similarity tasks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Sentence pairs with a gold similarity each; one task, made of one or more subsets.
+    """Sentence pairs with gold similarities: one task of one or more subsets.
 
     Attributes:
-        name: the task, e.g. ``STS12`` or ``STS-B``.
-        sentence1: first sentences, ``n`` of them.
-        sentence2: second sentences, ``n`` of them.
-        score: gold similarity, float64 ``(n,)``, higher is more alike.
-        subset: name of the subset of each pair, ``n`` of them (``MSRpar``, ``headlines``, ...).
+        name: name of the task, e.g. ``STS12`` or ``STS-B``.
+        sentence1: ``n`` first sentences.
+        sentence2: ``n`` second sentences.
+        score: gold similarity, float64 ``(n,)``; higher is more similar.
+        subset: name of each pair's subset (``MSRpar``, ``headlines``, ...), ``n`` of them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Read scored pairs from a user's file: two columns of sentences, one of gold scores."""
+"""Read scored pairs from a user's file with two columns of sentences and one of gold scores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPair
 
 
 def check_score(path: Path, number: int, value: Any, score_range: tuple[float, float], advice: str) -> float:
-    """Return a gold score as a number; raise ``CseError`` with the line if it is not one or out of range."""
+    """Return a gold score as a number; raise ``CseError`` with the line if it is not a number in range."""
     lowest, highest = score_range
     readable = _NUMBER.fullmatch(value) if isinstance(value, str) else not isinstance(value, bool)
     try:
@@ -60,9 +60,9 @@ def read_scored_file(
 
     Args:
         path: the file.
-        encoding: of text files.
+        encoding: encoding of text files.
         score_range: minimum and maximum score.
-        name: of the task; ``None``: the name of the file without its ending.
+        name: name of the task; ``None``: the file name without its suffix.
 
     Raises:
         CseError: a missing file or column, an empty file, a missing sentence, a score that is not a number in range, or

@@ -1,6 +1,7 @@
 """Prepared data on disk: plain Arrow streams that ``datasets`` maps into memory.
 
-The bytes depend only on the rows: no time stamps, fingerprints or paths, and batches of a fixed number of rows.
+The bytes depend only on the rows: there are no time stamps, fingerprints or paths, and batches have a fixed number of
+rows.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PAIRS_SCHEMA = pa.schema(
 
 
 def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]]) -> int:
-    """Write training rows as they come and return how many there were."""
+    """Write a stream of training rows and return their number."""
     schema = pa.schema([(name, pa.string()) for name in VIEW_COLUMNS[view]])
     return write_table(path, schema, rows)
 
@@ -52,7 +53,7 @@ def open_rows(path: Path) -> Dataset:
     """Map training rows into memory.
 
     Raises:
-        CseError: a missing or truncated file, or columns of no view.
+        CseError: a missing or truncated file, or columns that match no view.
     """
     from datasets import Dataset
 
@@ -63,7 +64,7 @@ def open_rows(path: Path) -> Dataset:
 
 
 def view_of(dataset: Dataset) -> str:
-    """Return the view whose columns a data set has; raise ``CseError`` if there is none."""
+    """Return the view that matches a data set's columns; raise ``CseError`` if there is none."""
     for view, columns in VIEW_COLUMNS.items():
         if tuple(dataset.column_names) == columns:
             return view
@@ -71,7 +72,7 @@ def view_of(dataset: Dataset) -> str:
 
 
 def write_pairs(path: Path, tasks: Iterable[ScoredPairs]) -> int:
-    """Write scored pairs, one task after the other, and return how many there were."""
+    """Write scored pairs, task by task, and return their number."""
     return write_table(
         path,
         _PAIRS_SCHEMA,
@@ -87,7 +88,7 @@ def open_pairs(path: Path) -> list[ScoredPairs]:
     """Read scored pairs, one ``ScoredPairs`` per task in the order written; an empty file gives an empty list.
 
     Raises:
-        CseError: a missing or truncated file, or other columns.
+        CseError: a missing or truncated file, or wrong columns.
     """
     tasks = []
     for name, group in groupby(read_table(path, _PAIRS_SCHEMA), key=lambda row: row[0]):
@@ -97,7 +98,7 @@ def open_pairs(path: Path) -> list[ScoredPairs]:
 
 
 def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> int:
-    """Write rows as they come, in the column order of the schema, and return how many there were."""
+    """Write a stream of rows, in the column order of the schema, and return their number."""
     count = 0
     with _writer(path, schema) as writer:
         for batch in _batches(rows):
@@ -110,22 +111,22 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) 
 
 
 def read_table(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a file that ``write_table`` wrote.
+    """Return the rows of a file written by ``write_table``.
 
     Raises:
-        CseError: a missing or truncated file, or other columns.
+        CseError: a missing or truncated file, or wrong columns.
     """
     _check_whole(path)
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_stream(source).read_all()
     if table.schema.names != schema.names:
         found, wanted = ", ".join(table.column_names), ", ".join(schema.names)
-        raise CseError(f"{path}: has the columns {found}, expected {wanted}; {_AGAIN}")
+        raise CseError(f"{path}: has columns {found}, expected {wanted}; {_AGAIN}")
     return zip(*(table.column(name).to_pylist() for name in schema.names), strict=True)
 
 
 class PreparedData:
-    """A folder that ``prepare`` wrote; each part is opened on first use.
+    """A folder written by ``prepare``; opens each part on first use.
 
     Raises:
         CseError: the folder or a file in it is missing or truncated.
@@ -138,7 +139,7 @@ class PreparedData:
 
     @cached_property
     def train(self) -> Dataset:
-        """Training rows, mapped into memory: columns as in ``VIEW_COLUMNS``."""
+        """Training rows, mapped into memory, with the columns of ``VIEW_COLUMNS``."""
         return open_rows(self.folder / TRAIN_FILE)
 
     @cached_property
@@ -148,7 +149,7 @@ class PreparedData:
 
     @cached_property
     def dev(self) -> ScoredPairs | None:
-        """Scored pairs for checkpoint selection, or ``None`` if there were none to prepare."""
+        """Scored pairs for checkpoint selection, or ``None`` if none were prepared."""
         pairs = open_pairs(self.folder / DEV_FILE)
         return pairs[0] if pairs else None
 
@@ -159,7 +160,7 @@ class PreparedData:
 
     @cached_property
     def report(self) -> dict[str, Any]:
-        """What ``prepare`` counted."""
+        """The report of ``prepare``."""
         path = self.folder / REPORT_FILE
         try:
             report = json.loads(path.read_text(encoding="utf-8"))
@@ -180,7 +181,7 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
 
 
 def _check_whole(path: Path) -> None:
-    """Refuse a file that is missing or not a complete Arrow stream."""
+    """Reject a file that is missing or not a complete Arrow stream."""
     if not path.is_file():
         raise CseError(f"{path}: no such file; {_AGAIN}")
     with path.open("rb") as file:
@@ -204,10 +205,10 @@ def _batches(rows: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]
 
 
 def rows_in_words(data: Mapping[str, Any]) -> str:
-    """Name source, number and view of training rows, and how many of them occur in the evaluation data.
+    """Describe training rows: source, number, view, and how many share a sentence with the evaluation data.
 
     Args:
-        data: ``source``, ``rows``, ``view`` and, in later checkpoints, ``evaluation_overlap``.
+        data: ``source``, ``rows``, ``view`` and, in newer checkpoints, ``evaluation_overlap``.
     """
     overlap = data.get("evaluation_overlap", 0)
     seen = f" ({overlap:,} with a sentence of the evaluation data)" if overlap else ""

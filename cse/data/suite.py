@@ -1,4 +1,4 @@
-"""What the full evaluation reads: a SentEval folder and CxC-STS."""
+"""Data of the full evaluation: a SentEval folder and CxC-STS."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class SuiteData:
     """Data of the full evaluation.
 
     Attributes:
-        sts: similarity tasks, or the user's own.
+        sts: similarity tasks, SentEval's or the user's own.
         stsb: splits of STS-B, for retrieval (test) and the shape of the space (all).
         transfer: classification tasks.
         cxc: caption pairs, or None.
-        missing: each absent part with the first file that is not there.
+        missing: absent parts, each with its first missing file.
     """
 
     sts: list[ScoredPairs]
@@ -36,31 +36,31 @@ class SuiteData:
     missing: list[str]
 
     def with_captions(self, path: Path) -> SuiteData:
-        """Return a copy with CxC-STS from a CSV; see ``read_cxc``."""
+        """Return a copy with CxC-STS read from a CSV, see ``read_cxc``."""
         gaps = [gap for gap in self.missing if not gap.startswith(_CXC_NAME)]
         return dataclasses.replace(self, cxc=read_cxc(path), missing=gaps)
 
 
 def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
-    """Read what a SentEval folder and a CxC file hold.
+    """Read the contents of a SentEval folder and a CxC file.
 
     Args:
         senteval: SentEval's ``downstream`` folder, or a folder that contains it.
-        cxc: CSV of CxC-STS, or a folder that holds ``cxc_sts_test.csv``; None: without.
+        cxc: CSV of CxC-STS, or a folder that holds ``cxc_sts_test.csv``; None: skip CxC-STS.
 
     Raises:
-        CseError: nothing of SentEval there, or a file that is not as published.
+        CseError: no SentEval data, or a file that differs from the published one.
     """
     if not senteval.is_dir():
-        raise CseError(f"{senteval}: the full evaluation reads SentEval's downstream folder, and this is none")
+        raise CseError(f"{senteval}: not a folder; the full evaluation needs SentEval's downstream folder")
     suite = complete(senteval, read_senteval(senteval, required=False))
     if not suite.sts and not suite.stsb and not suite.transfer:
-        raise CseError(f"{senteval}: no evaluation data of SentEval here; expected {LAYOUT}, MR, CR, SUBJ and others")
+        raise CseError(f"{senteval}: no SentEval evaluation data here; expected {LAYOUT}, MR, CR, SUBJ and others")
     return suite if cxc is None else suite.with_captions(cxc)
 
 
 def complete(senteval: Path, found: EvaluationData) -> SuiteData:
-    """Read what a SentEval folder holds besides the similarity tasks ``found`` in it.
+    """Read the rest of a SentEval folder, besides the similarity tasks ``found`` in it.
 
     Raises:
         CseError: a file differs from the published one.
@@ -71,13 +71,13 @@ def complete(senteval: Path, found: EvaluationData) -> SuiteData:
         try:
             stsb[split] = dataclasses.replace(read_stsb(senteval, split), name=f"STS-B {split}")
         except FileNotFoundError as error:
-            if split != "test":  # a similarity task too, and named as that
+            if split != "test":  # the test split is a similarity task and already listed
                 missing.append(f"STS-B {split} ({Path(error.filename).name})")
     transfer, absent = read_transfer(senteval)
     return SuiteData(found.tasks, stsb, transfer, None, [*missing, *absent, NO_CAPTIONS])
 
 
 def only_pairs(tasks: list[ScoredPairs]) -> SuiteData:
-    """Return the data of a user who has scored pairs but not SentEval."""
+    """Return the data for a user with scored pairs but without SentEval."""
     absent = [f"{name} (no SentEval folder)" for name in ("STS-B splits", *TRANSFER_TASKS)]
     return SuiteData(tasks, {}, [], None, [*absent, NO_CAPTIONS])

@@ -1,4 +1,4 @@
-"""Store the full evaluation's data as Arrow files beside the prepared rows."""
+"""Store the full evaluation's data as Arrow files next to the prepared rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CXC = pa.schema(
 
 
 def write_suite(folder: Path, suite: SuiteData) -> None:
-    """Write everything but the similarity tasks, which ``prepare`` always writes."""
+    """Write everything except the similarity tasks, which ``prepare`` always writes."""
     write_pairs(folder / STSB_FILE, suite.stsb.values())
     rows: list[tuple[Any, ...]] = []
     for task in suite.transfer:

@@ -2,8 +2,8 @@
 
 * csv: a header, fields separated by commas, ``"`` around fields that hold commas, quotes (doubled) or line breaks.
 * tsv: a header, fields separated by tabs; quotes are ordinary text.
-* jsonl: one JSON object per line; the columns are the keys of the first.
-* parquet: columns of the file; row numbers stand for line numbers.
+* jsonl: one JSON object per line; the columns are the keys of the first object.
+* parquet: columns of the file; row numbers serve as line numbers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TABLES = sorted(ending for ending, kind in FORMATS.items() if kind != "txt")
 
 BLANK: tuple[Any, ...] = ()
 Numbered = tuple[int, Any]
-_LONGEST_FIELD = 1 << 24  # characters; a quote that is never closed must not pull the whole file into memory
+_LONGEST_FIELD = 1 << 24  # characters; stops an unclosed quote from reading the whole file into memory
 _ADVICE = {
     "csv": "put quotes around fields that hold commas",
-    "tsv": "take tabs and line breaks out of the sentences",
+    "tsv": "remove tabs and line breaks from the sentences",
 }
 
 
@@ -48,7 +48,7 @@ class TableFile:
     Attributes:
         shown: name of the file in errors.
         columns: names of all columns.
-        rows: given column names, yields ``(line, values)`` per row; ``BLANK`` stands for a blank line.
+        rows: given column names, yields ``(line, values)`` per row, with ``BLANK`` for a blank line.
         schema: Arrow schema of a parquet file.
     """
 
@@ -61,23 +61,23 @@ class TableFile:
         """Return the rows with the values of the named columns, see ``rows``.
 
         Args:
-            names: of columns.
-            texts: how many of them, from the first, must hold text, which a parquet file declares.
+            names: column names.
+            texts: how many of the first columns must hold text, as declared by a parquet file.
 
         Raises:
-            CseError: a name that several columns have, or a column of another type; while reading: a ragged row, a
-                broken line, undecodable bytes.
+            CseError: a duplicate column name or a column of another type; while reading: a ragged row, a broken line,
+                undecodable bytes.
         """
         check_columns(self.shown, self.columns, names, self.schema, texts)
         return self.rows(names)
 
 
 def open_table(path: Path, encoding: str | None = None) -> TableFile:
-    """Open a table; the suffix of its name tells its format.
+    """Open a table; its suffix determines the format.
 
     Args:
         path: a csv, tsv, jsonl or parquet file.
-        encoding: of text, see ``text_lines``.
+        encoding: encoding of text, see ``text_lines``.
 
     Raises:
         CseError: an unknown suffix, a file without a header or an object, a broken first record, or not parquet.
@@ -85,7 +85,7 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
     kind = FORMATS.get(path.suffix.lower(), "txt")
     if kind == "txt":
         known = ", ".join(TABLES)
-        raise CseError(f"{path}: cannot read columns from a {path.suffix or 'nameless'} file; use one of {known}")
+        raise CseError(f"{path}: cannot read columns from a {path.suffix or 'suffixless'} file; use one of {known}")
     if kind == "parquet":
         return _parquet_table(path)
     table = text_table(text_lines(path, encoding), kind, str(path))
@@ -97,17 +97,17 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
 def text_table(
     lines: Iterable[str], kind: Format, shown: str, first: int = 1, header: list[str] | None = None
 ) -> TableFile | None:
-    """Read a csv, tsv or jsonl table from its lines, which it takes one by one as rows are asked for.
+    """Read a csv, tsv or jsonl table lazily from its lines.
 
     Args:
-        lines: without their line ends.
+        lines: lines without their line ends.
         kind: ``csv``, ``tsv`` or ``jsonl``.
         shown: name of the file in errors.
         first: number of the first line.
-        header: column names, if the lines come from below the header of a csv or tsv file.
+        header: column names, if the lines start below the header of a csv or tsv file.
 
     Returns:
-        The table; None if the lines hold no header or no object.
+        The table, or None if the lines hold no header or no object.
 
     Raises:
         CseError: a broken first record.
@@ -133,7 +133,7 @@ def text_table(
                 yield number, [record.get(name) for name in names]
             elif len(record) != len(columns):
                 raise CseError(
-                    f"{shown}:{number}: {len(record)} fields, the header has {len(columns)}; {_ADVICE[kind]}"
+                    f"{shown}:{number}: {len(record)} fields, but the header has {len(columns)}; {_ADVICE[kind]}"
                 )
             else:
                 yield number, [record[place] for place in places]
@@ -145,8 +145,8 @@ def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int
     """Yield each csv or tsv record with the number of its first line.
 
     Args:
-        lines: without their line ends.
-        kind: ``csv``: line breaks inside quotes belong to the field; ``tsv``: a line is a record.
+        lines: lines without their line ends.
+        kind: ``csv`` (line breaks inside quotes belong to the field) or ``tsv`` (a line is a record).
         shown: name of the file in errors.
         first: number of the first line.
 
@@ -174,10 +174,10 @@ def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int
 
 
 def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[Numbered]:
-    """Yield the object on each line with the line number.
+    """Yield the object on each line with its line number.
 
     Raises:
-        CseError: a line that is not a JSON object.
+        CseError: a line is not a JSON object.
     """
     for number, line in enumerate(lines, start=first):
         if not line.strip():

@@ -1,7 +1,7 @@
-r"""Lines of text files: one rule for line ends, byte order marks and undecodable bytes.
+r"""Lines of text files, with the same rules for line ends, byte order marks and undecodable bytes everywhere.
 
-A line ends at ``\n``, ``\r\n`` or ``\r`` and nowhere else: U+0085, U+2028 and their like are ordinary characters of a
-sentence. A byte order mark at the start of a UTF-8 file is not part of its first line.
+A line ends only at ``\n``, ``\r\n`` or ``\r``: U+0085, U+2028 and the like are ordinary characters of a sentence. A
+byte order mark at the start of a UTF-8 file is not part of its first line.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
 
     Args:
         path: the file.
-        encoding: value of ``data.encoding``; None: UTF-8, where no setting applies.
+        encoding: value of ``data.encoding``; None: UTF-8, for files that the setting does not cover.
 
     Raises:
         CseError: bytes that do not decode, with file, line and byte.
-        OSError: the file cannot be read.
+        OSError: the file is unreadable.
     """
     advice = _ADVICE
     if encoding is not None:
@@ -61,9 +61,9 @@ def decoded_lines(
     Args:
         file: positioned at the start of a line.
         shown: name of the file in errors.
-        encoding: of the bytes.
+        encoding: encoding of the bytes.
         first: number of the first line.
-        advice: what to do about a byte that does not decode.
+        advice: remedy for a byte that does not decode.
 
     Raises:
         CseError: bytes that do not decode, with file, line and byte.

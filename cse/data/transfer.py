@@ -1,7 +1,7 @@
-"""Transfer tasks: sentences with a class each, as SentEval lays them out.
+"""Transfer tasks: sentences with classes, in SentEval's layout.
 
-The number of lines of each file is checked. Blank lines count: SentEval encodes the few in CR and MPQA as empty
-sentences, and published figures include them.
+Checks the number of lines of each file. Blank lines count: SentEval encodes the few in CR and MPQA as empty sentences,
+and published figures include them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MRPC = (("MRPC/msr_paraphrase_train.txt", 4076), ("MRPC/msr_paraphrase_test.txt
 
 @dataclass(frozen=True)
 class Labelled:
-    """Sentences (or pairs of them) with a class each, sorted as SentEval sorts them before folding.
+    """Sentences or sentence pairs with classes, sorted as in SentEval before making folds.
 
     Attributes:
         texts: ``n`` sentences.
-        label: classes from 0 on, int64 ``(n,)``.
-        second: the other sentence of each pair, or None.
+        label: classes, counted from 0, int64 ``(n,)``.
+        second: second sentence of each pair, or None.
     """
 
     texts: list[str]
@@ -58,9 +58,9 @@ class TransferTask:
 
     Attributes:
         name: one of ``TRANSFER_TASKS``, or the user's.
-        train: training rows; all rows where there are no others.
-        dev: rows that choose, where the task has them.
-        test: rows that are scored, where the task has them; else folds of ``train`` are.
+        train: training rows; all rows if the task has no other parts.
+        dev: rows for model selection, if the task has them.
+        test: rows to score, if the task has them; otherwise folds of ``train`` are scored.
     """
 
     name: str
@@ -70,7 +70,7 @@ class TransferTask:
 
     @property
     def parts(self) -> list[Labelled]:
-        """All sets of rows that the task has."""
+        """All parts that the task has."""
         return [part for part in (self.train, self.dev, self.test) if part is not None]
 
 
@@ -78,10 +78,10 @@ def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:
     """Read the transfer tasks of a SentEval ``downstream`` folder.
 
     Returns:
-        The complete tasks in the order of ``TRANSFER_TASKS``, and each absent one with the file that is not there.
+        The complete tasks in the order of ``TRANSFER_TASKS``, and the absent ones, each with its missing file.
 
     Raises:
-        CseError: a file with another number of lines than published, a broken line, or a class without rows.
+        CseError: a file with a number of lines other than published, a broken line, or a class without rows.
     """
     root = senteval_root(folder) or folder
     tasks, missing = [], []
@@ -97,7 +97,7 @@ def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:
 
 
 def make_labelled(texts: Sequence[str], label: Sequence[int], second: Sequence[str] | None = None) -> Labelled:
-    """Sort rows by number of words and class, as SentEval does before it folds them; equal rows keep their order."""
+    """Sort rows by number of words and class, as SentEval does before making folds; the sort is stable."""
     words = [len(text.split()) for text in texts]
     others = [0] * len(words) if second is None else [len(text.split()) for text in second]
     order = sorted(range(len(words)), key=lambda i: (words[i], others[i], label[i]))
@@ -175,19 +175,19 @@ def _files(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def _lines(path: Path, expected: int) -> list[str]:
-    try:  # original downloads of TREC and others are latin-1, cleaned copies UTF-8
+    try:  # original downloads of TREC and others are latin-1, cleaned copies are UTF-8
         path.read_bytes().decode()
         encoding = "utf-8"
     except UnicodeDecodeError:
         encoding = "latin-1"
     lines = list(text_lines(path, encoding))
     if len(lines) != expected:
-        raise CseError(f"{path}: {len(lines):,} lines, published are {expected:,}; copy the file again")
+        raise CseError(f"{path}: {len(lines):,} lines, expected {expected:,} as published; copy the file again")
     return lines
 
 
 def _check_classes(task: TransferTask) -> None:
-    """Refuse a task with a class that some part lacks: its accuracy would mean something else."""
+    """Reject a task with a class missing from one of its parts, since its accuracy would mean something else."""
     classes = range(int(max(part.label.max() for part in task.parts)) + 1)
     for part in task.parts:
         counts = np.bincount(part.label, minlength=len(classes))

@@ -1,6 +1,6 @@
-"""Backbone, prompts, pooler and the encoder that joins them.
+"""Backbone, prompts, pooler and the encoder that combines them.
 
-Tensor names carry their shape as a suffix, here and in ``objectives``, ``training`` and ``export``:
+Tensor names end in their shape, here and in ``objectives``, ``training`` and ``export``:
 
 ======  =============================================  ======  ==================================
 letter  dimension                                      letter  dimension

@@ -1,6 +1,6 @@
-"""Self-attention over ``[prompt | tokens]``, registered with transformers so that it reaches every model family.
+"""Self-attention over ``[prompt | tokens]``, registered with transformers so that it works for every model family.
 
-PromCSE's encoder: the prompt gives keys and values but no query, so it has no outputs and no residual stream.
+PromCSE's encoder: the prompt has keys and values but no queries, so it has no outputs and no residual stream.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def prefix_attention(
     """Attend from the tokens to the prompt and the tokens: ``softmax(Q [Pk; K]^T / sqrt(K) + mask) [Pv; V]``.
 
     Args:
-        module: the layer's self-attention; its ``layer_idx`` chooses the layer's prompt.
-        query_BHLK: queries of the tokens ``(B, H, L, K)``; keys and values alike.
-        key_BHLK: keys of the tokens.
-        value_BHLK: values of the tokens.
-        attention_mask: ``(B, 1, 1, P + L)``, true where a column may be seen.
-        dropout: probability of dropping an attention weight, prompt columns included.
+        module: the layer's self-attention; its ``layer_idx`` selects the layer's prompt.
+        query_BHLK: queries of the tokens ``(B, H, L, K)``.
+        key_BHLK: keys of the tokens, same shape.
+        value_BHLK: values of the tokens, same shape.
+        attention_mask: ``(B, 1, 1, P + L)``, true for visible columns.
+        dropout: probability of dropping an attention weight, including prompt columns.
         scaling: factor on the scores.
         prefix: the prompt of every layer.
 
     Returns:
-        ``(B, L, H, K)`` and no weights.
+        The outputs ``(B, L, H, K)``, and None for the weights.
     """
     if prefix is not None:
         prefix_key, prefix_value = prefix[module.layer_idx]  # type: ignore[index]
@@ -69,7 +69,7 @@ def _attend_with_dropout(
     dropout: float,
     scaling: float | None,
 ) -> torch.Tensor:
-    """Do what torch's own kernel does on a CPU when there is dropout, with a mask that is cheap to draw."""
+    """Compute what torch's CPU kernel does with dropout, but draw the mask cheaply."""
     scale = query_BHLK.shape[-1] ** -0.5 if scaling is None else scaling
     scores = (query_BHLK * scale) @ key_BHLK.transpose(-2, -1)
     if attention_mask is not None:
@@ -79,7 +79,7 @@ def _attend_with_dropout(
 
 
 def visible_columns(mask_BL: torch.Tensor, prompt_length: int) -> torch.Tensor:
-    """Return the boolean mask ``(B, 1, 1, P + L)``: every prompt column, and the real tokens of ``mask_BL``."""
+    """Return the boolean mask ``(B, 1, 1, P + L)``: every prompt column and the real tokens of ``mask_BL``."""
     tokens_BL = mask_BL.to(torch.bool)
     prompt_BP = tokens_BL.new_ones((tokens_BL.shape[0], prompt_length))
     return torch.cat([prompt_BP, tokens_BL], dim=1)[:, None, None, :]

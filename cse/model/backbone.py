@@ -23,13 +23,13 @@ _OFFSET_POSITIONS = {"roberta": True, "xlm-roberta": True, "camembert": True, "b
 
 
 class Backbone(nn.Module):
-    """A BERT- or RoBERTa-family language model with its tokenizer and the facts that prompts need.
+    """A BERT- or RoBERTa-family language model with its tokenizer and the properties that prompts need.
 
     Attributes:
         model: the transformer, built without its own pooler.
-        tokenizer: fast tokenizer (shared with the runtime, so no transformers tokenizer is kept).
-        layers, heads, hidden_size, head_size: its shape.
-        pooling: pooling that it was made for, ``mean`` or ``cls``.
+        tokenizer: fast tokenizer, shared with the runtime; no transformers tokenizer is kept.
+        layers, heads, hidden_size, head_size: shape of the model.
+        pooling: pooling that the model was made for, ``mean`` or ``cls``.
     """
 
     def __init__(self, model: nn.Module, tokenizer: Tokenizer, files: BackboneFiles, pooling: str) -> None:
@@ -55,14 +55,14 @@ class Backbone(nn.Module):
         """Return the ids of ``cls``, ``sep`` and ``mask``.
 
         Raises:
-            CseError: the tokenizer does not put two tokens around a text, or knows no mask.
+            CseError: the tokenizer does not add two tokens around a text, or has no mask token.
         """
         around = plain_copy(self.tokenizer).encode("").ids
         masks = [self.tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>")]
         found = [mask for mask in masks if mask is not None]
         if len(around) != 2 or not found:
             raise CseError(
-                f"backbone.name: the tokenizer of {self.files.name} has no begin, end and mask token; take a BERT or "
+                f"backbone.name: the tokenizer of {self.files.name} has no begin, end and mask token; use a BERT or "
                 "RoBERTa model"
             )
         return {"cls": around[0], "sep": around[1], "mask": found[0]}
@@ -77,7 +77,7 @@ class Backbone(nn.Module):
         return self.model.embeddings.word_embeddings(ids_BL)  # type: ignore[union-attr, operator]
 
     def embed(self, words_BLD: torch.Tensor, positions_BL: torch.Tensor) -> torch.Tensor:
-        """Add position and type embeddings to word vectors, normalise and drop: the input of the first layer."""
+        """Return the first layer's input: word vectors plus position and type embeddings, normalised, with dropout."""
         return self.model.embeddings(inputs_embeds=words_BLD, position_ids=positions_BL)  # type: ignore[operator]
 
     def run(
@@ -88,8 +88,8 @@ class Backbone(nn.Module):
         Args:
             embedded_BLD: from ``embed``.
             mask_BL: 1 for real tokens ``(B, L)``.
-            prefix: keys and values that every layer attends to beside its tokens.
-            every: whether all states are wanted; if not, the list holds the last one alone, which saves memory.
+            prefix: keys and values per layer, attended to in addition to the tokens.
+            every: whether to return all states; otherwise only the last one, which saves memory.
         """
         visible = visible_columns(mask_BL, 0 if prefix is None else prefix[0][0].shape[-2])
         states = [embedded_BLD]
@@ -99,14 +99,14 @@ class Backbone(nn.Module):
         return states
 
     def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Return which tokens count in pooling: for a transformer every real one."""
+        """Return which tokens count in pooling; for a transformer, all real ones."""
         return mask_BL
 
     def positions(self, mask_BL: torch.Tensor, shift: int) -> torch.Tensor:
-        """Return position ids ``(B, L)`` of the tokens when ``shift`` positions stand before them.
+        """Return position ids ``(B, L)`` of the tokens after ``shift`` earlier positions.
 
         BERT counts columns from ``shift``; RoBERTa counts real tokens from ``pad_id + 1 + shift`` and gives padding
-        the position ``pad_id``, as the library does with a cache of that length.
+        the position ``pad_id``, like the library with a cache of that length.
         """
         if self.positions_after_pad:
             count_BL = mask_BL.cumsum(dim=1) * mask_BL
@@ -114,14 +114,14 @@ class Backbone(nn.Module):
         return torch.arange(mask_BL.shape[1], device=mask_BL.device).expand_as(mask_BL) + shift
 
     def switch_dropout_off(self) -> None:
-        """Set the probability of every dropout, attention's included, to 0."""
+        """Set the probability of every dropout, including attention dropout, to 0."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = 0.0
 
     def sibling(self) -> Backbone:
-        """Return a backbone that shares the memory of the weights and nothing else: moved to a device, set to training
-        or with its dropout off, it leaves this one as it is. Only for frozen weights: an update in place changes both.
+        """Return a backbone that shares only the memory of the weights, so moving it to a device, setting it to
+        training or switching its dropout off leaves this one alone. Frozen weights only: in-place updates change both.
         """
         own: dict[int, Any] = {
             id(weight): nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
@@ -130,12 +130,12 @@ class Backbone(nn.Module):
         return copy.deepcopy(self, own | {id(self.tokenizer): self.tokenizer})
 
     def usable_length(self, shift: int) -> int:
-        """Return how many tokens the position table holds after ``shift`` positions."""
+        """Return how many tokens fit in the position table after ``shift`` positions."""
         return self.max_positions - shift - (self.pad_id + 1 if self.positions_after_pad else 0)
 
 
 def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy that neither pads nor cuts."""
+    """Return a copy that neither pads nor truncates."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_padding()
     copy.no_truncation()
@@ -143,21 +143,21 @@ def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str | None = None) -> Backbone:
-    """Load a found backbone in float32; ``pooling`` overrides what its folder says.
+    """Load a backbone in float32; ``pooling`` overrides the one its folder declares.
 
     Raises:
-        CseError: not a BERT- or RoBERTa-family model or not of ``family``, truncated weights, weights that do not fill
-            the model, no tokenizer or one of another model, a pooling that does not exist here.
+        CseError: not a BERT- or RoBERTa-family model or not of ``family``, truncated or missing weights, no tokenizer
+            or one of another model, an unsupported pooling.
     """
     config = _config(files)
     found = "roberta" if _OFFSET_POSITIONS[config.model_type] else "bert"
     if family not in (None, found):
         raise CseError(
-            f"backbone.family: these settings were made for the {family} family, {files.name} is a {found} model; "
-            f"choose a preset for {found}, or set backbone.family: null to try it all the same"
+            f"backbone.family: these settings were made for the {family} family, but {files.name} is a {found} model; "
+            f"choose a preset for {found}, or set backbone.family: null to try it anyway"
         )
     verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # heads that the checkpoint has and the encoder lacks are no news
+    transformers_logging.set_verbosity_error()  # do not warn about heads that the encoder leaves out
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -182,8 +182,8 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str 
     tokenizer = read_tokenizer(files)
     if tokenizer.get_vocab_size() > config.vocab_size:
         raise CseError(
-            f"backbone.name: the tokenizer of {files.name} knows {tokenizer.get_vocab_size()} tokens, the model "
-            f"{config.vocab_size}; they do not belong together, fetch them again"
+            f"backbone.name: the tokenizer of {files.name} has {tokenizer.get_vocab_size()} tokens, the model "
+            f"{config.vocab_size}; they do not match, fetch them again"
         )
     replace_dropout(model)
     return Backbone(model, tokenizer, files, pooling or pooling_of(files.folder)).eval()
@@ -194,7 +194,7 @@ def _config(files: BackboneFiles) -> Any:
     if kind not in _OFFSET_POSITIONS:
         raise CseError(
             f"backbone.name: {files.name} is a {kind!r} model; "
-            f"prompts are made for the families {', '.join(sorted(_OFFSET_POSITIONS))}"
+            f"use one of the families {', '.join(sorted(_OFFSET_POSITIONS))}"
         )
     try:
         return AutoConfig.from_pretrained(files.folder)

@@ -1,4 +1,4 @@
-"""Find a pretrained language model, in a folder, on the hub or in an installed package, and read what lies there."""
+"""Find a pretrained language model in a folder, on the hub or in an installed package, and read its files."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _FILES = [
 
 @dataclass(frozen=True)
 class BackboneFiles:
-    """A backbone on disk: where it is and which bytes it has.
+    """A backbone on disk: its location and content hash.
 
     Attributes:
-        name: the id or folder that the user gave.
+        name: the id or folder given by the user.
         revision: branch, tag or commit on the hub.
         folder: local folder with config, weights and tokenizer.
         sha256: hash of ``model.safetensors``.
@@ -47,7 +47,7 @@ class BackboneFiles:
     sha256: str
 
     def content(self) -> str:
-        """Return a hash over all that is read of the model: weights, configuration, tokenizer, pooling."""
+        """Return a hash of everything read from the model: weights, configuration, tokenizer, pooling."""
         if self.folder.is_file():
             return self.sha256
         found = {path.relative_to(self.folder).as_posix() for name in _FILES for path in self.folder.glob(name)}
@@ -60,7 +60,7 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
 
     Raises:
         CseError: no such model, no safetensors weights, or the package's weights are not the published ones.
-        OfflineError: the hub cannot be reached and nothing is cached.
+        OfflineError: the hub is unreachable and nothing is cached.
     """
     folder = Path(name)
     packaged = False
@@ -95,9 +95,9 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
 
 
 def means_folder(name: str) -> bool:
-    """Say whether a name that is not there can only mean a folder: a hub id is ``name`` or ``owner/name``.
+    """Return whether a name that does not exist can only mean a folder; a hub id is ``name`` or ``owner/name``.
 
-    ``data/bundel`` means a folder too where there is a local folder ``data``.
+    ``data/bundel`` also means a folder if there is a local folder ``data``.
     """
     parts = Path(name).parts
     local_owner = len(parts) == 2 and Path(parts[0]).is_dir() and name != MINILM
@@ -105,7 +105,7 @@ def means_folder(name: str) -> bool:
 
 
 def pooling_of(folder: Path) -> str:
-    """Return the pooling a sentence-transformers folder declares, ``cls`` for a plain language model.
+    """Return the pooling that a sentence-transformers folder declares, or ``cls`` for a plain language model.
 
     Raises:
         CseError: a pooling that is neither ``mean`` nor ``cls``.
@@ -124,10 +124,10 @@ def pooling_of(folder: Path) -> str:
 
 
 def read_tokenizer(files: BackboneFiles) -> Tokenizer:
-    """Read the fast tokenizer of a found backbone.
+    """Read the fast tokenizer of a backbone.
 
     Raises:
-        CseError: there is none, or it cannot be read.
+        CseError: it is missing or unreadable.
     """
     path = files.folder / "tokenizer.json"
     if not path.is_file() and not any((files.folder / name).is_file() for name in _VOCABULARIES):
@@ -142,7 +142,7 @@ def read_tokenizer(files: BackboneFiles) -> Tokenizer:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a backbone, an empty one for any other value.
+    """Return the object in a JSON file of a backbone, or an empty one for any other value.
 
     Raises:
         CseError: not valid JSON.

@@ -1,4 +1,4 @@
-"""A checkpoint: what was trained and how to put it back, without the backbone."""
+"""A checkpoint: the trained weights and how to load them, without the backbone."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _log = logging.getLogger("cse")
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Say whether a folder claims to be a checkpoint of this project."""
+    """Return whether a folder claims to be a checkpoint of this project."""
     return (folder / CONFIG_FILE).is_file()
 
 
 def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None = None) -> None:
-    """Write config and trained weights into an existing folder.
+    """Write the config and trained weights into an existing folder.
 
     Args:
         encoder: the trained encoder.
-        folder: an empty folder; publishing it whole is the caller's business.
-        facts: what else should travel with it (dev score, steps, ...), JSON values.
+        folder: an empty folder; the caller publishes it atomically.
+        facts: further information to store (dev score, steps, ...), as JSON values.
     """
     (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous().cpu() for k, v in stored_weights(encoder).items()}))
     names = [WEIGHTS_FILE]
@@ -55,7 +55,7 @@ def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None
 
 
 def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
-    """Return the weights that a checkpoint holds: what inference needs beyond a frozen backbone."""
+    """Return the weights that a checkpoint stores: those that inference needs beyond a frozen backbone."""
     extras = ("prompt.network.",) if encoder.mlp_use == "always" else ("mlp.", "prompt.network.")
     stored = {name: weight.detach() for name, weight in encoder.trainable().items() if not name.startswith(extras)}
     if encoder.prompt is not None and encoder.prompt.network is not None:
@@ -70,20 +70,20 @@ def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write what a checkpoint says of itself, sealed.
+    """Write the config of a checkpoint, sealed.
 
-    The backbone's name stays out of the seal: it says where the backbone lay, and a person whose folder has moved may
-    mend it; which backbone it is, its hash says.
+    The seal leaves out the backbone's name, which gives its location, so that a user may edit it after moving the
+    folder. The hash identifies the backbone.
     """
     tree = {**config, SEAL: sealed(_without_place(config))[SEAL]}
     (folder / CONFIG_FILE).write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def identity_of(folder: Path) -> str:
-    """Return what tells one checkpoint from another: a hash over its weights and how they are put together.
+    """Return the identity of a checkpoint: a hash of its weights and of how they are assembled.
 
     Raises:
-        CseError: no checkpoint there, or an unreadable one.
+        CseError: the checkpoint is missing or unreadable.
     """
     config = read_config(folder)
     if not config["files"]:
@@ -99,7 +99,7 @@ def _without_place(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_notes(folder: Path) -> str:
-    """Return what a reader of a checkpoint's results must know of its training, or an empty text."""
+    """Return a caveat about a checkpoint's training to report with its results, or an empty string."""
     if not is_checkpoint(folder):
         return ""
     generator = (read_config(folder).get("facts") or {}).get("generator")
@@ -109,7 +109,7 @@ def training_notes(folder: Path) -> str:
 
 
 def describe(encoder: Encoder) -> dict[str, Any]:
-    """Return what is needed to build the encoder again, as JSON values."""
+    """Return what is needed to rebuild the encoder, as JSON values."""
     prompt, files = encoder.prompt, encoder.backbone.files
     return {
         "format": FORMAT,
@@ -151,15 +151,15 @@ def describe(encoder: Encoder) -> dict[str, Any]:
 
 
 def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: str | None = None) -> BackboneFiles:
-    """Find the backbone of a checkpoint, at its recorded revision and with its recorded weights.
+    """Find the backbone of a checkpoint, with its recorded revision and weights.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         config: from ``read_config``.
-        elsewhere: where the backbone is now, if not where it was at training.
+        elsewhere: where the backbone is now, if it moved since training.
 
     Raises:
-        CseError: it is not there, or has other weights.
+        CseError: it is missing or has other weights.
     """
     made_for = config["backbone"]
     try:
@@ -170,16 +170,16 @@ def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: s
     if files.sha256 != made_for["sha256"]:
         raise CseError(
             f"{folder}: made for backbone {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but {files.name} "
-            f"has other weights ({files.sha256[:12]}...); give the backbone that it was trained on"
+            f"has other weights ({files.sha256[:12]}...); give the backbone it was trained on"
         )
     return files
 
 
 def load_weights(encoder: Encoder, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Copy stored weights, read from a path, into the encoder; every tensor must be there, be known and fit.
+    """Copy stored weights, read from a path, into the encoder; names and shapes must match exactly.
 
     Raises:
-        CseError: missing, left-over or wrongly shaped tensors, or values that are not numbers.
+        CseError: missing, extra or wrongly shaped tensors, or values that are not finite.
     """
     wanted = stored_weights(encoder)
     missing, extra = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
@@ -190,7 +190,7 @@ def load_weights(encoder: Encoder, weights: Mapping[str, torch.Tensor], path: Pa
     for name, target in wanted.items():
         if weights[name].shape != target.shape:
             raise CseError(
-                f"{path}: {name} has shape {tuple(weights[name].shape)}, the backbone and config need "
+                f"{path}: {name} has shape {tuple(weights[name].shape)}, but the backbone and config need "
                 f"{tuple(target.shape)}"
             )
         if not torch.isfinite(weights[name]).all():
@@ -200,14 +200,14 @@ def load_weights(encoder: Encoder, weights: Mapping[str, torch.Tensor], path: Pa
 
 
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's stored tensors by name, once every file is known to be the one that was written.
+    """Return a checkpoint's stored tensors by name, after checking that every file is the one written.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         config: from ``read_config``.
 
     Raises:
-        CseError: a file that is missing, truncated, changed, or of another checkpoint.
+        CseError: a file is missing, truncated, changed, or from another checkpoint.
     """
     path = folder / WEIGHTS_FILE
     check_files(folder, config["files"], CONFIG_FILE, _AGAIN)
@@ -225,10 +225,10 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Ten
 
 
 def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """Refuse sizes that the weights do not have, before memory is taken for them."""
+    """Reject sizes that do not fit the weights, before allocating memory for them."""
     stored = sum(weight.numel() for weight in weights.values())
     sizes = {}
-    if config["prompt"] is not None:  # every kind has a vector of the backbone's width at least
+    if config["prompt"] is not None:  # every kind stores at least one vector of the backbone's width
         sizes["prompt.length"] = config["prompt"]["length"] * max(config["backbone"]["width"], 1)
     if config["backbone"]["words"] is not None:
         sizes["backbone.words"] = config["backbone"]["words"] * config["backbone"]["width"]
@@ -240,12 +240,12 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor],
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read what a checkpoint says of itself, see ``describe``; ``facts`` are those of ``save_checkpoint``.
+    """Read the config of a checkpoint, see ``describe``; ``facts`` are those of ``save_checkpoint``.
 
-    ``files`` has the hashes of its files, of a checkpoint from before there were any it is empty.
+    ``files`` holds the hashes of its files; it is empty for checkpoints written before hashes were added.
 
     Raises:
-        CseError: no checkpoint there, one that was cut off or changed, or of another format.
+        CseError: the checkpoint is missing, truncated, changed, or of another format.
     """
     path = folder / CONFIG_FILE
     try:
@@ -268,7 +268,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
-    """Add what checkpoints of format 1 could not have; what they lack stays missing and is refused."""
+    """Add the keys that format 1 did not have; anything else that is missing is rejected later."""
     later: dict[str, dict[str, Any]] = {
         "backbone": {"words": None, "width": 0},
         "prompt": {"shared": False},
@@ -282,7 +282,7 @@ def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_config(config: dict[str, Any], path: Path) -> None:
-    """Refuse a config that lacks a value, or has one that ``describe`` never writes."""
+    """Reject a config that lacks a value or has one that ``describe`` never writes."""
     types: dict[str, type] = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
     types |= {"backbone.width": int, "dimension": int, "max_length": int, "facts": dict}
     choices: dict[str, tuple[Any, ...]] = {
@@ -311,4 +311,4 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
         allowed = any(type(value) is type(one) and value == one for one in choices.get(key, ()))
         if not allowed and type(value) is not types.get(key):
             said = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
-            raise CseError(f"{path}: {key} is {said}, which no checkpoint of this version has; fetch it again")
+            raise CseError(f"{path}: {key} is {said}, which is not valid in this version; fetch the checkpoint again")

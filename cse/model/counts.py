@@ -1,4 +1,4 @@
-"""How many weights a system has, trains and stores."""
+"""Count the weights that a system has, trains and stores."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cse.model.encoder import Encoder
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """The three counts that papers mix up (each a number of weights).
+    """Three counts that papers mix up, and that of the backbone (each a number of weights).
 
     Attributes:
-        prompts: the prompt table, template vectors and the ``[CLS]`` vector.
-        trained: all that the optimiser updates in the encoder.
-        stored: what a checkpoint keeps beyond the backbone for use at inference.
-        backbone: the language model.
+        prompts: weights of the prompt table, template vectors and ``[CLS]`` vector.
+        trained: weights of the encoder that the optimiser updates.
+        stored: weights beyond the backbone that a checkpoint keeps for inference.
+        backbone: weights of the language model.
     """
 
     prompts: int

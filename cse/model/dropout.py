@@ -1,7 +1,7 @@
-"""Dropout that is cheap on a CPU: the same distribution, four random numbers from each 64 random bits.
+"""Cheap dropout on a CPU: the same distribution, with four random numbers from each 64 random bits.
 
-Drawing masks is a third of a training step of a small model on two cores when each element takes a random double.
-Sixteen bits an element are enough: the probability is rounded to a multiple of 1/65536 and the scale follows it.
+With a random double per element, drawing masks takes a third of a small model's training step on two cores. Sixteen
+bits per element suffice: the probability is rounded to a multiple of 1/65536 and the scale matches it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def dropout(values: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def _random_bits(shape: torch.Size) -> torch.Tensor:
-    """Return uniform int16 of a shape."""
+    """Return uniform int16 values of a shape."""
     count = shape.numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     return words.view(torch.int16)[:count].view(shape)
@@ -42,12 +42,12 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Drop in training, pass through otherwise."""
+        """Apply dropout in training, pass through otherwise."""
         return dropout(values, self.p) if self.training else values
 
 
 def replace_dropout(model: nn.Module) -> int:
-    """Put ``Dropout`` in the place of every ``nn.Dropout`` of a model and return how many there were."""
+    """Replace every ``nn.Dropout`` of a model with ``Dropout`` and return how many there were."""
     found = [
         (parent, name, child.p)
         for parent in model.modules()

@@ -21,7 +21,7 @@ from cse.runtime.encode import prepare_tokenizer
 
 
 class Alteration(Protocol):
-    """What augmentation changes between word vectors and the first layer."""
+    """Changes that augmentation makes between word vectors and the first layer."""
 
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Return the position ids to use, ``(B, L)``."""
@@ -32,11 +32,11 @@ class Alteration(Protocol):
 
 @dataclass(frozen=True)
 class Constants:
-    """What does not depend on the sentence.
+    """Values that do not depend on the sentence.
 
     Attributes:
         prefix: keys and values of a deep prompt per layer, or None.
-        noise_TND: what each template gives without a sentence, by the sentence's length ``n``; or None.
+        noise_TND: output of each template without a sentence, indexed by sentence length ``n``; or None.
     """
 
     prefix: Prefix | None = None
@@ -45,14 +45,14 @@ class Constants:
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the backbone made of a slice of rows.
+    """Outputs for a slice of rows.
 
     Attributes:
-        states: the last layer's output ``(B, L, D)``, prompt columns left out, and all before it if pooling needs them.
-        local_BLD: token features that the pooler works on (the last layer's, or the convolutions'); None where states
-            were not kept.
-        pooled_BD: one vector a row.
-        noise_BD: what is subtracted from it, or None.
+        states: the last layer's output ``(B, L, D)`` without prompt columns, preceded by all others if pooling needs
+            them.
+        local_BLD: token features to pool (of the last layer or the convolutions); None if not kept.
+        pooled_BD: one vector per row.
+        noise_BD: vectors to subtract from it, or None.
     """
 
     states: list[torch.Tensor]
@@ -67,21 +67,20 @@ class Encoder(nn.Module):
     Args:
         backbone: the language model, or static word vectors.
         prompt: a prompt, or None for the bare backbone.
-        pooler: one of ``POOLERS``; None: as the backbone was made for.
-        loss_pooler: pooler that the loss reads; None: the same.
-        mlp: projector after pooling: ``none``, ``train_only`` (in the loss only) or ``always``.
+        pooler: one of ``POOLERS``; None: the one the backbone was made for.
+        loss_pooler: pooler for the loss; None: the same.
+        mlp: when to apply the projector after pooling: ``none``, ``train_only`` (in the loss only) or ``always``.
         projector: ``tanh``, ``batch_norm`` or ``mlm_transform``.
         first_layer: for ``mean_first_last``, ``embeddings`` or ``block1``.
-        position_shift: whether tokens take positions from the prompt's length on.
-        cls: whether the word vector of ``[CLS]`` is trained.
-        templates: words around the sentence; the second one is for the second copy in training.
-        denoise: subtract what the template gives without the sentence: ``none``, ``train_only`` or ``always``.
-        frozen: whether the backbone keeps its weights.
-        new_layers: how a ``batch_norm`` projector starts, see ``BatchNormProjector``.
+        position_shift: whether token positions start after the prompt's.
+        cls: whether to train the word vector of ``[CLS]``.
+        templates: words around the sentence; the second template is for the second copy in training.
+        denoise: when to subtract the template's output without the sentence: ``none``, ``train_only`` or ``always``.
+        frozen: whether to freeze the backbone's weights.
+        new_layers: initialisation of a ``batch_norm`` projector, see ``BatchNormProjector``.
 
     Raises:
-        CseError: an unknown pooler, a position table that is too short for the prompt, or a projector that the
-            backbone does not have.
+        CseError: an unknown pooler, a position table too short for the prompt, or a projector that the backbone lacks.
     """
 
     def __init__(
@@ -107,11 +106,11 @@ class Encoder(nn.Module):
         self.pooler = pooler or backbone.pooling
         self.loss_pooler = loss_pooler or self.pooler
         if self.pooler not in POOLERS:
-            raise CseError(f"pooler: {self.pooler!r} is none of {', '.join(POOLERS)}{nearest(self.pooler, POOLERS)}")
+            raise CseError(f"pooler: {self.pooler!r} is not one of {', '.join(POOLERS)}{nearest(self.pooler, POOLERS)}")
         body: Any = backbone
         if isinstance(backbone, StaticWords) and (prompt is not None or cls or self.pooler != "mean"):
             raise CseError(
-                f"backbone.name: {backbone.files.name} holds word vectors: it takes no prompt and only pooler.kind mean"
+                f"backbone.name: {backbone.files.name} holds word vectors; use no prompt and set pooler.kind: mean"
             )
         self.mlp_use = mlp
         self.projector = projector
@@ -132,7 +131,7 @@ class Encoder(nn.Module):
         if self.max_length < 3:
             raise CseError(
                 f"prompt.length: {self.shift} leaves {max(self.max_length, 0)} of the {backbone.max_positions} "
-                f"positions of {backbone.files.name}; give fewer, or set prompt.position_shift: false"
+                f"positions of {backbone.files.name}; lower it, or set prompt.position_shift: false"
             )
         self.tokenizer = self.tokenizer_of_view(0, training=False)
         self.text_tokenizer = prepare_tokenizer(self.tokenizer, self.max_length)
@@ -140,27 +139,27 @@ class Encoder(nn.Module):
 
     @property
     def dimension(self) -> int:
-        """Width of an embedding."""
+        """Width of the embeddings."""
         return self.backbone.hidden_size if self.post is None else self.post.dimension
 
     def tokenizer_of_view(self, view: int, *, training: bool) -> Any:
-        """Return the tokenizer of a view: with a template it sets the view's template around each text."""
+        """Return the tokenizer of a view; it wraps each text in the view's template, if there is one."""
         if not self.templates:
             return self.backbone.tokenizer
         return self.templates[min(view, len(self.templates) - 1)].tokenizer(self.backbone.tokenizer, training=training)
 
     def prefix(self, rows: int = 1) -> Prefix | None:
-        """Return a deep prompt's keys and values; the same for all rows except in training, with prompt dropout."""
+        """Return a deep prompt's keys and values, the same for all rows unless training with prompt dropout."""
         return self.prompt(self.backbone, rows) if self.prompt is not None and self.prompt.deep else None
 
     def constants(self) -> Constants:
-        """Return what no sentence changes at inference."""
+        """Return the values that do not depend on the sentence at inference."""
         return Constants(self.prefix(), self.noise(self.max_length + 1) if self.denoise == "always" else None)
 
     def noise(self, count: int) -> torch.Tensor:
-        """Return what each template's mask gives without a sentence, for lengths 0 to ``count - 1``.
+        """Return each template's output at the mask without a sentence, for sentence lengths 0 to ``count - 1``.
 
-        PromptBERT's template denoising: words behind the sentence keep the positions that the sentence pushes them to.
+        PromptBERT's template denoising: words after the sentence keep the positions they have with the sentence.
 
         Returns:
             ``(T, count, D)`` for ``T`` templates.
@@ -186,7 +185,7 @@ class Encoder(nn.Module):
             constants: from ``constants``.
 
         Returns:
-            ``(B, D)``, after the projector only if it is kept, and after post-processing.
+            ``(B, D)``, after the projector if it is used at inference, and after post-processing.
         """
         tokens = self.pooled(ids_BL, mask_BL, constants, pooler=self.pooler)
         embedding_BD = self.finish(tokens.pooled_BD, tokens.noise_BD)
@@ -201,7 +200,7 @@ class Encoder(nn.Module):
         *,
         every: bool = False,
     ) -> list[torch.Tensor]:
-        """Return states at the tokens, each ``(B, L, D)``: the last layer's, or with ``every`` all of them."""
+        """Return token states, each ``(B, L, D)``: the last layer's, or all of them with ``every``."""
         positions_BL = self.backbone.positions(mask_BL, self.shift)
         if alter is not None:
             positions_BL = alter.positions(positions_BL, mask_BL)
@@ -226,13 +225,13 @@ class Encoder(nn.Module):
         alter: Alteration | None = None,
         pooler: str | None = None,
     ) -> Tokens:
-        """Run the backbone and pool, as the loss does unless another pooler is named.
+        """Run the backbone and pool, by default with the loss's pooler.
 
         Args:
             ids_BL: token ids.
             mask_BL: 1 for real tokens.
             constants: from ``constants``.
-            template_B: which template each row has; None: the first.
+            template_B: template number of each row; None: the first.
             alter: augmentation of the input.
             pooler: one of ``POOLERS``; None: ``loss_pooler``.
         """
@@ -250,7 +249,7 @@ class Encoder(nn.Module):
             if constants.noise_TND is not None:
                 words_B = length_B - self._per_template("ids", template_B)
                 noise_BD = constants.noise_TND[template_B, words_B]
-                # an empty text is its own noise: exactly, or normalising would blow up the rounding error
+                # an empty text equals its noise; make that exact, or normalising would amplify the rounding error
                 pooled_BD = torch.where(words_B[:, None] == 0, noise_BD.to(pooled_BD.dtype), pooled_BD)
         else:
             counted_BL = self.backbone.known(ids_BL, mask_BL)
@@ -258,9 +257,9 @@ class Encoder(nn.Module):
         return Tokens(states, local_BLD, pooled_BD, noise_BD)
 
     def project(self, pooled_BD: torch.Tensor, noise_BD: torch.Tensor | None = None) -> torch.Tensor:
-        """Return what the loss compares, ``(B, D)``: pooled vectors less their noise, after the projector if any.
+        """Return the vectors that the loss compares, ``(B, D)``: pooled minus noise, after the projector if any.
 
-        All rows of a batch must come in one call where the projector normalises over them.
+        Pass all rows of a batch in one call if the projector normalises over them.
         """
         if self.mlp is None:
             return pooled_BD if noise_BD is None else pooled_BD - noise_BD
@@ -271,13 +270,13 @@ class Encoder(nn.Module):
         return self.mlp(pooled_BD - noise_BD)
 
     def finish(self, pooled_BD: torch.Tensor, noise_BD: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the embedding at inference before post-processing: the projector counts only if it is kept."""
+        """Return the embedding at inference before post-processing; applies the projector only with ``always``."""
         if self.mlp_use == "always":
             return self.project(pooled_BD, noise_BD)
         return pooled_BD if noise_BD is None else pooled_BD - noise_BD
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return what the optimiser updates, by name: the one list that training, saving and counting go by."""
+        """Return the trainable weights by name, the single source for training, saving and counting."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def _make_projector(self, start: str) -> nn.Module:
@@ -292,7 +291,7 @@ class Encoder(nn.Module):
         return self.backbone.words(torch.tensor([word]))[0].detach().clone()
 
     def _words(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Return word vectors ``(B, L, D)``, those of trained template pieces and of ``[CLS]`` in their places."""
+        """Return word vectors ``(B, L, D)``, using the trained ones for template pieces and ``[CLS]``."""
         if self.template is None:
             words_BLD = self.backbone.words(ids_BL)
         else:

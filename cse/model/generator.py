@@ -1,4 +1,4 @@
-"""Generators: what proposes tokens for corrupted rows (DiffCSE, D2CSE)."""
+"""Generators that propose tokens for corrupted rows (DiffCSE, D2CSE)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Generator(Protocol):
     """Proposes a token at every position.
 
     Attributes:
-        name: how it is named in results.
-        reads_context: whether a proposal depends on the sentence; if not, only masked positions are replaced.
+        name: name in results.
+        reads_context: whether proposals depend on the sentence; if not, only masked positions are replaced.
     """
 
     name: str
     reads_context: bool
 
     def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
-        """Return token ids ``(B, L)``: the likeliest, or by the uniform numbers ``draw_BL`` from the distribution."""
+        """Return token ids ``(B, L)``: the most likely, or drawn from the distribution with uniforms ``draw_BL``."""
 
 
 class MaskedLmGenerator:
@@ -39,7 +39,7 @@ class MaskedLmGenerator:
     Args:
         model: the language model with its head.
         name: hub id or folder.
-        dropout: whether its dropout is on, as in DiffCSE's code.
+        dropout: whether to apply its dropout, as in DiffCSE's code.
     """
 
     reads_context = True
@@ -49,7 +49,7 @@ class MaskedLmGenerator:
         self.name = name
 
     def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
-        """Return the likeliest token at every position, or one drawn by inverting the distribution function."""
+        """Return the most likely token at every position, or one drawn by inverting the cumulative distribution."""
         device = self.model.device
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             logits_BLV = self.model(
@@ -64,7 +64,7 @@ class MaskedLmGenerator:
 
 
 class UnigramGenerator:
-    """Tokens by their frequency in the training text: no model needed, and no argmax either.
+    """Tokens by their frequency in the training text, without a model; cannot do argmax.
 
     Args:
         columns: token ids of the training text.
@@ -86,18 +86,18 @@ class UnigramGenerator:
         self.upto /= self.upto[-1]
 
     def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
-        """Return tokens drawn by frequency; ``draw_BL`` is needed.
+        """Return tokens drawn by frequency; requires ``draw_BL``.
 
         Raises:
-            ValueError: no uniform numbers.
+            ValueError: ``draw_BL`` is None.
         """
         if draw_BL is None:
-            raise ValueError("a unigram generator draws its tokens; give draw_BL")
+            raise ValueError("a unigram generator samples its tokens; pass draw_BL")
         return np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1)
 
 
 def find_generator(name: str, revision: str) -> BackboneFiles:
-    """Find a generator as a backbone is found.
+    """Find a generator the same way as a backbone.
 
     Raises:
         CseError: no such model.
@@ -112,7 +112,7 @@ def load_generator(
     """Load a masked language model that proposes tokens for a backbone, onto a device (None: the CPU).
 
     Raises:
-        CseError: no such model, no MLM head in it, or another vocabulary than the backbone's.
+        CseError: no such model, no MLM head, or a vocabulary that differs from the backbone's.
     """
     files = find_generator(name, revision)
     with _naming_the_generator():
@@ -130,10 +130,10 @@ def load_generator(
 
 @contextmanager
 def _naming_the_generator() -> Iterator[None]:
-    """Let errors about a model name the generator's key, not the backbone's."""
+    """Make errors name the generator's settings key instead of the backbone's."""
     try:
         yield
     except CseError as error:
         raise type(error)(
-            f"{str(error).replace('backbone.name', _KEY)}; where no generator can be had, set {_KEY}: {UNIGRAM}"
+            f"{str(error).replace('backbone.name', _KEY)}; if no generator is available, set {_KEY}: {UNIGRAM}"
         ) from None

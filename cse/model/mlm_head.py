@@ -1,4 +1,4 @@
-"""The pretrained head of a masked language model: from token outputs to the vocabulary."""
+"""The pretrained head of a masked language model, from token outputs to vocabulary logits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ WITH_HEAD = (
 class MlmHead(nn.Module):
     """Transform (Linear, GELU, LayerNorm) and decoder of BERT's and RoBERTa's masked language model.
 
-    The decoder is the backbone's own word table unless ``untie`` gave the head a copy to train.
+    The decoder is the backbone's word table unless ``untie`` gave the head its own trainable copy.
 
     Attributes:
         dense, norm, bias: pretrained weights.
-        decoder: own table ``(vocabulary, D)`` or None.
+        decoder: own table ``(vocabulary, D)``, or None.
     """
 
     def __init__(self, dense: nn.Module, norm: nn.Module, bias: torch.Tensor) -> None:
@@ -39,12 +39,12 @@ class MlmHead(nn.Module):
         self.requires_grad_(False)
 
     def untie(self, table_VD: torch.Tensor) -> None:
-        """Give the head a decoder of its own and let all of it be trained (the released DCPCSE code)."""
+        """Give the head its own decoder and make all its weights trainable (the released DCPCSE code)."""
         self.decoder = nn.Parameter(table_VD.detach().clone())
         self.requires_grad_(True)
 
     def transform(self, hidden_ND: torch.Tensor) -> torch.Tensor:
-        """Return what the decoder compares with word vectors, ``(N, D)``."""
+        """Return the decoder's input, ``(N, D)``."""
         return self.norm(F.gelu(self.dense(hidden_ND)))
 
     def forward(self, hidden_ND: torch.Tensor, table_VD: torch.Tensor) -> torch.Tensor:
@@ -56,11 +56,11 @@ def load_mlm_head(backbone: Backbone, *, wanted_by: str) -> MlmHead:
     """Load the head that was pretrained with a backbone.
 
     Args:
-        backbone: its files may hold a head.
+        backbone: a backbone whose files may include a head.
         wanted_by: settings key for the error message.
 
     Raises:
-        CseError: the backbone's files hold no head; names backbones that have one.
+        CseError: the backbone's files include no head; the message names backbones that have one.
     """
     model, loading = load_masked_lm(backbone.files)
     if not has_head(loading):
@@ -73,7 +73,7 @@ def load_mlm_head(backbone: Backbone, *, wanted_by: str) -> MlmHead:
 
 
 def load_masked_lm(files: BackboneFiles) -> tuple[Any, dict[str, Any]]:
-    """Load a masked language model in float32; also returns which weights its files lacked.
+    """Load a masked language model in float32; also return its loading info, with any missing weights.
 
     Raises:
         CseError: the files cannot be read as a masked language model.
@@ -94,6 +94,6 @@ def load_masked_lm(files: BackboneFiles) -> tuple[Any, dict[str, Any]]:
 
 
 def has_head(loading: dict[str, Any]) -> bool:
-    """Say whether the files of a masked language model held its head; tied tensors do not count."""
+    """Return whether the files of a masked language model included its head, not counting tied tensors."""
     heads = ("cls.predictions.transform", "lm_head.dense", "lm_head.layer_norm", "vocab_transform", "vocab_layer_norm")
     return not any(key.startswith(heads) for key in loading["missing_keys"])

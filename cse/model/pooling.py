@@ -1,4 +1,4 @@
-"""The pooler: from token outputs to one vector per sentence (SimCSE's poolers, methods of the field)."""
+"""Poolers: from token outputs to one vector per sentence (SimCSE's poolers and other published ones)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NEEDS_ALL_LAYERS = {"mean_top2", "mean_first_last"}
 
 
 def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, first_layer: int = 0) -> torch.Tensor:
-    """Pool token outputs to ``(B, D)``; means divide by the number of real tokens, ``[CLS]`` and ``[SEP]`` included.
+    """Pool token outputs to ``(B, D)``; means are over real tokens, including ``[CLS]`` and ``[SEP]``.
 
     Args:
         kind: ``cls``, ``mean``, ``mean_top2`` (average of the last two layers) or ``mean_first_last``.
         states: the last layer's output ``(B, L, D)``; for the kinds in ``NEEDS_ALL_LAYERS`` preceded by the embedding
             output and all other layers' outputs.
-        counted_BL: 1 for tokens that count; prompts have no outputs, so their columns are not in it. A row without
-            any is pooled to zeros.
-        first_layer: index into ``states`` that counts as the first layer: 0 embeddings (as published), 1 first block.
+        counted_BL: 1 for tokens that count; it has no prompt columns, since prompts have no outputs. A row without
+            any such token gives zeros.
+        first_layer: index into ``states`` of the first layer: 0 embeddings (as published), 1 first block.
     """
     last_BLD = states[-1]
     if kind == "cls":
@@ -43,9 +43,9 @@ def read_at(last_BLD: torch.Tensor, index_B: torch.Tensor) -> torch.Tensor:
 
 
 class TokenCnn(nn.Module):
-    """IS-BERT's read-out (Zhang et al. 2020): convolutions over the token outputs, their mean is the sentence.
+    """IS-BERT's pooler (Zhang et al. 2020): convolutions over the token outputs, whose mean is the sentence vector.
 
-    Windows of 1, 3 and 5 tokens share the width; ReLU; padding goes in as zeros and comes out as zeros.
+    Windows of 1, 3 and 5 tokens share the width; ReLU; padding is zero at input and output.
     """
 
     WINDOWS = (1, 3, 5)
@@ -67,7 +67,7 @@ class TokenCnn(nn.Module):
 
 
 class TanhMlp(nn.Module):
-    """SimCSE's layer on top of the pooled vector: Linear(D, D) and tanh, newly initialised (normal 0.02, bias 0)."""
+    """SimCSE's layer on top of the pooled vector: Linear(D, D) and tanh, initialised with normal 0.02 and bias 0."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -83,12 +83,12 @@ class TanhMlp(nn.Module):
 class BatchNormProjector(nn.Module):
     """DiffCSE's projector (Chuang et al. 2022): Linear(D, 2D), BatchNorm, ReLU, Linear(2D, D), BatchNorm.
 
-    Both linear layers have no bias, the last normalisation no affine map. For the loss only: it always normalises by
-    the statistics of the rows that it is given, so all views of a batch must come in one call.
+    The linear layers have no bias, the last normalisation no affine map. For the loss only: it always normalises with
+    the statistics of the current rows, so pass all views of a batch in one call.
 
     Args:
-        width: of an embedding.
-        start: of the linear layers, ``normal`` as in the released code (0.02) or ``torch``.
+        width: width of the embeddings.
+        start: initialisation of the linear layers, ``normal`` as in the released code (0.02) or ``torch``.
     """
 
     def __init__(self, width: int, start: str = "normal") -> None:
@@ -101,6 +101,6 @@ class BatchNormProjector(nn.Module):
             start_normal(self)
 
     def forward(self, pooled_BD: torch.Tensor) -> torch.Tensor:
-        """Map ``(B, D)`` to ``(B, D)``; statistics in float32."""
+        """Map ``(B, D)`` to ``(B, D)``, with statistics in float32."""
         wide = self.wide_norm(self.wide(pooled_BD).float()).relu()
         return self.narrow_norm(self.narrow(wide).float())

@@ -1,4 +1,4 @@
-"""Where a prompt starts from: what the backbone makes of a text, or another checkpoint's prompt."""
+"""Initialise a prompt from a text's activations in the backbone or from another checkpoint's prompt."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from cse.model.checkpoint import read_config, read_weights
 from cse.model.prompts import INPUT, Prompt
 
 _KEY = "prompt.init_checkpoint"
-_AT_RANDOM = "prompt.init: a prompt with prompt.reparametrize starts at random; set one of the two back"
+_AT_RANDOM = "prompt.init: a prompt with prompt.reparametrize starts at random; reset one of the two"
 
 
 @torch.no_grad()
 def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
-    """Set a prompt to the states, keys and values that a text has inside the backbone.
+    """Initialise a prompt with the activations of a text in the backbone.
 
-    A ``key_value`` prompt takes each layer's keys and values of the text's tokens, a ``hidden_state`` prompt the inputs
-    of each layer, an ``input`` prompt the word vectors; a shared prompt takes the mean over layers. Short texts are
+    A ``key_value`` prompt gets each layer's keys and values of the text's tokens, a ``hidden_state`` prompt the inputs
+    of each layer, an ``input`` prompt the word vectors; a shared prompt gets the mean over layers. Short texts are
     repeated, long ones cut.
 
     Raises:
-        CseError: a text without tokens, a prompt that is trained through a network, or a kind that has no such start.
+        CseError: a text without tokens, a prompt trained through a network, or a kind that cannot start from a text.
     """
     if prompt.table is None:
         raise CseError(_AT_RANDOM)
     ids = plain_copy(backbone.tokenizer).encode(text, add_special_tokens=False).ids
     if not ids:
-        raise CseError("prompt.init_text: the text has no tokens; write some words")
+        raise CseError("prompt.init_text: the text has no tokens; enter some words")
     ids_1P = torch.tensor([(ids * (prompt.length // len(ids) + 1))[: prompt.length]])
     words_1PD = backbone.words(ids_1P)
     if prompt.kind == INPUT:
@@ -58,10 +58,10 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
 
 
 def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> None:
-    """Set a prompt to that of a checkpoint, for instance one trained by masked language modelling.
+    """Initialise a prompt from a checkpoint's, for instance one trained by masked language modelling.
 
     Raises:
-        CseError: no readable checkpoint there, no prompt in it, one that was trained on another backbone, or one of
+        CseError: the checkpoint is unreadable or has no prompt, or the prompt was trained on another backbone or has
             another kind or shape.
     """
     if prompt.table is None:
@@ -74,7 +74,7 @@ def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> N
         raise CseError(f"{_KEY}: the checkpoint in {folder} holds no prompt")
     if weights["prompt.table"].shape != prompt.table.shape:
         raise CseError(
-            f"{_KEY}: the prompt in {folder} has shape {tuple(weights['prompt.table'].shape)}, this one "
+            f"{_KEY}: the prompt in {folder} has shape {tuple(weights['prompt.table'].shape)}, but this one has "
             f"{tuple(prompt.table.shape)}; use the same prompt.kind, prompt.length and prompt.layers"
         )
     with torch.no_grad():
@@ -86,17 +86,19 @@ def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, fol
     if other is None:
         raise CseError(f"the checkpoint in {folder} holds no prompt")
     if config["parameters"] == "full":
-        raise CseError(f"the prompt in {folder} was trained together with all weights; take one of a frozen backbone")
+        raise CseError(
+            f"the prompt in {folder} was trained together with all weights; use one trained on a frozen backbone"
+        )
     if made_for["sha256"] != backbone.files.sha256:
         raise CseError(
-            f"the prompt in {folder} was trained on {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), the "
-            f"backbone is {backbone.files.name} ({backbone.files.sha256[:12]}...); a prompt starts on its own backbone"
+            f"the prompt in {folder} was trained on {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but the "
+            f"backbone is {backbone.files.name} ({backbone.files.sha256[:12]}...); use the backbone it was trained on"
         )
     if other["kind"] != prompt.kind or other["shared"] != prompt.shared:
         layers, own_layers = ("shared" if shared else "separate" for shared in (other["shared"], prompt.shared))
         raise CseError(
-            f"the prompt in {folder} is {other['kind']}, {layers}, this one {prompt.kind}, {own_layers}; use the same "
-            "prompt.kind and prompt.layers"
+            f"the prompt in {folder} is {other['kind']}, {layers}, but this one is {prompt.kind}, {own_layers}; use "
+            "the same prompt.kind and prompt.layers"
         )
 
 

@@ -1,9 +1,9 @@
 """Prompts: trainable vectors that a frozen language model attends to.
 
-PromCSE (Jiang et al. 2022) section 3.1. Equation 1 of the paper describes hidden states placed before each layer's
-input; the released code trains keys and values directly. Outputs of deep prompts are overwritten in the next layer, so
-only their keys and values ever matter: a kind of deep prompt is a shape of parameters and a map from them to one
-``(key, value)`` block per layer. An ``input`` prompt stands before the first layer only and passes through all of them.
+PromCSE (Jiang et al. 2022) section 3.1. Equation 1 of the paper prepends hidden states to each layer's input; the
+released code trains keys and values directly. The next layer overwrites the outputs of deep prompts, so only their keys
+and values matter: a kind of deep prompt is a parameter shape and a map from the parameters to one ``(key, value)``
+block per layer. An ``input`` prompt is prepended only to the first layer's input and passes through all layers.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class PromptKind(NamedTuple):
 def key_value_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
     """Cut a table ``(P, 2 * layers * D)`` into one ``(H, P, K)`` key and value per layer.
 
-    Columns are ``(layer, key | value, H, K)``: the layout of the released PromCSE checkpoints. A table ``(P, 2 * D)``
-    holds one layer's columns, which all layers share.
+    Columns are ``(layer, key | value, H, K)``, the layout of the released PromCSE checkpoints. A table ``(P, 2 * D)``
+    holds one layer's columns, shared by all layers.
     """
     cut = table.view(table.shape[0], -1, 2, backbone.heads, backbone.head_size).permute(1, 2, 3, 0, 4)
     return [(layer[0], layer[1]) for layer in cut.expand(backbone.layers, -1, -1, -1, -1)]
 
 
 def hidden_state_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
-    """Pass hidden states ``(layers, P, D)`` through each layer's own projections: ``Pk = p Wk + bk``, ``Pv`` alike.
+    """Pass hidden states ``(layers, P, D)`` through each layer's own projections: ``Pk = p Wk + bk``, same for ``Pv``.
 
     A table ``(1, P, D)`` is shared: every layer projects the same hidden states.
     """
@@ -67,14 +67,14 @@ class Prompt(nn.Module):
 
     Args:
         kind: one of ``PROMPT_KINDS``.
-        backbone: gives the shape; it is not kept.
-        length: prompt vectors (k).
-        dropout: probability of dropping an entry of a key, value or input vector, drawn for each row.
+        backbone: determines the shape; not stored.
+        length: number of prompt vectors (k).
+        dropout: probability of dropping an entry of a key, value or input vector, drawn per row.
         init_std: standard deviation of the normal initialisation.
         shared: whether all layers share the prompt.
-        reparametrize: ``none``, ``mlp`` or ``lstm``: the network that the prompt is trained through.
+        reparametrize: network to train the prompt through: ``none``, ``mlp`` or ``lstm``.
         reparametrize_width: hidden width of that network.
-        new_layers: how that network starts, see ``Reparametrized``.
+        new_layers: initialisation of that network, see ``Reparametrized``.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class Prompt(nn.Module):
 
     @property
     def deep(self) -> bool:
-        """Whether the prompt gives keys and values to every layer."""
+        """Whether the prompt provides keys and values in every layer."""
         return self.kind != INPUT
 
     def values(self) -> torch.Tensor:
-        """Return the prompt's table as it is now, whether trained directly or through a network."""
+        """Return the prompt's current table, whether trained directly or through a network."""
         return self.network() if self.table is None and self.network is not None else self.table  # type: ignore[return-value]
 
     def forward(self, backbone: Backbone, rows: int) -> Prefix:
         """Return one ``(key, value)`` per layer of a deep prompt.
 
-        Each is ``(H, P, K)`` and shared by all rows, or in training with dropout ``(rows, H, P, K)``: two copies of a
-        sentence see different prompts.
+        Each is ``(H, P, K)`` and shared by all rows, or ``(rows, H, P, K)`` in training with dropout, so that two
+        copies of a sentence see different prompts.
         """
         blocks = DEEP_KINDS[self.kind].blocks(self.values(), backbone)
         if not self.training or self.dropout == 0.0:
@@ -128,7 +128,7 @@ class Prompt(nn.Module):
     def inputs(self, backbone: Backbone, rows: int) -> torch.Tensor:
         """Return the vectors of an ``input`` prompt as the first layer sees them, ``(rows, P, D)``.
 
-        They are normalised as word vectors are, but have neither position nor type.
+        They are normalised like word vectors, but have neither position nor type embeddings.
         """
         vectors_PD = backbone.model.embeddings.LayerNorm(self.values())  # type: ignore[union-attr, operator]
         return self._drop(vectors_PD, rows) if self.training else vectors_PD.unsqueeze(0).expand(rows, -1, -1)

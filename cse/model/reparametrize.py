@@ -1,4 +1,4 @@
-"""Prompts trained through a small network that is dropped afterwards (P-tuning, prefix tuning)."""
+"""Prompts trained through a small network that is discarded afterwards (P-tuning, prefix tuning)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def start_normal(part: nn.Module) -> None:
-    """Start all linear layers of a part as the released codes do, by transformers' rule: normal (0, 0.02), bias 0."""
+    """Initialise a module's linear layers by transformers' rule, as in the released code: normal (0, 0.02), bias 0."""
     for layer in part.modules():
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.02)
@@ -20,17 +20,17 @@ def start_normal(part: nn.Module) -> None:
 class Reparametrized(nn.Module):
     """A prompt table as the output of a network over ``k`` trained vectors.
 
-    ``mlp``: Linear(D, width), tanh, Linear(width, columns), as ``prefix_projection`` in the released code. ``lstm``: a
-    bidirectional LSTM of that width over the k vectors before the same two layers, as in P-tuning.
+    ``mlp``: Linear(D, width), tanh, Linear(width, columns), like ``prefix_projection`` in the released code. ``lstm``:
+    a bidirectional LSTM of that width over the k vectors, followed by the same two layers, as in P-tuning.
 
     Args:
         kind: ``mlp`` or ``lstm``.
         shape: shape of the table, with ``length`` as one of its axes.
-        length: prompt vectors (k).
+        length: number of prompt vectors (k).
         width: backbone's hidden width (D).
         hidden: hidden width of the network.
-        start: of an ``mlp``: ``normal`` as in the released code (0.02, no bias), or ``torch``. No code with an LSTM was
-            released; it starts as in P-tuning, torch's way.
+        start: initialisation of an ``mlp``: ``normal`` as in the released code (0.02, no bias), or ``torch``. No code
+            with an LSTM was released; it uses torch's initialisation, as in P-tuning.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Reparametrized(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
-        self.axis = len(shape) - 2  # k stands before the last axis
+        self.axis = len(shape) - 2  # k is the second-to-last axis
         self.start = nn.Parameter(torch.empty(length, width).normal_(0.0, 0.02))
         self.lstm = nn.LSTM(width, hidden, bidirectional=True, batch_first=True) if kind == "lstm" else None
         columns = math.prod(shape) // length

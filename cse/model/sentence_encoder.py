@@ -1,4 +1,4 @@
-"""The sentence encoder of the library: sentences in, vectors out; loaded from a checkpoint or a bare backbone."""
+"""The library's sentence encoder: sentences in, vectors out; loads from a checkpoint or a bare backbone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cse.runtime.encode import cosine_similarity, encode_sentences, is_text, pre
 
 
 class SentenceEncoder(Encoder):
-    """Encode sentences; arguments as of ``Encoder``."""
+    """Encodes sentences; takes the arguments of ``Encoder``."""
 
     @classmethod
     def load(cls, path_or_name: str | Path, *, backbone: str | None = None) -> SentenceEncoder:
@@ -40,10 +40,10 @@ class SentenceEncoder(Encoder):
 
         Args:
             path_or_name: folder written by training, folder of a backbone, hub id, or a GloVe text file.
-            backbone: where the checkpoint's backbone is now, if not where it was at training.
+            backbone: where the checkpoint's backbone is now, if it moved since training.
 
         Raises:
-            CseError: nothing usable there, a truncated checkpoint, or one made for another backbone.
+            CseError: nothing loadable, a truncated checkpoint, or one made for another backbone.
         """
         if is_checkpoint(Path(path_or_name)):
             return load_checkpoint(Path(path_or_name), backbone=backbone)
@@ -55,7 +55,7 @@ class SentenceEncoder(Encoder):
 
     @classmethod
     def bare(cls, backbone: Backbone | StaticWords) -> SentenceEncoder:
-        """Return an encoder of a backbone as it was made: no prompt, its own pooler."""
+        """Return an encoder for the backbone alone, with its own pooler and no prompt."""
         return cls(
             backbone,
             None,
@@ -79,19 +79,19 @@ class SentenceEncoder(Encoder):
         normalize: bool = True,
         show_progress_bar: bool = False,
     ) -> np.ndarray:
-        """Encode sentences in float32, dropout off, truncated only at the position table's end.
+        """Encode sentences in float32 without dropout, truncating only at the end of the position table.
 
         Args:
             sentences: ``n`` sentences, or one.
             batch_size: sentences per forward pass.
             normalize: whether to scale each embedding to unit length.
-            show_progress_bar: whether to draw a bar on stderr.
+            show_progress_bar: whether to show a progress bar on stderr.
 
         Returns:
             float32 ``(n, D)``, or ``(D,)`` for one sentence.
 
         Raises:
-            CseError: an item that is no string, or an embedding that is not a number (names the sentence).
+            CseError: an item is not a string, or an embedding is not finite (names the sentence).
         """
         return self.encode_cut(sentences, self.max_length, batch_size, normalize, show_progress_bar)
 
@@ -103,7 +103,7 @@ class SentenceEncoder(Encoder):
         normalize: bool = True,
         show_progress_bar: bool = False,
     ) -> np.ndarray:
-        """Encode as ``encode`` does, but cut sentences at ``max_length`` tokens, special tokens included."""
+        """Encode like ``encode``, but truncate sentences to ``max_length`` tokens, including special tokens."""
         device = next(self.parameters()).device
         was_training = self.training
         self.eval()
@@ -135,8 +135,8 @@ class SentenceEncoder(Encoder):
 
     @contextmanager
     def read_as_in_training(self) -> Iterator[None]:
-        """Within it ``encode`` reads out what the loss compares, dropout and projector off: by ``loss_pooler``, less
-        the template's noise, and without a period that is added at inference.
+        """Make ``encode`` return the vectors that the loss compares, without dropout and projector: pooled by
+        ``loss_pooler``, minus the template's noise, and without the period added at inference.
         """
         kept = self.pooler, self.denoise, self.text_tokenizer
         self.pooler = self.loss_pooler
@@ -153,11 +153,11 @@ class SentenceEncoder(Encoder):
 
 
 def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEncoder:
-    """Build the encoder that a checkpoint describes and fill in its weights.
+    """Build the encoder that a checkpoint describes and load its weights.
 
     Raises:
-        CseError: unreadable or truncated files, another backbone than the one trained on, missing or left-over or
-            wrongly shaped weights. Nothing is ever dropped or left at its random start in silence.
+        CseError: unreadable or truncated files, a backbone other than the one trained on, or missing, extra or wrongly
+            shaped weights. No weight is ever silently dropped or left at its random initialisation.
     """
     config = read_config(folder)
     weights = read_weights(folder, config)
@@ -172,7 +172,7 @@ def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEnc
     for key in ("dimension", "max_length"):
         if config[key] != getattr(encoder, key):
             raise CseError(
-                f"{folder / CONFIG_FILE}: {key} is {config[key]}, its parts give {getattr(encoder, key)}; train or "
+                f"{folder / CONFIG_FILE}: {key} is {config[key]}, but its parts give {getattr(encoder, key)}; train or "
                 "fetch the checkpoint again"
             )
     load_weights(encoder, weights, folder / WEIGHTS_FILE)
@@ -180,16 +180,16 @@ def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEnc
 
 
 def load_bare_backbone(folder: Path) -> SentenceEncoder:
-    """Return the language model that a checkpoint was trained on, without what was trained.
+    """Return the language model that a checkpoint was trained on, without the trained weights.
 
     Raises:
-        CseError: it is not there, or no longer the one that the checkpoint was trained on.
+        CseError: it is missing, or no longer the one that the checkpoint was trained on.
     """
     return SentenceEncoder.bare(load_backbone(find_recorded_backbone(folder, read_config(folder))))
 
 
 def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> SentenceEncoder:
-    """Build an encoder from what ``describe`` returned; its trained weights still have starting values."""
+    """Build an encoder from the output of ``describe``, without loading its trained weights."""
     prompt, pooler, template = config["prompt"], config["pooler"], config["template"]
     kept: Prompt | None = None
     if prompt is not None and isinstance(backbone, Backbone):
@@ -213,7 +213,7 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
         kept,
         pooler=pooler["kind"],
         loss_pooler=None,
-        # a layer that only the loss used is neither stored nor built again
+        # a layer used only by the loss is neither stored nor rebuilt
         mlp=pooler["mlp"] if pooler["mlp"] == "always" else "none",
         projector=pooler["projector"],
         first_layer=pooler["first_layer"],
@@ -230,6 +230,6 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
 
 
 def _exact_convolutions() -> AbstractContextManager[None]:
-    """Keep cuDNN from rounding to TF32 inside the block, as it does by default; torch's matrix products are exact."""
+    """Stop cuDNN from rounding to TF32 (its default) inside the block; torch's matrix products are exact."""
     others = ("enabled", "benchmark", "benchmark_limit", "deterministic", "fp32_precision", "depthwise_kernel")
-    return torch.backends.cudnn.flags(allow_tf32=False, **dict.fromkeys(others))  # None: as it is
+    return torch.backends.cudnn.flags(allow_tf32=False, **dict.fromkeys(others))  # None: unchanged

@@ -1,7 +1,7 @@
 """Static word vectors (GloVe) as a backbone: the average of a sentence's word vectors.
 
-The text file is read once as a stream, and only the words that are needed are kept. What comes out has the interface
-of ``Backbone``, so encoding, whitening, checkpoints and export know nothing of it.
+Streams the text file once and keeps only the words needed. The result has the interface of ``Backbone``, so encoding,
+whitening, checkpoints and export need no special cases.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from cse.model.backbone_files import BackboneFiles
 from cse.runtime.seal import sha256
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors
-LONGEST = 100_000  # tokens of a sentence; there are no positions that could end
+LONGEST = 100_000  # tokens per sentence; no position table sets a limit
 _COUNT_LINE = re.compile(rb"\d+ \d+\s*")
 _FILE_NAMES = (".txt", ".vec")
 
 
 class StaticWords(nn.Module):
-    """Word vectors with a tokenizer that splits at blanks and punctuation.
+    """Word vectors with a tokenizer that splits at white space and punctuation.
 
     Args:
-        words: words without repetition, in the order of the vectors.
+        words: distinct words in the order of the vectors.
         vectors: ``(n, D)`` float32.
-        files: where they came from.
+        files: their source.
 
     Attributes:
-        model: the vectors, ``(n + 2, D)``, not trained; padding and unknown words are zero.
+        model: the vectors, ``(n + 2, D)``, not trained; zero for padding and unknown words.
     """
 
     pooling = "mean"
@@ -52,10 +52,10 @@ class StaticWords(nn.Module):
 
     @classmethod
     def empty(cls, folder: Path, count: int, dimension: int, files: BackboneFiles) -> StaticWords:
-        """Build one from the tokenizer that ``save`` wrote, with zero vectors to be filled.
+        """Build one from the tokenizer that ``save`` wrote, with zero vectors to load weights into.
 
         Raises:
-            CseError: no tokenizer there, or one of another size.
+            CseError: the tokenizer is missing or has another size.
         """
         path = folder / "tokenizer.json"
         try:
@@ -63,7 +63,7 @@ class StaticWords(nn.Module):
         except Exception as error:  # tokenizers raises plain Exception
             raise CseError(f"{path}: unreadable ({error}); train or fetch the checkpoint again") from None
         if tokenizer.get_vocab_size() != count:
-            raise CseError(f"{path}: knows {tokenizer.get_vocab_size()} words, expected {count}; fetch it again")
+            raise CseError(f"{path}: has {tokenizer.get_vocab_size()} words, expected {count}; fetch it again")
         words = cls.__new__(cls)
         nn.Module.__init__(words)
         words._fill(tokenizer, torch.zeros(count, dimension), files)
@@ -76,7 +76,7 @@ class StaticWords(nn.Module):
         self.vocabulary, self.hidden_size = table.shape
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizer into a folder; the vectors travel with the checkpoint's weights."""
+        """Write the tokenizer into a folder; the vectors are stored with the checkpoint's weights."""
         text = self.tokenizer.to_str(pretty=True)
         (folder / "tokenizer.json").write_text(text, encoding="utf-8", newline="\n")
 
@@ -85,7 +85,7 @@ class StaticWords(nn.Module):
         return self.model(ids_BL)
 
     def embed(self, words_BLD: torch.Tensor, positions_BL: torch.Tensor) -> torch.Tensor:
-        """Return the word vectors as they are."""
+        """Return the word vectors unchanged."""
         return words_BLD
 
     def run(
@@ -95,11 +95,11 @@ class StaticWords(nn.Module):
         return [embedded_BLD]
 
     def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Return which tokens count in the mean: known words."""
+        """Return which tokens count in the mean: only known words."""
         return mask_BL * (ids_BL != self.unknown_id)
 
     def positions(self, mask_BL: torch.Tensor, shift: int) -> torch.Tensor:
-        """Return zeros: a mean knows no positions."""
+        """Return zeros; a mean ignores positions."""
         return torch.zeros_like(mask_BL)
 
     def usable_length(self, shift: int) -> int:
@@ -108,25 +108,25 @@ class StaticWords(nn.Module):
 
 
 def is_word_file(path: Path) -> bool:
-    """Say whether a path is a file that can only mean word vectors, by its ending."""
+    """Return whether a path is a file whose suffix can only mean word vectors."""
     return path.suffix in _FILE_NAMES and path.is_file()
 
 
 def find_words(name: str) -> BackboneFiles:
-    """Return a file of word vectors with its hash."""
+    """Return the location and hash of a file of word vectors."""
     return BackboneFiles(name, "", Path(name), sha256(Path(name)))
 
 
 def load_words(
     files: BackboneFiles, wanted: Collection[str] | None, *, dimension: int | None = None, progress: bool = False
 ) -> StaticWords:
-    """Load word vectors; arguments and errors as in ``read_words``."""
+    """Load word vectors, with the arguments and errors of ``read_words``."""
     words, vectors = read_words(files.folder, wanted, dimension=dimension, progress=progress)
     return StaticWords(words, vectors, files)
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
-    """Return the words that a corpus needs, each as written and in lower case, split as the tokenizer splits."""
+    """Return the words of a corpus as split by the tokenizer, both as written and in lower case."""
     splitter = pre_tokenizers.BertPreTokenizer()
     found: set[str] = set()
     for text in texts:
@@ -137,22 +137,22 @@ def words_of(texts: Iterable[str]) -> set[str]:
 def read_words(
     path: Path, wanted: Collection[str] | None, *, dimension: int | None = None, progress: bool = False
 ) -> tuple[list[str], np.ndarray]:
-    """Read word vectors from a text file, one ``word v1 ... vD`` a line, once from end to end.
+    """Read word vectors from a text file, one ``word v1 ... vD`` per line, in a single pass.
 
-    A word may hold blanks (GloVe 840B has a few): the last ``D`` fields are the vector. A first line of two whole
-    numbers (word2vec's count and width) is left out; of a word that occurs twice the first counts.
+    A word may contain spaces (a few in GloVe 840B do): the last ``D`` fields are the vector. Skips a first line of two
+    integers (word2vec's count and width); if a word occurs twice, the first occurrence counts.
 
     Args:
         path: the file.
         wanted: words to keep; None keeps all.
-        dimension: width that the vectors must have; None: that of the first line.
-        progress: whether to draw a bar on stderr.
+        dimension: required width of the vectors; None: that of the first line.
+        progress: whether to show a progress bar on stderr.
 
     Returns:
-        words, and vectors ``(n, D)`` float32 in their order.
+        The words, and their vectors ``(n, D)`` float32 in the same order.
 
     Raises:
-        CseError: a ragged row, something that is no number, another width, or no wanted word at all; names the line.
+        CseError: a ragged row, a field that is not a number, another width, or no wanted word at all; names the line.
     """
     keys = None if wanted is None else {word.encode() for word in wanted}
     words: dict[str, np.ndarray] = {}
@@ -182,7 +182,7 @@ def read_words(
             try:
                 words.setdefault(text, np.array(fields, dtype=np.float32))
             except ValueError:
-                raise CseError(f"{path}:{number}: not {width} numbers behind the word; fetch the file again") from None
+                raise CseError(f"{path}:{number}: not {width} numbers after the word; fetch the file again") from None
     if not words:
         which = "no word of the data" if keys else "no word vectors"
         raise CseError(f"backbone.name: {path} holds {which}; is it a GloVe text file of the data's language?")
@@ -192,8 +192,8 @@ def read_words(
 def _ragged(path: Path, number: int, found: int, width: int, dimension: int | None) -> str:
     if dimension is not None:
         return (
-            f"{path}:{number}: {found} numbers, backbone.word_dimension says {dimension}; correct it or take the file "
-            "of that width"
+            f"{path}:{number}: {found} numbers, backbone.word_dimension says {dimension}; correct it or use a file of "
+            "that width"
         )
     return f"{path}:{number}: ragged row, found {found} numbers, the first line has {width}; fetch the file again"
 

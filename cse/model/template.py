@@ -1,7 +1,7 @@
-"""Templates: fixed or trained words around a sentence, read out at the mask (PromptBERT, SCPCSE).
+"""Templates: fixed or trained words around a sentence, pooled at the mask (PromptBERT, SCPCSE).
 
-A template lives in the tokenizer's post-processor, so training, evaluation, export and a service without torch apply
-it alike, and truncation cuts the sentence and never the template.
+A template is part of the tokenizer's post-processor, so training, evaluation, export and a service without torch apply
+it identically, and truncation cuts the sentence, never the template.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cse.errors import CseError
 from cse.model.backbone import Backbone, plain_copy
 
 SENTENCE, MASK = "{sentence}", "{mask}"
-# a text that ends in something else than . ? " ' ; an empty one stays empty
+# a text that does not end in . ? " ' ; an empty one stays empty
 _NO_PERIOD = r"(?<=[^\s.?\"'])\s*\z"
 
 
@@ -27,11 +27,11 @@ class Template:
     """A template as token ids: ``[CLS] before SENTENCE middle [MASK] after [SEP]``.
 
     Attributes:
-        text: as the user wrote it.
-        before, middle, after: ids of its words; a trained piece has an id from the vocabulary's size on.
-        words: ids that the pieces had before they were trained, in order; () where they are fixed.
+        text: the template as written by the user.
+        before, middle, after: ids of its words; ids of trained pieces start at the vocabulary's size.
+        words: original ids of the trained pieces, in order; () if the template is fixed.
         specials: ids of ``cls``, ``sep`` and ``mask``.
-        end_with_period: whether the tokenizer appends a period to a sentence without one.
+        end_with_period: whether the tokenizer appends a period to sentences without one.
     """
 
     text: str
@@ -44,22 +44,22 @@ class Template:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The template without a sentence, special tokens included."""
+        """The template without a sentence, including special tokens."""
         s = self.specials
         return (s["cls"], *self.before, *self.middle, s["mask"], *self.after, s["sep"])
 
     @property
     def start(self) -> int:
-        """Index at which the sentence stands."""
+        """Index at which the sentence starts."""
         return 1 + len(self.before)
 
     @property
     def tail(self) -> int:
-        """Tokens behind the mask, ``[SEP]`` included: the mask's place counted from the end of a row."""
+        """Number of tokens after the mask, including ``[SEP]``: the mask's index from the end of a row."""
         return len(self.after) + 1
 
     def tokenizer(self, base: Tokenizer, *, training: bool = False) -> Tokenizer:
-        """Return a copy of a tokenizer that sets the template around every text."""
+        """Return a copy of a tokenizer that wraps every text in the template."""
         tokenizer = plain_copy(base)
         if self.text.split(SENTENCE)[0].endswith(" "):
             tokenizer = _with_blank_before(tokenizer)
@@ -87,7 +87,7 @@ class Template:
             ],
         )
         if self.end_with_period and not training:
-            # without a blank, as the released code does: to a byte-level tokenizer " ." is another token than "."
+            # no space before it, as in the released code: to a byte-level tokenizer " ." and "." are different tokens
             period = normalizers.Replace(Regex(_NO_PERIOD), ".")
             steps = [period] if tokenizer.normalizer is None else [period, tokenizer.normalizer]
             tokenizer.normalizer = normalizers.Sequence(steps)
@@ -96,7 +96,7 @@ class Template:
     def empty_rows(self, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ids ``(count, T)`` of the template without a sentence and the column shifts ``(count, T)``.
 
-        Row ``n`` stands for a sentence of ``n`` tokens: columns behind the sentence's place move on by ``n``.
+        Row ``n`` stands for a sentence of ``n`` tokens: columns after the sentence shift by ``n``.
         """
         ids_T = torch.tensor(self.ids, device=device)
         behind_T = (torch.arange(len(self.ids), device=device) >= self.start).long()
@@ -104,19 +104,19 @@ class Template:
 
 
 def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_period: bool) -> Template:
-    """Cut a template into token ids.
+    """Tokenise a template.
 
     Args:
-        text: words with ``{sentence}`` and, behind it, ``{mask}``.
-        backbone: gives tokenizer and special tokens.
-        trained: whether each piece gets a vector of its own (ids from the vocabulary's size on).
-        end_with_period: whether sentences without a closing period get one at inference.
+        text: words with ``{sentence}`` and, after it, ``{mask}``.
+        backbone: provides the tokenizer and special tokens.
+        trained: whether each piece gets its own trained vector (ids starting at the vocabulary's size).
+        end_with_period: whether to add a period at inference to sentences that do not end in one.
 
     Raises:
-        CseError: a slot is missing.
+        CseError: ``{sentence}`` or ``{mask}`` is missing, repeated or out of order.
     """
     if text.count(SENTENCE) != 1 or text.count(MASK) != 1 or text.index(MASK) < text.index(SENTENCE):
-        raise CseError(f"template.text: needs {SENTENCE} and behind it {MASK}, each once; found {text!r}")
+        raise CseError(f"template.text: needs {SENTENCE} followed by {MASK}, each once; found {text!r}")
     before, rest = text.split(SENTENCE)
     middle, after = rest.split(MASK)
     tokenizer = plain_copy(backbone.tokenizer)
@@ -131,7 +131,7 @@ def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_peri
 
 
 def _with_blank_before(tokenizer: Tokenizer) -> Tokenizer:
-    """Let a byte-level tokenizer read a sentence as if a blank stood before it, as it does inside a template."""
+    """Make a byte-level tokenizer read a sentence as if a space preceded it, as inside a template."""
     tree: dict[str, Any] = json.loads(tokenizer.to_str())
     if (tree["pre_tokenizer"] or {}).get("type") != "ByteLevel":
         return tokenizer

@@ -20,18 +20,16 @@ def contrastive_tension(first_BD: torch.Tensor, second_BD: torch.Tensor, *, grou
     """Return the mean binary cross-entropy, a scalar in nats.
 
     Args:
-        first_BD: embeddings by the first copy, group after group; only the first row of each group, its anchor, enters.
-        second_BD: embeddings of the same sentences by the second copy, the candidates.
-        group: rows of a group, the positive included (8 in the paper).
+        first_BD: embeddings from the first copy, group after group; only the anchor, a group's first row, is used.
+        second_BD: embeddings of the same sentences from the second copy, the candidates.
+        group: rows per group, including the positive (8 in the paper).
 
     Raises:
-        ValueError: the rows are no whole number of groups, at least one.
+        ValueError: the number of rows is zero or not a multiple of ``group``.
     """
     rows = len(first_BD)
     if rows == 0 or rows % group != 0:
-        raise ValueError(
-            f"contrastive tension: {rows} rows are no whole number of groups of {group}; leave the rest out"
-        )
+        raise ValueError(f"contrastive tension: {rows} rows do not divide into groups of {group}; drop the remainder")
     candidate_BND = second_BD.reshape(rows // group, group, -1)
     logits_BN = torch.einsum("bd,bnd->bn", first_BD[::group], candidate_BND)
     labels_BN = torch.zeros_like(logits_BN)

@@ -1,4 +1,4 @@
-"""Cosines between anchors and candidates, in float32 whatever the precision of the encoder."""
+"""Cosines between anchors and candidates, in float32 regardless of the encoder's precision."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from cse.objectives.precision import in_float32
 
 @in_float32
 def cosines(anchor_BD: torch.Tensor, candidate_ND: torch.Tensor) -> torch.Tensor:
-    """Return ``cos(anchor_i, candidate_j)`` as ``(B, N)``; float16 and bfloat16 inputs are raised to float32."""
+    """Return ``cos(anchor_i, candidate_j)`` as ``(B, N)``; float16 and bfloat16 inputs are cast to float32."""
     return F.normalize(anchor_BD, dim=-1) @ F.normalize(candidate_ND, dim=-1).T

@@ -5,7 +5,7 @@ With ``p_i = cos(z1_i, z2_i)`` and the hardest of the ``2N - 1`` negatives of ro
     n_i = max( max_{j != i} cos(z1_i, z2_j), max_j cos(z1_i, z3_j) )
     L   = mean_i max(0, m + n_i - p_i)
 
-Cosines are raw (not divided by the temperature) and gradient flows through ``p_i`` and the hardest negative.
+Cosines are raw (not divided by the temperature); gradient flows through ``p_i`` and the hardest negative.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def energy_hinge(
 
     Args:
         positive_BN: cosines between ``B`` anchors and ``N >= B`` candidate positives.
-        negative_BN: cosines between the anchors and every row's hard negative, a row's own included.
+        negative_BN: cosines between the anchors and every row's hard negative, including the anchor's own.
         margin: cosine by which the positive must beat the hardest negative.
         first: column of anchor 0's own positive, for anchors that are a slice of a larger gathered batch.
     """

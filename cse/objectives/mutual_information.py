@@ -6,8 +6,8 @@ and a sentence of the batch::
     I = mean_{n in b} -softplus(-t_nb)  -  mean_{n not in b} softplus(t_nb)
     L = -I
 
-This is the Jensen-Shannon estimator as the paper prints it, without a constant: ``L >= 0``, and ``L = 2 log 2`` where
-the scores say nothing (``t = 0``). The loss of the released code is ``L - 2 log 2``; the gradient is the same.
+This is the Jensen-Shannon estimator as printed in the paper, without a constant: ``L >= 0``, and ``L = 2 log 2`` for
+uninformative scores (``t = 0``). The released code computes ``L - 2 log 2``, with the same gradient.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from cse.objectives.precision import in_float32
 
 @in_float32
 def local_global_information(local_BLD: torch.Tensor, global_BD: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-    """Return the negative estimate, a scalar in nats.
+    """Return the negated estimate, a scalar in nats.
 
-    A batch of fewer than two sentences (the last of an epoch, perhaps) has no negatives: its loss is 0 with zero
-    gradient, as NT-Xent's is. Positives alone would only make all vectors longer.
+    A batch of fewer than two sentences (perhaps the last of an epoch) has no negatives, so its loss is 0 with zero
+    gradient, as for NT-Xent. Positives alone would only lengthen all vectors.
 
     Args:
-        local_BLD: features of the tokens.
-        global_BD: vectors of the sentences.
-        mask_BL: 1 or True at real tokens. A row of padding alone is no sentence and is left out.
+        local_BLD: token features.
+        global_BD: sentence vectors.
+        mask_BL: 1 or True at real tokens. Rows of padding only are ignored.
     """
     kept_B = mask_BL.bool().any(dim=1)
     local_BLD, global_BD, real_BL = local_BLD[kept_B], global_BD[kept_B], mask_BL.bool()[kept_B]

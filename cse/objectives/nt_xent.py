@@ -5,11 +5,11 @@ With ``s_ij = cos(z1_i, z2_j)``, ``h_ij = cos(z1_i, z3_j)``, ``g_iq = cos(z1_i, 
     L = mean_i -log( exp(s_ii / t) / ( sum_j exp(s_ij / t) + sum_j w_ij exp(h_ij / t) + sum_q exp(g_iq / t) ) )
     w_ij = exp(hard_negative_weight) where i == j, else 1
 
-Anchor to copy only: no symmetric term and no negatives from the anchor's own view. Without ``z3`` the second sum is
-absent (unsupervised by dropout, or pairs). The third is over the vectors ``m_q`` of ESimCSE's momentum queue (Wu et al.
-2022), and absent without one.
+It runs from anchor to copy only: no symmetric term and no negatives from the anchor's own view. Without ``z3`` there is
+no second sum (unsupervised by dropout, or pairs). The third sum is over the vectors ``m_q`` of ESimCSE's momentum queue
+(Wu et al. 2022), if there is one.
 
-SimCLR's form (Chen et al. 2020, equation 1; ConSERT, Mirror-BERT) takes every row of both views as an anchor and every
+SimCLR's form (Chen et al. 2020, equation 1; ConSERT, Mirror-BERT) uses every row of both views as an anchor and every
 other row of both as a candidate. With ``z`` the ``2N`` rows and ``p(i)`` the other copy of row ``i``::
 
     L = mean_{i <= 2N} -log( exp(cos(z_i, z_p(i)) / t) / sum_{j != i} exp(cos(z_i, z_j) / t) )
@@ -41,7 +41,7 @@ def nt_xent(
         temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative; the log of its weight.
         first: column of anchor 0's own positive, for anchors that are a slice of a larger gathered batch.
-        queue_BQ: cosines between the anchors and ``Q`` further negatives of no row in particular, or None.
+        queue_BQ: cosines between the anchors and ``Q`` further negatives that belong to no row, or None.
     """
     rows = torch.arange(positive_BN.shape[0], device=positive_BN.device)
     own = rows + first

@@ -1,4 +1,4 @@
-"""Losses run in float32 whatever the precision of the encoder: their exponentials need more than bfloat16 holds."""
+"""Run losses in float32 regardless of the encoder's precision; their exponentials need more than bfloat16 offers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ R = TypeVar("R")
 
 
 def in_float32(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function compute in float32: half-precision tensors among its arguments are raised, float64 stays.
+    """Make a function compute in float32: cast half-precision tensor arguments to float32, leave float64 alone.
 
-    Autocast is off inside; it would round the operands of a matrix product to half precision again.
+    Autocast is off inside because it would round the operands of matrix products to half precision again.
     """
 
     @functools.wraps(function)

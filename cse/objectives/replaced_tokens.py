@@ -6,8 +6,8 @@ With ``y_bl = 1`` where token ``l`` of sentence ``b`` was replaced and ``c_bl = 
     tokens      1/T sum_{real b, l} c_bl      over the T real tokens
     sum         1/B sum_{real b, l} c_bl      sum over a sentence's tokens, mean over sentences (D2CSE equation 2)
 
-The papers write the discriminator as the probability of "original". Here class 1 is "replaced", as in the code; the
-loss is the same. ``positions`` depends on how far a batch is padded: ``L`` is the length of its longest row.
+In the papers the discriminator gives the probability of "original". Here, as in the code, class 1 is "replaced"; the
+loss is the same. ``positions`` depends on padding: ``L`` is the length of the longest row in the batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cse.objectives.precision import in_float32
 def replaced_tokens(
     logits_BL2: torch.Tensor, replaced_BL: torch.Tensor, mask_BL: torch.Tensor, *, normalize: str
 ) -> torch.Tensor:
-    """Return the loss, a scalar in nats; 0 with zero gradient where there is nothing to average.
+    """Return the loss, a scalar in nats; 0 with zero gradient if there is nothing to average.
 
     Arguments and errors as in :func:`replaced_tokens_sums`.
     """
@@ -33,19 +33,19 @@ def replaced_tokens(
 def replaced_tokens_sums(
     logits_BL2: torch.Tensor, replaced_BL: torch.Tensor, mask_BL: torch.Tensor, *, normalize: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the summed cross-entropy and what to divide it by, two scalars.
+    """Return the summed cross-entropy and its divisor, two scalars.
 
-    Both add up over the slices of a batch that was encoded in parts: the loss of the batch is the sum of the sums over
-    the sum of the counts. With ``positions`` all slices must be padded to the longest row of the batch.
+    For a batch encoded in slices, add up both over the slices and divide the total sum by the total count. With
+    ``positions``, pad all slices to the longest row of the batch.
 
     Args:
-        logits_BL2: scores of "original" and "replaced", ``(B, L, 2)``.
+        logits_BL2: logits of "original" and "replaced", ``(B, L, 2)``.
         replaced_BL: 1 or True where the token differs from the original; ignored at padding.
         mask_BL: 1 or True at real tokens.
-        normalize: ``positions``, ``tokens`` or ``sum``. Rows of padding alone are no sentences for ``sum``.
+        normalize: ``positions``, ``tokens`` or ``sum``. ``sum`` does not count rows of padding only as sentences.
 
     Raises:
-        ValueError: another ``normalize``.
+        ValueError: ``normalize`` has another value.
     """
     real_BL = mask_BL.bool()
     labels_BL = (replaced_BL.bool() & real_BL).long()
@@ -57,4 +57,4 @@ def replaced_tokens_sums(
         return total, real_BL.sum().to(total.dtype)
     if normalize == "sum":
         return total, real_BL.any(dim=1).sum().to(total.dtype)
-    raise ValueError(f"objective.replaced_tokens.normalize: {normalize!r} is none of positions, tokens, sum")
+    raise ValueError(f"objective.replaced_tokens.normalize: {normalize!r} is not one of positions, tokens, sum")

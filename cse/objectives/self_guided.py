@@ -6,7 +6,7 @@ and ``phi(a, b) = exp(cos(a, b) / t)``::
     L     = mean_{i, k} -log( phi(c_i, h_ik) / ( phi(c_i, h_ik) + sum_{m != i} sum_n phi(c_i, h_mn) ) )
     L_reg = || weights - initial ||^2
 
-Other layers of the own sentence are no negatives, and neither are other anchors (the paper's third optimisation).
+Neither other layers of the same sentence nor other anchors are negatives (the paper's third optimisation).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def self_guided(anchor_BD: torch.Tensor, views_KBD: torch.Tensor, *, temperature
     positive_BK = logits_BKB.diagonal(dim1=0, dim2=2).T
     own_B1B = torch.eye(rows, dtype=torch.bool, device=logits_BKB.device)[:, None, :]
     negative_BN = logits_BKB.masked_fill(own_B1B, float("-inf")).flatten(1)
-    # the positive stands in the same sum, which is therefore never empty, not even in a batch of one sentence
+    # the sum includes the positive, so it is never empty, not even in a batch of one sentence
     candidate_BKN = torch.cat([positive_BK[:, :, None], negative_BN[:, None, :].expand(-1, layers, -1)], dim=2)
     return (candidate_BKN.logsumexp(dim=2) - positive_BK).mean()
 
 
 def squared_distance(weights: Sequence[torch.Tensor], initial: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the sum of squared differences, a scalar; half precision is raised to float32, 0 for no tensors.
+    """Return the sum of squared differences, a scalar; half precision is cast to float32, 0 for no tensors.
 
     Args:
-        weights: tensors that are tuned.
-        initial: what they were at the start, in the same order.
+        weights: tuned tensors.
+        initial: their initial values, in the same order.
 
     Raises:
-        ValueError: the two are not equally many.
+        ValueError: the numbers of tensors differ.
     """
     return sum((_squares(now, then) for now, then in zip(weights, initial, strict=True)), torch.zeros(()))
 

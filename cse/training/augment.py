@@ -1,4 +1,4 @@
-"""Augmentations of training rows: what makes two copies of a sentence differ, beside dropout."""
+"""Augmentations that make two copies of a sentence differ, on top of dropout."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Genera
     Args:
         ids: token ids of one row ``(L,)``.
         largest_share: share of the pieces that may be repeated.
-        rng: draws number and places.
+        rng: draws how many pieces to repeat, and which.
         special: ids that are never repeated.
 
     Returns:
-        ids ``(L + repetitions,)``.
+        Ids ``(L + repetitions,)``.
     """
     places = np.flatnonzero(~np.isin(ids, special))
     most = min(max(2, int(largest_share * len(places))), len(places))
@@ -30,9 +30,9 @@ def repeat_words_as_released(
 ) -> np.ndarray:
     """Repeat some word pieces in place as ESimCSE's released code does.
 
-    The number of repetitions is uniform over ``0 .. m - 1`` with ``m = min(10, int(largest_share * L))``, for a row of
-    ``L`` ids with its first and last token; there are none where ``m`` is 0. Those two tokens are not repeated, any
-    other is. Arguments and result are those of ``repeat_words``.
+    The number of repetitions is uniform over ``0 .. m - 1`` with ``m = min(10, int(largest_share * L))``, where ``L``
+    counts all ids of the row, first and last token included; ``m = 0`` repeats nothing. Any token but the first and
+    the last may be repeated. Arguments and result are those of ``repeat_words``.
     """
     most = min(10, int(largest_share * len(ids)))
     return _repeat_at(ids, np.arange(1, len(ids) - 1), int(rng.integers(0, most)) if most > 0 else 0, rng)
@@ -50,13 +50,13 @@ def _repeat_at(ids: np.ndarray, places: np.ndarray, count: int, rng: np.random.G
 
 
 def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Generator) -> str:
-    """Replace a random span of characters by the mask token (Mirror-BERT, Liu et al. 2021).
+    """Replace a random span of characters with the mask token (Mirror-BERT, Liu et al. 2021).
 
     Args:
-        text: a sentence; one that is not longer than the span stays as it is.
+        text: a sentence; returned unchanged unless it is longer than the span.
         characters: length of the span.
-        mask_token: for instance ``[MASK]``; blanks set it off from the words around it.
-        rng: draws the place.
+        mask_token: for instance ``[MASK]``; separated by spaces from the surrounding words.
+        rng: draws the position of the span.
     """
     if len(text) <= characters:
         return text
@@ -66,26 +66,26 @@ def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Gen
 
 
 def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, special: bool = False) -> torch.Tensor:
-    """Put the position ids of each row in random order (ConSERT's token shuffling, Yan et al. 2021).
+    """Shuffle the position ids of each row (ConSERT's token shuffling, Yan et al. 2021).
 
-    The first and the last real token keep theirs, and so does padding. Random numbers are torch's.
+    Padding and the first and last real token keep their positions. Uses torch's random numbers.
 
     Args:
         positions_BL: position ids.
         mask_BL: 1 for real tokens.
-        special: whether the first and the last real token change places too, as in the released code.
+        special: whether to shuffle the first and last real token too, as in the released code.
     """
     column_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
     edge = 0 if special else 1
     inner_BL = (column_L >= edge) & (column_L < mask_BL.sum(dim=1, keepdim=True) - edge)
     draw_BL = torch.rand(mask_BL.shape, device=mask_BL.device)
-    # tokens that move are sorted by their draw between the first, which comes before, and all others, in order after
+    # sort keys: the first token, then shuffled tokens by their draw, then all others in their original order
     key_BL = torch.where(inner_BL, draw_BL, torch.where(column_L == 0, -1.0, 1.0 + column_L))
     return positions_BL.gather(1, key_BL.argsort(dim=1, stable=True))
 
 
 def cut_features(embedded_BLD: torch.Tensor, share: float) -> torch.Tensor:
-    """Set a random share of the features of each row to zero at all tokens, without rescaling (ConSERT).
+    """Zero a random share of each row's features at all tokens, without rescaling (ConSERT).
 
     Args:
         embedded_BLD: input of the first layer.

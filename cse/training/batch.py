@@ -1,4 +1,4 @@
-"""One step's rows and what the encoder made of them: what every term of the loss may look at."""
+"""The rows of one step with their encoder outputs: the input of every loss term."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How the copies of a sentence are made to differ, beside dropout.
+    """How the copies of a sentence differ, on top of dropout.
 
     Attributes:
         repeat_share: largest share of word pieces repeated in the second copy.
-        repeat_rule: how many are repeated, ``paper`` or ``released``, see ``repeat_words``.
+        repeat_rule: how many to repeat, ``paper`` or ``released``, see ``repeat_words``.
         special: ids that are never repeated.
-        shuffle: whether the first copy's positions are shuffled.
-        shuffle_special: whether those of special tokens are, too.
+        shuffle: whether to shuffle the first copy's positions.
+        shuffle_special: whether to shuffle those of special tokens too.
         cut_share: share of features set to 0 in the second copy.
     """
 
@@ -43,7 +43,7 @@ class Augmentation:
     cut_share: float
 
     def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
-        """Return the change of token ids of one step, or None where there is none."""
+        """Return the function that changes token ids in one step, or None if they do not change."""
         if self.repeat_share == 0.0:
             return None
         special, repeat = np.asarray(self.special), REPEAT_RULES[self.repeat_rule]
@@ -52,7 +52,7 @@ class Augmentation:
         )
 
     def alteration(self, view_B: torch.Tensor) -> Alteration | None:
-        """Return the change between word vectors and the first layer for rows of these views, or None."""
+        """Return what changes between word vectors and the first layer for rows of these views, or None."""
         return _Alteration(self, view_B) if self.shuffle or self.cut_share > 0.0 else None
 
 
@@ -79,34 +79,34 @@ class _Alteration:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a batch is cut into slices that are encoded one after the other.
+    """How a batch is cut into slices that are encoded one at a time.
 
     Attributes:
-        row_groups: length-sorted slices, each padded to its own longest row.
-        mini_batch_size: most sentences of a slice, whose activations are then not kept (GradCache); None: all are.
+        row_groups: number of length-sorted slices, each padded to its own longest row.
+        mini_batch_size: most sentences per slice; discards activations (GradCache). None: no limit, keep activations.
     """
 
     row_groups: int
     mini_batch_size: int | None
 
     def slices(self, sentences: int, workers: int) -> int:
-        """Return the number of slices, a multiple of the workers."""
+        """Return the number of slices, a multiple of the number of workers."""
         least = 1 if self.mini_batch_size is None else math.ceil(sentences / self.mini_batch_size)
         return math.ceil(max(self.row_groups, least) / workers) * workers
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows of a batch that were padded and encoded together.
+    """Rows of a batch, padded and encoded together.
 
     Attributes:
-        places: which rows of the flattened batch ``(V * B)`` these are, int64 on the device.
+        places: indices of these rows in the flattened batch ``(V * B)``, int64 on the device.
         view_B: view of each row, on the device.
         starts: where each row starts in its column's flat ids (numpy).
         ids_BL, mask_BL: token ids and 1 for real tokens, on the device.
-        prefix: gives the prompt as it was drawn for these rows.
-        tokens: what the backbone made of them; of a slice that is encoded twice only what the loss reads.
-        twice: whether passes over these rows keep no activations and are run again for their gradient.
+        prefix: returns the prompt as drawn for these rows.
+        tokens: encoder outputs; only those the loss reads if the slice is encoded twice.
+        twice: whether passes over these rows discard activations and run again for the gradient.
     """
 
     places: torch.Tensor
@@ -128,17 +128,17 @@ class Batch:
     """One step.
 
     Attributes:
-        rows: row numbers ``(B,)``, those of all workers.
-        slices: all views, cut by length; this worker's share.
+        rows: row numbers ``(B,)`` of all workers.
+        slices: this worker's share of the slices; all views, cut by length.
         group: the workers that share the batch.
-        layout: where all workers' slices belong in the flattened batch.
-        anchors: where the first copies in them belong among the first copies.
-        longest: tokens of the longest row.
-        projected_XD: what the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
+        layout: order of all workers' slices in the flattened batch.
+        anchors: order of all workers' anchors (first copies).
+        longest: tokens in the longest row.
+        projected_XD: embeddings that the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
         labels_B: labels of the rows, or None.
-        step: updates done before this one.
-        epoch: passes over the rows done before this one.
-        real_tokens: tokens that went in, padding left out.
+        step: updates before this one.
+        epoch: passes over the rows before this one.
+        real_tokens: tokens in the batch, excluding padding.
     """
 
     rows: np.ndarray
@@ -159,14 +159,14 @@ class Batch:
         return self.projected_XD.split(len(self.rows))
 
     def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Join one tensor per slice, ``(rows of the slice, ...)``, in the order of the flattened batch."""
+        """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
         return self.layout.join(self.group, parts)
 
 
 def project_in_order(encoder: SentenceEncoder, layout: Layout, group: Group, parts: Sequence[Tokens]) -> torch.Tensor:
-    """Return what the loss compares, ``(X, D)`` in float32, in the order of the batch.
+    """Return the embeddings that the loss compares, ``(X, D)`` in float32, in batch order.
 
-    All rows go through the projector together: it may normalise over them.
+    All rows pass through the projector together because it may normalise over them.
     """
     noise = [tokens.noise_BD for tokens in parts if tokens.noise_BD is not None]
     pooled_XD = layout.join(group, [tokens.pooled_BD for tokens in parts])
@@ -187,25 +187,25 @@ def encode_batch(
     bf16: bool,
     group: Group = ALONE,
 ) -> Batch:
-    """Encode all views of a batch together: every copy of a sentence gets its own dropout.
+    """Encode all views of a batch together; every copy of a sentence gets its own dropout.
 
     Args:
-        encoder: in training mode.
-        table: the tokenised rows.
+        encoder: encoder in training mode.
+        table: tokenised rows.
         rows: row numbers of the batch.
-        cut: how the batch is cut into slices.
-        augmentation: how copies are made to differ.
-        rng: draws the augmentation of token ids, the same for all workers.
-        step: updates done before.
-        epoch: passes over the rows done before.
-        device: where the encoder is.
+        cut: how to cut the batch into slices.
+        augmentation: how copies differ.
+        rng: draws the token-id augmentation, the same for all workers.
+        step: updates before this one.
+        epoch: passes over the rows before this one.
+        device: device of the encoder.
         bf16: whether matrix products run in bfloat16.
-        group: the workers that share the batch; each encodes its share of the slices.
+        group: workers that share the batch; each encodes its share of the slices.
     """
     wanted = cut.slices(len(table.columns) * len(rows), group.size)
     padded = pad_in_groups(table, rows, wanted, augmentation.change_ids(rng))
     if len(padded) < group.size:
-        group = ALONE  # of an epoch's last rows there is not one each: every worker encodes them all
+        group = ALONE  # an epoch's last batch may have fewer slices than workers: every worker encodes all of it
     longest = max(part.ids_BL.shape[1] for part in padded)
     shares = [[padded[number] for number in numbers] for numbers in group.deal(len(padded))]
     places = [np.concatenate([part.places for part in share]) for share in shares]
@@ -262,13 +262,13 @@ def _encode_slice(
         made = encoder.pooled(ids_BL, mask_BL, Constants(draw(), noise_TND), template_B=template_B, alter=alter)
         return Tokens([], made.local_BLD if encoder.cnn is not None else None, made.pooled_BD, made.noise_BD)
 
-    before = RandomState(device)  # a prompt of all rows in all layers is large; it is drawn again where it is needed
+    before = RandomState(device)  # a prompt for all rows in all layers is large, so redraw it where needed
     tokens = run_twice(encode, ids_BL, mask_BL)
     return Slice(places, view_B, part.starts, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)
 
 
 def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
-    """Return what an encoder makes of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
+    """Return an encoder's embeddings of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
     noise_TND = encoder.noise(batch.longest + 1) if encoder.denoise != "none" else None
 
     def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Tokens:

@@ -1,7 +1,7 @@
 """Corrupted copies of rows for masked language modelling and replaced-token detection.
 
-Every random choice is a hash of (seed, epoch, view, place of the token in its column): a corruption is the same
-whether it is made for a batch while training or for all rows beforehand.
+Every random choice is a hash of (seed, epoch, view, index of the token in its column), so corrupting a batch during
+training gives the same result as corrupting all rows beforehand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cse.model.backbone import Backbone
 from cse.model.generator import Generator
 from cse.training.tokens import TokenColumn, TokenTable
 
-_CHUNK = 256  # rows that the generator reads at once when everything is corrupted beforehand
+_CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
 _DIGESTS = "rows.json"
 _AGAIN = "run `cse corrupt` (or `dvc repro`) again"
 _SELECT, _TREAT, _RANDOM, _CHOOSE = range(4)  # streams of random numbers
@@ -30,7 +30,7 @@ _SELECT, _TREAT, _RANDOM, _CHOOSE = range(4)  # streams of random numbers
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking needs to know of a vocabulary.
+    """Vocabulary facts that masking needs.
 
     Attributes:
         size: number of ids.
@@ -44,7 +44,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, backbone: Backbone) -> Vocabulary:
-        """Return the facts of a backbone's vocabulary."""
+        """Return these facts for a backbone."""
         special = backbone.special_ids
         return cls(backbone.tokenizer.get_vocab_size(), special["mask"], (*special.values(), backbone.pad_id))
 
@@ -54,11 +54,11 @@ class Corruption:
     """How tokens are replaced (DiffCSE's code; methods of D2CSE).
 
     Attributes:
-        mask_share: share of tokens that are masked for the generator.
+        mask_share: share of tokens masked for the generator.
         choice: ``argmax`` or ``sample``.
-        positions: ``all`` or ``masked``: where the generator's token is taken.
-        protect_special: whether special tokens besides the first stay.
-        seed: of all random choices.
+        positions: where to use the generator's tokens, ``all`` or ``masked``.
+        protect_special: whether to keep special tokens other than the first, which always stays.
+        seed: seed for all random choices.
     """
 
     mask_share: float
@@ -69,7 +69,7 @@ class Corruption:
 
 
 def uniform(seed: int, epoch: int, view_B: np.ndarray, index_BL: np.ndarray, stream: int) -> np.ndarray:
-    """Return one number in [0, 1) for each token, ``(B, L)`` float64, from a hash (splitmix64) of its place."""
+    """Return one number in [0, 1) per token, ``(B, L)`` float64, from a hash (splitmix64) of its index."""
     word = int(np.random.SeedSequence([seed, epoch, stream]).generate_state(1, np.uint64)[0])
     with np.errstate(over="ignore"):
         x = index_BL.astype(np.uint64) * np.uint64(8) + view_B.astype(np.uint64)[:, None] + np.uint64(word)
@@ -91,20 +91,20 @@ def mask_tokens(
     seed: int,
     epoch: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose a share of the real, non-special tokens: 80 % become the mask, 10 % random, 10 % stay.
+    """Choose a share of the real, non-special tokens: 80 % become the mask, 10 % a random token, 10 % stay.
 
     Args:
         ids_BL: token ids.
         mask_BL: 1 for real tokens.
-        index_BL: place of each token in its column's flat ids.
+        index_BL: index of each token in its column's flat ids.
         view_B: view of each row.
         vocabulary: ids of the mask and of special tokens.
         share: probability of choosing a token.
-        seed: of the random numbers.
-        epoch: of the random numbers.
+        seed: seed for the random numbers.
+        epoch: epoch, hashed into the random numbers.
 
     Returns:
-        ids for the language model, and which tokens were chosen (boolean), both ``(B, L)``.
+        Ids for the language model and a boolean mask of the chosen tokens, both ``(B, L)``.
     """
     choices = [uniform(seed, epoch, view_B, index_BL, stream) for stream in (_SELECT, _TREAT, _RANDOM)]
     chosen_BL = (mask_BL == 1) & ~np.isin(ids_BL, vocabulary.special) & (choices[0] < share)
@@ -125,20 +125,20 @@ def corrupt(
     generator: Generator,
     epoch: int,
 ) -> np.ndarray:
-    """Let a generator rewrite rows; the first token and padding stay.
+    """Replace tokens with a generator's proposals; keep the first token and padding.
 
     Args:
         ids_BL: token ids, int64.
         mask_BL: 1 for real tokens.
-        index_BL: place of each token in its column's flat ids.
+        index_BL: index of each token in its column's flat ids.
         view_B: view of each row.
-        how: what is replaced and how.
+        how: which tokens to replace, and how.
         vocabulary: ids of the mask and of special tokens.
         generator: proposes tokens.
-        epoch: passes over the rows done before.
+        epoch: passes over the rows before this one.
 
     Returns:
-        ids ``(B, L)``, int64.
+        Ids ``(B, L)``, int64.
     """
     masked_BL, chosen_BL = mask_tokens(
         ids_BL, mask_BL, index_BL, view_B, vocabulary, share=how.mask_share, seed=how.seed, epoch=epoch
@@ -154,12 +154,12 @@ def corrupt(
     return np.where(taken_BL, proposed_BL, ids_BL)
 
 
-# what a term asks for: token ids, mask, starts, views of a slice and the epoch -> corrupted ids
+# token ids, mask, starts and views of a slice, and the epoch -> corrupted ids
 Source = Callable[[torch.Tensor, torch.Tensor, np.ndarray, torch.Tensor, int], torch.Tensor]
 
 
 def on_the_fly(how: Corruption, vocabulary: Vocabulary, generator: Generator) -> Source:
-    """Return a source that corrupts each slice while training."""
+    """Return a source that corrupts each slice during training."""
 
     def source(
         ids_BL: torch.Tensor, mask_BL: torch.Tensor, starts: np.ndarray, view_B: torch.Tensor, epoch: int
@@ -190,9 +190,9 @@ def corrupt_all(
     epochs: int,
     progress: bool = False,
 ) -> None:
-    """Corrupt every view of every row once for each epoch, into ``epoch-E-view-V.npy`` (int32, flat as the column).
+    """Corrupt every view of every row once per epoch, into ``epoch-E-view-V.npy`` (int32, flat like the column).
 
-    ``rows.json`` holds a hash of the tokens that each file was made from.
+    ``rows.json`` maps each file to a hash of its source tokens.
     """
     digests = {}
     with tqdm(
@@ -201,7 +201,7 @@ def corrupt_all(
         for epoch in range(epochs):
             for view, column in enumerate(table.columns):
                 path = _file(folder, epoch, view)
-                flat = np.zeros(column.ids.shape, np.int32)  # a file mapped for writing would kill on a full disk
+                flat = np.zeros(column.ids.shape, np.int32)  # not a writable memory map: a full disk would kill us
                 for rows, starts, ids_BL, mask_BL in _by_length(column, table.pad_id):
                     index_BL = starts[:, None] + np.arange(ids_BL.shape[1])
                     corrupted_BL = corrupt(
@@ -222,7 +222,7 @@ def corrupt_all(
 
 
 def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
-    """Return a source that reads what ``corrupt_all`` wrote; the files are mapped, not loaded.
+    """Return a source that reads the output of ``corrupt_all``; maps the files instead of loading them.
 
     Raises:
         CseError: a file is missing or belongs to other rows.
@@ -263,7 +263,7 @@ def _digest(column: TokenColumn) -> str:
 
 
 def _by_length(column: TokenColumn, pad_id: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield row numbers, starts, ids and mask of rows of similar length."""
+    """Yield the row numbers, starts, ids and mask of chunks of rows of similar length."""
     lengths = np.diff(column.offsets)
     order = np.argsort(lengths, kind="stable")
     for first in range(0, len(order), _CHUNK):

@@ -1,14 +1,14 @@
-"""Workers that train on shares of one batch: what they tell each other, and what one worker does in its place.
+"""Communication between workers that train on shares of one batch, and its single-worker equivalent.
 
-The loss is that of the whole batch, as one worker would compute it. With ``W`` workers, ``L`` the loss and ``L_r`` what
-worker ``r`` computes, everything below keeps ``L = 1/W sum_r L_r``, so the gradient is the mean of the workers':
+The loss is that of the whole batch, as a single worker would compute it. With ``W`` workers, ``L`` the loss and ``L_r``
+the loss on worker ``r``, the code keeps ``L = 1/W sum_r L_r``, so the gradient is the mean over workers:
 
 - embeddings are gathered with their gradient, so every worker computes the terms over all rows, with the negatives and
   the BatchNorm statistics of all rows (``L_r = L``);
-- a term that is summed over a worker's own tokens is divided by the tokens of all workers and multiplied by ``W``.
+- a term summed over a worker's own tokens is divided by the tokens of all workers and multiplied by ``W``.
 
-The released code of the field gathers without gradient, which shrinks the contrastive terms ``W``-fold against the
-terms over tokens.
+Released code in this field gathers without gradient, which scales the contrastive terms down ``W``-fold relative to the
+token-level terms.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class PeerLost(RuntimeError):
-    """Another worker failed or is gone, which this one met when they were to talk; that one's words say why."""
+    """Communication failed because another worker failed or is gone; that worker's own error gives the cause."""
 
 
 class Group:
-    """One worker alone; also what several share an interface with.
+    """A single worker, and the interface for several.
 
     Attributes:
         rank: number of this worker, from 0.
@@ -40,7 +40,7 @@ class Group:
     size = 1
 
     def deal(self, slices: int) -> list[list[int]]:
-        """Return the slices of each worker; sorted by length, so each takes one from either end in turn."""
+        """Return the slices of each worker; deals in alternating order, since slices are sorted by length."""
         shares: list[list[int]] = [[] for _ in range(self.size)]
         for number in range(slices):
             turn, place = divmod(number, self.size)
@@ -48,11 +48,11 @@ class Group:
         return shares
 
     def gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Join the rows ``(counts[r], ...)`` of all workers ``r``, with their gradient."""
+        """Gather the rows ``(counts[r], ...)`` of all workers ``r``, with their gradient."""
         return rows
 
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """Return this worker's part of a mean over the tokens of all workers; the workers' mean of it is the mean.
+        """Return this worker's contribution to a mean over all workers' tokens; averaging over workers gives the mean.
 
         Args:
             total: sum over this worker's tokens, a scalar with gradient.
@@ -61,22 +61,22 @@ class Group:
         return total / count.clamp(min=1)
 
     def average_gradients(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
-        """Replace each gradient by the mean of the workers'."""
+        """Replace each gradient with its mean over workers."""
 
     def average(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-        """Return the workers' mean of each scalar."""
+        """Return the mean of each scalar over workers."""
         return {name: value.item() for name, value in values.items()}
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what the first worker makes, which can be pickled; an error of it ends all workers.
+        """Return the first worker's result of ``make``, which must be picklable; an error there ends all workers.
 
         Raises:
-            PeerLost: on the others, where the first one's ``make`` raised; it raises its own error itself.
+            PeerLost: on the other workers, if ``make`` raised on the first, which raises its own error.
         """
         return make()
 
     def any(self, flag: bool) -> bool:
-        """Say whether a worker has raised a flag."""
+        """Return whether any worker set its flag."""
         return flag
 
 
@@ -85,32 +85,32 @@ ALONE = Group()
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Tell what goes wrong between workers from an error of this worker's own."""
+    """Raise communication errors as ``PeerLost``, to tell them apart from this worker's own errors."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:  # of gloo or NCCL
+    except RuntimeError as error:  # from gloo or NCCL
         raise PeerLost(str(error)) from error
 
 
 class ProcessGroup(Group):
-    """The workers of torch's default process group, which a launcher has set up (gloo or NCCL).
+    """The workers of torch's default process group, set up by a launcher (gloo or NCCL).
 
     Args:
-        device: where tensors are that go between workers.
+        device: device of the tensors that workers exchange.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
 
     def gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Join the rows of all workers; the gradient of a row is the sum of what all workers' losses say of it."""
+        """Gather the rows of all workers; a row's gradient sums over all workers' losses."""
         joined: torch.Tensor = _Gather.apply(rows, tuple(counts), self.rank)
         return joined
 
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """Divide by the tokens of all workers and multiply by their number."""
+        """Divide by the tokens of all workers and multiply by the number of workers."""
         everyone = count.detach().clone()
         with _together():
             dist.all_reduce(everyone)
@@ -129,20 +129,20 @@ class ProcessGroup(Group):
             gradient.copy_(mean.view_as(gradient))
 
     def average(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-        """Return the workers' mean of each scalar."""
+        """Return the mean of each scalar over workers."""
         means = torch.stack([value.detach().float() for value in values.values()])
         with _together():
             dist.all_reduce(means)
         return dict(zip(values, (means / self.size).tolist(), strict=True))
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Send the first worker's value, or the words of its error: else the others would wait for it."""
+        """Broadcast the first worker's value, or its error message so that the others do not wait."""
         said: list[Any] = [None, None]
         failed: Exception | None = None
         if self.rank == 0:
             try:
                 said[0] = make()
-            except Exception as error:  # whatever it is, the others must not wait
+            except Exception as error:  # whatever it is, do not keep the others waiting
                 failed, said[1] = error, f"{type(error).__name__}: {error}"
         with _together():
             dist.broadcast_object_list(said, src=0, device=self.device)
@@ -154,7 +154,7 @@ class ProcessGroup(Group):
         return made
 
     def any(self, flag: bool) -> bool:
-        """Say whether a worker has raised a flag."""
+        """Return whether any worker set its flag."""
         raised = torch.tensor(int(flag), device=self.device)
         with _together():
             dist.all_reduce(raised, op=dist.ReduceOp.MAX)
@@ -162,7 +162,7 @@ class ProcessGroup(Group):
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather of unequal numbers of rows; its adjoint is the sum over workers of the own rows' gradients."""
+    """All-gather of unequal numbers of rows; backward sums the gradients of the worker's own rows over all workers."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, counts: tuple[int, ...], rank: int) -> torch.Tensor:
@@ -184,14 +184,14 @@ class _Gather(torch.autograd.Function):
 
 
 class Layout:
-    """Where the rows that the workers hold stand in the flattened batch.
+    """Order of the workers' rows in the flattened batch.
 
     Args:
-        places: of each worker, the places of its rows in the order in which it holds them, int64 ``(rows,)``.
-        device: where the rows are.
+        places: for each worker, the flattened-batch indices of its rows in the order it holds them, int64 ``(rows,)``.
+        device: device of the rows.
 
     Attributes:
-        counts: rows of each worker.
+        counts: number of rows of each worker.
     """
 
     def __init__(self, places: Sequence[np.ndarray], device: torch.device) -> None:
@@ -199,7 +199,7 @@ class Layout:
         self.order = torch.from_numpy(np.concatenate(places).argsort()).to(device)
 
     def join(self, group: Group, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Join what this worker holds with what the others hold, in the order of the flattened batch.
+        """Gather all workers' rows in flattened-batch order.
 
         Args:
             group: the workers.

@@ -1,4 +1,4 @@
-"""The training loop: step, log, evaluate, save, in that order, for every system and every launcher."""
+"""The training loop for every system and launcher: step, log, evaluate, save, in that order."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from cse.training.observers import Observer, StepRecord
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable, batch_rows
 
-REPORT_EVERY = 5  # steps; reading a loss waits for the device
-STAIR = 500  # steps between the stairs of the staircase schedule (Contrastive Tension)
+REPORT_EVERY = 5  # steps; reading a loss synchronises with the device
+STAIR = 500  # steps per decay interval of the staircase schedule (Contrastive Tension)
 _NO_START = "prompt: the embeddings are not finite before any update; lower prompt.init_std, or take another backbone"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run goes; plain values, units as in the settings of the same names."""
+    """Hyperparameters of a run as plain values, in the units of the settings of the same names."""
 
     learning_rate: float
     batch_size: int
@@ -49,11 +49,11 @@ class Plan:
     bf16: bool
 
     def steps_per_epoch(self, rows: int) -> int:
-        """Return updates per epoch; the last batch is kept even if it is short."""
+        """Return updates per epoch, including a short last batch."""
         return math.ceil(rows / self.batch_size)
 
     def factor(self, step: int, steps: int) -> float:
-        """Return the share of the peak learning rate at update ``step`` (from 0): warm-up, then the schedule."""
+        """Return the fraction of the peak learning rate at update ``step`` (from 0): warm-up, then the schedule."""
         warmup = int(self.warmup_share * steps)
         if step < warmup:
             return (step + 1) / warmup
@@ -77,33 +77,33 @@ def train(
     device: torch.device | None = None,
     group: Group = ALONE,
 ) -> RunState:
-    """Train until the plan is done and leave the best weights in the encoder.
+    """Train to the end of the plan and leave the best weights in the encoder.
 
-    The start is scored before the first update and is a candidate for the best weights: training may make it worse.
+    The initial weights are scored before the first update and count as a candidate, since training may make them worse.
 
-    A run that was killed goes on from its folder's last saved state and ends with the same weights: rows follow from
-    (seed, epoch) and dropout from (seed, step), so nothing but weights and optimiser has to be remembered. On a CPU
-    they are the same bit for bit; some kernels of a GPU add in no fixed order, so there they agree to rounding.
+    A killed run resumes from the last state saved in its folder and ends with the same weights: rows follow from
+    (seed, epoch) and dropout from (seed, step), so only weights and optimiser need saving. On a CPU the weights match
+    bit for bit; on a GPU, where some kernels add in no fixed order, they match to rounding.
 
     Args:
-        encoder: its ``trainable()`` weights are updated, all others stay bit for bit.
-        losses: what a step minimises; its own ``trainable()`` weights are updated too.
+        encoder: its ``trainable()`` weights are updated; all others stay bit for bit.
+        losses: the loss to minimise; its own ``trainable()`` weights are updated too.
         table: tokenised rows.
         plan: hyperparameters.
-        dev: scores the encoder (Spearman * 100); None: there are no dev pairs.
-        choose: whether the best dev score decides which weights are kept; otherwise, and without ``dev``, the last are.
-        folder: scratch folder that holds the resumable state; of several workers the first one's counts, and its
-            clock says when it is time to save.
-        observer: told of progress.
-        device: where to train; the CPU by default.
+        dev: scores the encoder (Spearman * 100); None if there are no dev pairs.
+        choose: whether to keep the weights with the best dev score. Otherwise, or without ``dev``, keeps the last.
+        folder: scratch folder for the resumable state. With several workers, the first worker's folder counts and its
+            clock decides when to save.
+        observer: notified of progress.
+        device: device to train on; the CPU by default.
         group: the workers that share each batch; all of them call this with the same arguments.
 
     Returns:
-        The final state; its ``best_weights`` (or last weights, where nothing chooses) are in the encoder.
+        The final state; the encoder holds its ``best_weights``, or its last weights if nothing was selected.
 
     Raises:
         CseError: embeddings, loss or gradient are not finite, or the dev pairs cannot be scored.
-        Interrupted: SIGTERM or SIGINT arrived; the state is saved first.
+        Interrupted: SIGTERM or SIGINT arrived; saves the state first.
         PeerLost: another worker failed.
     """
     device = device or torch.device("cpu")
@@ -166,7 +166,7 @@ def train(
                 last = state.step == steps
                 if state.step % REPORT_EVERY == 0 or last:
                     values = group.average(terms)
-                    stop = group.any(bool(received))  # several workers leave at the same step
+                    stop = group.any(bool(received))  # all workers stop at the same step
                     _check_loss(values["loss"], state.step, plan)
                     seconds = max(time.monotonic() - clock, 1e-9)
                     learning_rate = optimizer.param_groups[0]["lr"]
@@ -194,7 +194,7 @@ def train(
 
 
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:
-    """Leave a state's best weights in the encoder, or its last ones where there was nothing to choose by."""
+    """Load a state's best weights into the encoder, or its last ones if there is no best score."""
     _copy_into(encoder.trainable(), state.weights if state.best_score is None else state.best_weights)
     encoder.eval()
 
@@ -206,7 +206,7 @@ def _start(
     optimizer: torch.optim.Optimizer,
     group: Group,
 ) -> RunState:
-    """Return the state to go on from, the first worker's for all, with its weights in place."""
+    """Return the state to resume from, taken from the first worker, and load its weights."""
     state = group.from_first(lambda: folder.load() or RunState())
     if state.step:
         _copy_into(weights, state.weights)
@@ -218,12 +218,12 @@ def _start(
 
 
 def _is_over(state: RunState, steps: int, plan: Plan) -> bool:
-    """Say whether all updates are done, or the dev score asked to stop: a state may be taken up after its end."""
+    """Return whether all updates are done or early stopping applies; also true for a resumed run that had ended."""
     return state.step >= steps or (plan.early_stop is not None and state.stale >= plan.early_stop)
 
 
 def _check_first(batch: Batch, terms: Mapping[str, torch.Tensor], norm: torch.Tensor, group: Group) -> None:
-    """Refuse a first step that is not finite: nothing was updated yet, so the learning rate has no part in it."""
+    """Reject a non-finite first step; no update has happened yet, so the learning rate is not the cause."""
     found = group.average({"embeddings": batch.projected_XD.abs().amax(), **terms, "gradient": norm})
     if not math.isfinite(found.pop("embeddings")):
         raise CseError(_NO_START)
@@ -247,14 +247,14 @@ def _check_loss(loss: float, step: int, plan: Plan) -> None:
 
 
 def _score(dev: Callable[[], float], state: RunState, plan: Plan, group: Group) -> float:
-    """Return the dev score; pairs that had one before the first update and have none now were spoilt by training."""
+    """Return the dev score; blame training if the pairs could be scored before the first update but not now."""
     try:
         return group.from_first(dev)
     except (UndefinedScore, NotFinite) as error:
         if state.step > 0:
             raise CseError(
-                f"train.learning_rate: at step {state.step} the embeddings of the dev pairs are all alike or not "
-                f"finite, which they were not before training; lower it (now {plan.learning_rate:g}) and run again"
+                f"train.learning_rate: at step {state.step} the embeddings of the dev pairs are identical or not "
+                f"finite, unlike before training; lower it (now {plan.learning_rate:g}) and run again"
             ) from error
         if isinstance(error, NotFinite):
             raise CseError(_NO_START) from error
@@ -273,7 +273,7 @@ def _evaluate(encoder: SentenceEncoder, score: float, state: RunState, observer:
 
 
 def _optimizer(weights: dict[str, torch.nn.Parameter], rates: dict[str, float], plan: Plan) -> torch.optim.Optimizer:
-    """Make the optimiser: one group of weights for each peak learning rate."""
+    """Make the optimiser, with one parameter group per peak learning rate."""
     groups: dict[float, list[torch.nn.Parameter]] = {}
     for name, weight in weights.items():
         groups.setdefault(rates.get(name, plan.learning_rate), []).append(weight)
@@ -294,6 +294,6 @@ def _copy_into(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.T
 
 
 def _step_seed(seed: int, step: int, worker: int) -> int:
-    """Return the seed of a step's dropout; a worker alone draws as the first of several does."""
+    """Return the seed for a step's dropout; a single worker draws the same as the first of several."""
     parts = [seed, step, worker] if worker else [seed, step]
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)

@@ -1,4 +1,4 @@
-"""What a step minimises: a weighted sum of terms, such as NT-Xent and the hinge (PromCSE equation 12)."""
+"""The training loss: a weighted sum of terms, such as NT-Xent and the hinge (PromCSE equation 12)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cse.training.terms.term import Term
 
 
 class Losses(nn.Module):
-    """The whole loss of a system.
+    """The total loss of a system.
 
     Args:
-        terms: by their settings keys, in the order in which they are added up.
+        terms: terms by settings key, in the order of summation.
     """
 
     def __init__(self, terms: Mapping[str, Term]) -> None:
@@ -23,7 +23,7 @@ class Losses(nn.Module):
         self.terms = nn.ModuleDict(terms)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return every unweighted term by name, and the weighted sum as ``loss``; each a scalar."""
+        """Return each unweighted term by name and the weighted sum as ``loss``, all scalars."""
         values, loss = {}, batch.projected_XD.new_zeros(())
         for name, term in self._named():
             values[name] = term(batch)
@@ -31,22 +31,22 @@ class Losses(nn.Module):
         return values | {"loss": loss}
 
     def after_update(self, batch: Batch) -> None:
-        """Let terms follow the encoder, whose weights were just updated with this batch."""
+        """Update state that follows the encoder, after the encoder's update with this batch."""
         for _, term in self._named():
             term.after_update(batch)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the weights that the optimiser updates beside the encoder's, by name."""
+        """Return the loss's own trainable weights, by name."""
         return {f"loss.{name}": weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def rates(self) -> dict[str, float]:
-        """Return the learning rate of each weight that has one of its own, by name."""
+        """Return the learning rate of each weight that has its own, by name."""
         return {
             f"loss.terms.{name}.{part}": rate for name, term in self._named() for part, rate in term.rates().items()
         }
 
     def memory(self) -> dict[str, torch.Tensor]:
-        """Return what a resumed run must have besides trained weights, by name: the buffers of the terms."""
+        """Return the terms' buffers by name; a resumed run needs them besides the trained weights."""
         return dict(self.named_buffers())
 
     def _named(self) -> list[tuple[str, Term]]:

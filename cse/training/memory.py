@@ -1,4 +1,4 @@
-"""What running out of memory looks like, on a processor and on a GPU."""
+"""Recognise out-of-memory errors on CPU and GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from cse.errors import CseError
 
-# of CUDA, of cuBLAS, of torch's allocator, of the C++ library, of the library of matrix products
+# from CUDA, cuBLAS, torch's allocator, the C++ library and the matrix product library
 _SAID = (
     "out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
@@ -18,11 +18,11 @@ _SAID = (
 
 
 class OutOfMemory(CseError):
-    """A training did not fit into the memory of its device."""
+    """Training did not fit into device memory."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that there was not enough memory."""
+    """Return whether an error means that memory ran out."""
     if isinstance(error, OutOfMemory | torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)

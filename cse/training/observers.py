@@ -1,4 +1,4 @@
-"""What watches a run: progress on the terminal, TensorBoard, and the CSV files that DVC draws."""
+"""Observers of a run: progress on the terminal, TensorBoard, and the CSV files that DVC plots."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StepRecord:
         step: optimiser updates done, from 1.
         steps: updates of the whole run.
         terms: loss terms by name, and their weighted sum as ``loss``.
-        learning_rate: of this update.
-        sentences_per_second: rows of all views, since the last record.
-        tokens_per_second: real tokens, padding and prompt not counted.
+        learning_rate: learning rate of this update.
+        sentences_per_second: rows of all views per second since the last record.
+        tokens_per_second: real tokens per second, excluding padding and prompt.
         dev_score: best Spearman * 100 on the dev pairs so far, or None.
     """
 
@@ -39,19 +39,19 @@ class StepRecord:
 
 
 class Observer(Protocol):
-    """Watches a run; it may not change it."""
+    """Watches a run without changing it."""
 
     def start(self, done: int, steps: int) -> None:
-        """The run starts, or goes on after ``done`` of ``steps`` updates."""
+        """The run starts, or resumes after ``done`` of ``steps`` updates."""
 
     def step(self, record: StepRecord) -> None:
-        """Some updates were made; values are those of the last."""
+        """Some updates ran; the record holds the values of the last."""
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """The dev pairs were scored (Spearman * 100) after ``step`` updates; 0: before the first."""
+        """The dev pairs were scored (Spearman * 100) after ``step`` updates; 0 is before the first."""
 
     def close(self) -> None:
-        """The run is over or was stopped."""
+        """The run finished or was stopped."""
 
 
 class ProgressBar:
@@ -65,7 +65,7 @@ class ProgressBar:
         self.done_before = 0
 
     def start(self, done: int, steps: int) -> None:
-        """Draw the bar at ``done`` of ``steps``."""
+        """Start the bar at ``done`` of ``steps``."""
         self.started, self.done_before = time.monotonic(), done
         if self.stream.isatty():
             self.bar = tqdm(total=steps, initial=done, desc="train", unit="step", file=self.stream, dynamic_ncols=True)
@@ -92,7 +92,7 @@ class ProgressBar:
             self._say(f"step {record.step}/{record.steps} ({share:.0f} %) | {text} | {_clock(left)} left")
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Say the dev score in a line of its own."""
+        """Print the dev score on its own line."""
         when = f"step {step}" if step else "before training"
         self._say(f"{when}: dev Spearman {score:.2f}{' (best so far)' if best and step else ''}")
 
@@ -107,13 +107,13 @@ class ProgressBar:
 
 
 class CsvLog:
-    """``train.csv`` and ``dev.csv``: what ``dvc plots`` draws. No times: the same run gives the same bytes."""
+    """Write ``train.csv`` and ``dev.csv`` for ``dvc plots``, without times so that equal runs give equal bytes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def start(self, done: int, steps: int) -> None:
-        """Drop rows of updates that a killed run made after its last saved state."""
+        """Drop the rows that a killed run wrote after its last saved state."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.glob("*.csv"):
             with path.open(encoding="utf-8", newline="") as stream:
@@ -132,7 +132,7 @@ class CsvLog:
         self._append("dev.csv", {"step": step, "spearman": f"{score:.4f}"})
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing; no file stays open."""
 
     def _append(self, name: str, values: Mapping[str, Any]) -> None:
         path = self.folder / name
@@ -153,7 +153,7 @@ class TensorBoard:
         self.usual_hook = threading.excepthook
 
     def start(self, done: int, steps: int) -> None:
-        """Open the log; steps after ``done`` of a killed run are hidden."""
+        """Open the log and hide a killed run's steps after ``done``."""
         from torch.utils.tensorboard import SummaryWriter
 
         threading.excepthook = self._told_already
@@ -164,7 +164,7 @@ class TensorBoard:
             raise
 
     def step(self, record: StepRecord) -> None:
-        """Write loss terms, learning rate and speed."""
+        """Write the loss terms, learning rate and speed."""
         for name, value in record.terms.items():
             self.writer.add_scalar(f"loss/{name}", value, record.step)
         self.writer.add_scalar("learning_rate", record.learning_rate, record.step)
@@ -176,7 +176,7 @@ class TensorBoard:
         self.writer.add_scalar("dev/spearman", score, step)
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the log."""
         try:
             if self.writer is not None:
                 self.writer.close()
@@ -184,7 +184,7 @@ class TensorBoard:
             threading.excepthook = self.usual_hook
 
     def _told_already(self, failed: threading.ExceptHookArgs) -> None:
-        """Leave out the trace of the thread that writes: the next scalar raises what stopped it, a full disk say."""
+        """Suppress the writer thread's traceback; the next scalar raises its error, for instance a full disk."""
         if getattr(failed.thread, "exception", None) is not failed.exc_value:
             self.usual_hook(failed)
 

@@ -1,4 +1,4 @@
-"""Which device and which precision a run uses, from what the machine has."""
+"""Choose the device and precision of a run from what the machine supports."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from cse.errors import CseError
 
 
 def choose_device(wish: str) -> torch.device:
-    """Return the device for ``auto``, ``cpu`` or ``cuda``; ``CseError`` where a named GPU is not there."""
+    """Return the device for ``auto``, ``cpu`` or ``cuda``; raise ``CseError`` for ``cuda`` without a GPU."""
     if wish == "cuda" and not torch.cuda.is_available():
-        raise CseError("device: cuda was named, but torch sees no GPU; install a CUDA build or choose auto or cpu")
+        raise CseError("device: cuda was requested, but torch sees no GPU; install a CUDA build or choose auto or cpu")
     if wish == "auto":
         wish = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(wish)
 
 
 def choose_bf16(wish: str, device: torch.device) -> bool:
-    """Say whether matrix products run in bfloat16: ``auto`` only where the hardware multiplies it natively.
+    """Return whether matrix products run in bfloat16; ``auto`` requires native hardware support.
 
     Raises:
-        CseError: ``bf16`` was named and the GPU cannot.
+        CseError: ``bf16`` was requested and the GPU does not support it.
     """
     if wish == "fp32":
         return False

@@ -1,4 +1,4 @@
-"""What a killed run needs to go on, kept outside the stage's outputs and replaced whole."""
+"""The state that a killed run needs to resume, kept outside the stage's outputs and replaced atomically."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cse.outputs import publish_file
 
 @dataclass
 class RunState:
-    """Everything that decides how a run goes on after ``step`` updates.
+    """Everything that determines how a run continues after ``step`` updates.
 
     Attributes:
         step: optimiser updates done.
-        weights: trained weights by name, those of the loss included.
+        weights: trained weights by name, including those of the loss.
         memory: buffers of the loss by name (a momentum copy, a queue).
-        optimizer: the optimiser's own state.
-        best_score: best dev score so far (Spearman * 100), the start's included; None where nothing chooses.
+        optimizer: state of the optimiser.
+        best_score: best dev score so far (Spearman * 100), including the initial one; None without selection.
         best_step: step of that score.
         best_weights: weights of that score.
-        evaluations: ``(step, dev score)`` of every evaluation, the first of the start (step 0).
+        evaluations: ``(step, dev score)`` of every evaluation, starting with the initial weights (step 0).
         stale: evaluations since the best one.
     """
 
@@ -43,8 +43,8 @@ class RunState:
 class RunFolder:
     """The scratch folder of one run, named by a fingerprint of its settings, data and code.
 
-    ``state.pt`` names the step of the best weights, which lie in a file of their own: they change seldom, and a kill
-    at any moment leaves a state whose best weights are still there.
+    ``state.pt`` records the step of the best weights. These change rarely and have their own file, so a kill at any
+    moment leaves a state together with its best weights.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> RunState | None:
-        """Return the last saved state, or None where there is none that can be read whole."""
+        """Return the last saved state, or None if no complete one exists."""
         fields = self._read("state.pt")
         best = {}
         if fields is not None and fields["best_score"] is not None:
@@ -60,11 +60,11 @@ class RunFolder:
         if fields is None or best is None:
             self._keep_best(None)
             return None
-        self._keep_best(fields["best_step"])  # later ones belong to updates that are made again
+        self._keep_best(fields["best_step"])  # later ones belong to updates that will run again
         return RunState(**fields, best_weights=best)
 
     def save(self, state: RunState) -> None:
-        """Replace the saved state; a kill at any moment leaves the old or the new one, never a mixture."""
+        """Replace the saved state; a kill at any moment leaves either the old or the new one, never a mixture."""
         best = _best_file(state.best_step)
         if state.best_score is not None and not (self.path / best).exists():
             self._write(best, state.best_weights)
@@ -72,7 +72,7 @@ class RunFolder:
         self._keep_best(state.best_step)
 
     def remove(self) -> None:
-        """Delete the folder, once its result is published."""
+        """Delete the folder once its result is published."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _keep_best(self, step: int | None) -> None:

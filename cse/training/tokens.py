@@ -1,4 +1,4 @@
-"""Training rows as token ids: tokenised once, kept flat, cut into batches without padding waste."""
+"""Training rows as token ids: tokenised once, stored flat, batched with little padding."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cse.outputs import Kind, publish_folder
 _CHUNK = 10_000
 _TABLE = "table.json"
 
-# the column that each copy of a row reads: a sentence is its own positive, told apart by dropout alone
+# column that each copy of a row reads; a sentence is its own positive and differs by dropout alone
 COLUMN_OF_COPY = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2), "labelled": (0, 1)}
 
-# token ids of one row and its view -> token ids as this step sees them
+# token ids of one row, its view -> token ids for this step
 ChangeIds = Callable[[np.ndarray, int], np.ndarray]
 
 
@@ -45,9 +45,9 @@ class TokenTable:
     """Every training row, tokenised.
 
     Attributes:
-        columns: one per view of a row (the same column twice where a sentence is its own positive).
-        pad_id: id that fills short rows.
-        labels: index into ``LABELS`` of each row of labelled data, int64 ``(rows,)``; else None.
+        columns: one per view (the same column twice if a sentence is its own positive).
+        pad_id: id that pads short rows.
+        labels: index into ``LABELS`` for each row of labelled data, int64 ``(rows,)``; otherwise None.
     """
 
     columns: tuple[TokenColumn, ...]
@@ -63,7 +63,7 @@ class PaddedRows:
     """A slice of a batch, padded to its own longest row.
 
     Attributes:
-        places: which rows of the flattened batch ``(V * B)`` these are.
+        places: indices of these rows in the flattened batch ``(V * B)``.
         ids_BL: token ids, int64.
         mask_BL: 1 for real tokens, int64.
         views: view of each row, int64 ``(B,)``.
@@ -93,12 +93,12 @@ def tokenise(
     Args:
         rows: training rows with the columns of ``view`` in order.
         view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
-        tokenizers: fast tokenizers, one for all views or one for each (two templates); copies are used.
-        max_length: tokens per sentence, special tokens and template included; longer sentences are cut.
+        tokenizers: fast tokenizers, one for all views or one per view (two templates); copied before use.
+        max_length: most tokens per sentence, including special tokens and template; cuts longer sentences.
         pad_id: id of the padding token.
         views: how many views the loss needs; None: all.
-        second_text: changes the text of the second view, given its row number.
-        progress: whether to draw a bar.
+        second_text: changes the text of the second view, given the text and its row number.
+        progress: whether to show a progress bar.
     """
     made: dict[tuple[int, int, bool], TokenColumn] = {}
     columns = []
@@ -140,10 +140,10 @@ def _tokenise_column(
 
 
 def shared_table(folder: Path, make: Callable[[], TokenTable]) -> TokenTable:
-    """Return a table whose arrays are mapped into memory: processes that open the same folder share one copy.
+    """Return a table of memory-mapped arrays; processes that open the same folder share one copy.
 
     Args:
-        folder: of the arrays; the first process that asks makes them, others wait for it.
+        folder: folder of the arrays; the first process writes them while the others wait.
         make: tokenises the rows.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def shared_table(folder: Path, make: Callable[[], TokenTable]) -> TokenTable:
 
 
 def _write_table(table: TokenTable, folder: Path) -> None:
-    numbers: dict[int, int] = {}  # the same column twice is written once
+    numbers: dict[int, int] = {}  # write a repeated column only once
     for column in table.columns:
         if id(column) not in numbers:
             number = numbers.setdefault(id(column), len(numbers))
@@ -179,7 +179,7 @@ def _write_table(table: TokenTable, folder: Path) -> None:
 
 
 def batch_rows(count: int, *, batch_size: int, seed: int, epoch: int, step: int) -> np.ndarray:
-    """Return the rows of one step of an epoch: a slice of the epoch's own permutation, the last one kept if short."""
+    """Return the rows of one step: a slice of the epoch's permutation, short at the end if need be."""
     return _epoch_order(count, seed, epoch)[step * batch_size : (step + 1) * batch_size]
 
 
@@ -191,14 +191,14 @@ def _epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 def pad_in_groups(
     table: TokenTable, rows: np.ndarray, groups: int, change: ChangeIds | None = None
 ) -> list[PaddedRows]:
-    """Lay all views of a batch end to end and cut them, sorted by length, into padded slices.
+    """Concatenate all views of a batch, sort them by length and cut them into padded slices.
 
-    Which rows share a batch (and so are each other's negatives) does not change; only padding does.
+    This changes only the padding, not which rows share a batch (and so are each other's negatives).
 
     Args:
         table: the tokenised rows.
         rows: row numbers of the batch ``(B,)``.
-        groups: slices to make; 1 pads everything to the longest row, as the papers' code does.
+        groups: number of slices; 1 pads everything to the longest row, as the papers' code does.
         change: augmentation of a row's token ids.
     """
     starts = np.concatenate([column.offsets[rows] for column in table.columns])

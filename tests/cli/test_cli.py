@@ -291,7 +291,7 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
     assert "no column 'txt' (--column); did you mean 'text'?" in cse(*encode, "bank.csv", "--column", "txt").refused()
     assert "--column text: <stdin> is read line by line" in cse(*encode, "--column", "text").refused()
     (project / "none.csv").write_text("text\n\n")
-    assert cse(*encode, "none.csv").refused() == "none.csv: no rows; put rows into it or name another file"
+    assert cse(*encode, "none.csv").refused() == "none.csv: no rows; add rows or name another file"
     (project / "null.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
     assert "null.jsonl:2: no text in column 'text'" in cse(*encode, "null.jsonl").refused()
     assert not (project / "y.npy").exists()
@@ -299,7 +299,7 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
 
 def test_encode_what_is_no_text(cse, project):
     assert cse("encode", "data/bundle", "--out", "x.npy").refused() == (
-        "<stdin>: no rows; put rows into it or name another file"
+        "<stdin>: no rows; add rows or name another file"
     )
     (project / "empty.txt").write_text("")
     assert "empty.txt: no rows" in cse("encode", "data/bundle", "empty.txt", "--out", "x.npy").refused()
@@ -449,7 +449,7 @@ def test_command_is_a_process_with_an_exit_code(project):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "x.npy: 1 vectors of 32 dimensions\n")
     done = subprocess.run(command, input="", env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: <stdin>: no rows; put rows into it or name another file\n"
+    assert done.stderr == "error: <stdin>: no rows; add rows or name another file\n"
 
 
 def test_prepared_sample_is_what_the_function_writes(cse, empty):

@@ -54,7 +54,7 @@ def test_numbers_are_labels_in_the_order_of_glue(tmp_path):
 @pytest.mark.parametrize("label", ["yes", "3", "1.0"])
 def test_another_label_is_named_with_its_line(tmp_path, label):
     text = f"premise,hypothesis,label\na,b,0\na,c,{label}\n"
-    with pytest.raises(CseError, match=rf"train\.csv:3: label '{label}' is none of entailment, neutral") as caught:
+    with pytest.raises(CseError, match=rf"train\.csv:3: label '{label}' is not one of entailment, neutral") as caught:
         prepare(settings(tmp_path, text), tmp_path / "out", progress=False)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()

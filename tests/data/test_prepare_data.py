@@ -155,7 +155,7 @@ def test_wrong_folders_are_refused(raw):
         prepare(settings(raw, evaluation_path=str(raw / "evalution")), raw / "out")
     (raw / "evaluation/own.csv").unlink()
     (raw / "evaluation/something").mkdir()
-    with pytest.raises(CseError, match="no evaluation data of SentEval here; expected STS/STS12-en-test"):
+    with pytest.raises(CseError, match="no SentEval evaluation data here; expected STS/STS12-en-test"):
         prepare(settings(raw), raw / "out")
     assert not (raw / "out").exists()
 
@@ -165,7 +165,7 @@ def test_wrong_folders_are_refused(raw):
     [
         ("train/nli.csv", b"sent0,sent1,hard_neg\na,b,c\nd,e,\xff\n", "nli.csv:3: byte 0xff"),
         ("train/nli.csv", b"sent0,sent1,hard_neg\na,b,\n", "all 1 rows were dropped"),
-        ("train/nli.csv", b"", "no rows; put rows into it"),
+        ("train/nli.csv", b"", "no rows; add rows"),
         ("evaluation/own.csv", b"sentence1,sentence2,score\na,b,nan\n", "own.csv:2: score 'nan'"),
     ],
 )

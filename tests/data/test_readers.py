@@ -64,7 +64,7 @@ def test_a_column_that_stands_twice_is_refused_if_it_is_read(tmp_path, ending):
     else:
         mark = "," if ending == "csv" else "\t"
         write(path, f"{mark.join(['text', 'more', 'text', 'rest', 'rest'])}\n{mark.join('abcde')}\n")
-    assert "2 columns 'text'; give each a name of its own" in failure(path, "sentences")
+    assert "2 columns 'text'; give each its own name" in failure(path, "sentences")
     if ending != "parquet":
         assert texts(path, "sentences", columns=["more"]) == [("b",)]
 
@@ -75,7 +75,7 @@ def test_links_that_lead_nowhere_say_so(tmp_path):
         find_data_file(tmp_path / "a.csv", "key")
     (tmp_path / "b.csv").symlink_to("a.csv")
     for path in (tmp_path / "a.csv", tmp_path / "a.csv/below"):
-        with pytest.raises(CseError, match=r": a circle of links; fix them"):
+        with pytest.raises(CseError, match=r": circular links; fix them"):
             find_data_file(path, "key")
 
 
@@ -142,17 +142,17 @@ def test_non_utf8_bytes_name_file_line_and_byte(tmp_path):
 
 @pytest.mark.parametrize("ending", ["txt", "csv", "tsv", "jsonl", "parquet"])
 def test_empty_file(tmp_path, ending):
-    expected = "not a parquet file" if ending == "parquet" else "no rows; put rows into it"
+    expected = "not a parquet file" if ending == "parquet" else "no rows; add rows"
     assert expected in failure(write(tmp_path / f"a.{ending}", ""), "sentences")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
 def test_file_with_nothing_but_a_mark_or_blank_lines(tmp_path, name):
-    assert "no rows; put rows into it" in failure(write(tmp_path / name, b"\xef\xbb\xbf\n\n"))
+    assert "no rows; add rows" in failure(write(tmp_path / name, b"\xef\xbb\xbf\n\n"))
 
 
 def test_header_without_rows(tmp_path):
-    assert "no rows; put rows into it" in failure(write(tmp_path / "a.csv", "sent0,sent1,hard_neg\n"))
+    assert "no rows; add rows" in failure(write(tmp_path / "a.csv", "sent0,sent1,hard_neg\n"))
 
 
 def test_wrong_column_name_shows_the_nearest_and_all_there_are(tmp_path):
@@ -177,11 +177,11 @@ def test_broken_json_ragged_rows_and_open_quotes(tmp_path):
     assert "a.jsonl:1: expected a JSON object" in failure(write(tmp_path / "a.jsonl", '["a"]\n'), "sentences")
     assert "a.jsonl:1: expected text, found int" in failure(write(tmp_path / "a.jsonl", '{"text": 3}'), "sentences")
     assert "surrogate" in failure(write(tmp_path / "a.jsonl", '{"text": "\\ud800"}'), "sentences")
-    assert "a.csv:3: 4 fields, the header has 3" in failure(
+    assert "a.csv:3: 4 fields, but the header has 3" in failure(
         write(tmp_path / "a.csv", "sent0,sent1,hard_neg\na,b,c\na,b,c,d\n")
     )
     assert "a.csv:2: broken csv record" in failure(write(tmp_path / "a.csv", 'sent0,sent1,hard_neg\n"a,b,c\nd,e,f\n'))
-    assert "a.tsv:2: 1 fields, the header has 2" in failure(write(tmp_path / "a.tsv", "sent0\tsent1\na\n"), "pairs")
+    assert "a.tsv:2: 1 fields, but the header has 2" in failure(write(tmp_path / "a.tsv", "sent0\tsent1\na\n"), "pairs")
     assert "not a parquet file" in failure(write(tmp_path / "a.parquet", "text"), "sentences")
 
 

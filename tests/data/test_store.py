@@ -59,7 +59,7 @@ def test_a_cut_file_at_any_length_is_refused(tmp_path):
             open_pairs(path)
     path.write_bytes(whole)
     assert open_rows(path).num_rows == 50
-    with pytest.raises(CseError, match="has the columns sent0, sent1, expected task, subset"):
+    with pytest.raises(CseError, match="has columns sent0, sent1, expected task, subset"):
         open_pairs(path)
 
 

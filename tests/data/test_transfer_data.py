@@ -63,7 +63,11 @@ def test_pairs_and_given_splits(tmp_path):
 @pytest.mark.parametrize(
     ("file", "lines", "message"),
     [
-        ("CR/custrev.pos", ["good"] * 2406, r"custrev\.pos: 2,406 lines, published are 2,407; copy the file again"),
+        (
+            "CR/custrev.pos",
+            ["good"] * 2406,
+            r"custrev\.pos: 2,406 lines, expected 2,407 as published; copy the file again",
+        ),
         ("TREC/TREC_10.label", ["what is this"] * 500, r"TREC_10\.label:1: expected CLASS:detail and a question"),
         ("TREC/TREC_10.label", ["NUM:date when ?"] * 500, r"TREC: class 0 of 6 has no rows in a part of the task"),
     ],

@@ -81,7 +81,7 @@ ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([ROW, ["c2", "c1", "2", "c2c_isim", "two", "one"]], r"cxc\.csv:3: the pair of line 2 again; keep one score"),
+        ([ROW, ["c2", "c1", "2", "c2c_isim", "two", "one"]], r"cxc\.csv:3: repeats the pair of line 2; keep one score"),
         ([[*ROW[:2], "5.1", *ROW[3:]]], r"cxc\.csv:2: score '5\.1' is not a number from 0 to 5"),
         ([[*ROW[:2], "nan", *ROW[3:]]], r"cxc\.csv:2: score 'nan' is not a number from 0 to 5"),
         ([ROW[:5]], r"cxc\.csv:2: a column is missing or a caption is empty"),
@@ -99,7 +99,7 @@ def test_other_columns_another_count_and_no_file(tmp_path):
     with pytest.raises(CseError, match="lacks the column sampling_method"):
         read_cxc(write(tmp_path / "cxc.csv", [], [name for name in COLUMNS if name != "sampling_method"]))
     write(tmp_path / "cxc_sts_test.csv", make_rows())
-    with pytest.raises(CseError, match="48 pairs, published are 44,045"):
+    with pytest.raises(CseError, match="48 pairs, expected 44,045 as published"):
         read_cxc(tmp_path)
     with pytest.raises(CseError, match="no such file; give the CSV of CxC-STS"):
         read_cxc(tmp_path / "none.csv")

@@ -120,9 +120,9 @@ def test_every_table_has_its_setting_above_it(data, style):
 
 
 def test_folder_without_anything(tmp_path):
-    with pytest.raises(CseError, match="no evaluation data of SentEval here"):
+    with pytest.raises(CseError, match="no SentEval evaluation data here"):
         read_suite(tmp_path, None)
-    with pytest.raises(CseError, match="the full evaluation reads SentEval's downstream folder, and this is none"):
+    with pytest.raises(CseError, match="not a folder; the full evaluation needs SentEval's downstream folder"):
         read_suite(tmp_path / "none", None)
 
 

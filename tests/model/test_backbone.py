@@ -251,5 +251,5 @@ def test_training_length_without_a_prompt_does_not_blame_the_prompt(bert):
 
 
 def test_unknown_pooler_is_never_taken_for_the_mean(bert):
-    with pytest.raises(CseError, match=r"pooler: 'meen' is none of .*; did you mean 'mean'"):
+    with pytest.raises(CseError, match=r"pooler: 'meen' is not one of .*; did you mean 'mean'"):
         sentence_encoder(bert, pooler="meen")

@@ -294,6 +294,6 @@ def test_a_vector_that_is_not_finite_is_named():
 
 def test_unknown_kind():
     with pytest.raises(
-        CseError, match=r"post\.kind: 'whitenning' is none of whitening, flow; did you mean 'whitening'"
+        CseError, match=r"post\.kind: 'whitenning' is not one of whitening, flow; did you mean 'whitening'"
     ):
         build_post({"kind": "whitenning"})

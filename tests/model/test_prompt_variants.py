@@ -161,7 +161,7 @@ def test_a_prompt_from_a_checkpoint(bert, tmp_path):
     assert torch.equal(fresh.table, trained.prompt.table)
     for problem, prompt in {
         "has shape": make_prompt(bert, "key_value", length=6),
-        "is key_value, separate, this one hidden_state, separate": make_prompt(bert, "hidden_state"),
+        "is key_value, separate, but this one is hidden_state, separate": make_prompt(bert, "hidden_state"),
         "starts at random": make_prompt(bert, "key_value", reparametrize="mlp"),
     }.items():
         refused(prompt, bert, tmp_path, problem)

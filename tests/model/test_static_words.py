@@ -91,7 +91,7 @@ def test_what_is_a_word_file(words, tmp_path):
     assert is_word_file(words)
     assert not is_word_file(tmp_path)
     assert not is_word_file(tmp_path / "missing.txt")
-    with pytest.raises(CseError, match=r"takes no prompt and only pooler\.kind mean"):
+    with pytest.raises(CseError, match=r"use no prompt and set pooler\.kind: mean"):
         sentence_encoder(load_words(find_words(str(words)), None), pooler="cls")
 
 

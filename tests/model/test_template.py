@@ -151,7 +151,7 @@ def test_a_blank_before_the_period_is_another_token_to_byte_pairs(pieces_backbon
 
 @pytest.mark.parametrize("text", ["no slots", "{sentence}", "{mask}", "{mask} {sentence}", "{sentence} {mask} {mask}"])
 def test_a_template_needs_both_slots_in_order(bert, text):
-    with pytest.raises(CseError, match=r"template.text: needs \{sentence\} and behind it \{mask\}, each once; found"):
+    with pytest.raises(CseError, match=r"template.text: needs \{sentence\} followed by \{mask\}, each once; found"):
         new_template(text, bert)
 
 

@@ -62,5 +62,5 @@ def test_large_scores_stay_finite(embeddings):
 @pytest.mark.parametrize("rows", [0, 1, GROUP + 1])
 def test_rows_must_be_whole_groups(embeddings, rows):
     first, second = embeddings
-    with pytest.raises(ValueError, match=f"{rows} rows are no whole number of groups of {GROUP}"):
+    with pytest.raises(ValueError, match=f"{rows} rows do not divide into groups of {GROUP}"):
         contrastive_tension(first[:rows], second[:rows], group=GROUP)

@@ -104,5 +104,5 @@ def test_padding_alone_is_zero_with_zero_gradient(batch, normalize):
 
 
 def test_an_unknown_normalisation_is_refused(batch):
-    with pytest.raises(ValueError, match="'mean' is none of positions, tokens, sum"):
+    with pytest.raises(ValueError, match="'mean' is not one of positions, tokens, sum"):
         replaced_tokens(*batch, normalize="mean")

@@ -482,4 +482,4 @@ def test_values_out_of_range_are_refused_when_the_settings_are_read(settings, ch
 def test_no_gpu_was_seen_but_named(run, settings):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    refused(run, settings({"train.device": "cuda"}), r"^device: cuda was named, but torch sees no GPU")
+    refused(run, settings({"train.device": "cuda"}), r"^device: cuda was requested, but torch sees no GPU")

@@ -1,9 +1,9 @@
-"""Write down what every preset computes: ``python -m tests.systems.record``.
+"""Record the losses of every preset: ``python -m tests.systems.record``.
 
-The losses of each preset's last step on a tiny backbone go to ``tests/assets/losses.json``, and ``test_every_preset``
-compares them to rounding: a change that should change no number must leave the file alone. ``--digests FILE`` writes
-hashes of weights, losses, scores and bundles too; two such files, from before and after a change on one machine, tell
-whether the change left every bit alone.
+Writes the losses of each preset's last step on a tiny backbone to ``tests/assets/losses.json``. ``test_every_preset``
+compares against them to rounding, so a change that should not affect numbers must not change the file. ``--digests
+FILE`` also writes hashes of weights, losses, scores and bundles; compare two such files, from before and after a change
+on one machine, to check that every bit is the same.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _RESULTS = ("checkpoint/*.safetensors", "bundle/*.onnx", "bundle/tokenizer.json"
 
 
 def losses_of(watch: Watch) -> dict[str, float]:
-    """Return the unweighted terms and the loss of the last step; empty where nothing was trained."""
+    """Return the unweighted terms and the loss of the last step; empty without training."""
     return {} if watch.state is None else dict(watch.records[-1].terms)
 
 
 def digests(folder: Path, watch: Watch) -> dict[str, str]:
-    """Return a hash of each result of a run, and of the weights after the last step."""
+    """Return a hash of each result of a run and of the weights after the last step."""
     files = sorted(path for pattern in _RESULTS for path in folder.glob(pattern))
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     if watch.state is not None:

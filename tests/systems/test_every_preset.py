@@ -1,8 +1,8 @@
 """Every preset trains for a few steps on a tiny random backbone, evaluates, exports with parity and loads again.
 
-Of each training: what is trained and what is not, every term of its loss, dropout, and that scores are the model's.
+Each test checks which weights train, every loss term, dropout, and that the reported scores are the model's.
 
-Presets share parts. A few of them have every part between them and are fast tests; the others are slow ones.
+Presets share parts. A few presets that together cover every part run as fast tests; the others are slow tests.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.systems.record import RECORDED, losses_of
 from tests.systems.tiny import PARITY, Watch, family_of, make_data, make_models, make_warm_start, run_training, tiny
 
 STEPS = 3
-# numbers do not choose code; these do, though their values are numbers
+# numbers that select code paths by being zero or not; other numbers do not
 STRUCTURAL_NUMBERS = ("weight", "queue", "repeat_words", "mask_span", "cut_features", "warmup_share")
 
 
 def structure(name: str) -> tuple:
-    """What of a preset chooses code: every value that is no number, and which numbers are zero."""
+    """What in a preset selects code paths: all non-numeric values, and which structural numbers are positive."""
     facts = []
     for key, value in sorted(load_preset(name).settings.items()):
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -42,7 +42,7 @@ def structure(name: str) -> tuple:
 
 
 def cover_of_parts() -> list[str]:
-    """A few presets that have every part of all presets between them: again and again the one that adds most."""
+    """A few presets that together cover every part, chosen greedily."""
     left = {part for name in preset_names() for part in structure(name)}
     chosen = []
     while left:
@@ -94,7 +94,7 @@ def check_training(settings, watch: Watch) -> None:
     assert all(torch.equal(encoder.get_parameter(name), watch.before[name]) for name in frozen)
     assert len(frozen) > 40 or parts["backbone"]
     still = {name for name in trained if torch.equal(state.weights[name], watch.before[name])}
-    # a template's noise goes through the projector too and is subtracted: the bias of its LayerNorm cancels
+    # a template's noise passes through the projector too and is subtracted, so the LayerNorm bias cancels
     cancels = settings.template.denoise != "none" and settings.pooler.projector == "mlm_transform"
     assert still == ({"mlp.2.bias"} if cancels else set())
 
@@ -136,8 +136,8 @@ def test_preset(name, models, data, warm_start, tmp_path):
         assert watch.state is None and "steps" not in facts
     else:
         check_training(settings, watch)
-        # other processors round otherwise; python -m tests.systems.record writes the file anew
-        assert losses_of(watch) == pytest.approx(RECORDED_LOSSES[name], rel=1e-4), "this preset computes something else"
+        # other processors round differently; run python -m tests.systems.record to rewrite the file
+        assert losses_of(watch) == pytest.approx(RECORDED_LOSSES[name], rel=1e-4), "losses differ from those recorded"
         assert facts["steps"] == watch.state.step
     loaded = SentenceEncoder.load(tmp_path / "checkpoint")
     dev = PreparedData(prepared).dev

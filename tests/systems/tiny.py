@@ -1,4 +1,4 @@
-"""Every preset in small: tiny backbones, a few rows of each view, and a training of a few steps."""
+"""Tiny versions of every preset: tiny backbones, a few rows of each view, a few training steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS, PARITY = 24, 2e-5
 
 
 def make_models(root: Path) -> dict[str, Path]:
-    """Tiny backbones with their MLM heads, a generator for each, and a file of word vectors."""
+    """Make tiny backbones with MLM heads, a generator for each, and a file of word vectors."""
     root.mkdir(parents=True)
     found = {}
     for family in ("bert", "roberta"):
@@ -39,7 +39,7 @@ def make_models(root: Path) -> dict[str, Path]:
 
 
 def make_data(root: Path) -> dict[str, Path]:
-    """Prepared rows of each view, with dev pairs and one task."""
+    """Make prepared rows of each view, with dev pairs and one task."""
     rng = np.random.default_rng(1)
 
     def text() -> str:
@@ -68,7 +68,7 @@ def make_data(root: Path) -> dict[str, Path]:
 
 
 def tiny(name: str, models: dict[str, Path], warm_start: Path):
-    """A preset with a tiny backbone, generator and budget; all else as it is."""
+    """Return a preset's settings with a tiny backbone, generator and budget, otherwise unchanged."""
     values = dict(load_preset(name).settings)
     family = values.get("backbone.family") or "bert"
     batch = min(values.get("train.batch_size", 8), 8)
@@ -77,7 +77,7 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path):
         "train.batch_size": batch,
         "train.epochs": 1,
         "train.eval_every": 2,
-        "train.learning_rate": min(values.get("train.learning_rate", 1e-3), 1e-3),  # a tiny model collapses soon
+        "train.learning_rate": min(values.get("train.learning_rate", 1e-3), 1e-3),  # tiny models collapse easily
         "train.precision": "fp32",
         "train.device": "cpu",
         "post.dimension": 8 if values.get("post.kind") == "whitening" else None,
@@ -98,18 +98,18 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path):
 
 
 def make_warm_start(models: dict[str, Path], data: dict[str, Path], out: Path) -> Path:
-    """A checkpoint of MLM training, which one preset starts from."""
+    """Make the checkpoint of MLM training that one preset starts from."""
     run_training(tiny("mlm-warmup-bert-base", models, out), data, out, Watch())
     return out / "checkpoint"
 
 
 class Watch(Recorder):
-    """Runs a training and keeps what it found before and after."""
+    """Runs a training and keeps the weights from before and the state after it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.state: RunState | None = None
-        self.zeros: list[float] = []  # share of zeros behind the first dropout of each pass in training
+        self.zeros: list[float] = []  # share of zeros after the first dropout of each training pass
 
     def __call__(self, training: Training) -> RunState:
         self.encoder = training.encoder

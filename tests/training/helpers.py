@@ -35,7 +35,7 @@ def make_rows(count: int = 40, seed: int = 0) -> Dataset:
 
 
 def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: bool = True, rows: int = 40):
-    """Return encoder, losses and tokenised rows, the same each time."""
+    """Return an encoder, losses and tokenised rows, the same on every call."""
     torch.manual_seed(11)
     prompt = new_prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
     encoder = sentence_encoder(backbone, prompt, pooler="mean", mlp=mlp, frozen=frozen)
@@ -43,13 +43,13 @@ def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: b
 
 
 def losses_of(encoder: SentenceEncoder, **terms: dict) -> Losses:
-    """The losses of these settings of ``objective``; by default NT-Xent and the hinge."""
+    """Return the losses for these ``objective`` settings; by default NT-Xent and the hinge."""
     parts = Parts(encoder, None, None, seed=1, epochs=1, corrupted=None, device=torch.device("cpu"))
     return losses_from(ObjectiveSettings(**terms), parts)
 
 
 def contrast(encoder: SentenceEncoder, *, queue: MomentumQueue | None = None, temperature: float = 0.05) -> NtXent:
-    """NT-Xent as most systems have it."""
+    """NT-Xent as most systems use it."""
     options = {"hard_negative_weight": 0.0, "two_views": False}
     return NtXent(encoder, weight=1.0, temperature=temperature, queue=queue, **options)
 
@@ -59,7 +59,7 @@ def momentum_queue(encoder: SentenceEncoder, *, size: int, momentum: float, foll
 
 
 def replaced_tokens_term(encoder: SentenceEncoder, source, **options) -> ReplacedTokens:
-    """Replaced-token detection with the default settings but for these."""
+    """Replaced-token detection with the default settings except for these."""
     usual = {
         "weight": 0.5,
         "discriminator": "shared",
@@ -76,7 +76,7 @@ def make_table(backbone, rows: int = 40, view: str = "triplets") -> TokenTable:
 
 
 def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
-    """Encode rows as the loop does at its first step."""
+    """Encode rows as in the loop's first step."""
     return encode_batch(
         encoder,
         table,
@@ -92,7 +92,7 @@ def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
 
 
 class Recorder:
-    """An observer that keeps what it was told."""
+    """An observer that records every call."""
 
     def __init__(self) -> None:
         self.starts, self.records, self.scores, self.closed = [], [], [], 0

@@ -1,4 +1,4 @@
-"""Post-processing of sentence vectors: modules fitted on vectors of an encoder and placed behind it.
+"""Post-processing of sentence vectors: modules fitted on an encoder's vectors and applied to its output.
 
 ========== ============================================ ======================================
 kind       what it does                                 source
@@ -27,10 +27,10 @@ __all__ = ["POST_KINDS", "POST_SIZES", "Flow", "Whitening", "build_post", "fit_f
 
 
 def build_post(config: Mapping[str, Any]) -> nn.Module:
-    """Build the module that a ``config()`` describes, unfilled: ``load_state_dict`` makes it the fitted one.
+    """Build the module that a ``config()`` describes, without weights; load those with ``load_state_dict``.
 
     Raises:
-        CseError: an unknown kind, or a flow whose width cannot be halved often enough.
+        CseError: an unknown kind, or a flow whose width cannot be halved once per level.
     """
     kind = config.get("kind")
     if kind == "whitening":
@@ -38,4 +38,4 @@ def build_post(config: Mapping[str, Any]) -> nn.Module:
     if kind == "flow":
         flow = Flow(config["width"], levels=config["levels"], depth=config["depth"], hidden=config["hidden"])
         return flow.requires_grad_(False).eval()
-    raise CseError(f"post.kind: {kind!r} is none of {', '.join(POST_KINDS)}{nearest(str(kind), POST_KINDS)}")
+    raise CseError(f"post.kind: {kind!r} is not one of {', '.join(POST_KINDS)}{nearest(str(kind), POST_KINDS)}")

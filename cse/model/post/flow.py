@@ -1,9 +1,9 @@
 """BERT-flow (Li et al. 2020): Glow (Kingma and Dhariwal 2018) on sentence vectors.
 
-A level is ``depth`` steps of actnorm, reversal of the channels and additive coupling; then the second half of the
-channels leaves as latents and the first half goes on to the next level. The last level keeps both halves. All latents
-are N(0, 1), so ``log p(x) = log N(z; 0, I) + log |det dz/dx|`` (equation 3 of BERT-flow); additive couplings and
-reversals have determinant 1, which leaves the scales of the actnorms, the same for every x.
+A level consists of ``depth`` steps of actnorm, channel reversal and additive coupling; then the second half of the
+channels becomes latents and the first half continues to the next level. The last level keeps both halves. All latents
+are N(0, 1), so ``log p(x) = log N(z; 0, I) + log |det dz/dx|`` (equation 3 of BERT-flow). Additive couplings and
+reversals have determinant 1, so only the actnorm scales remain, the same for every x.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import nn
 
 from cse.errors import CseError
 
-_LOG_SCALE_FACTOR = 3.0  # of Glow: log-scales are stored divided by it, and so learn three times as fast
+_LOG_SCALE_FACTOR = 3.0  # from Glow: stored log-scales are divided by it, so they learn three times as fast
 _WEIGHT_STD = 0.05
-_SMALLEST_STD = 1e-6  # added to a deviation, as published
+_SMALLEST_STD = 1e-6  # added to standard deviations, as published
 
 
 class _Affine(nn.Module):
-    """``(x + shift) * exp(3 * log_scale)``, channel by channel; the identity at first."""
+    """``(x + shift) * exp(3 * log_scale)`` per channel; initially the identity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,18 +37,18 @@ class _Affine(nn.Module):
 
 
 class _ActNorm(_Affine):
-    """The same, started from data."""
+    """The same, initialised from data."""
 
     @torch.no_grad()
     def initialise(self, x_BD: torch.Tensor) -> None:
-        """Give these rows mean 0 and variance 1 in every channel."""
+        """Normalise these rows to mean 0 and variance 1 in every channel."""
         std_D, mean_D = torch.std_mean(x_BD, dim=0, correction=0)
         self.shift.copy_(-mean_D)
         self.log_scale.copy_(-torch.log(std_D + _SMALLEST_STD) / _LOG_SCALE_FACTOR)
 
 
 class _Step(nn.Module):
-    """Actnorm, reversed channels, and a shift of the second half of the channels computed from the first."""
+    """Actnorm, channel reversal, and a shift of the second half of the channels computed from the first."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -70,23 +70,23 @@ class _Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """An invertible map of sentence vectors to latents; until it is initialised or filled, a mere reordering.
+    """An invertible map of sentence vectors to latents; before initialisation or loading, it only reorders channels.
 
     Args:
         width: D, divisible by ``2 ** levels``.
-        levels: how many groups of steps; between two of them half of the channels leave.
-        depth: steps in a level.
+        levels: number of levels; half of the channels leave between two levels.
+        depth: steps per level.
         hidden: width of the two hidden layers of a coupling.
 
     Raises:
-        CseError: a width that cannot be halved so often.
+        CseError: ``width`` is not divisible by ``2 ** levels``.
     """
 
     def __init__(self, width: int, *, levels: int = 3, depth: int = 3, hidden: int = 32) -> None:
         super().__init__()
         if width % 2**levels:
             raise CseError(
-                f"post.kind: a flow of {levels} levels halves the vectors {levels} times, and the encoder's width "
+                f"post.kind: a flow of {levels} levels halves the vectors {levels} times, but the encoder's width "
                 f"{width} is not divisible by {2**levels}; use fewer levels or post.kind: whitening"
             )
         self.width = self.dimension = width
@@ -99,8 +99,8 @@ class Flow(nn.Module):
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
         """Map ``(B, D)`` to latents ``(B, D)``; not normalised.
 
-        Order of the latents: the D/2 that leave after the first level, the D/4 that leave after the second, and so on;
-        at the end what comes out of the last level.
+        The latents are ordered as the D/2 that leave after the first level, the D/4 that leave after the second, and so
+        on, then the output of the last level.
         """
         latents = []
         for number, level in enumerate(self.levels, start=1):
@@ -129,9 +129,9 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x_BD: torch.Tensor, generator: torch.Generator) -> None:
-        """Draw the hidden weights (normal, 0.05) and start every actnorm from the rows ``(B, D)`` that reach it.
+        """Draw the hidden weights (normal, 0.05) and initialise every actnorm from the rows ``(B, D)`` that reach it.
 
-        The last layer of a coupling stays 0, so the latents of these rows have mean 0 and variance 1.
+        The last layer of each coupling stays 0, so the latents of these rows have mean 0 and variance 1.
         """
         for step in self._steps():
             for layer in (step.coupling[0], step.coupling[3]):
@@ -143,7 +143,7 @@ class Flow(nn.Module):
             hook.remove()
 
     def config(self) -> dict[str, Any]:
-        """Return what ``build_post`` needs, fit for JSON."""
+        """Return what ``build_post`` needs, as JSON values."""
         sizes = {"levels": len(self.levels), "depth": self.depth, "hidden": self.hidden}
         return {"kind": "flow", "width": self.width, "dimension": self.dimension, **sizes}
 
@@ -152,7 +152,7 @@ class Flow(nn.Module):
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """Return a layer of zeros without bias: the affine map behind it has one."""
+    """Return a zero-initialised layer without bias; the affine map after it has one."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)
     nn.init.zeros_(layer.weight)
     return layer

@@ -30,21 +30,21 @@ def fit_flow(
 ) -> Flow:
     """Fit a flow to sentence vectors by maximum likelihood, on the CPU.
 
-    The loss is ``-log p(x) / (D ln 2)``, bits per dimension. Weight decay is decoupled and takes all weights, the rate
-    is constant, epsilon 1e-6, as in the published code; its Adam has no bias correction, ours has.
+    The loss is ``-log p(x) / (D ln 2)``, in bits per dimension. As in the published code, weight decay is decoupled and
+    applies to all weights, the learning rate is constant and epsilon is 1e-6; unlike there, Adam has bias correction.
 
-    Some encoders have channels that are the same for every sentence. A flow would raise their likelihood for ever, by
-    blowing up rounding errors; in training they therefore carry noise as wide as the other channels, and the fitted
-    flow leaves them near 0.
+    Some encoders have channels that are constant over sentences. A flow would increase their likelihood without bound
+    by amplifying rounding errors, so training adds noise to them, as wide as the other channels, and the fitted flow
+    leaves them near 0.
 
     Args:
-        vectors: ``(n, D)``, a row for each sentence.
-        learning_rate: of AdamW.
-        batch_size: rows of a step, and rows that start the actnorms.
+        vectors: ``(n, D)``, one row per sentence.
+        learning_rate: learning rate of AdamW.
+        batch_size: rows per step, and rows that initialise the actnorms.
         epochs: passes over the vectors, each in a new order.
-        seed: of weights and order; the same seed gives the same flow.
-        progress: whether to draw a bar with rate and loss on stderr.
-        weight_decay: of AdamW; by default as published.
+        seed: seed for weights and order; the same seed gives the same flow.
+        progress: whether to show a progress bar with rate and loss on stderr.
+        weight_decay: weight decay of AdamW; by default as published.
         clip_norm: largest norm of the gradient; by default as published.
         shape: ``levels``, ``depth`` and ``hidden``, see ``Flow``.
 
@@ -52,7 +52,7 @@ def fit_flow(
         The flow without gradients, in evaluation mode.
 
     Raises:
-        CseError: a width that does not fit, vectors that are the same or not finite, or a loss that is not finite.
+        CseError: unsuitable width, identical or non-finite vectors, or a non-finite loss.
     """
     flow = Flow(vectors.shape[1], **shape)
     check_finite(vectors)
@@ -87,7 +87,7 @@ def fit_flow(
 
 
 def _constant_channels(vectors: NDArray[np.float32]) -> tuple[torch.Tensor, float]:
-    """Return the numbers of the channels of ``(n, D)`` without variance, and the root mean square deviation of all."""
+    """Return the indices of channels of ``(n, D)`` without variance, and the root mean square deviation of all."""
     mean_D = mean_vector(vectors)
     sum_D = np.zeros_like(mean_D)
     for block in blocks(vectors):
@@ -104,7 +104,7 @@ def _add_noise(x_BD: torch.Tensor, channels: torch.Tensor, std: float, generator
 
 
 def _check_varied(x_BD: torch.Tensor) -> None:
-    """Raise a CseError for a first batch of one sentence, or of copies of one."""
+    """Raise a CseError if the first batch holds one sentence or copies of one."""
     if torch.equal(x_BD, x_BD[:1].expand_as(x_BD)):
         raise CseError(
             f"post.kind: a flow starts from the spread of its first batch, and the {len(x_BD)} sentence(s) in it have "

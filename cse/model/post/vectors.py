@@ -1,4 +1,4 @@
-"""Passes over many sentence vectors, block by block: a million of them are never copied at once."""
+"""Passes over many sentence vectors in blocks, so that a million of them are never copied at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cse.errors import CseError
 
-# Below 1e-5 of the largest standard deviation there is nothing but rounding errors of float32.
+# Below 1e-5 of the largest standard deviation there are only float32 rounding errors.
 NO_VARIANCE = 1e-10
 _BLOCK = 4096  # rows; 25 MB as float64 at width 768
 
@@ -21,7 +21,7 @@ def blocks(vectors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
 
 
 def check_finite(vectors: NDArray[np.float32]) -> None:
-    """Raise a CseError for the first row of ``(n, D)`` with a value that is not finite."""
+    """Raise a CseError for the first row of ``(n, D)`` with a non-finite value."""
     start = 0
     for block in blocks(vectors):
         bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
@@ -42,7 +42,7 @@ def mean_vector(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def count_distinct(vectors: NDArray[np.float32], enough: int) -> int:
-    """Count distinct rows of ``(n, D)``, but stop at ``enough``."""
+    """Count distinct rows of ``(n, D)``, stopping at ``enough``."""
     seen: set[bytes] = set()
     for block in blocks(vectors):
         for row in block:

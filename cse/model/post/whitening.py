@@ -14,15 +14,15 @@ from cse.model.post.vectors import NO_VARIANCE, blocks, check_finite, count_dist
 
 
 class Whitening(nn.Module):
-    """A fitted linear map of sentence vectors; all zeros until it is filled.
+    """A fitted linear map of sentence vectors; all zeros until weights are loaded.
 
     Args:
-        width: D, of the vectors that come in.
-        dimension: d, of those that go out; at most ``width``.
+        width: input width D.
+        dimension: output width d, at most ``width``.
 
     Attributes:
         mean: ``(D,)``, mean of the vectors it was fitted on.
-        matrix: ``(D, d)``, the directions by falling variance, each divided by its standard deviation.
+        matrix: ``(D, d)``, directions in order of decreasing variance, each divided by its standard deviation.
     """
 
     def __init__(self, width: int, dimension: int) -> None:
@@ -37,23 +37,23 @@ class Whitening(nn.Module):
         return (x_BD - self.mean) @ self.matrix
 
     def config(self) -> dict[str, Any]:
-        """Return what ``build_post`` needs, fit for JSON."""
+        """Return what ``build_post`` needs, as JSON values."""
         return {"kind": "whitening", "width": self.width, "dimension": self.dimension}
 
 
 def fit_whitening(vectors: NDArray[np.float32], dimension: int | None = None) -> Whitening:
-    """Fit the whitening of sentence vectors, computed in float64.
+    """Fit a whitening to sentence vectors, in float64.
 
-    Outputs that end in a LayerNorm lie in a subspace (their scaled sum is constant), however many sentences there are.
-    A direction without variance says nothing of a sentence; its column is zero, where the published formula would
-    blow rounding errors up to unit variance. Cosines are those of the remaining directions.
+    Outputs of a LayerNorm lie in a subspace (their scaled sum is constant), however many sentences there are. A
+    direction without variance carries no information, so its column is zero; the published formula would amplify
+    rounding errors to unit variance. Cosines use the remaining directions.
 
     Args:
-        vectors: ``(n, D)``, a row for each sentence.
-        dimension: how many leading directions to keep, at most D; None: D.
+        vectors: ``(n, D)``, one row per sentence.
+        dimension: number of leading directions to keep, at most D; None: D.
 
     Raises:
-        CseError: a dimension out of range, too few distinct sentences for it, or a vector that is not finite.
+        CseError: a dimension out of range, too few distinct sentences for it, or a non-finite vector.
     """
     width = vectors.shape[1]
     kept = kept_dimension(dimension, width)
@@ -64,7 +64,7 @@ def fit_whitening(vectors: NDArray[np.float32], dimension: int | None = None) ->
     rank = int(varies_D.sum())
     if rank < kept:
         _check_enough(vectors, kept, rank)
-    # The sign of a direction is free; fixed here, the same data give the same vectors with every LAPACK.
+    # The sign of a direction is arbitrary; fix it so that the same data give the same vectors with every LAPACK.
     largest_D = np.abs(directions_DD).argmax(axis=0)
     directions_DD *= np.sign(directions_DD[largest_D, np.arange(width)])
     scale_D = np.zeros(width)
@@ -76,10 +76,10 @@ def fit_whitening(vectors: NDArray[np.float32], dimension: int | None = None) ->
 
 
 def kept_dimension(dimension: int | None, width: int) -> int:
-    """Return how many directions are kept of ``width``; None keeps all.
+    """Return how many of ``width`` directions to keep; None keeps all.
 
     Raises:
-        CseError: out of range.
+        CseError: ``dimension`` is out of range.
     """
     kept = width if dimension is None else dimension
     if not 1 <= kept <= width:
@@ -88,7 +88,7 @@ def kept_dimension(dimension: int | None, width: int) -> int:
 
 
 def _moments(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean ``(D,)`` and covariance ``(D, D)`` over n - 1, as ``np.cov``; two passes, so that nothing cancels."""
+    """Return mean ``(D,)`` and covariance ``(D, D)`` over n - 1, like ``np.cov``; two passes avoid cancellation."""
     mean_D = mean_vector(vectors)
     sum_DD = np.zeros((len(mean_D), len(mean_D)))
     for block in blocks(vectors):
@@ -98,7 +98,7 @@ def _moments(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray
 
 
 def _check_enough(vectors: NDArray[np.float32], kept: int, rank: int) -> None:
-    """Raise a CseError where the sentences, and not the encoder, are why fewer than ``kept`` directions vary."""
+    """Raise a CseError if too few distinct sentences are the reason why fewer than ``kept`` directions vary."""
     found = count_distinct(vectors, kept + 1)
     if found <= kept:
         lower = f" or set post.dimension to {rank} or less" if rank else ""

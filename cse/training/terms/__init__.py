@@ -1,1 +1,1 @@
-"""The terms of the loss, each in the file of its settings key. Dimension letters: see ``cse.model``."""
+"""The loss terms, each in a file named after its settings key. Dimension letters: see ``cse.model``."""

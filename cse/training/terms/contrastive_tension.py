@@ -15,12 +15,12 @@ from cse.training.terms.term import Term
 class ContrastiveTension(Term):
     """Two independent copies, dot products, one positive among negatives (Carlsson et al. 2021).
 
-    The first copy, which is kept, reads the anchors; the second reads the candidates.
+    The first copy encodes the anchors and is kept after training; the second encodes the candidates.
 
     Args:
-        encoder: the encoder that is trained.
-        weight: of the term.
-        group: rows of one positive and its negatives.
+        encoder: the encoder being trained.
+        weight: weight of this term.
+        group: rows in a group of one positive and its negatives.
     """
 
     def __init__(self, encoder: SentenceEncoder, *, weight: float, group: int) -> None:
@@ -29,8 +29,8 @@ class ContrastiveTension(Term):
         self.second = copy.deepcopy(encoder)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the mean binary cross-entropy; a last group that is not whole is left out."""
-        (first_BD, *_) = batch.views  # beside a term that compares copies there are more
+        """Return the mean binary cross-entropy; ignore an incomplete last group."""
+        (first_BD, *_) = batch.views  # more views if another term compares copies
         second_BD = embed_anchors(self.second, batch)
         whole = len(first_BD) // self.group * self.group
         if whole == 0:

@@ -15,8 +15,8 @@ class EnergyHinge(Term):
     """Hinge on raw cosines against the hardest negative (PromCSE equation 11).
 
     Args:
-        encoder: the encoder that is trained.
-        weight: of the term.
+        encoder: the encoder being trained.
+        weight: weight of this term.
         margin: cosine by which a positive must beat every negative.
     """
 

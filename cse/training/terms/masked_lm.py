@@ -1,4 +1,4 @@
-"""Masked language modelling beside the contrastive loss, with the same prompts (DCPCSE; Jiang et al. 2022)."""
+"""Masked language modelling alongside the contrastive loss, with the same prompts (DCPCSE; Jiang et al. 2022)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cse.training.terms.term import Term
 
 
 class MaskedLm(Term):
-    """Predict masked tokens of every sentence of the batch in a second pass behind the same prompt draw.
+    """Predict masked tokens of every sentence of the batch in a second pass with the same prompt draw.
 
     Args:
-        encoder: the encoder that is trained.
+        encoder: the encoder being trained.
         head: the backbone's pretrained head.
         vocabulary: ids of the mask and of special tokens.
-        weight: weight at the start.
+        weight: initial weight.
         mask_share: share of tokens to predict.
-        decay_rate, decay_steps: the weight is multiplied by the rate every so many steps.
-        seed: of the masking.
+        decay_rate, decay_steps: the weight is multiplied by ``decay_rate`` every ``decay_steps`` steps.
+        seed: seed for masking.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MaskedLm(Term):
         return decayed_weight(step, weight=self._weight, **self.decay)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the mean cross-entropy over all chosen tokens of the batch."""
+        """Return the mean cross-entropy over all chosen tokens in the batch."""
         encoder = self.encoder
         table_VD = encoder.backbone.model.embeddings.word_embeddings.weight
         total = torch.zeros((), device=batch.projected_XD.device)

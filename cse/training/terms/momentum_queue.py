@@ -1,4 +1,4 @@
-"""Further negatives for NT-Xent: embeddings of earlier batches by a slowly following copy (ESimCSE)."""
+"""Further negatives for NT-Xent: embeddings of earlier batches from a momentum encoder (ESimCSE)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cse.training.batch import Batch, embed_anchors
 
 
 class MomentumQueue(nn.Module):
-    """ESimCSE's negatives: embeddings of earlier batches by a slowly following copy (Wu et al. 2021).
+    """ESimCSE's negatives: embeddings of earlier batches from a momentum encoder (Wu et al. 2021).
 
     Args:
-        encoder: the encoder that is trained.
-        size: embeddings to keep.
-        momentum: what the copy keeps of itself at each update.
-        follow_projector: whether the copy's projector follows too; False: it is the trained one, as in the released
-            code.
+        encoder: the encoder being trained.
+        size: number of embeddings to keep.
+        momentum: share of its own weights that the momentum encoder keeps at each update.
+        follow_projector: whether the momentum encoder has its own projector that follows too; False: it shares the
+            trained one, as in the released code.
     """
 
     def __init__(self, encoder: SentenceEncoder, *, size: int, momentum: float, follow_projector: bool) -> None:
@@ -36,13 +36,13 @@ class MomentumQueue(nn.Module):
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
 
     def negatives(self) -> torch.Tensor | None:
-        """Return the newest embeddings first, ``(Q, D)``, or None before the first update."""
+        """Return the queue, newest first, ``(Q, D)``, or None before the first update."""
         filled = int(self.filled)  # type: ignore[arg-type]
         return self.vectors[:filled] if filled else None  # type: ignore[index]
 
     @torch.no_grad()
     def take_in(self, batch: Batch) -> None:
-        """Move the copy towards the encoder and take in its embeddings of the batch's anchors, dropout off."""
+        """Move the momentum encoder towards the encoder and queue its embeddings of the anchors, without dropout."""
         (encoder,), (follower,) = self.encoder, self.follower
         follower.to(batch.projected_XD.device)
         weights = dict(follower.named_parameters())
@@ -59,7 +59,7 @@ class MomentumQueue(nn.Module):
         self.filled.fill_(min(int(self.filled) + len(new), size))  # type: ignore[operator, arg-type]
 
     def _followed(self) -> dict[str, nn.Parameter]:
-        """Return the trained weights that the copy has of its own."""
+        """Return the trained weights of which the momentum encoder has its own copy."""
         (encoder,), (follower,) = self.encoder, self.follower
         own = dict(follower.named_parameters())
         return {name: weight for name, weight in encoder.trainable().items() if own[name] is not weight}

@@ -1,4 +1,4 @@
-"""IS-BERT's mutual information between the tokens and the sentences of a batch."""
+"""IS-BERT's mutual information between tokens and sentences of a batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cse.training.terms.term import Term
 
 
 class MutualInformation(Term):
-    """Token features and the sentence they form should know each other (IS-BERT, Zhang et al. 2020)."""
+    """Maximise mutual information between token features and their sentence (IS-BERT, Zhang et al. 2020)."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the negative estimate of the mutual information, tokens against sentences of the batch."""
+        """Return the negated estimate of mutual information between tokens and sentences of the batch."""
         local, real = [], []
         for piece in batch.slices:
             missing = batch.longest - piece.ids_BL.shape[1]
-            assert piece.tokens.local_BLD is not None  # noqa: S101 - kept where there are convolutions
+            assert piece.tokens.local_BLD is not None  # noqa: S101 - kept if there are convolutions
             local.append(F.pad(piece.tokens.local_BLD, (0, 0, 0, missing)).float())
             real.append(F.pad(piece.mask_BL, (0, missing)))
         return local_global_information(batch.in_order(local), batch.projected_XD, batch.in_order(real))

@@ -21,5 +21,5 @@ class NliSoftmax(Term):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy of the labels."""
         first_BD, second_BD = batch.views
-        assert batch.labels_B is not None  # noqa: S101 - the settings let this term only meet labelled rows
+        assert batch.labels_B is not None  # noqa: S101 - the settings allow this term only with labelled rows
         return nli_softmax(self.classify(pair_features(first_BD, second_BD)), batch.labels_B)

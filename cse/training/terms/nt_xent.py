@@ -16,8 +16,8 @@ class NtXent(Term):
     """Contrastive cross-entropy (SimCSE equations 1 and 5; SimCLR's form with ``two_views``).
 
     Args:
-        encoder: the encoder that is trained.
-        weight: of the term.
+        encoder: the encoder being trained.
+        weight: weight of this term.
         temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative.
         two_views: whether every row of both copies is an anchor.
@@ -55,6 +55,6 @@ class NtXent(Term):
         )
 
     def after_update(self, batch: Batch) -> None:
-        """Let the queue take in the batch."""
+        """Add the batch to the queue."""
         if self.queue is not None:
             self.queue.take_in(batch)

@@ -17,19 +17,19 @@ from cse.training.terms.term import Term
 
 
 class ReplacedTokens(Term):
-    """Which tokens of a corrupted sentence were replaced, given its embedding?
+    """Detect which tokens of a corrupted sentence were replaced, given the sentence embedding.
 
     Args:
-        encoder: the encoder that is trained.
-        source: gives corrupted rows.
+        encoder: the encoder being trained.
+        source: returns corrupted rows.
         weight: lambda.
-        discriminator: ``shared`` (frozen backbone behind the same prompts), ``frozen`` (without prompts) or ``copy`` (a
+        discriminator: ``shared`` (frozen backbone with the same prompts), ``frozen`` (without prompts) or ``copy`` (a
             trained copy of the backbone without prompts).
-        condition: whether the embedding takes the place of ``[CLS]``, after embedding LayerNorm and dropout.
+        condition: whether the embedding replaces ``[CLS]``, after embedding LayerNorm and dropout.
         normalize: as in ``replaced_tokens_sums``. With ``positions`` every row is padded to the longest of the batch,
-            as in the released code, whatever slices the batch is cut into.
-        separate_draw: whether the pass draws prompt dropout anew.
-        learning_rate: of the copy; None: the run's.
+            as in the released code, however the batch is cut into slices.
+        separate_draw: whether the pass draws new prompt dropout.
+        learning_rate: learning rate of the copy; None: the run's.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ReplacedTokens(Term):
         nn.init.zeros_(self.head.bias)
 
     def rates(self) -> dict[str, float]:
-        """Return the copy's learning rate for the copy's weights; the head takes the run's."""
+        """Return the learning rate of the copy's weights; the head uses the run's."""
         if self.copy is None or self.learning_rate is None:
             return {}
         return {f"copy.{name}": self.learning_rate for name, _ in self.copy.named_parameters()}
@@ -93,7 +93,7 @@ class ReplacedTokens(Term):
     def _padded(
         self, longest: int, corrupted_BL: torch.Tensor, replaced_BL: torch.Tensor, mask_BL: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the rows padded to the longest of the batch, where padding counts in the mean."""
+        """Return the rows, padded to the longest of the batch if the mean includes padding."""
         missing = longest - mask_BL.shape[1] if self.normalize == "positions" else 0
         encoder = self.encoder
         return (
@@ -119,17 +119,17 @@ class ReplacedTokens(Term):
 
 
 class _First:
-    """Sets a sentence's embedding in the place of its first token."""
+    """Replaces the first token with the sentence's embedding."""
 
     def __init__(self, sentence_BD: torch.Tensor) -> None:
         self.sentence_BD = sentence_BD
 
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Positions stay."""
+        """Return the positions unchanged."""
         return positions_BL
 
     def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        """Return the input with the embedding in front."""
+        """Return the input with the embedding in first position."""
         first_B1D = self.sentence_BD.unsqueeze(1).to(embedded_BLD.dtype)
         return torch.cat([first_B1D, embedded_BLD[:, 1:]], dim=1)
 

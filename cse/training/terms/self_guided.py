@@ -1,4 +1,4 @@
-"""SG-OPT: layers of a frozen clone are the positives (Kim et al. 2021)."""
+"""SG-OPT: contrast with the layers of a frozen clone (Kim et al. 2021)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class SelfGuided(Term):
     """SG-OPT: layers of a frozen clone are the positives (Kim et al. 2021).
 
     Args:
-        encoder: the encoder that is trained.
-        weight: of the term.
+        encoder: the encoder being trained.
+        weight: weight of this term.
         temperature: divides the cosines.
-        projection: width of the projection that training alone uses.
+        projection: width of the training-only projection.
         regularizer: weight of the squared distance to the initial weights.
     """
 
@@ -40,7 +40,7 @@ class SelfGuided(Term):
         self.regularizer = regularizer
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the contrastive term and the regulariser together."""
+        """Return the contrastive term plus the weighted regulariser."""
         encoder = self.encoder
         (anchor_BD, *_) = batch.views
         self.clone.eval()

@@ -1,4 +1,4 @@
-"""What every term of the loss is."""
+"""Base class of the loss terms."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from cse.training.batch import Batch
 
 
 class Term(nn.Module, ABC):
-    """A term of the loss; owns what only training needs: heads, copies, a queue.
+    """A loss term; owns training-only parts such as heads, copies and a queue.
 
     Args:
-        encoder: the encoder that is trained; its weights are not the term's.
-        weight: of the term in the loss.
+        encoder: the encoder being trained; its weights do not belong to the term.
+        weight: weight of this term in the loss.
     """
 
     def __init__(self, encoder: SentenceEncoder, *, weight: float) -> None:
         super().__init__()
-        self._encoder = (encoder,)  # in a tuple, or torch would count it as a part of the term
+        self._encoder = (encoder,)  # in a tuple, so that torch does not register it as a submodule
         self._weight = weight
 
     @property
     def encoder(self) -> SentenceEncoder:
-        """The encoder that is trained."""
+        """The encoder being trained."""
         return self._encoder[0]
 
     def weight(self, step: int) -> float:
-        """Return the weight of the term after ``step`` updates."""
+        """Return the weight of this term after ``step`` updates."""
         return self._weight
 
     def rates(self) -> dict[str, float]:
-        """Return the learning rate of each own weight that does not take the run's, by name."""
+        """Return the learning rate of each of its weights that does not use the run's, by name."""
         return {}
 
     @abstractmethod
@@ -42,4 +42,4 @@ class Term(nn.Module, ABC):
         """Return the unweighted term, a scalar."""
 
     def after_update(self, batch: Batch) -> None:
-        """Follow the encoder, whose weights were just updated with this batch."""
+        """Update state that follows the encoder, after the encoder's update with this batch."""
