@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cse.model.encoder import Constants
+from cse.model.passes import Constants
 from cse.model.post import Flow, fit_flow
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cse.export.optimize import fused, optimize
-from cse.model.encoder import Constants
+from cse.model.passes import Constants
 from cse.model.sentence_encoder import SentenceEncoder
 
 EXTERNAL_DATA_BYTES = 1_900_000_000  # protobuf is limited to 2 GB; larger weights go to a separate file

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse
 from cse.errors import CseError
 from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.checkpoint_config import AGAIN, CONFIG_FILE, FORMAT, WEIGHTS_FILE, WORDS, write_config
 from cse.model.encoder import Encoder
-from cse.model.generator import UNIGRAM
-from cse.model.post import POST_KINDS, POST_SIZES
-from cse.model.prompts import PROMPT_KINDS
 from cse.model.static_words import StaticWords
-from cse.runtime.seal import SEAL, check_entries, check_files, check_seal, describe_files, digest, read_object, sealed
+from cse.runtime.seal import check_files, describe_files
 
-CONFIG_FILE = "checkpoint.json"
-WEIGHTS_FILE = "weights.safetensors"
-FORMAT = 3
-UNSEALED = (1, 2)  # formats before checkpoints had hashes and a seal
-WORDS = "words"  # folder with the tokenizer of static word vectors
-_AGAIN = "train or fetch the checkpoint again"
 _log = logging.getLogger("cse")
-
-
-def is_checkpoint(folder: Path) -> bool:
-    """Return whether a folder claims to be a checkpoint of this project."""
-    return (folder / CONFIG_FILE).is_file()
 
 
 def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None = None) -> None:
@@ -67,45 +52,6 @@ def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
     if encoder.post is not None:
         stored |= {f"post.{name}": weight for name, weight in encoder.post.state_dict().items()}
     return stored
-
-
-def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the config of a checkpoint, sealed.
-
-    The seal leaves out the backbone's name, which gives its location, so that a user may edit it after moving the
-    folder. The hash identifies the backbone.
-    """
-    tree = {**config, SEAL: sealed(_without_place(config))[SEAL]}
-    (folder / CONFIG_FILE).write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def identity_of(folder: Path) -> str:
-    """Return the identity of a checkpoint: a hash of its weights and of how they are assembled.
-
-    Raises:
-        CseError: the checkpoint is missing or unreadable.
-    """
-    config = read_config(folder)
-    if not config["files"]:
-        config["files"] = describe_files(folder, [WEIGHTS_FILE])
-    return digest({name: value for name, value in _without_place(config).items() if name != "facts"})
-
-
-def _without_place(config: Mapping[str, Any]) -> dict[str, Any]:
-    backbone = config["backbone"]
-    if not isinstance(backbone, dict):
-        return dict(config)
-    return {**config, "backbone": {key: value for key, value in backbone.items() if key != "name"}}
-
-
-def training_notes(folder: Path) -> str:
-    """Return a caveat about a checkpoint's training to report with its results, or an empty string."""
-    if not is_checkpoint(folder):
-        return ""
-    generator = (read_config(folder).get("facts") or {}).get("generator")
-    if generator == UNIGRAM:
-        return "trained against a unigram generator, not a masked language model"
-    return ""
 
 
 def describe(encoder: Encoder) -> dict[str, Any]:
@@ -210,16 +156,16 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Ten
         CseError: a file is missing, truncated, changed, or from another checkpoint.
     """
     path = folder / WEIGHTS_FILE
-    check_files(folder, config["files"], CONFIG_FILE, _AGAIN)
+    check_files(folder, config["files"], CONFIG_FILE, AGAIN)
     if not config["files"]:
         _log.warning("%s: written before checkpoints were hashed; its weights are taken on trust", folder)
     try:
         weights = load_file(path)
     except FileNotFoundError:
-        raise CseError(f"{path}: missing; the checkpoint is incomplete, {_AGAIN}") from None
+        raise CseError(f"{path}: missing; the checkpoint is incomplete, {AGAIN}") from None
     except (SafetensorError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); {_AGAIN}") from None
+        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); {AGAIN}") from None
     _check_sizes(config, weights, folder)
     return weights
 
@@ -236,79 +182,4 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor],
         sizes |= {f"post.{key}": value for key, value in config["post"].items() if key != "kind"}
     for key, value in sizes.items():
         if not 1 <= value <= stored:
-            raise CseError(f"{folder / CONFIG_FILE}: {key} does not fit the {stored:,} stored numbers; {_AGAIN}")
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read the config of a checkpoint, see ``describe``; ``facts`` are those of ``save_checkpoint``.
-
-    ``files`` holds the hashes of its files; it is empty for checkpoints written before hashes were added.
-
-    Raises:
-        CseError: the checkpoint is missing, truncated, changed, or of another format.
-    """
-    path = folder / CONFIG_FILE
-    try:
-        config = read_object(path, f"the checkpoint is incomplete, {_AGAIN}")
-    except FileNotFoundError:
-        raise CseError(f"{folder}: no checkpoint here ({CONFIG_FILE} is missing); `cse train` writes one") from None
-    except OSError as error:
-        raise CseError(f"{path}: unreadable ({error.strerror}); {_AGAIN}") from None
-    if type(config.get("format")) is not int or config["format"] not in (*UNSEALED, FORMAT):
-        raise CseError(f"{path}: not a checkpoint of format {FORMAT}; it was written by another version of cse")
-    if config["format"] == FORMAT:
-        check_seal(_without_place(config), path, _AGAIN, needed=True)
-        check_entries(config.get("files"), path, [WEIGHTS_FILE], _AGAIN)
-    else:
-        config["files"] = {}
-    if config["format"] == 1:
-        config = _from_format_1(config)
-    _check_config(config, path)
-    return config
-
-
-def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the keys that format 1 did not have; anything else that is missing is rejected later."""
-    later: dict[str, dict[str, Any]] = {
-        "backbone": {"words": None, "width": 0},
-        "prompt": {"shared": False},
-        "pooler": {"projector": "tanh"},
-    }
-    upgraded = {"cls": False, "template": None, "post": None} | config
-    for name, values in later.items():
-        if isinstance(upgraded.get(name), dict):
-            upgraded[name] = values | upgraded[name]
-    return upgraded
-
-
-def _check_config(config: dict[str, Any], path: Path) -> None:
-    """Reject a config that lacks a value or has one that ``describe`` never writes."""
-    types: dict[str, type] = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
-    types |= {"backbone.width": int, "dimension": int, "max_length": int, "facts": dict}
-    choices: dict[str, tuple[Any, ...]] = {
-        "pooler.kind": get_args(PoolerKind),
-        "pooler.mlp": get_args(ProjectorUse),
-        "pooler.projector": get_args(ProjectorKind),
-        "pooler.first_layer": get_args(FirstLayer),
-        "cls": (True, False),
-        "parameters": ("prompts", "full"),
-    }
-    if config.get("prompt", ...) is not None:
-        types |= {"prompt.length": int, "prompt.position_shift": bool, "prompt.shared": bool}
-        choices["prompt.kind"] = PROMPT_KINDS
-    if config.get("template", ...) is not None:
-        types |= {f"template.{key}": bool for key in ("trained", "end_with_period", "denoise")} | {"template.text": str}
-    if config.get("post", ...) is not None:
-        choices["post.kind"] = POST_KINDS
-        kind = config["post"].get("kind") if isinstance(config.get("post"), dict) else None
-        types |= {f"post.{key}": int for one, keys in POST_SIZES.items() if one == kind for key in keys}
-    if isinstance(config.get("backbone"), dict) and config["backbone"].get("words", ...) is not None:
-        types |= {"backbone.words": int}
-    for key in (*types, *choices):
-        value: Any = config
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        allowed = any(type(value) is type(one) and value == one for one in choices.get(key, ()))
-        if not allowed and type(value) is not types.get(key):
-            said = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
-            raise CseError(f"{path}: {key} is {said}, which is not valid in this version; fetch the checkpoint again")
+            raise CseError(f"{folder / CONFIG_FILE}: {key} does not fit the {stored:,} stored numbers; {AGAIN}")

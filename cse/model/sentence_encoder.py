@@ -13,16 +13,8 @@ import torch
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.checkpoint import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    WORDS,
-    find_recorded_backbone,
-    is_checkpoint,
-    load_weights,
-    read_config,
-    read_weights,
-)
+from cse.model.checkpoint import find_recorded_backbone, load_weights, read_weights
+from cse.model.checkpoint_config import CONFIG_FILE, WEIGHTS_FILE, WORDS, is_checkpoint, read_config
 from cse.model.encoder import Encoder
 from cse.model.post import build_post
 from cse.model.prompts import Prompt

@@ -11,7 +11,7 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.checkpoint import identity_of, is_checkpoint
+from cse.model.checkpoint_config import identity_of, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.runtime.onnx_encoder import OnnxEncoder

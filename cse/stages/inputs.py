@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cse.errors import CseError
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.checkpoint import WEIGHTS_FILE
+from cse.model.checkpoint_config import WEIGHTS_FILE
 from cse.model.generator import find_generator
 from cse.model.static_words import find_words, is_word_file
 from cse.runtime.seal import sha256

@@ -18,7 +18,7 @@ from cse.evaluation.record import trained_on, write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.vectors import Encoder
 from cse.model.backbone_files import means_folder
-from cse.model.checkpoint import identity_of, is_checkpoint, read_config, training_notes
+from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config, training_notes
 from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.model.static_words import is_word_file
 from cse.runtime.bundle import MANIFEST, read_manifest

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from cse.model.attention import Prefix
-from cse.model.encoder import Alteration, Constants, Tokens
+from cse.model.passes import Alteration, Constants, Tokens
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
 from cse.training.group import ALONE, Group, Layout

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import MINILM, find_backbone
-from cse.model.checkpoint import CONFIG_FILE, WEIGHTS_FILE, identity_of, is_checkpoint, save_checkpoint, write_config
+from cse.model.checkpoint import save_checkpoint
+from cse.model.checkpoint_config import CONFIG_FILE, WEIGHTS_FILE, identity_of, is_checkpoint, write_config
 from cse.model.counts import count_parameters
 from cse.model.mlm_head import load_mlm_head
 from cse.model.post import fit_whitening

@@ -19,7 +19,7 @@ import cse.stages.train as stage
 from cse.data.store import TRAIN_FILE, PreparedData, write_rows
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
-from cse.model.checkpoint import read_config
+from cse.model.checkpoint_config import read_config
 from cse.model.generator import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
