@@ -81,7 +81,7 @@ def read_manifest(folder: Path | str) -> Bundle:
         raise CseError(f"{folder}: no bundle here ({MANIFEST} is missing); `cse export` writes one") from None
     if type(tree.get("format")) is not int or tree["format"] not in (UNSEALED, FORMAT):
         raise CseError(
-            f"{path}: format {_short(tree.get('format'))}, but this version reads {FORMAT}; export the bundle again or "
+            f"{path}: format {_short(tree.get('format'))}, this version reads {FORMAT}; export the bundle again or "
             "install the version of cse that wrote it"
         )
     check_seal(tree, path, _EXPORT, needed=tree["format"] != UNSEALED)

@@ -79,7 +79,7 @@ def check_files(folder: Path, files: Mapping[str, Any], manifest: str, again: st
             raise CseError(f"{path}: missing, though {manifest} lists it; {again}")
         size = path.stat().st_size
         if size != entry["bytes"]:
-            raise CseError(f"{path}: {size} bytes, but {manifest} says {entry['bytes']}; {again}")
+            raise CseError(f"{path}: {size} bytes, {manifest} says {entry['bytes']}; {again}")
         if sha256(path) != entry["sha256"]:
             raise CseError(f"{path}: does not match {manifest} (SHA-256 differs); {again}")
 

@@ -67,7 +67,7 @@ def check_model(path_or_name: str) -> None:
     """
     folder = Path(path_or_name)
     if folder.is_file() and not is_word_file(folder):
-        raise CseError(f"{folder}: is a file; name the folder of a checkpoint, bundle or backbone")
+        raise CseError(f"{folder}: a file; name the folder of a checkpoint, bundle or backbone")
     if not folder.exists() and means_folder(path_or_name):
         raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
     if folder.is_dir() and not any((folder / name).is_file() for name in (MANIFEST, "checkpoint.json", "config.json")):

@@ -65,7 +65,7 @@ def test_the_best_has_finished_and_came_first(sweep):
 
 def test_nothing_that_ended_well(sweep):
     failed = replace(sweep, trials=(sweep.trials[3],))
-    with pytest.raises(CseError, match=r"no trial ended well \(train.learning_rate: the loss is nan"):
+    with pytest.raises(CseError, match=r"no trial succeeded \(train.learning_rate: the loss is nan"):
         _ = failed.best
 
 

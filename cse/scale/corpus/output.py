@@ -72,9 +72,7 @@ def open_vectors(url: str) -> VectorStore:
     try:
         tree = json.loads(content)
         if tree["format"] != FORMAT:
-            raise CseError(
-                f"{folder / MANIFEST}: format {tree['format']!r}, but this version reads {FORMAT}; embed again"
-            )
+            raise CseError(f"{folder / MANIFEST}: format {tree['format']!r}, this version reads {FORMAT}; embed again")
         if tree["plan"] != hashlib.sha256(plan_content).hexdigest():
             raise CseError(f"{folder / MANIFEST}: belongs to another {PLAN}; copy the whole folder again")
         model = dict(tree["model"])
@@ -182,7 +180,7 @@ def _refuse_foreign(folder: Folder) -> None:
         foreign = {name for name in foreign - ours if not _SHARD.fullmatch(name)}
     if foreign:
         raise CseError(
-            f"{folder.url}: contains files that `cse embed` did not write ({min(foreign)}); use another --out "
+            f"{folder.url}: holds files that `cse embed` did not put there ({min(foreign)}); use another --out "
             "or move them away"
         )
 

@@ -112,9 +112,7 @@ class CorpusPlan:
         try:
             tree = json.loads(content)
             if tree["format"] != FORMAT:
-                raise CseError(
-                    f"{shown}: format {tree['format']!r}, but this version reads {FORMAT}; start over (--again)"
-                )
+                raise CseError(f"{shown}: format {tree['format']!r}, this version reads {FORMAT}; start over (--again)")
             return cls(tree["facts"], tree["id_type"], tree["pieces"])
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, CseError):

@@ -77,7 +77,7 @@ class Folder:
             if self.fs.isdir(self.path):
                 return {str(entry).rstrip("/").rpartition("/")[2] for entry in self.fs.ls(self.path, detail=False)}
             if self.fs.exists(self.path):
-                raise CseError(f"{self.url}: is a file; name a folder")
+                raise CseError(f"{self.url}: a file; name a folder")
         return set()
 
     def create(self) -> None:

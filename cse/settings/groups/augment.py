@@ -24,7 +24,7 @@ class AugmentSettings(Group):
         0,
         ge=0,
         le=100_000,
-        description="Characters in the random span that a mask replaces in the second copy (Mirror-BERT); 0: none.",
+        description="Length in characters of the random span to mask in the second copy (Mirror-BERT); 0: none.",
     )
     shuffle_tokens: bool = Field(False, description="Shuffle the token positions of the first copy (ConSERT).")
     shuffle_special: bool = Field(

@@ -142,7 +142,7 @@ class ReplacedTokensSettings(TermSettings):
     positions: Literal["all", "masked"] = Field(
         "all", description="Where to use the generator's tokens: every position (released code) or masked ones only."
     )
-    protect_special: bool = Field(False, description="Never replace special tokens; `[CLS]` is never replaced.")
+    protect_special: bool = Field(False, description="Keep all special tokens unchanged; false: only `[CLS]`.")
     normalize: Literal["positions", "tokens", "sum"] = Field(
         "positions",
         description="`positions`: mean over all positions, padding to the batch's longest row included (released "

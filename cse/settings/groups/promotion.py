@@ -19,5 +19,5 @@ class PromotionSettings(Group):
         "production", pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="Stage assigned to a promoted model."
     )
     dev_tolerance: NonNegative = Field(
-        0.5, description="How much worse, in points of dev Spearman * 100, a new model may be than the promoted one."
+        0.5, description="Points of dev Spearman * 100 by which a new model may fall below the promoted one."
     )

@@ -28,7 +28,7 @@ class PromptSettings(Group):
     position_shift: bool = Field(True, description="Number token positions from k, as the released checkpoints do.")
     init: Literal["random", "text", "checkpoint"] = Field(
         "random",
-        description="Initialise the prompt from normal noise, the backbone's outputs for a text, or a checkpoint.",
+        description="Initialise the prompt from normal noise, the backbone's states for a text, or a checkpoint.",
     )
     init_std: NonNegative = Field(0.02, description="`init: random`: standard deviation of the noise.")
     init_text: str = Field(

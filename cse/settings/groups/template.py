@@ -13,7 +13,8 @@ class TemplateSettings(Group):
     """Text template around the sentence; the embedding is read at its mask (PromptBERT, SCPCSE)."""
 
     text: str | None = Field(
-        None, description='Template, for instance `This sentence : "{sentence}" means {mask} .`; null: none.'
+        None,
+        description='Template, for instance `This sentence : "{sentence}" means {mask} .`; null: the bare sentence.',
     )
     second: str | None = Field(
         None, description="Template for the second copy of a sentence (PromptBERT's two views); null: same as `text`."

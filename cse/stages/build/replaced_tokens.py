@@ -72,7 +72,7 @@ def _check_corruption(path: Path, wanted: dict[str, Any]) -> None:
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise CseError(f"{path}: missing or truncated; {again}") from None
+        raise CseError(f"{path}: missing or cut off; {again}") from None
     if made["corruption"] == "none":
         raise CseError(f"{path.parent}: contains no corrupted rows; {again} with the settings of this training")
     for name, value in wanted.items():
