@@ -53,7 +53,7 @@ def open_session(path: Path, provider: str = "auto", threads: int | None = None,
     threads = usable_cpus() if threads is None else threads
     if threads < 1:
         raise CseError(f"threads: {threads} is too few; give 1 or more, or leave it out")
-    reason = "asked for" if provider == "cpu" else no_cuda_reason()
+    reason = "requested" if provider == "cpu" else no_cuda_reason()
     if provider != "cpu" and not reason:
         with contextlib.redirect_stdout(io.StringIO()):
             ort.preload_dlls()

@@ -117,10 +117,7 @@ def _told(folder: Path, rank: int) -> Iterator[None]:
     except PeerLost:
         raise
     except Exception as error:
-        with (
-            suppress(FileExistsError),
-            (folder / _FAILED).open("x", encoding="utf-8") as stream,
-        ):  # keep only the first error
+        with suppress(FileExistsError), (folder / _FAILED).open("x", encoding="utf-8") as stream:  # first error wins
             (folder / _TRACE).write_text(traceback.format_exc(), encoding="utf-8")
             stream.write(_words(error, rank, folder / _TRACE))
         raise

@@ -69,9 +69,11 @@ class Grid:
         present = flatten(settings.model_dump())
         for key, wanted in self.needs.items():
             if not (present[key] > 0 if wanted == _POSITIVE else present[key] == wanted):
-                raise CseError(f"ablation {self.name}: {key} is {present[key]}, needed is {wanted}; try `{self.hint}`")
+                raise CseError(
+                    f"ablation {self.name}: {key} is {present[key]}, but must be {wanted}; try `{self.hint}`"
+                )
         if values is not None and self.key is None:
-            raise CseError(f"ablation {self.name}: has kinds and no numbers; leave --values out")
+            raise CseError(f"ablation {self.name}: does not vary a number; leave --values out")
         numbers = self.values if values is None else values
         cells = list(self.cells)
         cells += [Cell(f"{self.title} {value:g}", float(value), {str(self.key): value}) for value in numbers]

@@ -35,7 +35,7 @@ class Score:
         metric: metric, such as ``spearman_x100``, or ``hyperparameter``.
         dataset: data set, or name of the hyperparameter.
         value: value as printed.
-        source: the table's footnote mark and whose measurement it denotes.
+        source: the mark in the table and whose measurement it denotes.
         note: remark on the figure; may be empty.
     """
 

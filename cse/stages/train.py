@@ -223,7 +223,7 @@ def _announce(training: Training) -> None:
     encoder, data = training.encoder, training.data
     counts = count_parameters(encoder)
     click.echo(
-        f"{encoder.backbone.files.name}: training {counts.trained:,} weights beside {counts.backbone:,} "
+        f"{encoder.backbone.files.name}: training {counts.trained:,} weights on top of {counts.backbone:,} "
         f"({100 * counts.trained / max(counts.backbone, 1):.2f} %), pooler {encoder.pooler}, "
         f"{rows_in_words(_source(data))}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,

@@ -37,7 +37,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
     """Search the space of group ``tune``; resume a killed sweep, or just read a finished one.
 
     Args:
-        settings: base settings, which each trial modifies.
+        settings: base settings that each trial modifies.
         prepared: folder of the rows; its test sets are not opened.
         corrupted: folder of rows corrupted before training.
         scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.

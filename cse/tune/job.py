@@ -27,7 +27,7 @@ class Job:
     """A sweep as its trials see it.
 
     Attributes:
-        settings: base settings, which each trial modifies.
+        settings: base settings that each trial modifies.
         folder: the sweep folder, absolute.
         corrupted: folder of rows corrupted before training, absolute.
         threads: threads per trial.

@@ -110,10 +110,10 @@ class Sweep:
         alike = [trial for trial in others if self.within_noise(trial)]
         measured = f"{self.noise:.2f} points (a standard error over {self.dev_pairs:,} dev pairs)"
         if not alike:
-            return f"no other finished trial lies within {measured} of the best"
-        which = "1 other trial lies" if len(alike) == 1 else f"{len(alike)} other trials lie"
+            return f"no other finished trial is within {measured} of the best"
+        which = "1 other trial is" if len(alike) == 1 else f"{len(alike)} other trials are"
         numbers = ", ".join(str(trial.number) for trial in alike)
-        return f"{which} within {measured} of the best, which cannot tell them apart: {numbers}"
+        return f"{which} within {measured} of the best, too close to tell apart: {numbers}"
 
 
 def standard_error(score: float, pairs: int) -> float:

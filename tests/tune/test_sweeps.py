@@ -177,7 +177,7 @@ def test_trials_become_experiments_and_the_best_is_promoted(workspace):
         r"^\+ prompt\.length: ", output, re.M
     )
     assert "`dvc repro` restores the best trial's training" in output
-    assert re.search(r"lies? within \S+ points \(a standard error over \d+ dev pairs\) of the best", output)
+    assert re.search(r"(is|are) within \S+ points \(a standard error over \d+ dev pairs\) of the best", output)
     text = (workspace.folder / "params.yaml").read_text()
     assert text.count("#") == params.decode().count("#")  # comments are kept
     output = workspace.run("dvc", "repro")

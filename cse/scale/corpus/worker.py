@@ -17,7 +17,7 @@ from cse.scale.corpus.storage import Folder
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a process needs besides its pieces.
+    """Everything a process needs besides its pieces.
 
     Attributes:
         bundle: model folder.
