@@ -42,13 +42,13 @@ def only_one(lock: Path, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
-    """Reserve a folder while the block runs and remove it at the end; first remove those of killed processes.
+    """Reserve a folder while the block runs and remove it at the end; first remove folders left by killed processes.
 
     A folder is in use while the lock next to it, ``NAME.lock``, is held. A folder without a lock file is never touched.
 
     Args:
-        folder: the caller creates it, before the block or in it.
-        alike: glob pattern for the names of such folders in the same place.
+        folder: created by the caller, before or inside the block.
+        alike: glob pattern for such folders in the same place.
         refusal: error message if another process uses the folder.
 
     Raises:
@@ -66,9 +66,9 @@ def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def handling(handler: Callable[[int], object], *numbers: int) -> Iterator[None]:
-    """Call ``handler`` with the number of each of these signals that arrives while the block runs.
+    """Call ``handler`` with the signal number when one of these signals arrives while the block runs.
 
-    Python lets only the main thread set handlers; in other threads nothing changes.
+    Only the main thread can set handlers in Python; in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

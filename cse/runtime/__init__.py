@@ -1,1 +1,1 @@
-"""What a service needs to encode sentences with a bundle: numpy, tokenizers and onnxruntime, nothing else."""
+"""Encode sentences with a bundle, using only numpy, tokenizers and onnxruntime."""

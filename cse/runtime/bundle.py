@@ -1,7 +1,7 @@
-"""The bundle folder: ``bundle.json`` says what is in it, and every other file is checked against it.
+"""The bundle folder, whose manifest ``bundle.json`` lists and verifies every other file.
 
-A bundle holds ``model.onnx`` (and ``model.onnx.data`` where weights are kept outside), ``tokenizer.json`` and
-``bundle.json``. The manifest is written last, so a folder without it is not finished.
+A bundle contains ``model.onnx`` (and ``model.onnx.data`` if weights are stored separately), ``tokenizer.json`` and
+``bundle.json``. The manifest is written last, so a folder without it is incomplete.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from cse.runtime.seal import check_entries, check_files, check_seal, describe_fi
 __all__ = ["FORMAT", "MANIFEST", "MODEL", "TOKENIZER", "Bundle", "describe_files", "read_manifest", "sha256", "verify"]
 
 FORMAT = 2
-UNSEALED = 1  # the format before manifests had a seal
+UNSEALED = 1  # format without a seal
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
-SHORTEST, LONGEST = 3, 100_000  # tokens of the longest sentence: begin, one token, end; word vectors take most
+SHORTEST, LONGEST = 3, 100_000  # limits of max_length: begin, one token, end; word vectors allow the most
 _WIDEST = 1_000_000
 _EXPORT, _COPY = "export the bundle again", "copy the whole bundle again"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What ``bundle.json`` says; beside it stands a seal over all of it.
+    """Contents of ``bundle.json``, except the seal over them.
 
     Attributes:
         format: version of this layout.
-        dimension: width of an embedding.
+        dimension: embedding width.
         pooler: how token outputs become one vector (``cls``, ``mean``, ...).
-        normalize: whether embeddings have unit length unless the caller says otherwise.
-        max_length: most tokens of a sentence, special tokens included.
-        pad_id: token id that fills short rows.
+        normalize: whether embeddings have unit length by default.
+        max_length: maximum tokens per sentence, special tokens included.
+        pad_id: padding token id.
         files: SHA-256 (hex) and size in bytes of each other file: ``{name: {"sha256": ..., "bytes": ...}}``.
         prompt: summary of the prompts (kind, length, ...).
-        backbone: id, revision and SHA-256 of the weights under the prompts.
-        versions: of the packages that wrote the bundle.
+        backbone: id, revision and SHA-256 of the backbone's weights.
+        versions: versions of the packages that wrote the bundle.
         metrics: scores of the model, by task.
-        parity: largest difference to torch, and where it was measured.
-        checkpoint: identity of the checkpoint that it was made from; empty for a bare backbone.
+        parity: largest difference from torch, and where it was measured.
+        checkpoint: identity of the exported checkpoint; empty for a bare backbone.
     """
 
     format: int
@@ -68,11 +68,11 @@ class Bundle:
 
 
 def read_manifest(folder: Path | str) -> Bundle:
-    """Read ``bundle.json``; keys that it does not know are left out.
+    """Read ``bundle.json``, ignoring unknown keys.
 
     Raises:
-        CseError: no such folder or manifest, broken JSON, a newer format, a manifest that was changed, or a key that is
-            missing, of the wrong type or not plausible.
+        CseError: the folder or manifest is missing; the manifest is broken JSON, of a newer format or modified; or a
+            key is missing, of the wrong type or implausible.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -117,10 +117,10 @@ def _short(value: object) -> str:
 
 
 def verify(folder: Path | str) -> Bundle:
-    """Check size and SHA-256 of every file that the manifest lists, and return the manifest.
+    """Check the size and SHA-256 of every listed file and return the manifest.
 
     Raises:
-        CseError: what ``read_manifest`` raises, or a file that is missing, cut short, or changed; it is named.
+        CseError: ``read_manifest`` fails, or the named file is missing, truncated or modified.
     """
     bundle = read_manifest(folder)
     check_files(Path(folder), bundle.files, MANIFEST, _COPY)

@@ -1,4 +1,4 @@
-"""The one way from sentences to embeddings, shared by the torch encoder and the ONNX encoder.
+"""Encode sentences; shared by the torch encoder and the ONNX encoder.
 
 Legend: ``n`` sentences, ``b`` rows of a batch, ``l`` tokens of its longest row, ``d`` embedding width.
 """
@@ -26,13 +26,13 @@ _log = logging.getLogger("cse")
 
 
 class Encoded(NamedTuple):
-    """What ``encode_sentences`` returns.
+    """Result of ``encode_sentences``.
 
     Attributes:
-        embeddings: (n, d) float32; (d,) for one plain ``str``.
-        truncated: how many distinct sentences were cut at ``max_length`` tokens ...
-        distinct: ... of how many.
-        max_length: tokens, special tokens included.
+        embeddings: (n, d) float32; (d,) for a single ``str``.
+        truncated: number of distinct sentences cut at ``max_length`` tokens.
+        distinct: number of distinct sentences.
+        max_length: in tokens, special tokens included.
     """
 
     embeddings: NDArray[np.float32]
@@ -48,9 +48,9 @@ class Encoded(NamedTuple):
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
-    """Return a copy that cuts at ``max_length`` tokens (special tokens included) and does not pad.
+    """Return a copy that truncates at ``max_length`` tokens (special tokens included) and does not pad.
 
-    The caller's tokenizer is left as it is. Make the copy once and keep it: copying takes tens of milliseconds.
+    The caller's tokenizer is not modified. Keep the copy: making one takes tens of milliseconds.
     """
     copy = type(tokenizer).from_str(tokenizer.to_str())
     copy.no_padding()
@@ -72,28 +72,28 @@ def encode_sentences(
     show_progress_bar: bool = False,
     workers: int = 1,
 ) -> Encoded:
-    """Encode sentences; rows of the result are in the order of the sentences.
+    """Encode sentences and return their embeddings in the same order.
 
-    A sentence that occurs more than once is encoded once. Rows are sorted by token count, so that a batch is padded
-    to its own longest row and little is computed for padding.
+    Repeated sentences are encoded once. Batches are formed by token count and padded to their own longest row, so that
+    little is computed on padding.
 
     Args:
-        sentences: texts; an empty text is allowed. One plain ``str`` gives one vector.
-        tokenizer: best from ``prepare_tokenizer``; any other is copied at each call.
+        sentences: texts, possibly empty. A single ``str`` gives one vector.
+        tokenizer: preferably from ``prepare_tokenizer``; any other is copied at each call.
         embed: maps ids (b, l) and mask (b, l; 1 for a token, 0 for padding) to embeddings (b, d). With
-            ``workers`` above 1 it is called from several threads at once.
+            ``workers`` above 1, several threads call it at once.
         dimension: d.
-        max_length: tokens at which a sentence is cut, special tokens included.
-        pad_id: id that fills the short rows.
-        batch_size: most rows in a batch.
-        batch_tokens: most tokens in a batch, padding included; None for no bound. A batch has one row at least.
+        max_length: maximum tokens per sentence, special tokens included.
+        pad_id: padding token id.
+        batch_size: maximum rows per batch.
+        batch_tokens: maximum tokens per batch, padding included; None: no limit. A batch has at least one row.
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
-        show_progress_bar: whether to draw a bar that counts distinct sentences.
-        workers: threads that take batches.
+        show_progress_bar: whether to show a progress bar, which counts distinct sentences.
+        workers: number of threads that run batches.
 
     Raises:
-        CseError: sentences in no order (a set, a dict) or with more than one axis, an item that is no text, a batch
-            size that is no whole number from 1 on, a ``normalize`` that is no truth value, or an embedding that is not
+        CseError: the sentences are unordered (a set, a dict), have more than one axis or contain an item that is not
+            text; the batch size is not a positive integer; ``normalize`` is not a boolean; or an embedding is not
             finite.
     """
     if isinstance(sentences, str):
@@ -101,7 +101,7 @@ def encode_sentences(
     else:
         single, texts = False, _as_texts(sentences)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise CseError(f"batch_size: {_short(batch_size)} rows are no batch; give a whole number from 1 on")
+        raise CseError(f"batch_size: {_short(batch_size)} is not valid; give a whole number of at least 1")
     if not isinstance(normalize, bool | np.bool):
         raise CseError(f"normalize: expected True or False, found {_short(normalize)}")
     if tokenizer.padding is not None or (tokenizer.truncation or {}).get("max_length") != max_length:
@@ -125,7 +125,7 @@ def encode_sentences(
             text = distinct[rows[int(np.argmin(finite))]]
             raise CseError(
                 f"sentences[{first[text]}]: its embedding is not finite (text starts {text[:40]!r}); "
-                "the weights or the prompts hold bad numbers: train or export again"
+                "the weights or prompts contain invalid numbers: train or export again"
             )
         embeddings[rows] = vectors
         return len(rows)
@@ -143,7 +143,7 @@ def encode_sentences(
 
 
 def is_text(values: Any) -> bool:
-    """Return whether ``similarity`` was given sentences (one, several or none) and not embeddings."""
+    """Return whether the argument of ``similarity`` is sentences (one, several or none) rather than embeddings."""
     if isinstance(values, str):
         return True
     if hasattr(values, "dtype"):
@@ -152,28 +152,28 @@ def is_text(values: Any) -> bool:
 
 
 def cosine_similarity(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
-    """Return the cosines (n, m) float32 of every row of ``a`` (n, d) with every row of ``b`` (m, d).
+    """Return the cosines (n, m) float32 between all rows of ``a`` (n, d) and of ``b`` (m, d).
 
     A vector (d,) counts as one row. The cosine with a zero vector is 0.
 
     Raises:
-        CseError: no numbers, arrays of different widths, or of more than two axes.
+        CseError: the arguments are not numbers, differ in width or have more than two axes.
     """
     try:
         left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
     except (TypeError, ValueError):
-        raise CseError("similarity: expected sentences or vectors (n, d), found neither; give one of the two") from None
+        raise CseError("similarity: expected sentences or vectors (n, d), found neither") from None
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
         raise CseError(f"similarity: shapes {left.shape} and {right.shape} do not match; give (n, d) and (m, d)")
     return unit_rows(left) @ unit_rows(right).T
 
 
 def unit_rows(rows: NDArray[Float], out: NDArray[Float] | None = None) -> NDArray[Float]:
-    """Return rows (n, d) scaled to unit length, in the precision that they have; a zero row stays zero.
+    """Return rows (n, d) scaled to unit length, in their own precision; a zero row stays zero.
 
     Args:
         rows: float32 or float64.
-        out: where to put the result; ``rows`` itself is fine.
+        out: array for the result; may be ``rows`` itself.
     """
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.divide(rows, np.where(norms > 0, norms, norms.dtype.type(1)), out=out)
@@ -186,7 +186,7 @@ def _short(value: object) -> str:
 
 def _as_texts(sentences: Sequence[str]) -> list[str]:
     try:
-        # a table's items are its columns, a dict's its keys
+        # iterating a table yields columns, a dict keys
         if isinstance(sentences, set | frozenset | dict) or getattr(sentences, "ndim", 1) != 1:
             raise TypeError
         texts = list(sentences)
@@ -201,8 +201,8 @@ def _as_texts(sentences: Sequence[str]) -> list[str]:
 def _tokenize(
     texts: list[str], tokenizer: Tokenizer, max_length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
-    """Return every token in one array, where each text starts in it (one entry more than texts), and how many texts
-    were truncated.
+    """Return all tokens in one array, the start of each text in it (plus one entry for the end), and the number of
+    truncated texts.
     """
     pieces: list[NDArray[np.int32]] = []
     lengths: list[int] = []
@@ -229,12 +229,12 @@ def _not_unicode(texts: list[str]) -> str:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            return f"text {text[:40]!a}: a lone surrogate is no character; decode the source with its own encoding"
+            return f"text {text[:40]!a}: contains a lone surrogate; decode the source with its own encoding"
     return f"the tokenizer refused a text among those that start {texts[0][:40]!r}"
 
 
 def _batches(lengths: NDArray[np.int64], rows: int, tokens: int | None) -> Iterator[NDArray[np.int64]]:
-    """Yield row numbers, longest rows first: the peak of memory comes at once, the short batches end level."""
+    """Yield row numbers, longest rows first, so that memory peaks early and threads finish at about the same time."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
@@ -247,7 +247,7 @@ def _batches(lengths: NDArray[np.int64], rows: int, tokens: int | None) -> Itera
 def _pad(
     tokens: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64], rows: NDArray[np.int64], pad: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return ids and mask (b, l) of the given rows; a batch of texts without any token gets one masked column."""
+    """Return ids and mask (b, l) of the given rows; a batch without any tokens gets one masked column."""
     columns = np.arange(max(1, int(lengths[rows].max())))
     mask = columns < lengths[rows, None]
     ids = np.full(mask.shape, pad, np.int64)
@@ -258,7 +258,7 @@ def _pad(
 def _run_all(
     run: Callable[[NDArray[np.int64]], int], batches: list[NDArray[np.int64]], total: int, workers: int, bar: bool
 ) -> None:
-    """Run every batch, on ``workers`` threads; the first error stops the rest."""
+    """Run all batches on ``workers`` threads; the first error cancels the rest."""
     progress = _progress(total) if bar else None
     pool = ThreadPoolExecutor(workers) if workers > 1 and len(batches) > 1 else None
     try:

@@ -1,4 +1,4 @@
-"""Encode sentences with a bundle: numpy, tokenizers and onnxruntime, no torch."""
+"""Encode sentences with an ONNX bundle, without torch."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, verify
 from cse.runtime.encode import Encoded, cosine_similarity, encode_sentences, is_text, prepare_tokenizer
 from cse.runtime.providers import open_session, usable_cpus
 
-# Tokens of a batch on the CPU: activations stay in the second-level cache (measured: 512 to 1024 are level).
+# Tokens per batch on the CPU: activations stay in the L2 cache (measured: 512 to 1024 are equally fast).
 _CPU_BATCH_TOKENS = 768
 _GIVEN = ("input_ids", "attention_mask")
 
 
 class OnnxEncoder:
-    """Sentences in, embeddings out.
+    """Encoder that runs an ONNX bundle.
 
-    On the CPU many sentences are shared out to ``threads`` threads that each run whole batches on one core, which
-    needs no barrier inside an operator and is faster than all cores on one batch. A few sentences run one after
-    another on all cores, for latency. The second way's session is opened when it is first needed and holds its own
-    copy of the weights.
+    On the CPU, many sentences are spread over ``threads`` threads, each running whole batches on one core; without
+    barriers inside operators, this is faster than running one batch on all cores. A few sentences run one after
+    another on all cores, for low latency. The single-core session opens on first use and has its own copy of the
+    weights.
 
     Args:
         path: bundle folder; every file is checked against its hash.
         provider: ``auto``, ``cpu`` or ``cuda`` (which must attach).
-        threads: CPU threads; None: one for each usable CPU.
-        tf32: whether a GPU may round the factors of matrix products to TF32, which is faster on NVIDIA's Ampere and
-            later and changes embeddings in the fourth digit; otherwise products are exact, as in torch.
+        threads: CPU threads; None: one per usable CPU.
+        tf32: whether a GPU may round the inputs of matrix products to TF32, which is faster on NVIDIA Ampere and later
+            but changes embeddings in the fourth digit; otherwise products are in full precision, as in torch.
 
     Attributes:
-        manifest: what ``bundle.json`` says.
-        dimension: width of an embedding.
-        max_length: most tokens of a sentence, special tokens included.
-        provider: ``cpu`` or ``cuda``, whichever attached.
-        provider_note: one line on what attached and why.
+        manifest: contents of ``bundle.json``.
+        dimension: embedding width.
+        max_length: maximum tokens per sentence, special tokens included.
+        provider: the attached provider, ``cpu`` or ``cuda``.
+        provider_note: one line on which provider attached and why.
 
     Raises:
-        CseError: a bundle that is damaged or does not load, whose manifest does not fit its graph or tokenizer, or a
-            provider that did not attach.
+        CseError: the bundle is damaged or does not load, its manifest does not match its graph or tokenizer, or the
+            provider did not attach.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class OnnxEncoder:
         normalize: bool | None = None,
         show_progress_bar: bool = False,
     ) -> NDArray[np.float32]:
-        """Return embeddings (n, d) float32 in the order of the sentences; (d,) for one plain ``str``.
+        """Return embeddings (n, d) float32 in the order of the sentences; (d,) for a single ``str``.
 
         Args:
-            sentences: texts; an empty one is allowed.
-            batch_size: most rows in a batch; on the CPU long sentences make smaller batches.
-            normalize: whether embeddings have unit length; None: as the bundle says.
-            show_progress_bar: whether to draw a progress bar.
+            sentences: texts, possibly empty.
+            batch_size: maximum rows per batch; on the CPU, long sentences run in smaller batches.
+            normalize: whether embeddings have unit length; None: the bundle's default.
+            show_progress_bar: whether to show a progress bar.
 
         Raises:
-            CseError: an item that is no text, or an embedding that is not finite.
+            CseError: an item is not text, or an embedding is not finite.
         """
         counted = self.encode_counting(sentences, batch_size, normalize=normalize, show_progress_bar=show_progress_bar)
         return counted.warned()
@@ -100,7 +100,7 @@ class OnnxEncoder:
         normalize: bool | None = None,
         show_progress_bar: bool = False,
     ) -> Encoded:
-        """Encode as ``encode`` does, without its warning, and return how many sentences were truncated too."""
+        """Encode like ``encode``, but return the number of truncated sentences instead of logging a warning."""
         few = isinstance(sentences, str) or not hasattr(sentences, "__len__") or len(sentences) < 4 * self.threads
         shared_out = self.provider == "cpu" and self.threads > 1 and not few
         session = self._one_core_session if shared_out else self._session
@@ -134,31 +134,31 @@ class OnnxEncoder:
         )
 
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
-        """Return the cosines (n, m) of ``a`` with ``b``: each a list of sentences, or embeddings (n, d)."""
+        """Return the cosines (n, m) between ``a`` and ``b``, each a list of sentences or embeddings (n, d)."""
         return cosine_similarity(self._vectors(a), self._vectors(b))
 
     def _check_graph(self) -> None:
-        """Refuse a graph that is not what the manifest says."""
+        """Refuse a graph that does not match the manifest."""
         path = self.path / MODEL
         unknown = self._inputs - {*_GIVEN, "token_type_ids"}
         if unknown:
-            raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer gives; export again")
+            raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer provides; export again")
         missing = set(_GIVEN) - self._inputs
         if missing:
-            raise CseError(f"{path}: takes no input {min(missing)!r}, so it is no sentence encoder; export again")
+            raise CseError(f"{path}: has no input {min(missing)!r}, so it is not a sentence encoder; export again")
         shape = self._session.get_outputs()[0].shape
         if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != self.dimension):
             raise CseError(
-                f"{path}: gives {' x '.join(map(str, shape))}, {MANIFEST} says one vector of {self.dimension} "
-                "numbers a sentence; export again"
+                f"{path}: returns {' x '.join(map(str, shape))}, but {MANIFEST} says one vector of {self.dimension} "
+                "numbers per sentence; export again"
             )
 
     def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
         around = tokenizer.num_special_tokens_to_add(is_pair=False)
         if self.max_length <= around:
             raise CseError(
-                f"{self.path / MANIFEST}: max_length {self.max_length} leaves no room beside the {around} tokens that "
-                f"{TOKENIZER} puts around a sentence; export again"
+                f"{self.path / MANIFEST}: max_length {self.max_length} leaves no room besides the {around} tokens that "
+                f"{TOKENIZER} adds to a sentence; export again"
             )
         if tokenizer.id_to_token(self.manifest.pad_id) is None:
             raise CseError(

@@ -1,4 +1,4 @@
-"""Where a graph runs: choose an onnxruntime execution provider and prove that it attached."""
+"""Choose an onnxruntime execution provider and verify that it attached."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Provider = Literal["auto", "cpu", "cuda"]
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _FATAL, _WARNING = 4, 2
 # onnxruntime 1.31's fused Add + LayerNormalization is several times slower on CPU than the two nodes
-# (measured: 12 of them are 9 % of MiniLM's time fused, 2 % apart); on GPU the fusion is worth having.
+# (measured: 12 of them take 9 % of MiniLM's time fused, 2 % unfused); on a GPU the fusion pays off.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
 
 @dataclass(frozen=True)
 class Attached:
-    """A session, where it runs (``cpu`` or ``cuda``), and one line that says so and why."""
+    """A session, its provider (``cpu`` or ``cuda``), and a line on why it was chosen."""
 
     session: ort.InferenceSession
     provider: str
@@ -35,23 +35,25 @@ class Attached:
 
 
 def open_session(path: Path, provider: str = "auto", threads: int | None = None, *, tf32: bool = False) -> Attached:
-    """Load a graph on the provider that was asked for.
+    """Load a graph on the requested provider.
 
     Args:
         path: an ONNX file.
-        provider: ``cpu``; ``cuda``, which must attach; or ``auto``, CUDA where it attaches and else the CPU.
-        threads: threads inside one operator on the CPU; None: one for each usable CPU.
-        tf32: whether CUDA may multiply in TF32; onnxruntime would by default, from NVIDIA's Ampere on.
+        provider: ``cpu``, ``cuda`` (which must attach) or ``auto`` (CUDA if it attaches, else the CPU).
+        threads: threads inside one operator on the CPU; None: one per usable CPU.
+        tf32: whether CUDA may multiply in TF32, onnxruntime's default on NVIDIA Ampere and later.
 
     Raises:
-        CseError: unknown provider, CUDA asked for and not attached, or a file that onnxruntime cannot load.
+        CseError: the provider is unknown, requested CUDA did not attach, or onnxruntime cannot load the file.
     """
     if provider not in ("auto", "cpu", "cuda"):
-        raise CseError(f"provider: {provider!r} is none of auto, cpu, cuda{nearest(provider, ['auto', 'cpu', 'cuda'])}")
+        raise CseError(
+            f"provider: {provider!r} is not one of auto, cpu, cuda{nearest(provider, ['auto', 'cpu', 'cuda'])}"
+        )
     threads = usable_cpus() if threads is None else threads
     if threads < 1:
-        raise CseError(f"threads: {threads} cannot run anything; give 1 or more, or leave it out")
-    reason = "asked for" if provider == "cpu" else no_cuda_reason()
+        raise CseError(f"threads: {threads} is too few; give 1 or more, or leave it out")
+    reason = "requested" if provider == "cpu" else no_cuda_reason()
     if provider != "cpu" and not reason:
         with contextlib.redirect_stdout(io.StringIO()):
             ort.preload_dlls()
@@ -66,7 +68,7 @@ def open_session(path: Path, provider: str = "auto", threads: int | None = None,
 
 
 def no_cuda_reason() -> str:
-    """Say why CUDA cannot be used here, or return ``""``; asks the driver without touching onnxruntime's logs."""
+    """Return why CUDA is unavailable, or ``""``; asks the driver, to keep onnxruntime from logging errors."""
     if _CUDA not in ort.get_available_providers():
         return "this onnxruntime has no CUDA provider; install onnxruntime-gpu"
     try:
@@ -83,7 +85,7 @@ def no_cuda_reason() -> str:
 
 
 def usable_cpus() -> int:
-    """Return the CPUs that this process may use: its affinity, cut by a container's quota."""
+    """Return the number of CPUs this process may use: its affinity, limited by the container's quota."""
     affinity = getattr(os, "sched_getaffinity", None)
     cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
     for limit, period in (
@@ -92,14 +94,14 @@ def usable_cpus() -> int:
     ):
         with contextlib.suppress(OSError, ValueError):
             words = (Path(limit).read_text() + (" " + Path(period).read_text() if period else "")).split()
-            quota = int(words[0])  # "max" where there is no quota
+            quota = int(words[0])  # "max" without a quota; int() then raises ValueError
             if quota > 0:
                 cpus = min(cpus, math.ceil(quota / int(words[1])))
     return max(1, cpus)
 
 
 def both_distributions() -> bool:
-    """Return whether ``onnxruntime`` and ``onnxruntime-gpu`` are both there; they overwrite each other's files."""
+    """Return whether both ``onnxruntime`` and ``onnxruntime-gpu`` are installed; they overwrite each other's files."""
     found = 0
     for name in ("onnxruntime", "onnxruntime-gpu"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -116,7 +118,7 @@ def _clash() -> str:
 
 def _session(path: Path, providers: list[str | tuple[str, dict[str, str]]], threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
-    options.log_severity_level = _FATAL  # what goes wrong is raised; the log would say it again in red
+    options.log_severity_level = _FATAL  # errors are raised; the log would only repeat them
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     disabled: dict[str, Any] = {"disabled_optimizers": _SLOW_ON_CPU} if providers == [_CPU] else {}

@@ -1,6 +1,6 @@
-"""How a folder vouches for itself: its manifest has the hash of every file, and a seal over what it says.
+"""Integrity of a folder: its manifest has the hash of every file, and a seal over its own contents.
 
-Checkpoints and bundles are written and checked alike. A seal shows damage and edits by hand; it is no signature.
+Checkpoints and bundles both use it. The seal detects damage and manual edits; it is not a signature.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from typing import Any
 from cse.errors import CseError
 
 SEAL = "seal"
-_NAME = re.compile(r"[\w-][\w.-]{0,99}(/[\w-][\w.-]{0,99})?")  # a file of the folder, or of a folder in it
+_NAME = re.compile(r"[\w-][\w.-]{0,99}(/[\w-][\w.-]{0,99})?")  # a file in the folder or in one subfolder
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def sha256(path: Path) -> str:
-    """Return a file's SHA-256 as hexadecimal text."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_files(folder: Path | str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return a manifest's entry for the named files of a folder: SHA-256 and size in bytes of each."""
+    """Return the manifest entry of the named files in a folder: SHA-256 and size in bytes of each."""
     paths = {name: Path(folder) / name for name in names}
     return {name: {"sha256": sha256(path), "bytes": path.stat().st_size} for name, path in sorted(paths.items())}
 
 
 def check_entries(files: Any, manifest: Path, needed: Iterable[str], again: str) -> None:
-    """Refuse a manifest's entry for its files that ``describe_files`` would not have written.
+    """Refuse a manifest entry that ``describe_files`` would not have written.
 
     Args:
         files: the entry.
-        manifest: where it stands.
+        manifest: path of the manifest.
         needed: files that must be listed.
-        again: what to do about it, as the end of an error's line.
+        again: how to fix it, to end error messages with.
 
     Raises:
-        CseError: it is no table of names, hashes and sizes, or lacks one that is needed.
+        CseError: the entry is not a table of names, hashes and sizes, or lacks a needed file.
     """
     if not isinstance(files, dict):
-        raise CseError(f"{manifest}: files is no table of names; {again}")
+        raise CseError(f"{manifest}: files is not a table of names; {again}")
     for name, entry in files.items():
         hashed = isinstance(entry, dict) and entry.keys() == {"sha256", "bytes"}
         if not (
@@ -65,13 +65,13 @@ def check_files(folder: Path, files: Mapping[str, Any], manifest: str, again: st
     """Compare every listed file with its size and hash.
 
     Args:
-        folder: where the files lie.
+        folder: folder of the files.
         files: from ``describe_files``.
         manifest: name of the file that lists them.
-        again: what to do about a difference, as the end of an error's line.
+        again: how to fix a difference, to end error messages with.
 
     Raises:
-        CseError: a file that is missing, cut short, or changed; it is named.
+        CseError: the named file is missing, truncated or modified.
     """
     for name, entry in files.items():
         path = folder / name
@@ -81,11 +81,11 @@ def check_files(folder: Path, files: Mapping[str, Any], manifest: str, again: st
         if size != entry["bytes"]:
             raise CseError(f"{path}: {size} bytes, {manifest} says {entry['bytes']}; {again}")
         if sha256(path) != entry["sha256"]:
-            raise CseError(f"{path}: its bytes are not those that {manifest} lists (SHA-256 differs); {again}")
+            raise CseError(f"{path}: does not match {manifest} (SHA-256 differs); {again}")
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of JSON facts; their order does not matter, a seal among them is left out."""
+    """Return the SHA-256 of JSON facts, regardless of their order and without their seal."""
     rest = {name: value for name, value in facts.items() if name != SEAL}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("ascii")).hexdigest()
 
@@ -96,16 +96,16 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(facts: Mapping[str, Any], manifest: Path, again: str, *, needed: bool) -> None:
-    """Refuse facts that are not those that were sealed.
+    """Refuse facts that were modified after sealing.
 
     Args:
-        facts: what the manifest says, its seal included.
-        manifest: where they stand.
-        again: what to do about a difference, as the end of an error's line.
-        needed: whether facts without a seal are refused; what older versions wrote has none.
+        facts: contents of the manifest, including its seal.
+        manifest: path of the manifest.
+        again: how to fix a difference, to end error messages with.
+        needed: whether to refuse facts without a seal; older versions wrote none.
 
     Raises:
-        CseError: no seal, or one over other facts.
+        CseError: the seal is missing or does not match.
     """
     if SEAL not in facts and not needed:
         return
@@ -114,15 +114,15 @@ def check_seal(facts: Mapping[str, Any], manifest: Path, again: str, *, needed: 
     except RecursionError:
         whole = False
     if not whole:
-        raise CseError(f"{manifest}: changed since it was written (its seal does not fit what it says); {again}")
+        raise CseError(f"{manifest}: changed since it was written (its seal does not match its contents); {again}")
 
 
 def read_object(path: Path, again: str) -> dict[str, Any]:
     """Read a manifest.
 
     Raises:
-        CseError: it is no JSON object.
-        OSError: it cannot be read.
+        CseError: the file is not a JSON object.
+        OSError: the file cannot be read.
     """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))

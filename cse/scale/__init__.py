@@ -1,1 +1,1 @@
-"""Work that is shared out to many processes and machines, with Ray: training workers, and encoders of a corpus."""
+"""Distributed work with Ray: training on several workers and encoding a corpus."""

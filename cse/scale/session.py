@@ -1,4 +1,4 @@
-"""A Ray of one's own on this machine, or the cluster that ``RAY_ADDRESS`` names."""
+"""A private Ray instance on this machine, or the cluster at ``RAY_ADDRESS``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cse.runtime.providers import usable_cpus
 
 ADDRESS = "RAY_ADDRESS"
 _PROJECT = Path(__file__).parents[2]
-_PREFIX = "cse-ray-"  # sockets lie in the folder, whose paths may have 107 characters
+_PREFIX = "cse-ray-"  # short, because socket paths in the folder are limited to 107 characters
 _KNOCK_SECONDS = 10.0
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # or the working folder would be uploaded to every worker
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker without a GPU of its own keeps the variables of CUDA
-    "RAY_worker_niceness": "0",  # the workers are the command: no less urgent than what else the user runs
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # do not upload the working folder to every worker
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU keep their CUDA variables
+    "RAY_worker_niceness": "0",  # run workers at normal priority
 }
 
 
@@ -37,23 +37,23 @@ def ray_session(
     store_bytes: int | None = None,
     variables: dict[str, str] | None = None,
 ) -> Iterator[Any]:
-    """Yield the ``ray`` module, connected; what was started here is stopped and removed at the end.
+    """Yield the connected ``ray`` module; stop and remove anything started here at the end.
 
-    A Ray of one's own dies with this process, however that dies. SIGTERM ends the block as ``SystemExit``.
+    A private Ray instance dies with this process, however it ends. SIGTERM raises ``SystemExit`` in the block.
 
     Args:
-        cpus: of a Ray of one's own; None: those that this process may use.
-        dashboard: whether to serve Ray's dashboard, on loopback.
-        store_bytes: size of the object store; None: as Ray chooses.
-        variables: environment of the workers.
+        cpus: CPUs of a private instance; None: those this process may use.
+        dashboard: whether to serve Ray's dashboard on loopback.
+        store_bytes: size of the object store; None: Ray's default.
+        variables: environment variables of the workers.
 
     Raises:
-        CseError: the cluster of ``RAY_ADDRESS`` does not answer.
+        CseError: the cluster at ``RAY_ADDRESS`` does not answer.
     """
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
     address = os.environ.get(ADDRESS)
     if address and _has_token():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # as `ray start` did where the token lies
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # as `ray start` does if there is a token
     import ray
 
     common: dict[str, Any] = {
@@ -83,7 +83,7 @@ def ray_session(
 
 
 def _has_token() -> bool:
-    """Return whether this user has a token for Ray clusters, where Ray itself looks for one."""
+    """Return whether this user has a token for Ray clusters in a place where Ray looks for one."""
     named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 
@@ -92,13 +92,13 @@ def _join(ray: Any, address: str, options: dict[str, Any]) -> None:
     try:
         _knock(address)
         ray.init(address=address, **options)
-    except Exception as error:  # ConnectionError, ValueError, RuntimeError, by what is wrong with it
+    except Exception as error:  # ConnectionError, ValueError or RuntimeError, depending on the cause
         why = error_line(error)[:200]
-        raise CseError(f"{ADDRESS}={address}: no Ray cluster answers ({why}); start it, or unset {ADDRESS}") from None
+        raise CseError(f"{ADDRESS}={address}: no Ray cluster answers ({why}); start it or unset {ADDRESS}") from None
 
 
 def _knock(address: str) -> None:
-    """Raise ``OSError`` where nothing listens: Ray itself would try for minutes and end the process."""
+    """Raise ``OSError`` if nothing listens; Ray itself would retry for minutes and then end the process."""
     host, colon, port = address.partition("://")[2].rpartition(":") if "://" in address else address.rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
@@ -106,10 +106,10 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """Yield a folder for Ray's sockets and logs, removed at the end; folders of killed runs are removed too."""
+    """Yield a folder for Ray's sockets and logs; remove it at the end, along with folders of killed runs."""
     base = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # short
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
-    with throwaway_folder(folder, f"{_PREFIX}*", f"{folder}: another process has taken it; run again"):
+    with throwaway_folder(folder, f"{_PREFIX}*", f"{folder}: in use by another process; run again"):
         yield folder
 
 

@@ -1,8 +1,8 @@
-"""The training loop on several workers, under Ray Train: a launcher of stage ``train``.
+"""Launcher of stage ``train`` that runs the training loop on several workers with Ray Train.
 
-Each worker opens the same training and calls the same loop; what they share is the batch. The state of the run lies in
-the run's folder, as it does with one worker. When a worker is lost, Ray Train starts the others again, with as many
-workers as it can have, and they go on from there.
+All workers open the same training, run the same loop and share each batch. The state is saved in the run's folder, as
+with one worker. If a worker is lost, Ray Train restarts with as many workers as are available, and they resume from
+the saved state.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from cse.training.group import PeerLost, ProcessGroup
 from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
 from cse.training.state import RunState
 
-MOST_LOSSES = 3  # lost workers of one run; more is no accident
+MOST_LOSSES = 3  # lost workers before a run gives up
 PROGRESS = "progress.log"
-_FAILED, _TRACE = "failed.txt", "trace.txt"  # the words of the first error of a worker's own, and where it arose
+_FAILED, _TRACE = "failed.txt", "trace.txt"  # message and traceback of the first worker error
 
 
 def train_on_workers(training: Training) -> RunState:
     """Train on ``train.workers`` workers and leave the best weights in the encoder.
 
     Raises:
-        CseError: fewer CPUs or GPUs than workers, what a worker raised, or too many lost workers.
+        CseError: there are fewer CPUs or GPUs than workers, a worker failed, or too many workers were lost.
     """
     wanted = training.settings.train.workers
     folder = training.folder.path
     for name in (_FAILED, _TRACE):
         (folder / name).unlink(missing_ok=True)
-    training.table()  # workers map it into memory
+    training.table()  # workers memory-map it
     with ray_session() as ray:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
@@ -80,7 +80,7 @@ def train_on_workers(training: Training) -> RunState:
 
 
 def _work(config: dict[str, Any]) -> None:
-    """Train as one worker."""
+    """Run one worker."""
     from ray.train import get_context
     from ray.train.torch import get_device
 
@@ -107,17 +107,17 @@ def _work(config: dict[str, Any]) -> None:
 
 @contextmanager
 def _told(folder: Path, rank: int) -> Iterator[None]:
-    """Write down what goes wrong in this worker, which would be the same at another attempt, and raise it.
+    """Record and re-raise an error of this worker, since a retry would hit it again.
 
-    The error ends the worker, and Ray Train then ends the others, wherever they wait for it. What a worker meets
-    because another is gone is no error of its own.
+    The error ends the worker, and Ray Train then stops the others. Errors caused by the loss of another worker are not
+    recorded.
     """
     try:
         yield
     except PeerLost:
         raise
     except Exception as error:
-        with suppress(FileExistsError), (folder / _FAILED).open("x", encoding="utf-8") as stream:  # the first one's
+        with suppress(FileExistsError), (folder / _FAILED).open("x", encoding="utf-8") as stream:  # first error wins
             (folder / _TRACE).write_text(traceback.format_exc(), encoding="utf-8")
             stream.write(_words(error, rank, folder / _TRACE))
         raise
@@ -132,22 +132,22 @@ def _words(error: Exception, rank: int, trace: Path) -> str:
 
 
 def _no_second_attempt(failed: str) -> Any:
-    """Return what has Ray Train give up, instead of starting again, once a worker has written down an error."""
+    """Return a callback that makes Ray Train give up instead of retrying once a worker has recorded an error."""
     from ray.train import UserCallback
 
     class NoSecondAttempt(UserCallback):
         def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
             if Path(failed).is_file():
-                raise RuntimeError(f"an error that another attempt would meet too: see {failed}")
+                raise RuntimeError(f"a retry would hit the same error: see {failed}")
 
     return NoSecondAttempt()
 
 
 def _share(there: Mapping[str, float], wanted: int, *, gpus: bool) -> dict[str, float]:
-    """Return what each worker gets of the cluster.
+    """Return the resources of each worker.
 
     Raises:
-        CseError: there is less than one GPU, or CPU, for each.
+        CseError: there are fewer GPUs (or CPUs) than workers.
     """
     kind = "GPU" if gpus else "CPU"
     count = int(there.get(kind, 0))
@@ -159,7 +159,7 @@ def _share(there: Mapping[str, float], wanted: int, *, gpus: bool) -> dict[str, 
 
 @contextmanager
 def _followed(log: Path) -> Iterator[None]:
-    """Show the lines that the first worker writes."""
+    """Print the lines that the first worker writes to the log."""
     log.touch()
     with log.open(encoding="utf-8") as stream:
         stream.seek(0, 2)
@@ -176,8 +176,8 @@ def _followed(log: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return in one line why Ray Train gave up."""
+    """Return one line on why Ray Train gave up."""
     failures = getattr(error, "worker_failures", None) or {}
     causes = [getattr(failure, "cause", None) or failure for failure in failures.values()] or [error]
     lines = [line for line in str(causes[0]).splitlines() if line.strip()]
-    return f"train.workers: given up after {MOST_LOSSES} lost workers: {lines[-1].strip() if lines else 'no message'}"
+    return f"train.workers: gave up after losing {MOST_LOSSES} workers: {lines[-1].strip() if lines else 'no message'}"

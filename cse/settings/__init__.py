@@ -1,4 +1,4 @@
-"""Settings: one strict, frozen tree, parsed once at the edge."""
+"""Settings: one strict, frozen tree, parsed once at the entry points."""
 
 from cse.settings.load import PARAMS_FILE, check_settings, load_settings
 from cse.settings.tree import Settings

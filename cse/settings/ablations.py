@@ -1,4 +1,4 @@
-"""Ablations: grids of settings around those of ``params.yaml``; ``ablations.yaml`` beside this file holds them."""
+"""Ablations: grids of settings around those in ``params.yaml``, defined in ``ablations.yaml`` next to this file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Cell:
     """One setting of an ablation.
 
     Attributes:
-        label: what to print.
-        value: its place on a number line; None where the setting is no number.
+        label: text to print.
+        value: its numeric value, for plots; None if the setting is not a number.
         changes: values by dotted key.
     """
 
@@ -38,13 +38,13 @@ class Grid:
 
     Attributes:
         name: as in ``cse ablate NAME``.
-        title: what is varied, for axes.
+        title: what is varied, for axis labels.
         about: the same in a sentence, with its source.
-        key: the setting that takes ``values``; None where cells are kinds.
-        values: numbers of the papers.
-        cells: settings beside the numbers.
-        needs: what the settings around must have, by key.
-        hint: a command that gives such settings.
+        key: the setting that takes ``values``; None if the cells are categories.
+        values: the papers' numbers.
+        cells: cells in addition to the numbers.
+        needs: required values in the base settings, by key.
+        hint: command that sets them.
     """
 
     name: str
@@ -57,22 +57,23 @@ class Grid:
     hint: str
 
     def grid(self, settings: Settings, values: Sequence[float] | None = None) -> list[Cell]:
-        """Return the cells to run, each checked with the settings around it.
+        """Return the cells to run, after checking the base settings.
 
         Args:
-            settings: of ``params.yaml``.
-            values: in the place of the papers' numbers.
+            settings: base settings, from ``params.yaml``.
+            values: numbers to use instead of the papers'.
 
         Raises:
-            CseError: settings that the ablation cannot vary, values for one that has none, or a value that its key
-                does not take.
+            CseError: the base settings do not meet ``needs``, or values were given for an ablation without numbers.
         """
         present = flatten(settings.model_dump())
         for key, wanted in self.needs.items():
             if not (present[key] > 0 if wanted == _POSITIVE else present[key] == wanted):
-                raise CseError(f"ablation {self.name}: {key} is {present[key]}, needed is {wanted}; try `{self.hint}`")
+                raise CseError(
+                    f"ablation {self.name}: {key} is {present[key]}, but must be {wanted}; try `{self.hint}`"
+                )
         if values is not None and self.key is None:
-            raise CseError(f"ablation {self.name}: has kinds and no numbers; leave --values out")
+            raise CseError(f"ablation {self.name}: does not vary a number; leave --values out")
         numbers = self.values if values is None else values
         cells = list(self.cells)
         cells += [Cell(f"{self.title} {value:g}", float(value), {str(self.key): value}) for value in numbers]
@@ -88,7 +89,7 @@ def load_ablation(name: str) -> Grid:
     """Return an ablation by name.
 
     Raises:
-        CseError: there is none of this name.
+        CseError: no ablation has this name.
     """
     if name not in _grids():
         raise CseError(f"{name}: no such ablation{nearest(name, _grids())}; there are {', '.join(_grids())}")

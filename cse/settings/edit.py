@@ -1,6 +1,6 @@
-"""Change values of a settings file in place: comments, order, layout and all other keys stay as they are.
+"""Change values of a settings file in place, keeping comments, order, layout and all other keys.
 
-A dump of the parsed document would move comments and lose the user's layout, so the text is edited value by value.
+Dumping the parsed document would move comments and lose the user's layout, so the text is edited value by value.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from cse.settings.tree import Settings
 
 
 def read_values(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return a settings file as text and as values by dotted key; a file that does not exist is the complete default.
+    """Return a settings file as text and as values by dotted key; a missing file counts as the complete default.
 
     Raises:
-        CseError: not UTF-8, not valid YAML.
+        CseError: the file is not UTF-8 or not valid YAML.
     """
     text = read_text(path) if path.exists() else params_text()
     return text, flatten(_parse(text, path))
 
 
 def write_values(path: Path, values: Mapping[str, Any], where: str | None = None) -> dict[str, tuple[Any, Any]]:
-    """Set values by dotted key; the result is checked first, and the file changes all at once or not at all.
+    """Set values by dotted key, check the result and replace the file atomically.
 
     Args:
-        path: a settings file; one that does not exist is made, complete and with a comment for each key.
-        values: what to set. A value that the file has already is left as it is written.
-        where: what errors name; the path where it is None.
+        path: a settings file; if missing, it is created with every key and a comment for each.
+        values: values to set. A value the file already has keeps its spelling.
+        where: name to show in errors; None: the path.
 
     Returns:
-        What changed: ``{"train.epochs": (1, 3)}``. A key that the file did not have counts with its default.
+        What changed: ``{"train.epochs": (1, 3)}``. The old value of a key missing from the file is its default.
 
     Raises:
-        CseError: a file that is not valid YAML, or a result that the settings refuse.
+        CseError: the file is not valid YAML, or the settings reject the result.
     """
     text, present = read_values(path)
     tree = _parse(text, path)
@@ -68,20 +68,22 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def _edit(text: str, edits: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> str:
-    """Set each key in a YAML document; what comes out must read as ``expected``."""
+    """Set each key in a YAML document and check that the result parses to ``expected``."""
     try:
         for key, value in edits.items():
             text = _set_in_text(text, key, value)
         kept = (YAML(typ="safe", pure=True).load(text) or {}) == expected
-    except MarkedYAMLError:  # for example a reference to an anchor that one of the edits replaced
+    except MarkedYAMLError:  # for example an alias whose anchor an edit replaced
         kept = False
     if not kept:
-        raise CseError(f"{path}: YAML anchors or an unusual layout stand in the way; write the keys out and try again")
+        raise CseError(
+            f"{path}: cannot edit YAML anchors or an unusual layout in place; write the keys out and try again"
+        )
     return text
 
 
 def _set_in_text(text: str, key: str, value: Any) -> str:
-    """Set a dotted key in a YAML document, leaving every other character as it is."""
+    """Set a dotted key in a YAML document without changing any other character."""
     node, indent, names = YAML(typ="safe", pure=True).compose(text), 0, key.split(".")
     while isinstance(node, MappingNode):
         if node.value:
@@ -98,7 +100,7 @@ def _set_in_text(text: str, key: str, value: Any) -> str:
 
 
 def _insert(text: str, node: MappingNode | None, names: list[str], value: Any, indent: int) -> str:
-    """Add ``names[0]: {names[1]: ... value}`` behind the last entry of a group (None: an empty document)."""
+    """Add ``names[0]: {names[1]: ... value}`` after the last entry of a group (None: an empty document)."""
     newline = "\r\n" if "\r\n" in text else "\n"
     if node is not None and node.flow_style:
         end = node.end_mark.index - 1
@@ -119,14 +121,14 @@ def _last_leaf(node: Node) -> Node:
 
 
 def _line_end(text: str, at: int) -> int:
-    """Return the index behind the line that ``at`` is on; block values may already end at the start of the next."""
+    """Return the index after the line containing ``at``; block values may already end at the start of the next."""
     if at > 0 and text[at - 1] == "\n":
         return at
     return text.find("\n", at) + 1 or len(text)
 
 
 def _replace(path: Path, text: str) -> None:
-    path = path.resolve()  # a link keeps pointing where it points
+    path = path.resolve()  # keep symbolic links
     with publish_file(path) as new:
         with new.open("w", encoding="utf-8", newline="") as file:
             file.write(text)

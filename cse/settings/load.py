@@ -1,4 +1,4 @@
-"""Read ``params.yaml`` into the tree of settings; every mistake becomes one line that names the key."""
+"""Read ``params.yaml`` into the settings tree and report each mistake as one line naming the key."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cse.errors import CseError, nearest
 from cse.settings.tree import ANY_VIEW, Settings
 
 PARAMS_FILE = Path("params.yaml")
-_MOST_BYTES, _MOST_VALUES, _DEEPEST = 1 << 18, 10_000, 20  # of a settings file; the default one has 14 kB, 300 and 4
+_MOST_BYTES, _MOST_VALUES, _DEEPEST = 1 << 18, 10_000, 20  # limits of a settings file; the default has 14 kB, 300 and 4
 _LARGEST = 1 << 63
-_SHOWN = 100  # characters of a wrong value
+_SHOWN = 100  # characters of a wrong value in an error
 
 
 def load_settings(
@@ -27,13 +27,12 @@ def load_settings(
     """Read and check a settings file.
 
     Args:
-        path: a YAML file; keys that it leaves out keep their defaults.
-        overrides: values by dotted key (``{"train.epochs": 2}``) that win over the file.
-        any_view: whether the objective need not suit ``data.view``: what prepares rows does not train.
+        path: a YAML file; missing keys take their defaults.
+        overrides: values by dotted key (``{"train.epochs": 2}``) that take precedence over the file.
+        any_view: accept an objective that does not fit ``data.view``, for commands that prepare rows but do not train.
 
     Raises:
-        CseError: missing file, broken or hostile YAML, unknown key, wrong type or impossible combination; one line
-            each.
+        CseError: missing file, broken or hostile YAML, unknown key, wrong type or impossible combination, in one line.
     """
     path = Path(path)
     tree = parse_yaml(read_text(path), str(path))
@@ -47,10 +46,10 @@ def load_settings(
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a settings file; line ends stay what they are.
+    """Return the text of a settings file with its line endings unchanged.
 
     Raises:
-        CseError: no such file, no regular file (a pipe would wait for ever), one that is too large or not UTF-8.
+        CseError: the file is missing, not regular (a pipe would block forever), too large or not UTF-8.
         OSError: the file cannot be read.
     """
     try:
@@ -72,8 +71,8 @@ def parse_yaml(text: str, where: str) -> Any:
     """Return the value of a YAML document.
 
     Raises:
-        CseError: broken YAML; more values than settings need, aliases counted as often as they are used; a value that
-            no Python type holds, such as the 13th month, or a whole number of more than 64 bits.
+        CseError: broken YAML; too many values, counting aliases each time they are used; a value without a Python
+            equivalent, such as a 13th month; an integer of more than 64 bits.
     """
     yaml = YAML(typ="safe", pure=True)
     try:
@@ -84,15 +83,15 @@ def parse_yaml(text: str, where: str) -> Any:
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise CseError(f"{where}:{line}: not valid YAML: {error.problem}") from None
-    except Exception as error:  # a value that cannot be made raises whatever its constructor does
+    except Exception as error:  # constructors raise anything on invalid values
         raise CseError(f"{where}: not valid YAML: {_shortened(str(error).splitlines()[0])}") from None
     _check_numbers(value, where)
     return value
 
 
 def _check_size(text: str, where: str) -> None:
-    """Refuse documents that are too deep or too large, by their events: nothing is built yet."""
-    sizes: dict[str, int] = {}  # values below each anchor
+    """Refuse documents that are too deep or too large, from parse events alone, before building anything."""
+    sizes: dict[str, int] = {}  # number of values below each anchor
     open_nodes: list[tuple[str | None, int]] = [(None, 0)]
     for event in YAML(typ="safe", pure=True).parse(text):
         if isinstance(event, CollectionStartEvent):
@@ -106,7 +105,7 @@ def _check_size(text: str, where: str) -> None:
         elif isinstance(event, AliasEvent):
             if any(event.anchor == anchor for anchor, _ in open_nodes):
                 raise CseError(
-                    f"{where}:{event.start_mark.line + 1}: *{event.anchor} holds itself; write the value out"
+                    f"{where}:{event.start_mark.line + 1}: *{event.anchor} contains itself; write the value out"
                 )
             anchor, size = None, sizes.get(event.anchor, 1)
         elif isinstance(event, NodeEvent):
@@ -118,20 +117,20 @@ def _check_size(text: str, where: str) -> None:
         parent, held = open_nodes.pop()
         if held + size > _MOST_VALUES:
             raise CseError(
-                f"{where}:{event.start_mark.line + 1}: more than {_MOST_VALUES:,} values; settings are fewer"
+                f"{where}:{event.start_mark.line + 1}: more than {_MOST_VALUES:,} values; settings have far fewer"
             )
         open_nodes.append((parent, held + size))
 
 
 def _check_numbers(value: Any, where: str) -> None:
     if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
-        raise CseError(f"{where}: {_shortened(hex(value))} is a whole number of more than 64 bits; give a smaller one")
+        raise CseError(f"{where}: {_shortened(hex(value))} does not fit in 64 bits; use a smaller number")
     for part in [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_numbers(part, where)
 
 
 def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = False) -> Settings:
-    """Turn a plain tree into ``Settings``; raises ``CseError`` with ``where`` and the key in one line."""
+    """Return a plain tree as ``Settings``; raise a one-line ``CseError`` naming ``where`` and the key."""
     try:
         return Settings.model_validate(tree, context={ANY_VIEW: any_view})
     except ValidationError as error:
@@ -141,7 +140,7 @@ def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = Fals
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in a nested mapping in place, making the groups on the way."""
+    """Set a dotted key in a nested mapping in place, creating missing groups."""
     *groups, last = key.split(".")
     for group in groups:
         child = tree.setdefault(group, {})
@@ -152,7 +151,7 @@ def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested mappings into one with dotted keys, in order."""
+    """Flatten nested mappings into one with dotted keys, in order."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -160,7 +159,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def walk_keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every dotted key of the tree with its pydantic field, in the order of definition."""
+    """Yield every dotted key of the settings tree with its pydantic field, in definition order."""
     for name, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -169,14 +168,14 @@ def walk_keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[t
             yield f"{prefix}{name}", field
 
 
-_RENAMED = {"train.save_every": "train.save_seconds, seconds between saved states instead of steps"}
+_RENAMED = {"train.save_every": "train.save_seconds, the seconds (not steps) between saved states"}
 
 
 def _one_line(problem: dict[str, Any]) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         if key in _RENAMED:
-            return f"{key}: is now {_RENAMED[key]}"
+            return f"{key}: renamed to {_RENAMED[key]}"
         known = [name for name, _ in walk_keys()] + list(Settings.model_fields)
         return f"{key}: unknown key{nearest(key, known)}"
     message = problem["msg"].removeprefix("Value error, ")

@@ -1,6 +1,6 @@
-"""Presets: published systems as sets of values, and how one is written into ``params.yaml``.
+"""Presets: settings of published systems, and writing one into ``params.yaml``.
 
-``presets.yaml`` beside this file holds them.
+They are defined in ``presets.yaml`` next to this file.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cse.settings.edit import read_values, write_values
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.settings.tree import Settings
 
-# Together these groups are the system; what a preset does not name there goes back to its default ...
+# These groups make up the system. Keys in them that a preset does not set are reset to their defaults ...
 SYSTEM_GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
-# ... except what describes the machine and not the system: no preset names it, and `preset use` leaves it alone.
+# ... except those that describe the machine: no preset sets them, and `preset use` leaves them alone.
 MACHINE_KEYS = (
     "train.device",
     "train.precision",
@@ -31,20 +31,20 @@ MACHINE_KEYS = (
     "train.row_groups",
     "train.save_seconds",
 )
-# The one key of the data that is a part of the system: what its loss compares.
+# The one data key that belongs to the system: it decides what the loss compares.
 VIEW = "data.view"
 
 
 @dataclass(frozen=True)
 class RowSelector:
-    """One row of a table of a paper, as ``published.json`` names it.
+    """One row of a paper's table, as identified in ``published.json``.
 
     Attributes:
         paper: ``PromCSE``, ``DCPCSE`` or ``D2CSE``.
-        table: its number.
-        setting: supervision, and the ablation where the table is one.
-        model: the row's name.
-        backbone: the language model under it.
+        table: table number.
+        setting: supervision, plus the ablation in ablation tables.
+        model: name of the row.
+        backbone: its language model.
     """
 
     paper: str
@@ -56,15 +56,15 @@ class RowSelector:
 
 @dataclass(frozen=True)
 class Preset:
-    """A system of the literature.
+    """A published system.
 
     Attributes:
-        name: what ``cse preset use`` takes.
-        description: the system in a few words.
-        source: where the values stand: paper and table, README.
-        expect: what a run should score, and other numbers where papers or users disagree; may be empty.
-        notes: where sources disagree, and what differs from the published run; may be empty.
-        rows: rows of the three papers that the preset reproduces, the best known first; may be empty.
+        name: the argument of ``cse preset use``.
+        description: short description of the system.
+        source: where the values come from: paper and table, README.
+        expect: score to expect, and other reported scores if papers or users disagree; may be empty.
+        notes: disagreements between sources and differences from the published run; may be empty.
+        rows: rows of the three papers that the preset reproduces, best known first; may be empty.
         settings: values by dotted key.
     """
 
@@ -78,7 +78,7 @@ class Preset:
 
     @property
     def data(self) -> str:
-        """On which text it trains, in a few words."""
+        """Short description of its training text."""
         source = self.settings.get("data.source")
         if source is None:
             return f"yours ({VIEW}: {self.settings[VIEW]})"
@@ -87,12 +87,12 @@ class Preset:
 
 
 def preset_names() -> list[str]:
-    """Return the names of all presets, in the order of the file."""
+    """Return the names of all presets, in file order."""
     return list(_presets())
 
 
 def load_preset(name: str) -> Preset:
-    """Return one preset; raises ``CseError`` with the nearest name where there is none of this name."""
+    """Return a preset; raise ``CseError`` with the nearest name if it does not exist."""
     try:
         return _presets()[name]
     except KeyError:
@@ -100,14 +100,14 @@ def load_preset(name: str) -> Preset:
 
 
 def quoted_rows() -> Mapping[RowSelector, str]:
-    """Return the rows that no preset reproduces, each with the reason."""
+    """Return the rows that no preset reproduces, with the reason for each."""
     return MappingProxyType(
         {row: entry["reason"] for entry in _document()["quoted"] for row in _selectors(entry["rows"])}
     )
 
 
 def data_in_words(values: Mapping[str, Any]) -> str:
-    """Say where training rows come from, by the values of the group ``data`` (dotted keys)."""
+    """Describe where training rows come from, given the values of group ``data`` (dotted keys)."""
     match values["data.source"]:
         case "sample":
             return "generated sample text"
@@ -121,23 +121,22 @@ def data_in_words(values: Mapping[str, Any]) -> str:
 def apply_preset(
     name: str, params_path: Path | str = PARAMS_FILE, *, keep_data: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Write a preset into a settings file; comments, order and all keys outside the system stay as they are.
+    """Write a preset into a settings file, keeping comments, order and all keys outside the system.
 
-    Keys of the system (``SYSTEM_GROUPS``) that the preset does not name go back to their defaults, except
-    ``MACHINE_KEYS``. A system of a paper brings the paper's rows with it. A file that does not exist is made, complete
-    and with a comment for each key. The result is checked before anything is written; the file changes all at once or
-    not at all.
+    Keys of the system (``SYSTEM_GROUPS``) that the preset does not set are reset to their defaults, except
+    ``MACHINE_KEYS``. Presets of papers also select the paper's training data. A missing file is created with every key
+    and a comment for each. The result is checked first, and the file is replaced atomically.
 
     Args:
-        name: of the preset.
+        name: name of the preset.
         params_path: the settings file.
-        keep_data: leave the group ``data`` as it is but for the view, whatever the preset says of it.
+        keep_data: keep the user's group ``data`` except ``data.view``, whatever the preset sets there.
 
     Returns:
-        What changed: ``{"train.epochs": (1, 3)}``. A key that the file did not have counts with its default.
+        What changed: ``{"train.epochs": (1, 3)}``. The old value of a key missing from the file is its default.
 
     Raises:
-        CseError: unknown preset, a file that is not valid YAML, or a result that the settings refuse, for example
+        CseError: the preset is unknown, the file is not valid YAML, or the settings reject the result, for example
             because of the user's own ``data`` keys.
     """
     preset = load_preset(name)
@@ -179,7 +178,7 @@ def _presets() -> Mapping[str, Preset]:
 
 
 def _selectors(entries: Iterable[Mapping[str, Any]]) -> Iterator[RowSelector]:
-    """Give one selector for each table of each entry."""
+    """Yield one selector for each table of each entry."""
     for entry in entries:
         for table in entry["table"]:
             yield RowSelector(**{**entry, "table": table})

@@ -1,8 +1,8 @@
-"""Published scores: every figure in the tables of PromCSE, DCPCSE and D2CSE, and the presets that reproduce them.
+"""Published results: every figure in the tables of PromCSE, DCPCSE and D2CSE, and the presets that reproduce them.
 
-``published.json`` beside this file holds one record for each figure: ``paper, table, setting, model, backbone, metric,
-dataset, value, source_marker`` and, where needed, ``note``. Values are as printed: correlations and accuracies times
-100, hyperparameters in their own units.
+``published.json`` next to this file has one record per figure: ``paper, table, setting, model, backbone, metric,
+dataset, value, source_marker`` and, if needed, ``note``. Values are as printed: correlations and accuracies times 100,
+hyperparameters in their own units.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cse.settings.presets import RowSelector, load_preset, preset_names, quoted_
 HYPERPARAMETER = "hyperparameter"
 TRANSFER = "accuracy"
 _OVER_SEVEN = "Avg."
-# the heading of D2CSE's table 4 says STS-B, the values are the averages over the seven tasks
+# the heading of D2CSE's table 4 says STS-B, but the values are averages over the seven tasks
 AVERAGES = (_OVER_SEVEN, "Avg. STS (7 tasks)", 'column headed "Avg. STS-B" (values are the 7-task averages)')
 _ROUNDING = 0.005 + 1e-9  # printed averages have two decimals
 
@@ -32,11 +32,11 @@ class Score:
     """One printed figure.
 
     Attributes:
-        metric: what was measured, such as ``spearman_x100``, or ``hyperparameter``.
-        dataset: on what, or the name of the hyperparameter.
-        value: as printed.
-        source: the mark in the table and whose measurement it stands for.
-        note: what to know about the figure; may be empty.
+        metric: metric, such as ``spearman_x100``, or ``hyperparameter``.
+        dataset: data set, or name of the hyperparameter.
+        value: value as printed.
+        source: the mark in the table and whose measurement it denotes.
+        note: remark on the figure; may be empty.
     """
 
     metric: str
@@ -53,19 +53,19 @@ class Score:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One row of a table with its figures, in the order of the table."""
+    """One row of a table with its figures, in table order."""
 
     selector: RowSelector
     scores: tuple[Score, ...]
 
     @property
     def average(self) -> Score | None:
-        """The printed average over the tasks, or None where the table has none."""
+        """The printed average over the tasks, or None if the table has none."""
         return next((score for score in self.scores if score.is_average), None)
 
     @property
     def mean(self) -> float | None:
-        """The mean of the printed scores that the printed average stands for, or None where they are not printed."""
+        """The mean of the scores behind the printed average, or None if they are not printed."""
         if self.average is None:
             return None
         parts = [s.value for s in self.scores if s.metric == self.average.metric and not s.is_average]
@@ -73,34 +73,34 @@ class PaperRow:
 
     @property
     def misprinted(self) -> bool:
-        """Whether the printed average is not the mean of the printed scores, rounding allowed for."""
+        """Whether the printed average differs from the mean of the printed scores by more than rounding."""
         if self.average is None or self.mean is None:
             return False
         return abs(self.mean - self.average.value) > _ROUNDING
 
 
 def records() -> list[dict[str, Any]]:
-    """Return every figure as it stands in ``published.json``."""
+    """Return every figure as recorded in ``published.json``."""
     found: list[dict[str, Any]] = json.loads(files("cse.settings").joinpath("published.json").read_text("utf-8"))
     return found
 
 
 def rows() -> tuple[PaperRow, ...]:
-    """Return every row of every table, hyperparameter tables included, in the order of papers and tables."""
+    """Return every row of every table, including hyperparameter tables, ordered by paper and table."""
     return tuple(_rows().values())
 
 
 def rows_of(preset: str) -> tuple[PaperRow, ...]:
-    """Return the rows that a preset reproduces, the best known first.
+    """Return the rows that a preset reproduces, best known first.
 
     Raises:
-        CseError: there is no such preset.
+        CseError: the preset does not exist.
     """
     return tuple(_rows()[selector] for selector in load_preset(preset).rows)
 
 
 def coverage() -> list[tuple[PaperRow, tuple[str, ...], str]]:
-    """Return for every row the presets that reproduce it, and why none does where the row is only quoted."""
+    """Return each row with the presets that reproduce it, or the reason why none does."""
     quoted = quoted_rows()
     presets: dict[RowSelector, list[str]] = {}
     for name in preset_names():
@@ -110,7 +110,7 @@ def coverage() -> list[tuple[PaperRow, tuple[str, ...], str]]:
 
 
 def why_misprinted(row: PaperRow) -> str:
-    """Return what is known of a printed average that is not the mean of its row, or an empty text."""
+    """Return the known explanation of a misprinted average, or an empty string."""
     return _misprints().get(row.selector, "")
 
 

@@ -1,4 +1,4 @@
-"""What a sweep searches: dimensions over keys of ``params.yaml``, checked before anything is trained."""
+"""Search spaces of sweeps: dimensions over keys of ``params.yaml``, checked before training starts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from cse.errors import CseError, nearest
 from cse.settings.load import check_settings, flatten, parse_yaml, set_key, walk_keys
 from cse.settings.tree import Settings
 
-# groups that stage `train` reads; the others change its data, or nothing that the dev score could tell
+# groups read by stage `train`; the others change its data or do not affect the dev score
 SEARCHED = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 _FIXED = ("train.device", "train.workers", "train.eval_every", "train.save_seconds", "train.parameters")
-_JUDGES = "train.selection"  # decides what a dev score is, so trials that differ in it cannot be compared
+_JUDGES = "train.selection"  # defines the dev score, so trials that differ in it are not comparable
 _RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
-_STEP = 0.001  # of D2CSE's second search
+_STEP = 0.001  # step of D2CSE's second search
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key and the values that it may take.
+    """One key and the values it may take.
 
     Attributes:
-        key: dotted.
-        values: a list of values; empty for a range.
-        low, high: ends of a range, both included.
-        log: whether the range is searched on a logarithmic scale.
+        key: dotted key.
+        values: listed values; empty for a range.
+        low, high: ends of a range, inclusive.
+        log: whether to search the range on a logarithmic scale.
     """
 
     key: str
@@ -45,16 +45,16 @@ class Dimension:
 
     @property
     def whole(self) -> bool:
-        """Whether a range is over whole numbers."""
+        """Whether the range is over integers."""
         return isinstance(self.low, int)
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Values that must be allowed for all of them to be."""
+        """Values to check: if these are allowed, all are."""
         return self.values or (self.low, self.high)
 
     def holds(self, value: Any) -> bool:
-        """Say whether a value lies in the dimension."""
+        """Return whether a value lies in the dimension."""
         return (
             value in self.values if self.values else isinstance(value, int | float) and self.low <= value <= self.high
         )
@@ -70,9 +70,9 @@ class Space:
     """A search space.
 
     Attributes:
-        name: of a ready space, or ``own``.
+        name: name of a built-in space, or ``own``.
         search: ``grid`` (every combination), ``optuna`` or ``two_step``.
-        dimensions: what is searched, in order.
+        dimensions: searched dimensions, in order.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Space:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that are searched."""
+        """The searched keys."""
         return tuple(dimension.key for dimension in self.dimensions)
 
     def grid(self) -> list[dict[str, Any]]:
@@ -91,10 +91,10 @@ class Space:
         ]
 
     def second_step(self, scores: Mapping[Any, float]) -> Space | None:
-        """Return the finer search between the two best values of the first one (D2CSE's appendix), if there is room.
+        """Return the finer search between the two best values (D2CSE's appendix), or None if they leave no gap.
 
         Args:
-            scores: dev score by value.
+            scores: dev score by value of the first step.
         """
         low, high = sorted(sorted(scores, key=lambda value: -scores[value])[:2])
         count = round((high - low) / _STEP)
@@ -103,21 +103,20 @@ class Space:
 
 
 def space_names() -> list[str]:
-    """Return the names of the ready spaces."""
+    """Return the names of the built-in spaces."""
     return list(_ready())
 
 
 def about(name: str) -> str:
-    """Return what a ready space is, in a line."""
+    """Return a one-line description of a built-in space."""
     return str(_ready()[name]["about"])
 
 
 def build_space(settings: Settings) -> Space:
-    """Return the space that group ``tune`` asks for, every value of it checked with the settings around.
+    """Return the space requested by group ``tune``, with every value checked against the base settings.
 
     Raises:
-        CseError: an unknown key, an empty or impossible dimension, one that the system has no use for, a key twice,
-            or a search that does not fit.
+        CseError: unknown or repeated key, empty, impossible or unused dimension, or a search method that does not fit.
     """
     wanted = settings.tune
     if wanted.over:
@@ -137,14 +136,14 @@ def build_space(settings: Settings) -> Space:
 
 
 def parse_dimension(entry: str) -> Dimension:
-    """Read ``KEY=[VALUE, ...]`` or ``KEY=LOW..HIGH [log]``.
+    """Parse ``KEY=[VALUE, ...]`` or ``KEY=LOW..HIGH [log]``.
 
     Raises:
-        CseError: another form, an unknown key, no values, or a range that is none.
+        CseError: wrong form, unknown key, no values, or an empty or invalid range.
     """
     key, equals, text = (part.strip() for part in entry.partition("="))
     if not equals:
-        raise CseError(f"tune.over: {entry!r}: write KEY=[VALUE, ...] or KEY=LOW..HIGH, with `log` behind it if wanted")
+        raise CseError(f"tune.over: {entry!r}: write KEY=[VALUE, ...] or KEY=LOW..HIGH, optionally followed by `log`")
     _check_key(key)
     found = _RANGE.fullmatch(text)
     if found is None:
@@ -153,11 +152,11 @@ def parse_dimension(entry: str) -> Dimension:
     if not low < high:
         raise CseError(f"tune.over: {key}: the range {text} is empty; give the lower end first")
     if log and low <= 0:
-        raise CseError(f"tune.over: {key}: a logarithmic range starts above 0, this one at {low:g}")
+        raise CseError(f"tune.over: {key}: a logarithmic range must start above 0, not at {low:g}")
     if not _is_whole(key):
         low, high = float(low), float(high)
     elif not (isinstance(low, int) and isinstance(high, int)):
-        raise CseError(f"tune.over: {key}: takes whole numbers; {text} has others")
+        raise CseError(f"tune.over: {key}: takes whole numbers only, found {text}")
     return Dimension(key, (), low, high, log)
 
 
@@ -172,7 +171,7 @@ def _listed(key: str, text: str) -> Dimension:
         raise CseError(f"tune.over: {key}: the list is empty; give the values to try")
     doubled = [value for place, value in enumerate(values) if value in values[:place]]
     if doubled:
-        raise CseError(f"tune.over: {key}: {doubled[0]} stands there twice; remove one")
+        raise CseError(f"tune.over: {key}: {doubled[0]} is listed twice; remove one")
     return Dimension(key, tuple(values))
 
 
@@ -180,45 +179,47 @@ def _check_key(key: str) -> None:
     known = [name for name, _ in walk_keys()]
     group = key.partition(".")[0]
     if key not in known:
-        raise CseError(f"tune.over: {key}: no such setting{nearest(key, known)}; docs/settings.md has all")
+        raise CseError(f"tune.over: {key}: no such setting{nearest(key, known)}; docs/settings.md lists all")
     if group not in SEARCHED:
         what = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
-        raise CseError(f"tune.over: {key}: {what}; searched are the groups {', '.join(SEARCHED)}")
+        raise CseError(f"tune.over: {key}: {what}; search keys of the groups {', '.join(SEARCHED)}")
     if key in (*_FIXED, _JUDGES):
-        raise CseError(f"tune.over: {key}: is the same for all trials; remove it")
+        raise CseError(f"tune.over: {key}: must be the same in all trials; remove it")
 
 
 def _check(space: Space, settings: Settings) -> None:
-    """Refuse what cannot be searched, before anything is trained."""
+    """Refuse spaces that cannot be searched, before training starts."""
     if not space.dimensions:
         raise CseError("tune: the search space is empty; give tune.over or another tune.space")
     doubled = [key for place, key in enumerate(space.keys) if key in space.keys[:place]]
     if doubled:
-        raise CseError(f"tune.over: {doubled[0]} stands there twice; keep one")
+        raise CseError(f"tune.over: {doubled[0]} appears twice; keep one")
     ranges = [part for part in space.dimensions if not part.values]
     if space.search == "grid" and ranges:
-        raise CseError(f"tune.search: a grid needs lists, {ranges[0].key} has a range; list its values or use optuna")
+        raise CseError(
+            f"tune.search: a grid needs lists, not the range of {ranges[0].key}; list its values or use optuna"
+        )
     if space.search == "two_step" and (len(space.dimensions) > 1 or len(space.dimensions[0].ends) < 2 or ranges):
-        raise CseError("tune.search: two_step is over a list of values of one key")
+        raise CseError("tune.search: two_step needs a list of values of exactly one key")
     if space.search == "two_step" and _is_whole(space.keys[0]):
         raise CseError(
-            f"tune.search: two_step goes in steps of {_STEP}; {space.keys[0]} takes whole numbers, list them"
+            f"tune.search: two_step uses steps of {_STEP}, but {space.keys[0]} takes whole numbers; list them"
         )
     for dimension in space.dimensions:
         _check_use(dimension.key, space.keys, settings)
         if _corrupts_anew(dimension.key, settings):
             raise CseError(
-                f"tune: {dimension.key}: rows were corrupted beforehand with its value; search it with "
+                f"tune: {dimension.key}: rows were already corrupted with one value of it; to search it, set "
                 "objective.replaced_tokens.corruption: on_the_fly"
             )
     reached(space, settings)
 
 
 def reached(space: Space, settings: Settings) -> list[Settings]:
-    """Return the settings of every trial of a grid, or with each listed value and both ends of each range.
+    """Return the settings of every grid trial, or those with each listed value and both ends of each range.
 
     Raises:
-        CseError: the settings refuse a value, or a combination.
+        CseError: a value or combination is invalid.
     """
     if space.search == "grid":
         return [settings_with(settings, values) for values in space.grid()]
@@ -226,7 +227,7 @@ def reached(space: Space, settings: Settings) -> list[Settings]:
 
 
 def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
-    """Refuse to vary what the system does not have: every trial would be the same."""
+    """Refuse keys that the system does not use: all trials would be the same."""
     values = flatten(settings.model_dump())
     parts = key.split(".")
     if parts[0] == "prompt" and key not in ("prompt.kind", "prompt.cls") and settings.prompt.kind == "none":
@@ -237,7 +238,7 @@ def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
 
 
 def _corrupts_anew(key: str, settings: Settings) -> bool:
-    """Say whether a key decides how rows are corrupted, where that is done once before training."""
+    """Return whether a key affects how rows are corrupted before training."""
     replaced = "objective.replaced_tokens."
     beforehand = settings.objective.replaced_tokens.corrupts_beforehand
     kept = (f"{replaced}weight", f"{replaced}discriminator", f"{replaced}condition", f"{replaced}copy_learning_rate")
@@ -249,7 +250,7 @@ def settings_with(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """Return settings with some values changed.
 
     Raises:
-        CseError: the settings refuse a value, or the combination.
+        CseError: a value or the combination is invalid.
     """
     tree = settings.model_dump(mode="json")
     for key, value in values.items():
@@ -259,7 +260,7 @@ def settings_with(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _those_that_apply(entries: Iterable[str], settings: Settings) -> list[str]:
-    """Return the entries ``KEY [VALUE]: entry`` whose key has the value, or any but 0 and none."""
+    """Return the entries ``KEY [VALUE]: entry`` whose key has that value; without VALUE, anything but 0 and none."""
     values = flatten(settings.model_dump())
     found = []
     for line in entries:
@@ -278,7 +279,7 @@ def _number(text: str, key: str) -> float:
             continue
         if math.isfinite(number):
             return number
-    raise CseError(f"tune.over: {key}: {text!r} is no number; write a range as LOW..HIGH, for instance 1e-3..5e-2")
+    raise CseError(f"tune.over: {key}: {text!r} is not a number; write a range as LOW..HIGH, for instance 1e-3..5e-2")
 
 
 def _is_whole(key: str) -> bool:

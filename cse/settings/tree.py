@@ -1,7 +1,6 @@
-"""The one tree of settings: the groups of ``params.yaml``, and which of their values cannot go together.
+"""The settings tree: the groups of ``params.yaml`` and the combinations of values that cannot work.
 
-A stage receives the groups that it declares in ``dvc.yaml`` and nothing else; below a builder no code sees a settings
-object.
+Each stage receives only the groups it declares in ``dvc.yaml``. Code below the builders sees no settings objects.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from cse.settings.groups.template import TemplateSettings
 from cse.settings.groups.train import TrainSettings
 from cse.settings.groups.tune import TuneSettings
 
-ANY_VIEW = "any view"  # in the context of a validation: the objective need not suit data.view
+ANY_VIEW = "any view"  # in the validation context: accept an objective that does not fit data.view
 
 
 class Settings(Group):
-    """Everything ``params.yaml`` holds."""
+    """All settings in ``params.yaml``."""
 
     data: DataSettings = DataSettings()
     backbone: BackboneSettings = BackboneSettings()
@@ -52,13 +51,13 @@ class Settings(Group):
 
 
 def impossible(settings: Settings) -> list[str]:
-    """Return combinations that cannot work on any rows, each as ``key: what and what to do``."""
+    """Return combinations that cannot work on any rows, each as ``key: problem and fix``."""
     checks = (_prompt_problems, _read_out_problems, _term_problems)
     return [problem for check in checks for applies, problem in check(settings) if applies]
 
 
 def impossible_rows(settings: Settings) -> list[str]:
-    """Return what cannot be trained on rows of ``data.view``, as ``impossible`` does."""
+    """Return combinations that cannot be trained on rows of ``data.view``, in the format of ``impossible``."""
     return [problem for applies, problem in _view_problems(settings) if applies]
 
 
@@ -77,12 +76,12 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
         ),
         (
             trained == "none" and (prompt.kind != "none" or extras or pooler.mlp != "none"),
-            "train.parameters: 'none' would keep prompt and projector at their random start; set prompt.kind: none and "
-            "pooler.mlp: none, and train neither prompt.cls, template.trained nor pooler.kind cnn",
+            "train.parameters: 'none' would leave prompt and projector at random values; set prompt.kind: none and "
+            "pooler.mlp: none, and do not use prompt.cls, template.trained or pooler.kind cnn",
         ),
         (
             prompt.kind != "none" and prompt.length == 0,
-            "prompt.length: 0 vectors are no prompt; give 1 or more, or set prompt.kind: none",
+            "prompt.length: a prompt needs at least 1 vector; give 1 or more, or set prompt.kind: none",
         ),
         (
             prompt.init == "checkpoint" and not prompt.init_checkpoint,
@@ -90,12 +89,12 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
         ),
         (
             prompt.reparametrize != "none" and prompt.init != "random",
-            "prompt.init: a prompt that is trained through a network starts at random; set prompt.init: random or "
+            "prompt.init: a reparametrised prompt is initialised at random; set prompt.init: random or "
             "prompt.reparametrize: none",
         ),
         (
             prompt.kind == "input" and prompt.layers == "shared",
-            "prompt.layers: an 'input' prompt stands before the first layer only; set it to separate",
+            "prompt.layers: an 'input' prompt exists only before the first layer; set it to separate",
         ),
     ]
 
@@ -105,23 +104,23 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
     return [
         (
             (pooler.kind == "mask") != (template.text is not None),
-            "pooler.kind: 'mask' and template.text go together; give both or neither",
+            "pooler.kind: 'mask' and template.text require each other; give both or neither",
         ),
         (
             pooler.kind_in_loss is not None and pooler.kind in ("mask", "cnn"),
-            f"pooler.kind_in_loss: {pooler.kind!r} is read in the loss too; set it to null",
+            f"pooler.kind_in_loss: the loss must use {pooler.kind!r} too; set it to null",
         ),
         (
             augment.shuffle_special and not augment.shuffle_tokens,
-            "augment.shuffle_special: nothing is shuffled; set augment.shuffle_tokens: true",
+            "augment.shuffle_special: has no effect without augment.shuffle_tokens; set that to true",
         ),
         (
             pooler.projector == "batch_norm" and pooler.mlp == "always",
-            "pooler.mlp: the 'batch_norm' projector is for the loss only; set train_only",
+            "pooler.mlp: the 'batch_norm' projector is for the loss only; set it to train_only",
         ),
         (
             template.text is not None and settings.prompt.kind == "input",
-            "prompt.kind: an 'input' prompt and a template do not go together; choose one",
+            "prompt.kind: an 'input' prompt cannot be combined with a template; choose one",
         ),
     ]
 
@@ -131,23 +130,23 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
     return [
         (
             settings.template.second is not None and view != "sentences",
-            f"template.second: two templates are for data.view 'sentences', it is {view!r}; remove it",
+            f"template.second: two templates need data.view 'sentences', found {view!r}; remove it",
         ),
         *(
             (
                 view not in term.views,
-                f"objective.{name}.weight: needs {term.rows}, data.view is {view!r}; set the weight to 0 "
+                f"objective.{name}.weight: needs {term.rows}, but data.view is {view!r}; set the weight to 0 "
                 f"(-s objective.{name}.weight=0) or data.view: {' or '.join(term.views)}",
             )
             for name, term in terms.items()
         ),
         (
             "nt_xent" in terms and objective.nt_xent.hard_negative_weight != 0 and view != "triplets",
-            f"objective.nt_xent.hard_negative_weight: there are no hard negatives in data.view {view!r}; set it to 0",
+            f"objective.nt_xent.hard_negative_weight: data.view {view!r} has no hard negatives; set it to 0",
         ),
         (
             "nt_xent" in terms and objective.nt_xent.two_views and view == "triplets",
-            "objective.nt_xent.two_views: has no place for hard negatives; use data.view pairs or sentences",
+            "objective.nt_xent.two_views: does not support hard negatives; use data.view pairs or sentences",
         ),
     ]
 
@@ -159,7 +158,7 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
     return [
         (
             objective.nt_xent.queue > 0 and (objective.nt_xent.two_views or "nt_xent" not in terms),
-            "objective.nt_xent.queue: goes with one-way nt_xent only; set queue: 0",
+            "objective.nt_xent.queue: needs nt_xent without two_views; set queue: 0",
         ),
         (
             "mutual_information" in terms and settings.pooler.kind != "cnn",
@@ -167,23 +166,23 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
         ),
         (
             "contrastive_tension" in terms and train.batch_size % group != 0,
-            f"train.batch_size: {train.batch_size} is no multiple of objective.contrastive_tension.group {group}",
+            f"train.batch_size: {train.batch_size} is not a multiple of objective.contrastive_tension.group {group}",
         ),
         (
             replaced.corrupts_beforehand and replaced.generator_dropout and replaced.generator != "unigram",
-            "objective.replaced_tokens.generator_dropout: a prepared corruption has none; set it to false",
+            "objective.replaced_tokens.generator_dropout: corruption: prepared runs without dropout; set it to false",
         ),
         (
             replaced.corrupts_beforehand and settings.augment.repeat_words > 0,
-            "augment.repeat_words: changes rows after they were corrupted; set it to 0 or "
+            "augment.repeat_words: would change rows after they were corrupted; set it to 0 or "
             "objective.replaced_tokens.corruption: on_the_fly",
         ),
         (
             detects and train.parameters == "full" and replaced.discriminator != "copy",
-            "objective.replaced_tokens.discriminator: with train.parameters full nothing is frozen; set it to copy",
+            "objective.replaced_tokens.discriminator: train.parameters full freezes nothing; set it to copy",
         ),
         (
             detects and (settings.template.text is not None or settings.prompt.kind == "input"),
-            "objective.replaced_tokens.weight: goes with neither a template nor an 'input' prompt; set it to 0",
+            "objective.replaced_tokens.weight: cannot be combined with a template or an 'input' prompt; set it to 0",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Where the stages keep their things, and how a stage becomes a process with one-line errors."""
+"""Paths of the stages' inputs and outputs, and running a stage as a process with one-line errors."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ RECORDS = Path("data/evaluation")
 ABLATIONS = Path("data/ablations")
 REPORT = Path("data/report")
 BUNDLE = Path("data/bundle")
-# what a killed run goes on from; a run in a throwaway copy of the repository is told to use its owner's
+# state from which a killed run resumes; runs in a throwaway copy of the repository set the variable to share it
 SCRATCH_VARIABLE = "CSE_SCRATCH"
 SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse")).expanduser()
 
-CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were made
+CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
-# whole folders, so that the list has no second home in dvc.yaml; a killed run is cheap to begin again
+# whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = ("data", "evaluation", "model", "objectives", "runtime", "scale", "stages", "training")
 
 DEBUG_VARIABLE = "CSE_DEBUG"
 MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
 
-TRAINED, BACKBONE = "trained", "backbone"  # what stage ``evaluate`` calls the two models that it compares
+TRAINED, BACKBONE = "trained", "backbone"  # names of the two models that stage ``evaluate`` compares
 
 
 def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
-    """Say that the trained model scores below its bare backbone; an empty string where it does not, or is not known.
+    """Return a note if the trained model scores below its bare backbone, else (or if unknown) an empty string.
 
     Args:
-        scores: Spearman * 100 by model and task, as in the plot ``sts.csv`` of stage ``evaluate``.
+        scores: Spearman * 100 by model and task, as in ``sts.csv`` of stage ``evaluate``.
     """
     trained, backbone = scores.get(TRAINED, {}), scores.get(BACKBONE, {})
     tasks = sorted(trained.keys() & backbone.keys())
@@ -56,27 +56,27 @@ def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def training_code() -> list[Path]:
-    """Return the files that decide an update, or which weights are kept: their change makes a saved state stale.
+    """Return the code files that affect updates or which weights are kept; a change makes a saved state stale.
 
-    A sweep goes by them too. A test compares the list with what stage ``train`` imports.
+    Sweeps use the list too. A test compares it with the imports of stage ``train``.
     """
     root = Path(__file__).parents[1]
     return [path for folder in _TRAINS for path in sorted((root / folder).rglob("*.py"))]
 
 
 def run_safely(work: Callable[[], object]) -> int:
-    """Run ``work`` and return an exit code: 0, 2 for a mistake of the user's (one line), 128 + n for a signal.
+    """Run ``work`` and return an exit code: 0, 2 for a user error (one line), 128 + n for a signal.
 
-    75 (one line too) where the same command may succeed later: a hub that could not be reached.
+    The code is 75 (also one line) if the same command may succeed later because a hub was unreachable.
 
-    SIGTERM ends ``work`` like an error, so that drafts are removed; a training and a corpus save their state instead.
-    With ``CSE_DEBUG=1`` in the environment the trace is shown too.
+    SIGTERM ends ``work`` like an error, so that drafts are removed; training and corpus runs save their state instead.
+    ``CSE_DEBUG=1`` in the environment also prints the traceback.
     """
     try:
         with _terminable():
             work()
     except Terminated:
-        click.echo("SIGTERM: stopped; what was finished before is untouched", err=True)
+        click.echo("SIGTERM: stopped; finished results are untouched", err=True)
         return 128 + signal.SIGTERM
     except Interrupted as stop:
         click.echo(str(stop), err=True)
@@ -93,10 +93,10 @@ def run_safely(work: Callable[[], object]) -> int:
 
 
 def _terminable() -> AbstractContextManager[None]:
-    """Turn the first SIGTERM into ``Terminated``, where a process would die of it."""
+    """Raise ``Terminated`` on the first SIGTERM if the signal would otherwise kill the process."""
 
     def stop(number: int) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one would end the tidying up
+        signal.signal(number, signal.SIG_IGN)  # a second one would interrupt the cleanup
         raise Terminated
 
     usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -104,5 +104,5 @@ def _terminable() -> AbstractContextManager[None]:
 
 
 def run_stage(stage: Callable[[Settings], object]) -> None:
-    """Run a stage with the settings of ``params.yaml`` and leave with its exit code."""
+    """Run a stage with the settings in ``params.yaml`` and exit with its code."""
     sys.exit(run_safely(lambda: stage(load_settings())))

@@ -1,7 +1,7 @@
-"""Stage ``corrupt``: rows corrupted once before training, one corruption for each epoch (D2CSE).
+"""Stage ``corrupt``: corrupt all rows before training, once per epoch (D2CSE).
 
-Does nothing but say so unless ``objective.replaced_tokens.corruption`` is ``prepared``: training then needs no
-generator in memory.
+Training then needs no generator in memory. Unless ``objective.replaced_tokens.corruption`` is ``prepared``, the stage
+only records that there is nothing to do.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ GROUPS = ("backbone", "objective", "train")
 
 
 def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: Path = CORRUPTED) -> None:
-    """Corrupt every row for every epoch where the settings ask for it; else publish a folder that says it is empty.
+    """Corrupt every row for every epoch if the settings ask for it, else publish a folder marked as empty.
 
     Raises:
-        CseError: no such backbone or generator, or one of another vocabulary.
+        CseError: the backbone or generator is missing, or their vocabularies differ.
     """
     replaced = settings.objective.replaced_tokens
     wanted = replaced.corrupts_beforehand
@@ -40,7 +40,7 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
             f"{corrupted}: {facts['rows']:,} rows corrupted by {facts['generator']} for {facts['epochs']} epochs"
         )
     else:
-        click.echo("nothing to corrupt beforehand (objective.replaced_tokens.corruption is on_the_fly or its weight 0)")
+        click.echo("nothing to corrupt (objective.replaced_tokens.corruption is on_the_fly or its weight is 0)")
 
 
 def _corrupt(
@@ -50,7 +50,7 @@ def _corrupt(
     replaced: ReplacedTokensSettings,
     train: TrainSettings,
 ) -> dict[str, object]:
-    # imported here: a pipeline without replaced-token detection should not wait for torch
+    # imported here so that pipelines without replaced-token detection do not load torch
     from cse.data.store import PreparedData
     from cse.model.backbone import load_backbone
     from cse.model.backbone_files import find_backbone

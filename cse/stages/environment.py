@@ -1,4 +1,4 @@
-"""Where a number was taken: versions and machine, for records and reports."""
+"""The software versions and machine behind a result, for records and reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("cse", "torch", "transformers", "tokenizers", "onnxruntime-gpu", "nu
 
 
 def environment(device: str) -> dict[str, str]:
-    """Return versions of what computes, the processor and the device, as text by name."""
+    """Return package versions, processor and device as text by name."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for package in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Stage ``evaluate``: the checkpoint and its bare backbone, side by side on the similarity tasks."""
+"""Stage ``evaluate``: compare the checkpoint with its bare backbone on the evaluation tasks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def evaluate_stage(
     records: Path = RECORDS,
     plots: Path = PLOTS,
 ) -> None:
-    """Score the checkpoint and, where the settings ask for it, the bare backbone.
+    """Score the checkpoint and, if ``evaluation.compare_backbone`` is set, the bare backbone.
 
-    Writes metrics, a record a model for ``cse report``, and the data of two plots: scores by task, and the density of
-    cosines by gold similarity.
+    Write metrics, one record per model for ``cse report``, and the data of two plots: scores by task and the density
+    of cosines by gold similarity.
     """
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
@@ -58,7 +58,7 @@ def evaluate_stage(
         if short:
             click.echo(f"the trained model is {short}")
     else:
-        click.echo("no evaluation data: give data.evaluation_path a SentEval folder or a file of scored pairs")
+        click.echo("no evaluation data: set data.evaluation_path to a SentEval folder or a file of scored pairs")
     with publish_folder(records, Kind.RECORDS) as folder:
         for name, result in results.items():
             (folder / name).mkdir()
@@ -84,9 +84,9 @@ def evaluate_stage(
 
 
 def headline(result: SuiteResults) -> dict[str, float]:
-    """Return the average where there is one, then one number a task, as ``dvc metrics show`` has room for.
+    """Return the average, if any, then one number per task, to fit ``dvc metrics show``.
 
-    Other ways to put subsets together stand in the record.
+    The record has the other ways of aggregating subsets.
     """
     scores: dict[str, float | None] = {}
     sts = result.sts

@@ -1,4 +1,4 @@
-"""Stage ``export``: a checkpoint becomes a bundle that a service loads without torch."""
+"""Stage ``export``: turn a checkpoint into a bundle that a service loads without torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def export_stage(
 ) -> None:
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle."""
     check_folder(bundle, Kind.BUNDLE)
-    # the pipeline's own checkpoint is never looked up on the hub
+    # never look up the pipeline's own checkpoint on the hub
     encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
     checkpoint = identity_of(Path(model)) if is_checkpoint(Path(model)) else ""
     sentences = sentences_for_parity(PreparedData(prepared), settings.export.sentences)
@@ -42,19 +42,19 @@ def export_stage(
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance)
     click.echo(
-        f"{bundle}: {encoder.dimension} dimensions, largest difference to torch "
+        f"{bundle}: {encoder.dimension} dimensions, largest difference from torch "
         f"{draft.parity['largest_difference']:.1e} on {len(sentences)} sentences; {onnx.provider_note}"
     )
 
 
 def sentences_for_parity(data: PreparedData, count: int) -> list[str]:
-    """Return up to ``count`` sentences of the evaluation data, else of the training rows."""
+    """Return up to ``count`` evaluation sentences, or training sentences if there are none."""
     found = dict.fromkeys(text for task in data.tasks for text in (*task.sentence1, *task.sentence2))
     if not found:
         found = dict.fromkeys(data.train[: 2 * count][data.train.column_names[0]])
     if not found:
         raise CseError(f"{data.folder}: no sentences to compare ONNX with torch on; run `cse prepare`")
-    step = max(len(found) // count, 1)  # from everywhere, not only the first task
+    step = max(len(found) // count, 1)  # spread over all tasks, not only the first
     return list(found)[::step][:count]
 
 

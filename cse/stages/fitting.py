@@ -1,4 +1,4 @@
-"""What training takes from the prepared sentences beside its rows: words to look up, post-processing to fit."""
+"""Other uses of the prepared sentences in training: words to look up, post-processing to fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIT_BATCH = 64  # sentences
 
 
 def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:
-    """Open the language model, or of a file of word vectors those words that the prepared data hold.
+    """Open the language model, or the word vectors of all words in the prepared data.
 
     Raises:
         CseError: what ``find_backbone``, ``load_backbone`` and ``load_words`` raise.
@@ -39,15 +39,15 @@ def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: Prep
 
 
 def check_post(encoder: SentenceEncoder, post: PostSettings) -> None:
-    """Refuse post-processing that cannot stand behind an encoder, before anything is trained or encoded.
+    """Refuse post-processing that does not fit an encoder, before training or encoding.
 
     Raises:
-        CseError: the encoder has one already, or its width does not fit.
+        CseError: the encoder already has post-processing, or its width does not fit.
     """
     if post.kind == "none":
         return
     if encoder.post is not None:
-        raise CseError(f"post.kind: the encoder has a {encoder.post.config()['kind']} already; take one without")
+        raise CseError(f"post.kind: the encoder already has {encoder.post.config()['kind']}; use one without")
     if post.kind == "whitening":
         kept_dimension(post.dimension, encoder.dimension)
     else:
@@ -55,7 +55,7 @@ def check_post(encoder: SentenceEncoder, post: PostSettings) -> None:
 
 
 def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
-    """Fit whitening or flow on the training sentences and put it behind the encoder.
+    """Fit whitening or flow on the training sentences and add it to the encoder.
 
     Raises:
         CseError: what ``check_post`` raises, or too few sentences.
@@ -82,7 +82,7 @@ def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -
 
 
 def _texts(data: PreparedData, *, everything: bool) -> Iterator[str]:
-    """Yield the sentences of the training rows; with ``everything`` those of dev and evaluation too."""
+    """Yield the sentences of the training rows; with ``everything``, also those of dev and evaluation."""
     for name in VIEW_COLUMNS[data.view]:
         if name != "label":
             yield from data.train[name]

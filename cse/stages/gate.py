@@ -1,4 +1,4 @@
-"""May this model be promoted? Its bundle against the promoted one on the same dev pairs, and against torch."""
+"""Promotion gate: compare a bundle with torch and, on the same dev pairs, with the promoted bundle."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BATCH = 64  # sentences
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate found.
+    """Result of the gate.
 
     Attributes:
-        reasons: why the model is refused, one sentence each; empty where it may pass.
+        reasons: reasons to refuse the model, one sentence each; empty if it passes.
         dev: Spearman * 100 of the candidate's bundle on the dev pairs; None without dev pairs.
-        promoted_dev: of the promoted bundle on the same pairs; None where there is none.
-        difference: largest difference of the candidate's bundle to torch; None where it is above the tolerance.
+        promoted_dev: the same for the promoted bundle; None if there is none.
+        difference: largest difference between the candidate's bundle and torch; None if above the tolerance.
     """
 
     reasons: tuple[str, ...]
@@ -35,21 +35,21 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there is no reason to refuse the model."""
         return not self.reasons
 
 
 def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path, promoted: Path | None) -> Verdict:
     """Compare a bundle with its checkpoint and with the promoted bundle, on the candidate's prepared data.
 
-    The promoted bundle is scored anew: dev pairs change, and scores on other pairs say nothing.
+    The promoted bundle is scored again because dev pairs change, and scores on different pairs are not comparable.
 
     Args:
         settings: ``promotion.dev_tolerance``, ``export.tolerance`` and ``export.sentences`` are used.
         bundle: the candidate.
-        checkpoint: what it was exported from.
-        prepared: the data that it was trained on, with the dev pairs.
-        promoted: the bundle in service, or None.
+        checkpoint: the checkpoint it was exported from.
+        prepared: its training data, with the dev pairs.
+        promoted: the promoted bundle, or None.
     """
     data = PreparedData(prepared)
     onnx = OnnxEncoder(bundle, provider=settings.export.provider)
@@ -65,7 +65,7 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
         dev = round(dev_score(onnx, data.dev, BATCH), 4)
     if promoted is not None:
         if data.dev is None or dev is None:
-            reasons.append("no dev pairs to compare it with the promoted model on; give data.dev_path")
+            reasons.append("no dev pairs for comparison with the promoted model; set data.dev_path")
         else:
             before = round(dev_score(OnnxEncoder(promoted, provider=settings.export.provider), data.dev, BATCH), 4)
             tolerance = settings.promotion.dev_tolerance

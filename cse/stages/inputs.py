@@ -1,4 +1,4 @@
-"""What a training reads beside its rows, by content: settings name folders and hub ids, whose files may change."""
+"""Content hashes of the models a training reads: settings name folders and hub ids whose files may change."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def training_inputs(
     *,
     opened: BackboneFiles | None = None,
 ) -> dict[str, str]:
-    """Return a hash of each model that a training reads: its backbone, its prompt's start and its generator.
+    """Return a hash of each model a training reads: backbone, initial prompt and generator.
 
-    Where rows were corrupted beforehand, those rows are read and no generator.
+    If rows were corrupted before training, the generator is not read.
 
     Args:
-        backbone: what prompts are trained on.
-        prompt: where it starts.
-        replaced: which generator corrupts; None: nothing is trained.
-        opened: the backbone's files, where they were found before; they are not hashed again.
+        backbone: backbone settings.
+        prompt: prompt settings, with its initialisation.
+        replaced: generator settings; None if nothing is trained.
+        opened: the backbone's files if already found, to avoid hashing them again.
 
     Raises:
-        CseError: one of them is not there.
+        CseError: a model is missing.
     """
     facts = {"backbone": (opened or _find(backbone)).content()}
     if prompt.kind != "none" and prompt.init == "checkpoint":

@@ -1,4 +1,4 @@
-"""Score models on tasks of MTEB."""
+"""Score models on MTEB tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def evaluate_on_mteb(
     """Return the main score of each task by model.
 
     Raises:
-        CseError: MTEB is not installed, a task that it does not know, data that cannot be had.
+        CseError: MTEB is not installed, a task is unknown, or its data cannot be loaded.
     """
     found = find_tasks(tasks)
     scores = {}

@@ -1,4 +1,4 @@
-"""Open whatever a user names as a model: checkpoint, ONNX bundle, bare backbone."""
+"""Open any model a user names: checkpoint, ONNX bundle or bare backbone."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cse.stages.common import CHECKPOINT
 from cse.stages.environment import environment
 from cse.training.precision import choose_device
 
-_LONGEST = 200  # bytes of a folder's name; 255 with the mark of a draft
+_LONGEST = 200  # bytes of a folder name; leaves room for a draft suffix below the limit of 255
 
 
 @dataclass(frozen=True)
 class BackboneOf:
-    """The bare language model under a checkpoint: the revision and the weights that it was trained on, no others."""
+    """The bare language model of a checkpoint, with exactly the revision and weights it was trained on."""
 
     checkpoint: Path
 
@@ -41,11 +41,11 @@ def open_model(model: str | BackboneOf, *, device: str = "auto") -> Encoder:
     """Open a checkpoint or bundle folder, or a backbone by folder or hub id, for encoding.
 
     Args:
-        model: what the user named, or the backbone under a checkpoint.
-        device: ``auto``, ``cpu`` or ``cuda``; for a bundle the execution provider.
+        model: path or name given by the user, or the backbone of a checkpoint.
+        device: ``auto``, ``cpu`` or ``cuda``; for a bundle, the execution provider.
 
     Raises:
-        CseError: nothing usable there, or a GPU that was named and is not there.
+        CseError: the path holds no usable model, or the requested GPU is missing.
     """
     if isinstance(model, BackboneOf):
         return load_bare_backbone(model.checkpoint).to(choose_device(device))
@@ -60,22 +60,22 @@ def open_model(model: str | BackboneOf, *, device: str = "auto") -> Encoder:
 
 
 def check_model(path_or_name: str) -> None:
-    """Refuse at once what cannot be a model.
+    """Refuse paths that cannot be a model.
 
     Raises:
-        CseError: a file, a folder that is not there, or one that holds no model.
+        CseError: the path is a file, does not exist or contains no model.
     """
     folder = Path(path_or_name)
     if folder.is_file() and not is_word_file(folder):
-        raise CseError(f"{folder}: a file; name the folder of a checkpoint, a bundle or a backbone")
+        raise CseError(f"{folder}: a file; name the folder of a checkpoint, bundle or backbone")
     if not folder.exists() and means_folder(path_or_name):
         raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
     if folder.is_dir() and not any((folder / name).is_file() for name in (MANIFEST, "checkpoint.json", "config.json")):
-        raise CseError(f"{folder}: no checkpoint.json, bundle.json or config.json in it; is it a model's folder?")
+        raise CseError(f"{folder}: contains no checkpoint.json, bundle.json or config.json; is it a model folder?")
 
 
 def describe_model(model: str | BackboneOf) -> dict[str, Any]:
-    """Return what is known of a model: its kind, backbone, prompt and, of a checkpoint, how it was trained."""
+    """Return the known facts of a model: kind, backbone, prompt and, for a checkpoint, how it was trained."""
     if isinstance(model, BackboneOf):
         recorded = read_config(model.checkpoint)["backbone"]
         return {
@@ -85,7 +85,7 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
         }
     folder = Path(model)
     if is_checkpoint(folder):
-        # hashes tell runs apart, and records of one system differ in their seed alone
+        # without hashes, records of the same system differ only in their seed
         known_of = {key: value for key, value in read_config(folder).items() if key not in ("files", "seal")}
         return {"kind": "checkpoint", **known_of}
     if (folder / MANIFEST).is_file():
@@ -97,10 +97,10 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
 
 
 def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
-    """Return a line for each bundle that was exported from another checkpoint than the one it is compared with.
+    """Return a line for each bundle that was not exported from the checkpoint it is compared with.
 
-    A bundle is compared with the checkpoints among the models, or with the checkpoint that lies beside it. Bundles of
-    bare backbones, and those that do not say what they were made from, are left out.
+    A bundle is compared with the checkpoints among the models, or else with the checkpoint next to it. Bundles of bare
+    backbones, and bundles that do not record their origin, are skipped.
     """
     folders = [Path(model) for model in models if isinstance(model, str)]
     named = [folder for folder in folders if is_checkpoint(folder)]
@@ -111,14 +111,14 @@ def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
         made_from = read_manifest(bundle).checkpoint
         if known and made_from and made_from not in map(identity_of, known):
             lines.append(
-                f"{bundle}: was exported from another checkpoint than {' or '.join(map(str, known))}; run `cse export` "
-                "for the bundle of that one"
+                f"{bundle}: was not exported from {' or '.join(map(str, known))}; run `cse export` "
+                "to bundle that checkpoint"
             )
     return lines
 
 
 def rows_of(models: Mapping[str, str | BackboneOf]) -> dict[str, str | None]:
-    """Say on which rows each model was trained, by the name to print; see ``trained_on``."""
+    """Return the rows each model was trained on, by printed name; see ``trained_on``."""
     return {name: trained_on(describe_model(model)) for name, model in models.items()}
 
 
@@ -134,18 +134,18 @@ def evaluate_models(
     details: bool = False,
     done: Callable[[str, SuiteResults], object] | None = None,
 ) -> dict[str, SuiteResults]:
-    """Take measures of models that a user named, one after the other.
+    """Evaluate the given models one after the other.
 
     Args:
-        models: checkpoint, bundle or backbone by the name to print.
-        data: what to measure on.
-        measures: some of ``cse.evaluation.suite.MEASURES``.
+        models: checkpoint, bundle or backbone by printed name.
+        data: evaluation data.
+        measures: a subset of ``cse.evaluation.suite.MEASURES``.
         device: ``auto``, ``cpu`` or ``cuda``.
         batch_size: sentences per forward pass.
-        progress: whether to show bars.
-        fast: SentEval's fast settings for the transfer tasks.
-        details: whether to look at one task's pairs for pictures too.
-        done: called with each model's name and results as soon as it is done.
+        progress: whether to show progress bars.
+        fast: use SentEval's fast settings for the transfer tasks.
+        details: also collect one task's pairs for figures.
+        done: called with each model's name and results once it is evaluated.
     """
     for model in models.values():
         if isinstance(model, str):
@@ -181,7 +181,7 @@ def save_record(folder: Path, name: str, model: str | BackboneOf, results: Suite
 
 
 def record_folder(name: str) -> str:
-    """Return a folder's name for a model's: letters, digits, dots and dashes, as many as file systems take."""
+    """Return a folder name for a model name: letters, digits, dots and dashes, cut to file system limits."""
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
     return plain.encode()[:_LONGEST].decode(errors="ignore") or "model"
 
@@ -202,7 +202,7 @@ class _ClassifierBar:
             self.bar.close()
 
     def advance(self, task: str, ended: int, total: int) -> None:
-        """Note that some classifiers of a task have ended."""
+        """Advance the bar by the classifiers of a task that have finished."""
         if task != self.task:
             self.__exit__()
             self.bar = tqdm(total=total, desc=task, unit="fold", disable=not self.shown)

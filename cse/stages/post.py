@@ -1,4 +1,4 @@
-"""Put whitening or flow behind any encoder, trained or not."""
+"""Add whitening or flow to any encoder, trained or not."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cse.stages.fitting import FIT_BATCH, check_post, fit_post
 
 
 def put_behind(model: str, post: PostSettings, *, prepared: Path, out: Path) -> None:
-    """Fit post-processing on prepared sentences and write a checkpoint of the encoder with it.
+    """Fit post-processing on prepared sentences and save the encoder with it as a checkpoint.
 
     Args:
         model: checkpoint folder, or a bare backbone by folder, hub id or file of word vectors.
-        post: what to fit.
+        post: the post-processing to fit.
         prepared: prepared data.
-        out: the new checkpoint's folder.
+        out: folder of the new checkpoint.
 
     Raises:
-        CseError: the model has post-processing already, or there are too few sentences.
+        CseError: the model already has post-processing, or there are too few sentences.
     """
     check_folder(out, Kind.CHECKPOINT)
     data = PreparedData(prepared)

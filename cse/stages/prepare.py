@@ -1,4 +1,4 @@
-"""Stage ``prepare``: a source of text becomes Arrow data sets."""
+"""Stage ``prepare``: convert a text source to Arrow data sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prepare_stage(
     """Prepare the data, write the counts as metrics and print a summary.
 
     Raises:
-        CseError: anything wrong with the data; both outputs are as they were.
+        CseError: the data are invalid; both outputs stay unchanged.
         OSError: an output cannot be written.
     """
     check_file(metrics, is_json_with("rows", "rows_read"))
@@ -34,7 +34,7 @@ def prepare_stage(
 
 
 def counts(report: dict[str, Any]) -> dict[str, int]:
-    """Return the numbers of a report as one flat table for ``dvc metrics show``."""
+    """Return the counts of a report as one flat table for ``dvc metrics show``."""
     train = report["train"]
     dropped = {f"dropped_{reason}": entry["count"] for reason, entry in train["dropped"].items()}
     return {
@@ -49,7 +49,7 @@ def counts(report: dict[str, Any]) -> dict[str, int]:
 
 
 def summary(report: dict[str, Any]) -> str:
-    """Return a report as a few lines to read."""
+    """Return a report as a few lines of text."""
     train, dev, evaluation = report["train"], report["dev"], report["evaluation"]
     clean = train["kept"] + train["not_drawn"]
     drawn = f", drawn from {clean:,} by data.seed" if train["not_drawn"] else ""

@@ -1,4 +1,4 @@
-"""Stage ``train``: prepared rows and a backbone become a checkpoint."""
+"""Stage ``train``: train a backbone on prepared rows and write a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cse.stages.training import DEV_BATCH, Training, counted, groups_of, open_tr
 from cse.training.observers import CsvLog, Observers, ProgressBar, TensorBoard
 from cse.training.state import RunState
 
-LAUNCHERS = "cse.launchers"  # entry points: functions of a Training
+LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
 
 
 def train_here(training: Training) -> RunState:
@@ -41,13 +41,13 @@ def train_here(training: Training) -> RunState:
 
 
 def _launcher(workers: int) -> Callable[[Training], RunState]:
-    """Return what runs a training; several workers need a part of the project that stands above the stages."""
+    """Return the function that runs a training; the one for several workers lives in a layer above the stages."""
     if workers == 1:
         return train_here
     for found in entry_points(group=LAUNCHERS, name="workers"):
         launch: Callable[[Training], RunState] = found.load()
         return launch
-    raise CseError("train.workers: the part for several workers is not installed; run `pip install -e .` again")
+    raise CseError("train.workers: the launcher for several workers is not installed; run `pip install -e .` again")
 
 
 def train_stage(
@@ -63,24 +63,24 @@ def train_stage(
     backbone: Backbone | StaticWords | None = None,
     tokens: Path | None = None,
 ) -> dict[str, Any]:
-    """Train, or go on where a killed run of the same settings, data and code stopped, and publish the checkpoint.
+    """Train, or resume a killed run of the same settings, data and code, and publish the checkpoint.
 
-    With ``train.parameters: none`` nothing is trained: the checkpoint is a read-out, word vectors or post-processing.
+    With ``train.parameters: none`` the checkpoint is just pooling, word vectors or post-processing, without training.
 
     Args:
         settings: what to train.
         prepared: folder of the rows.
-        corrupted: folder of a corruption made beforehand.
+        corrupted: folder of rows corrupted before training.
         checkpoint: folder to write.
         metrics: file to write.
         plots: folder to write.
-        scratch: where the state of a killed run lies.
-        launch: runs the training and leaves the best weights in its encoder; None: as ``train.workers`` says.
+        scratch: folder for the states of killed runs.
+        launch: runs the training and leaves the best weights in its encoder; None: chosen by ``train.workers``.
         backbone: as in ``open_training``.
         tokens: as in ``open_training``.
 
     Returns:
-        Facts of the run, as the checkpoint holds them; ``metrics`` holds those to compare runs by.
+        Facts of the run, as stored in the checkpoint; ``metrics`` has those for comparing runs.
     """
     check_folder(checkpoint, Kind.CHECKPOINT)
     check_folder(plots, Kind.PLOTS)
@@ -88,14 +88,14 @@ def train_stage(
     place = fingerprint({"checkpoint": str(checkpoint.resolve())})
     with only_one(
         scratch / "locks" / place,
-        f"{checkpoint}: another training writes here; wait until it is over, or give another --out",
+        f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
         training = open_training(
             settings, prepared=prepared, corrupted=corrupted, scratch=scratch, backbone=backbone, tokens=tokens
         )
         with only_one(
             scratch / "locks" / training.folder.path.name,
-            f"{training.folder.path}: a training of the same settings and data is at work here; wait until it is over",
+            f"{training.folder.path}: a training with the same settings and data is running; wait until it finishes",
         ):
             return _train(training, checkpoint, metrics, plots, launch or _launcher(settings.train.workers))
 
@@ -117,12 +117,13 @@ def _train(
         else:
             if data.dev is None:
                 click.echo(
-                    "no dev pairs: the last weights are kept, not the best; give data.dev_path to choose", err=True
+                    "no dev pairs: keeping the last weights, not the best; set data.dev_path to select the best",
+                    err=True,
                 )
             elif not settings.objective.comparing:
                 click.echo(
-                    f"objective.{settings.objective.first} compares no sentences: the last weights are kept, "
-                    "whatever the dev pairs say",
+                    f"objective.{settings.objective.first} compares no sentences: keeping the last weights, "
+                    "regardless of the dev score",
                     err=True,
                 )
             state = launch(training)
@@ -143,7 +144,7 @@ def _train(
     with publish_folder(plots, Kind.PLOTS) as target:
         for file, header in _PLOTS.items():
             source = folder.path / "plots" / file
-            # a run without training has nothing to draw, but the plots of dvc.yaml look for both files
+            # without training there are no curves, but the plots in dvc.yaml expect both files
             (target / file).write_bytes(source.read_bytes() if source.is_file() else header)
     with publish_file(metrics) as target:
         target.write_text(json.dumps(_headline(results), indent=2) + "\n", encoding="utf-8")
@@ -156,16 +157,16 @@ def _train(
 
 
 def _outcome(results: dict[str, Any], *, post: str) -> str:
-    """Return what the closing line says of the dev score."""
+    """Return the part of the closing line about the dev score."""
     if "dev_spearman" not in results:
         return ""
     score = f", dev Spearman {results['dev_spearman']:.2f}"
     if "selection_spearman" in results:
-        score += f", read as in training {results['selection_spearman']:.2f}"
+        score += f", encoded as in training {results['selection_spearman']:.2f}"
     if post != "none" or "start_dev_spearman" not in results:
         return score
     if results.get("best_step") == 0:
-        return f"{score}: the start was best and is kept, for no evaluation after it was higher"
+        return f"{score}: keeping the initial weights, since no later evaluation scored higher"
     at = f" at step {results['best_step']}" if "best_step" in results else ""
     return f"{score}{at} (before training {results['start_dev_spearman']:.2f})"
 
@@ -188,7 +189,7 @@ def _training_facts(state: RunState, objective: ObjectiveSettings) -> dict[str, 
 
 
 def _headline(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``dvc metrics show`` has room for, the score first; all counts of weights are in the checkpoint."""
+    """Return the facts for ``dvc metrics show``, score first; the checkpoint has all parameter counts."""
     names = ("dev_spearman", "start_dev_spearman", "best_step", "steps")
     first = {name: results[name] for name in names if name in results}
     return {**first, **results, "parameters": {"trained": results["parameters"]["trained"]}}
@@ -201,7 +202,7 @@ def _counts(encoder: SentenceEncoder) -> dict[str, Any]:
 
 
 def _source(data: PreparedData) -> dict[str, Any]:
-    """Return what a checkpoint says of the rows that it was trained on."""
+    """Return what a checkpoint records about its training rows."""
     train = data.report["train"]
     return {
         "source": train["source"],
@@ -213,7 +214,7 @@ def _source(data: PreparedData) -> dict[str, Any]:
 
 
 def _computed_by(training: Training) -> dict[str, Any]:
-    """Return what `auto` came to, and with which device and packages: other ones round differently."""
+    """Return the resolved precision, device and package versions, since they affect rounding."""
     bf16 = training.bf16 and training.settings.train.parameters != "none"
     return {"precision": "bf16" if bf16 else "fp32", "environment": environment(training.device.type)}
 
@@ -222,7 +223,7 @@ def _announce(training: Training) -> None:
     encoder, data = training.encoder, training.data
     counts = count_parameters(encoder)
     click.echo(
-        f"{encoder.backbone.files.name}: training {counts.trained:,} weights beside {counts.backbone:,} "
+        f"{encoder.backbone.files.name}: training {counts.trained:,} weights on top of {counts.backbone:,} "
         f"({100 * counts.trained / max(counts.backbone, 1):.2f} %), pooler {encoder.pooler}, "
         f"{rows_in_words(_source(data))}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,

@@ -1,4 +1,4 @@
-"""A training that is ready to run, under any launcher."""
+"""A training that is ready to run under any launcher."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ DEV_BATCH = 64  # sentences
 
 @dataclass(frozen=True)
 class Training:
-    """A training that is ready to run, under any launcher.
+    """A training that is ready to run under any launcher.
 
     Attributes:
-        settings: as they were given.
+        settings: the given settings.
         prepared, corrupted: folders of the rows.
-        encoder: newly initialised.
-        head: the backbone's MLM head; None where no term needs it.
-        data: the rows and dev pairs; nothing else of it is read.
-        device: where to train.
+        encoder: the newly initialised encoder.
+        head: the backbone's MLM head; None if no term needs it.
+        data: the rows and dev pairs; nothing else in it is read.
+        device: training device.
         bf16: whether matrix products run in bfloat16.
-        folder: what a killed run goes on from, named by a fingerprint of settings, data, models and code.
-        tokens: a folder where launchers share tokenised rows; None: each tokenises for itself.
+        folder: saved state for resuming a killed run, named by a fingerprint of settings, data, models and code.
+        tokens: folder where launchers share tokenised rows; None: each process tokenises its own.
     """
 
     settings: Settings
@@ -68,7 +68,7 @@ class Training:
     tokens: Path | None
 
     def table(self) -> TokenTable:
-        """Return the training rows as token ids; shared ones are mapped into memory."""
+        """Return the training rows as token ids; shared rows are memory-mapped."""
         settings, encoder = self.settings, self.encoder
         tokenizers = [encoder.tokenizer_of_view(view, training=True) for view in range(max(len(encoder.templates), 1))]
 
@@ -95,11 +95,11 @@ class Training:
         return shared_table(self.tokens / fingerprint(facts, [self.prepared / TRAIN_FILE]), make)
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
-        """Train, or go on where a killed run stopped, and leave the best weights in the encoder.
+        """Train, or resume a killed run, and leave the best weights in the encoder.
 
         Raises:
-            CseError: what a loss term needs is not there, or the loss stopped being a number.
-            OutOfMemory: a batch does not fit.
+            CseError: something a loss term needs is missing, or the loss is no longer finite.
+            OutOfMemory: a batch does not fit into memory.
             Interrupted: a signal arrived; the state is saved.
         """
         settings, encoder, dev, table = self.settings, self.encoder, self.data.dev, self.table()
@@ -128,20 +128,22 @@ class Training:
             ) from None
 
     def score(self, dev: ScoredPairs) -> float:
-        """Return what checkpoints are chosen by: Spearman * 100 on the dev pairs, read out as ``train.selection``."""
+        """Return the score that selects checkpoints: dev Spearman * 100, encoded as ``train.selection`` says."""
         as_in_training = self.settings.train.selection == "training"
         with self.encoder.read_as_in_training() if as_in_training else nullcontext():
             return dev_score(self.encoder, dev, DEV_BATCH)
 
     def take_over(self) -> RunState:
-        """Return the last saved state and leave its best weights in the encoder: a launcher's workers trained.
+        """Load the best weights that a launcher's workers saved into the encoder and return their last state.
 
         Raises:
-            CseError: nothing was saved.
+            CseError: no state was saved.
         """
         state = self.folder.load()
         if state is None:
-            raise CseError(f"{self.folder.path}: the workers saved nothing; is it on a disk that all of them see?")
+            raise CseError(
+                f"{self.folder.path}: the workers saved no state; is it on a disk that all of them can access?"
+            )
         take_best(self.encoder, state)
         return state
 
@@ -156,19 +158,19 @@ def open_training(
     tokens: Path | None = None,
     folder: Path | None = None,
 ) -> Training:
-    """Put together what a training needs.
+    """Build everything a training needs.
 
     Args:
         settings: what to train.
         prepared: folder of the rows.
-        corrupted: folder of a corruption made beforehand.
-        scratch: where the folder of the run lies.
-        backbone: a backbone that is open already; None: it is opened.
-        tokens: a folder for shared tokenised rows.
-        folder: the folder of the run, where a launcher has decided on it.
+        corrupted: folder of rows corrupted before training.
+        scratch: parent of the run's folder.
+        backbone: a backbone that is already open; None: open it.
+        tokens: folder for shared tokenised rows.
+        folder: the run's folder, if a launcher has chosen it.
 
     Raises:
-        CseError: rows that were prepared for something else, a backbone, head or GPU that is not there.
+        CseError: the rows were prepared for another objective, or the backbone, its head or the GPU is missing.
     """
     data = PreparedData(prepared)
     _check_view(data, settings.objective, settings.train)
@@ -209,34 +211,34 @@ def open_training(
 
 
 def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Refuse rows that were prepared for another objective: ``cse train -s`` may change what ``prepare`` went by."""
+    """Refuse rows prepared for another objective: ``cse train -s`` may override the settings of ``prepare``."""
     for name, term in objective.terms().items():
         if train.parameters != "none" and data.view not in term.views:
             raise CseError(
-                f"{data.folder}: holds {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
+                f"{data.folder}: contains {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
                 f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {' or '.join(term.views)}"
             )
 
 
 def _check_rows(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Refuse so few rows that none is a negative of another: the loss would be 0 whatever is trained."""
+    """Refuse too few rows to provide negatives: the loss would always be 0."""
     if train.parameters != "none" and len(data.train) < objective.least_rows:
         raise CseError(
-            f"{data.folder}: holds {counted(len(data.train), 'row')}, but the negatives of "
-            f"objective.{objective.comparing[0]} are other rows; prepare at least {objective.least_rows}"
+            f"{data.folder}: contains {counted(len(data.train), 'row')}, but objective."
+            f"{objective.comparing[0]} uses other rows as negatives; prepare at least {objective.least_rows}"
         )
 
 
 def _check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:
     if train.early_stop is not None and train.parameters != "none" and not objective.comparing:
         raise CseError(
-            f"train.early_stop: objective.{objective.first} compares no sentences, so no dev score stops this "
-            "training; set it to null"
+            f"train.early_stop: objective.{objective.first} compares no sentences, so the dev score cannot stop "
+            "this training; set it to null"
         )
 
 
 def groups_of(settings: Settings) -> dict[str, Any]:
-    """Return the groups of settings that a training depends on, as JSON values."""
+    """Return the groups of settings that affect training, as JSON values."""
     return {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS}
 
 

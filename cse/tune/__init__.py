@@ -1,1 +1,1 @@
-"""Sweeps with Ray Tune: what is tried, one trial, the driver, and what is left to look at."""
+"""Hyperparameter sweeps with Ray Tune: search, trials, driver and results."""

@@ -1,4 +1,4 @@
-"""The driver of a sweep: starts Ray Tune, or goes on with a sweep that was killed, and collects what trials found."""
+"""The driver of a sweep: start or resume Ray Tune and collect the results of the trials."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from cse.tune.search import domain, sampler, scheduler, stops_early
 from cse.tune.watch import Watch, callback
 
 _NOT_THE_TRIALS = ("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.eval_every")
-_SYNC = 10  # seconds between copies of logs and of the search's state into the sweep's folder
-_RESTARTS = 12  # of a trial's worker; the trial itself counts and gives up sooner
-_CUT_OFF = (EOFError, pickle.UnpicklingError)  # a state of Ray's that found no room, or was killed in mid-write
+_SYNC = 10  # seconds between copies of logs and search state into the sweep folder
+_RESTARTS = 12  # maximum per trial in Ray; the trial counts lost workers itself and gives up earlier
+_CUT_OFF = (EOFError, pickle.UnpicklingError)  # from reading Ray's state if a full disk or a kill cut its writing short
 
 
 def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: Path) -> Sweep:
-    """Search the space of group ``tune``; a sweep that was killed goes on, one that is done is only read.
+    """Search the space of group ``tune``; resume a killed sweep, or just read a finished one.
 
     Args:
-        settings: around what is searched.
+        settings: base settings that each trial modifies.
         prepared: folder of the rows; its test sets are not opened.
-        corrupted: folder of a corruption made beforehand.
-        scratch: the sweep's folder is made in it, named by a fingerprint of space, settings, data, models and code.
+        corrupted: folder of rows corrupted before training.
+        scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.
 
     Raises:
-        CseError: a space that cannot be searched, no dev pairs to choose by, a model that is not there, more CPUs or
-            GPUs asked for than there are, another driver at the same sweep, or no trial that ended well.
+        CseError: the space is invalid, dev pairs or a model are missing, more CPUs or GPUs were requested than exist,
+            another driver runs the same sweep, or no trial succeeded.
     """
     if settings.tune.gpus_per_trial == 0 and settings.train.device == "auto":
-        settings = settings_with(settings, {"train.device": "cpu"})  # Ray gives no GPU then, but does not hide one
+        settings = settings_with(settings, {"train.device": "cpu"})  # Ray then assigns no GPU but does not hide it
     space = build_space(settings)
     _check_objective(settings, prepared)
     folder = (scratch / "tune" / _name(space, settings, prepared, corrupted)).resolve()
-    busy = f"{folder}: another process runs this sweep; wait for it, or end it first"
+    busy = f"{folder}: another process is running this sweep; wait for it or stop it first"
     with only_one(folder / "driver.lock", busy):
         done = read_sweep(folder)
         if done is not None:
@@ -68,7 +68,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         )
         share_data(prepared, job.data)
         for attempt in folder.glob(f"trials/*/{ATTEMPT}*"):
-            attempt.unlink()  # they ended with the driver before
+            attempt.unlink()  # the previous driver ended them, so they do not count as lost
         with naming(folder), _session(job) as (dashboard, at_once), Watch(space, job, dashboard) as watch:
             job = replace(job, at_once=at_once)
             trials = _search(space, job, "tune", watch)
@@ -77,8 +77,8 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
                 _check_disk(records, folder)
                 scores = {r.config[space.keys[0]]: r.score for r in records if r.state == "finished"}
                 if len(scores) < 2:
-                    reason = next((record.reason for record in records if record.reason), "no reason is known")
-                    raise CseError(f"tune.search: fewer than two trials of the coarse search ended well: {reason}")
+                    reason = next((record.reason for record in records if record.reason), "unknown reason")
+                    raise CseError(f"tune.search: fewer than two trials of the coarse search succeeded: {reason}")
                 fine = space.second_step(scores)  # type: ignore[arg-type]
                 if fine is not None:
                     trials += _search(fine, job, "tune-fine", watch)
@@ -93,26 +93,26 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
 
 
 def _check_disk(records: Sequence[TrialRecord], folder: Path) -> None:
-    """Refuse to end a sweep some trials of which found no room on the disk: the same command tries them again.
+    """Refuse to finish a sweep if trials failed on a full disk, so that the same command retries them.
 
     Raises:
-        CseError: there are such trials.
+        CseError: trials ran out of disk space.
     """
     lost = [r for r in records if r.state == "failed" and not (Path(r.folder) / FAILED).is_file()]
     full = [record for record in lost if tells_of_full_disk(record.reason)]
     if full:
         raise CseError(
             f"tune: {len(full)} of {len(records)} trials found no space left in {folder}: free some and run the same "
-            "command again; it goes on with those"
+            "command again to retry them"
         )
 
 
 def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
-    """Run the trials of one search and return them as Ray Tune knows them."""
+    """Run the trials of one search and return Ray Tune's trial objects."""
     from ray import tune
     from ray.tune import FailureConfig, RunConfig, SyncConfig, TuneConfig, Tuner
 
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the table says what became of each trial
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the table shows the state of each trial
     wanted, path = job.settings.tune, job.folder / name
     trainable = tune.with_resources(
         tune.with_parameters(_trial, job=job),  # one copy for all trials
@@ -123,9 +123,9 @@ def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
     if Tuner.can_restore(str(path)):
         try:
             tuner = Tuner.restore(str(path), trainable=trainable, param_space=param_space, resume_errored=True)
-            watch.say(f"going on with the sweep in {path}")
+            watch.say(f"resuming the sweep in {path}")
         except _CUT_OFF:
-            watch.say(f"{path} was cut off; the search starts anew, trials that ended are not trained again")
+            watch.say(f"{path} is truncated; restarting the search, but keeping finished trials")
             shutil.rmtree(path)
     if tuner is None:
         optuna = space.search == "optuna"
@@ -155,14 +155,14 @@ def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
         grid = tuner.fit()
     except _CUT_OFF:
         raise CseError(
-            f"{path}: Ray could not write down what became of the trials, as on a full disk; free some space and run "
-            "the same command again"
+            f"{path}: Ray could not save the state of the trials, probably because the disk is full; free some space "
+            "and run the same command again"
         ) from None
     return list(grid._experiment_analysis.trials)
 
 
 def _trial(config: dict[str, Any], job: Job) -> None:
-    """Run in a worker; torch is imported there alone."""
+    """Run a trial in a worker; only workers import torch."""
     from ray import tune
 
     from cse.tune.trial import run_trial
@@ -171,7 +171,7 @@ def _trial(config: dict[str, Any], job: Job) -> None:
 
 
 def _at_once(job: Job) -> int:
-    """Return how many trials run on a machine at the same time."""
+    """Return the number of concurrent trials per machine."""
     import ray
 
     there, gpus = ray.cluster_resources(), _gpus(job.settings)
@@ -187,18 +187,18 @@ def _check_objective(settings: Settings, prepared: Path) -> None:
         raise CseError("train.parameters: 'none' leaves nothing to search; choose prompts or full")
     if not settings.objective.comparing:
         raise CseError(
-            f"tune: objective.{settings.objective.first} compares no sentences, so the dev pairs do not tell a "
-            "good setting from a bad one"
+            f"tune: objective.{settings.objective.first} compares no sentences, so dev pairs cannot tell good "
+            "settings from bad ones"
         )
     if PreparedData(prepared).dev is None:
-        raise CseError("tune: there are no dev pairs, so no trial would ever report a score; give data.dev_path")
+        raise CseError("tune: no dev pairs to score trials on; set data.dev_path")
 
 
 def _gpus(settings: Settings) -> float:
-    """Return the GPUs of a trial.
+    """Return the number of GPUs per trial.
 
     Raises:
-        CseError: more than there are.
+        CseError: more GPUs were requested than exist.
     """
     import ray
 
@@ -207,35 +207,37 @@ def _gpus(settings: Settings) -> float:
     if wanted is None:
         wanted = 1 if there and settings.train.device != "cpu" else 0
     if wanted > there:
-        raise CseError(f"tune.gpus_per_trial: {wanted:g} GPUs a trial, but there are {there:g}; give less, or 0")
+        raise CseError(f"tune.gpus_per_trial: {wanted:g} GPUs per trial, but there are {there:g}; give fewer, or 0")
     if settings.train.device == "cuda" and wanted == 0:
-        raise CseError("tune.gpus_per_trial: train.device is cuda, but trials get no GPU; give a share of one")
+        raise CseError(
+            "tune.gpus_per_trial: train.device is cuda, but trials get no GPU; give at least a fraction of one"
+        )
     return wanted
 
 
 @contextmanager
 def _session(job: Job) -> Iterator[tuple[str, int]]:
-    """Start Ray with its dashboard and yield the dashboard's address, and the trials that find room on a machine."""
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C ends the sweep, which goes on when it is started again
+    """Start Ray with its dashboard; yield the dashboard's address and the number of concurrent trials per machine."""
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C stops the sweep; the next run resumes it
     variables = {
         "OMP_NUM_THREADS": str(job.threads),
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "RAY_AIR_NEW_OUTPUT": "0",
-        "RAY_memory_monitor_refresh_ms": "0",  # a worker keeps to its share; what the monitor kills ends the sweep
+        "RAY_memory_monitor_refresh_ms": "0",  # workers limit their own memory; a monitor kill would end the sweep
         "TUNE_FUNCTION_THREAD_TIMEOUT_S": "60",  # a stopped trial's thread ends at its next report
     }
     os.environ |= variables
     if job.settings.train.device == "cpu":
-        variables["CUDA_VISIBLE_DEVICES"] = ""  # of the workers alone
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # for the workers only
     with ray_session(dashboard=True, variables=variables) as ray:
         cpus = ray.cluster_resources().get("CPU", 0)
         if job.threads > cpus:
-            raise CseError(f"tune.cpus_per_trial: {job.threads} CPUs a trial, but there are {cpus:g}")
+            raise CseError(f"tune.cpus_per_trial: {job.threads} CPUs per trial, but there are {cpus:g}")
         yield ray._private.worker.get_dashboard_url() or "", _at_once(job)
 
 
 def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> str:
-    """Return a name for the sweep's folder that changes with whatever could change a trial's score."""
+    """Return a name for the sweep folder that changes with anything that could change a trial's score."""
     values = flatten(settings.model_dump(mode="json"))
     others = ("data.", "evaluation.", "export.", "promotion.")
     around = {
@@ -250,8 +252,8 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> 
 
 
 def _inputs(space: Space, settings: Settings) -> list[dict[str, str]]:
-    """Return hashes of the models that trials read, for each choice of models."""
-    from cse.stages.inputs import training_inputs  # torch takes its time
+    """Return hashes of the models that trials read, for each combination of models."""
+    from cse.stages.inputs import training_inputs  # imports torch, which is slow
 
     choices = {}
     for tried in (settings, *reached(space, settings)):

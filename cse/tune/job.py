@@ -1,4 +1,4 @@
-"""What driver and trials of a sweep agree on; without torch, so that the driver starts fast."""
+"""What the driver and the trials of a sweep share; does not import torch, so that the driver starts fast."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
 
-METRIC = "dev_spearman"  # the one thing that trials are compared by: Spearman * 100 on the dev pairs
-WORST = -100.0  # what a setting counts for that cannot be trained
-ATTEMPT = "attempt-"  # start of the names of files that count a trial's workers
-RESULT, FAILED = "result.json", "failed.txt"  # in a trial's folder
+METRIC = "dev_spearman"  # the metric that ranks trials: Spearman * 100 on the dev pairs
+WORST = -100.0  # score of settings that cannot be trained
+ATTEMPT = "attempt-"  # prefix of the files that count a trial's workers
+RESULT, FAILED = "result.json", "failed.txt"  # in a trial folder
 
 
 @dataclass(frozen=True)
 class Job:
-    """A sweep, as its trials see it.
+    """A sweep as its trials see it.
 
     Attributes:
-        settings: around what is searched.
-        folder: of the sweep, absolute.
-        corrupted: folder of a corruption made beforehand, absolute.
-        threads: of a trial.
-        evaluations: of a trial, evenly spaced; None: as ``train.eval_every`` says.
-        rows: training rows.
-        at_once: trials that run on a machine at the same time; they share its memory.
-        ranges: keys that are searched in a range; their values are rounded to three digits.
+        settings: base settings that each trial modifies.
+        folder: the sweep folder, absolute.
+        corrupted: folder of rows corrupted before training, absolute.
+        threads: threads per trial.
+        evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
+        rows: number of training rows.
+        at_once: concurrent trials per machine, which share its memory.
+        ranges: keys searched over a range; their values are rounded to three digits.
     """
 
     settings: Settings
@@ -52,7 +52,7 @@ class Job:
         return self.folder / "data"
 
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a trial tries, of what the search has drawn: plain values, floats of ranges rounded."""
+        """Return a trial's configuration from the sampled values: plain Python values, floats of ranges rounded."""
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in drawn.items()}
         return {
             key: float(f"{value:.3g}") if key in self.ranges and isinstance(value, float) else value
@@ -68,24 +68,24 @@ class Job:
         return settings_with(settings, {"train.eval_every": every})
 
     def changes_of(self, config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        """Return what makes these settings of a trial of the settings around: its values and what follows from them."""
+        """Return the keys of a trial that differ from the base settings: its own values and those derived from them."""
         before, after = (flatten(each.model_dump(mode="json")) for each in (self.settings, settings))
         return {key: value for key, value in after.items() if key in config or before[key] != value}
 
     def folder_of(self, config: Mapping[str, Any]) -> Path:
-        """Return the folder of a setting: the same for the same values."""
+        """Return the folder of a configuration; equal values share a folder."""
         return self.folder / "trials" / fingerprint(config)[:12]
 
 
 def steps_of(settings: Settings, rows: int) -> int:
-    """Return the optimiser updates of a whole training."""
+    """Return the number of optimiser updates in a full training."""
     return math.ceil(rows / settings.train.batch_size) * settings.train.epochs
 
 
 def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
-    """Return per cent done and best dev score at each evaluation of a trial; the start counts for the best score alone.
+    """Return percentage done and best dev score so far at each evaluation after the start of a trial.
 
-    The log of a training that did not end lies with its saved state.
+    The best score includes the start. The log of an unfinished training is in the folder of its saved state.
     """
     logs = [folder / "plots" / "dev.csv", *folder.glob("scratch/resume/*/plots/dev.csv")]
     curve: list[tuple[int, float]] = []
@@ -98,11 +98,11 @@ def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
 
 
 def share_data(prepared: Path, folder: Path) -> None:
-    """Give trials the training rows and the dev pairs of prepared data, and no test set, without copying them."""
+    """Hard-link the training rows and dev pairs of prepared data, but no test set, into a folder for the trials."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in (TRAIN_FILE, DEV_FILE, REPORT_FILE):
         try:
             os.link((prepared / name).resolve(), folder / name)
-        except OSError:  # another disk
+        except OSError:  # on another disk
             shutil.copyfile(prepared / name, folder / name)

@@ -1,8 +1,8 @@
-"""A trial's share of the machine's memory: a worker that takes more goes by itself.
+"""Limit each trial's share of the machine's memory: a worker that exceeds it exits.
 
-Otherwise the kernel would end the largest process, or Ray's monitor a worker, in a way that ends the sweep. So each
-worker watches itself: when it has grown beyond its share it leaves a note and goes, Ray Tune starts it again, and the
-next attempt holds half as many sentences at once.
+Otherwise the kernel would kill the largest process, or Ray's monitor a worker, which would end the sweep. So each
+worker monitors itself: when it exceeds its share, it leaves a note and exits, Ray Tune restarts it, and the next
+attempt holds half as many sentences in memory.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import torch
 
 from cse.process import watching
 
-GROWN = "grown.txt"  # sentences that were held at once when a worker outgrew its share
+GROWN = "grown.txt"  # number of sentences held when a worker exceeded its share
 SHARE = 0.9  # of a machine's memory, for all its trials together
-_SECONDS = 0.1  # between looks
+_SECONDS = 0.1  # between checks
 _KILLED = 137
 
 
 @contextmanager
 def kept_to_share(note: Path, trials: int, sentences: int) -> Iterator[None]:
-    """End this process when it takes more than its share of the machine's memory in the block.
+    """Exit this process if it exceeds its share of the machine's memory inside the block.
 
     Args:
-        note: file to leave then, with the number of sentences.
+        note: file to write the number of sentences to before exiting.
         trials: trials that share the machine.
-        sentences: held in memory at once.
+        sentences: sentences held in memory at once.
     """
-    free_memory()  # what the last trial of this worker left
+    free_memory()  # left over from this worker's last trial
     most = int(SHARE * psutil.virtual_memory().total) // trials
     own = psutil.Process()
 
@@ -49,9 +49,9 @@ def kept_to_share(note: Path, trials: int, sentences: int) -> Iterator[None]:
 
 
 def free_memory() -> None:
-    """Give back what is not used: Python's, the C library's and the GPU's."""
+    """Free the unused memory of Python, the C library and the GPU."""
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # another C library keeps what it has
+    with contextlib.suppress(OSError, AttributeError):  # other C libraries have no malloc_trim
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""What a sweep found: read from its trials, written as JSON and CSV."""
+"""Results of a sweep, read from its trials and written as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cse.settings.presets import MACHINE_KEYS
 from cse.settings.spaces import Dimension, Space
 from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve, steps_of
 
-FOLDER_LINE = "sweep folder: "  # what `python -m cse.cli.sweep` says last
+FOLDER_LINE = "sweep folder: "  # starts the last line of `python -m cse.cli.sweep`
 SWEEP, TRIALS, PAGE = "sweep.json", "trials.csv", "sweep.html"
 
 
@@ -25,16 +25,16 @@ class TrialRecord:
     """One trial.
 
     Attributes:
-        number: in the order in which they were started, from 1.
-        state: ``finished``, ``stopped`` (it fell behind) or ``failed``.
-        config: what was searched, by dotted key.
-        values: everything that sets the trial apart from the settings around, such as its evaluations' spacing.
+        number: position in start order, from 1.
+        state: ``finished``, ``stopped`` (fell behind) or ``failed``.
+        config: searched values by dotted key.
+        values: all values that differ from the base settings, such as the spacing of evaluations.
         score: best dev Spearman * 100, or None.
-        percent: how much of the training was done.
-        seconds: from start to end.
+        percent: percentage of the training done.
+        seconds: duration.
         curve: ``(percent, best dev score so far)``.
         reason: why it failed.
-        folder: of its checkpoint, metrics and plots.
+        folder: folder of its checkpoint, metrics and plots.
     """
 
     number: int
@@ -50,21 +50,21 @@ class TrialRecord:
 
     @property
     def label(self) -> str:
-        """The values in a line, without the groups of their keys."""
+        """The values in one line, without the groups of their keys."""
         return ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in self.config.items())
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that is done.
+    """A finished sweep.
 
     Attributes:
-        folder: of everything that it left.
-        space: name of its space.
-        search: how it searched.
-        dimensions: what it searched.
-        trials: in the order of their start.
-        dev_pairs: pairs that the scores were measured on.
+        folder: the sweep folder.
+        space: name of the space.
+        search: search method.
+        dimensions: searched dimensions.
+        trials: trials in start order.
+        dev_pairs: number of dev pairs behind each score.
     """
 
     folder: Path
@@ -76,20 +76,20 @@ class Sweep:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that were searched."""
+        """The searched keys."""
         return tuple(part.key for part in self.dimensions)
 
     @property
     def best(self) -> TrialRecord:
-        """The finished trial with the best dev score, the earlier of equals.
+        """The finished trial with the best dev score; on ties, the earliest.
 
         Raises:
-            CseError: none has finished.
+            CseError: no trial finished.
         """
         finished = [trial for trial in self.trials if trial.state == "finished"]
         if not finished:
             reasons = [trial.reason for trial in self.trials if trial.reason] or ["all were stopped"]
-            raise CseError(f"tune: no trial ended well ({reasons[0]}); {self.folder / TRIALS} has them all")
+            raise CseError(f"tune: no trial succeeded ({reasons[0]}); {self.folder / TRIALS} lists them all")
         return max(finished, key=lambda trial: trial.score or -math.inf)
 
     @property
@@ -98,30 +98,31 @@ class Sweep:
         return standard_error(self.best.score or 0.0, self.dev_pairs)
 
     def within_noise(self, trial: TrialRecord) -> bool:
-        """Return whether a finished trial is one that the dev pairs cannot tell from the best."""
+        """Return whether a finished trial is within noise of the best."""
         best = self.best
         finished = trial is not best and trial.state == "finished" and trial.score is not None
         return finished and (best.score or 0.0) - (trial.score or 0.0) <= self.noise
 
     @property
     def doubt(self) -> str:
-        """What the dev pairs leave open about the best trial, in a sentence."""
+        """A sentence on which trials the dev pairs cannot distinguish from the best."""
         others = [trial for trial in self.trials if trial.state == "finished" and trial is not self.best]
         alike = [trial for trial in others if self.within_noise(trial)]
         measured = f"{self.noise:.2f} points (a standard error over {self.dev_pairs:,} dev pairs)"
         if not alike:
-            return f"no other finished trial lies within {measured} of the best"
-        which = "1 other trial lies" if len(alike) == 1 else f"{len(alike)} other trials lie"
+            return f"no other finished trial is within {measured} of the best"
+        which = "1 other trial is" if len(alike) == 1 else f"{len(alike)} other trials are"
         numbers = ", ".join(str(trial.number) for trial in alike)
-        return f"{which} within {measured} of the best, which cannot tell them apart: {numbers}"
+        return f"{which} within {measured} of the best, too close to tell apart: {numbers}"
 
 
 def standard_error(score: float, pairs: int) -> float:
     """Return the standard error of a Spearman correlation, both times 100; infinite for fewer than four pairs.
 
     Fisher's z of a Spearman correlation has the variance ``(1 + rho^2 / 2) / (n - 3)`` (Bonett and Wright 2000,
-    Psychometrika 65(1)); times ``1 - rho^2``, the slope of ``tanh``, that is an error of the correlation itself. Trials
-    are scored on the same pairs, so their errors are alike and a difference is somewhat surer than two separate scores.
+    Psychometrika 65(1)); its root times ``1 - rho^2``, the slope of ``tanh``, is the error of the correlation.
+    Trials are scored on the same pairs, so their errors correlate and a difference is more certain than two separate
+    scores.
     """
     if pairs < 4:
         return math.inf
@@ -130,13 +131,13 @@ def standard_error(score: float, pairs: int) -> float:
 
 
 def to_promote(values: Mapping[str, Any], searched: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what of a trial's settings goes into the settings file, and what stays out.
+    """Return the values of a trial to write into the settings file, and those to leave out.
 
-    Out stay the machine's settings and the sweep's own budget (rows, evaluations), unless they were searched.
+    Machine settings and the sweep's own budget (rows, evaluations) are left out unless they were searched.
 
     Args:
-        values: what sets the trial apart from the settings file, by dotted key.
-        searched: keys of the space.
+        values: values that differ from the settings file, by dotted key.
+        searched: the searched keys.
     """
     wanted = {key: value for key, value in values.items() if key in searched or not _is_budget(key)}
     return wanted, {key: value for key, value in values.items() if key not in wanted}
@@ -147,7 +148,7 @@ def _is_budget(key: str) -> bool:
 
 
 def trial_records(trials: Sequence[Any], space: Space, job: Job) -> list[TrialRecord]:
-    """Return the records of Ray Tune's trials."""
+    """Return records of Ray Tune's trials."""
     return [_record(number, trial, space, job) for number, trial in enumerate(trials, start=1)]
 
 
@@ -179,7 +180,7 @@ def _record(number: int, trial: Any, space: Space, job: Job) -> TrialRecord:
 
 
 def _reason(trial: Any) -> str:
-    """Return in one line why a trial's worker was lost."""
+    """Return one line on why a trial's worker was lost."""
     path = getattr(trial, "error_file", None)
     lines = Path(path).read_text(encoding="utf-8").splitlines() if path and Path(path).is_file() else []
     said = [line.strip() for line in lines if line.strip()]
@@ -188,7 +189,7 @@ def _reason(trial: Any) -> str:
 
 
 def write_trials(sweep: Sweep) -> None:
-    """Write every trial as a line of ``trials.csv``."""
+    """Write ``trials.csv``, one line per trial."""
     with publish_file(sweep.folder / TRIALS) as target:
         write_csv(
             target,
@@ -204,7 +205,7 @@ def write_trials(sweep: Sweep) -> None:
 
 
 def write_sweep(sweep: Sweep) -> None:
-    """Write ``sweep.json``, last of all: it says that the sweep is done."""
+    """Write ``sweep.json``, which marks the sweep as finished; call this last."""
     tree = {
         "space": sweep.space,
         "search": sweep.search,
@@ -217,7 +218,7 @@ def write_sweep(sweep: Sweep) -> None:
 
 
 def describe(sweep: Sweep) -> str:
-    """Return the trials as a table, best first, the best setting in a line, and what the dev pairs leave open."""
+    """Return a table of the trials, best first, a line with the best values, and a note on noise."""
     from cse.evaluation.table import format_rows
 
     best = sweep.best
@@ -233,7 +234,7 @@ def describe(sweep: Sweep) -> str:
 
 
 def read_sweep(folder: Path) -> Sweep | None:
-    """Return a sweep that is done, or None."""
+    """Return a finished sweep, or None."""
     try:
         tree = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -204,5 +204,7 @@ def _curves(sweep: Sweep, study: Any) -> Any:
         width, opacity = (3, 1.0) if trial is sweep.best else (1.2, 0.75)
         line = {"color": _COLOUR[trial.state], "width": width}
         trace.update(name=f"{trial.number}: {trial.label}", line=line, marker={"maxdisplayed": 0}, opacity=opacity)
-    figure.data = sorted(figure.data, key=lambda trace: trace.line.color == _COLOUR["finished"])  # the others below
+    figure.data = sorted(
+        figure.data, key=lambda trace: trace.line.color == _COLOUR["finished"]
+    )  # draw finished trials on top
     return figure.update_layout(xaxis_title="% of the training", yaxis_title="dev Spearman * 100", hovermode="closest")

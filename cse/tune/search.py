@@ -9,7 +9,7 @@ from cse.settings.load import flatten
 from cse.settings.spaces import Dimension, Space
 from cse.tune.job import Job
 
-_STARTUP = 4  # settings that Optuna draws at random before it learns
+_STARTUP = 4  # random trials before TPE starts
 
 
 def domain(part: Dimension, *, grid: bool) -> Any:
@@ -45,7 +45,7 @@ def sampler(space: Space, job: Job) -> Any:
 
 
 def scheduler(job: Job) -> Any:
-    """Return ASHA over the share of a training that is done: steps of different batch sizes do not compare."""
+    """Return an ASHA scheduler over percentage done, since steps of different batch sizes are not comparable."""
     from ray.tune.schedulers import ASHAScheduler
 
     if job.evaluations is None:

@@ -1,6 +1,6 @@
-"""One trial of a sweep: the same stage ``train`` as everywhere, in a folder of its own, watched by Ray Tune.
+"""One trial of a sweep: the regular stage ``train`` in its own folder, reporting to Ray Tune.
 
-A trial sees training rows and dev pairs and nothing else: the folder that ``share_data`` makes holds no test sets.
+A trial sees only training rows and dev pairs: the folder made by ``share_data`` contains no test sets.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from cse.training.state import RunState
 from cse.tune.job import ATTEMPT, FAILED, METRIC, RESULT, WORST, Job, read_curve, steps_of
 from cse.tune.memory import GROWN, free_memory, kept_to_share
 
-LOSSES = 2  # of a trial's worker, that nothing explains
-LEAST_SENTENCES = 8  # in memory at once; a trial that does not fit then has failed
-_backbones: dict[str, Backbone] = {}  # of this worker; Ray Tune gives it one trial after the other
+LOSSES = 2  # unexplained worker losses before a trial fails
+LEAST_SENTENCES = 8  # minimum in memory at once; a trial that does not fit then fails
+_backbones: dict[str, Backbone] = {}  # per worker, which runs one trial after the other
 
 
 @dataclass
 class Reporter:
-    """Tells Ray Tune of every evaluation but the last, which is told when the checkpoint is there.
+    """Reports every evaluation to Ray Tune except the last, which is reported once the checkpoint exists.
 
     Attributes:
-        report: takes the metrics.
-        facts: metrics that stay the same.
-        steps: of the whole training.
-        best: dev score so far.
-        loss: of the last step that was seen.
+        report: function that takes the metrics.
+        facts: constant metrics.
+        steps: steps in the whole training.
+        best: best dev score so far.
+        loss: loss of the last observed step.
     """
 
     report: Callable[[dict[str, Any]], None]
@@ -57,45 +57,45 @@ class Reporter:
     loss: float = math.nan
 
     def start(self, done: int, steps: int) -> None:
-        """Note how long the run is."""
+        """Record the number of steps."""
         self.steps = steps
 
     def step(self, record: StepRecord) -> None:
-        """Note the loss."""
+        """Record the loss."""
         self.loss = record.terms["loss"]
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Report the best score so far; the start counts for it, but is no progress."""
+        """Report the best score so far; the evaluation at step 0 counts towards it but is not reported."""
         self.best = max(self.best, score)
         if 0 < step < self.steps:
             percent = math.ceil(100 * step / self.steps)
             self.report({METRIC: self.best, "percent": percent, "step": step, "loss": self.loss, **self.facts})
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]], None]) -> None:
-    """Train one setting and report its dev score; a setting that was trained before is not trained again.
+    """Train one configuration and report its dev score; reuse the result if it was trained before.
 
     Args:
         config: values by dotted key.
         job: the sweep.
-        report: takes metrics, as ``ray.tune.report`` does.
+        report: function that takes metrics, like ``ray.tune.report``.
 
-    A setting that cannot be trained is reported with the worst score there is, and its reason written down: an error
-    would cost the worker, with the backbone in it.
+    A configuration that cannot be trained is reported with the worst possible score and its reason recorded; an error
+    would kill the worker and lose its loaded backbone.
 
     Raises:
-        OSError: no space left on the disk; nothing is written down.
+        OSError: no space left on the disk; no failure is recorded.
     """
     config = job.config_of(config)
     folder = job.folder_of(config)
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(job.threads)
-    with FileLock(folder / "lock"):  # a search may ask for one setting twice at the same time
+    with FileLock(folder / "lock"):  # a search may run the same configuration twice concurrently
         for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.rows)):
-            if percent < 100:  # of an earlier attempt: the other trials are compared with these too
+            if percent < 100:  # from an earlier attempt; the scheduler needs these scores too
                 report({METRIC: score, "percent": percent})
         if not (folder / RESULT).is_file() and not (folder / FAILED).is_file():
             attempt = None
@@ -104,15 +104,15 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
                 result = _train(config, job, folder, report)
             except CseError as error:
                 (folder / FAILED).write_text(str(error), encoding="utf-8")
-            except Exception as error:  # whatever it is, the other trials go on
+            except Exception as error:  # any error fails only this trial
                 if is_full_disk(error):
-                    raise  # not of this setting's making: it is trained when the sweep goes on
+                    raise  # not the fault of this configuration: retry when the sweep resumes
                 reason = " ".join(str(error).split())[:300]
                 (folder / FAILED).write_text(f"{type(error).__name__}: {reason}", encoding="utf-8")
             else:
                 with publish_file(folder / RESULT) as target:
                     target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-            finally:  # also where Ray Tune stops the trial; not where the worker dies
+            finally:  # runs if Ray Tune stops the trial, but not if the worker dies
                 if attempt is not None:
                     attempt.unlink(missing_ok=True)
             shutil.rmtree(folder / "scratch", ignore_errors=True)
@@ -124,11 +124,11 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
 
 
 def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Train, with half as many sentences in memory each time it does not hold them (the gradient stays the same)."""
+    """Train, halving the sentences in memory each time memory runs out (gradients stay the same)."""
     started = time.monotonic()
     settings = job.settings_of(config)
     rows = len(PreparedData(job.data).train)
-    if (folder / GROWN).is_file():  # an earlier attempt took more than its share of the machine's memory
+    if (folder / GROWN).is_file():  # an earlier attempt exceeded its share of memory
         settings = _with_half(settings, int((folder / GROWN).read_text(encoding="utf-8")))
     while True:
         try:
@@ -147,7 +147,7 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
         "seconds_of_training": round(time.monotonic() - started, 2),
         "mini_batch_size": settings.train.mini_batch_size or 0,
     }
-    score = metrics.get("selection_spearman", metrics["dev_spearman"])  # as the scores on the way
+    score = metrics.get("selection_spearman", metrics["dev_spearman"])  # the same kind of score as during training
     return {METRIC: score, "facts": facts, "values": job.changes_of(config, settings)}
 
 
@@ -171,10 +171,10 @@ def _train_once(settings: Settings, job: Job, folder: Path, report: Callable[[di
 
 
 def _backbone(settings: Settings, data: Path) -> Backbone | None:
-    """Return the frozen backbone as it was loaded, for one attempt; one that is trained is loaded by the training.
+    """Return a fresh instance of the frozen backbone for one attempt, or None if the training must load its own.
 
-    The worker keeps the weights from trial to trial. An attempt that is stopped, or out of memory, leaves its backbone
-    as it was then, on a GPU perhaps; so each has its own.
+    The worker shares the weights between trials. Each attempt gets its own instance, because one that is stopped or
+    runs out of memory leaves its backbone in an arbitrary state, perhaps on a GPU.
     """
     if settings.train.parameters != "prompts":
         return None
@@ -189,9 +189,9 @@ def _backbone(settings: Settings, data: Path) -> Backbone | None:
 
 
 def _count_attempt(folder: Path) -> Path:
-    """Note that a worker starts on a trial, and return the note; what is left of them are workers that were lost.
+    """Create and return a file that marks a worker as running the trial; files left behind count lost workers.
 
-    Those that outgrew their memory do not count.
+    Workers that exceeded their memory share do not count.
 
     Raises:
         CseError: ``LOSSES`` workers were lost.
@@ -202,7 +202,7 @@ def _count_attempt(folder: Path) -> Path:
         for path in folder.glob(f"{ATTEMPT}*"):
             path.unlink()
     if lost >= LOSSES:
-        raise CseError(f"its worker died {lost} times, killed from outside or by an error of its own")
+        raise CseError(f"its worker died {lost} times, killed externally or by its own error")
     note = folder / f"{ATTEMPT}{lost + 1}"
     note.touch()
     return note
@@ -213,7 +213,7 @@ def _last_attempt(folder: Path) -> float:
 
 
 def _at_once(settings: Settings) -> int:
-    """Return the most sentences in memory at once."""
+    """Return the maximum number of sentences in memory at once."""
     return settings.train.mini_batch_size or 3 * settings.train.batch_size
 
 
@@ -221,11 +221,11 @@ def _with_half(settings: Settings, now: int) -> Settings:
     """Return settings that hold half as many sentences in memory at once.
 
     Args:
-        settings: of the trial.
-        now: how many did not fit.
+        settings: settings of the trial.
+        now: number of sentences that did not fit.
 
     Raises:
-        CseError: there were too few already.
+        CseError: the number is already at its minimum.
     """
     if now // 2 < LEAST_SENTENCES:
         raise CseError(f"out of memory, even with {now} sentences at once (train.mini_batch_size)")

@@ -1,4 +1,4 @@
-"""A sweep on the terminal: a live table, or a line for each trial that starts or ends where there is none."""
+"""Show a sweep: a live table on a terminal, otherwise a line when a trial starts or ends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.table import Table
 from cse.settings.spaces import Space
 from cse.tune.job import METRIC, WORST, Job
 
-_EVERY = 1.0  # seconds between tables
+_EVERY = 1.0  # seconds between updates of the table
 
 
-_watching: Watch | None = None  # a sweep that is restored unpickles its callbacks, which find their terminal here
+_watching: Watch | None = None  # lets callbacks unpickled by a restored sweep find the terminal
 
 
 def callback() -> Any:
-    """Return what tells the watch of this process; importing Ray takes its time."""
+    """Return a Ray Tune callback that notifies this process's watch; imports Ray lazily because it is slow."""
     from ray.tune import Callback
 
     class _Told(Callback):
@@ -57,9 +57,9 @@ class Watch:
     """Shows a sweep while it runs.
 
     Args:
-        space: what is searched.
+        space: the search space.
         job: the sweep.
-        dashboard: address of Ray's dashboard; empty where there is none.
+        dashboard: address of Ray's dashboard; empty if there is none.
     """
 
     def __init__(self, space: Space, job: Job, dashboard: str) -> None:
@@ -78,7 +78,7 @@ class Watch:
         for dimension in self.space.dimensions:
             self.say(f"  {dimension}")
         if self.dashboard:
-            self.say(f"dashboard: http://{self.dashboard} (asks for the token that `ray get-auth-token` prints)")
+            self.say(f"dashboard: http://{self.dashboard} (log in with the token from `ray get-auth-token`)")
         self.say(f"TensorBoard: tensorboard --logdir {self.job.folder}")
         if self.live is not None:
             self.live.start()
@@ -94,7 +94,7 @@ class Watch:
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def note(self, trial: Any, state: str, result: dict[str, Any] | None = None) -> None:
-        """Note what became of a trial."""
+        """Record the state and result of a trial."""
         known = self.trials.setdefault(trial.trial_id, {"number": len(self.trials) + 1, "since": time.monotonic()})
         before = known.get("state")
         known |= {"state": state, "config": self.job.config_of(trial.config)}

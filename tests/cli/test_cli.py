@@ -98,7 +98,7 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["train", "--lenght", "3"], "No such option '--lenght'"),
         (["train", "-s", "train.epochs"], "--set train.epochs: write it as KEY=VALUE"),
         (["train", "-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
-        (["train", "-s", "train.save_every=25"], "train.save_every: is now train.save_seconds, seconds between"),
+        (["train", "-s", "train.save_every=25"], "train.save_every: renamed to train.save_seconds, the seconds"),
         (
             ["train", "-s", "objective.nt_xent.temperature=1e-40"],
             "objective.nt_xent.temperature: input should be greater",
@@ -118,7 +118,7 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["export", "--data", "nowhere"], "nowhere: no prepared data"),
         (["encode", "data/bundel", "--out", "x.npy"], "data/bundel: no such folder; did you mean 'data/bundle'?"),
         (["encode", "./nowhere", "--out", "x.npy"], "./nowhere: no such folder"),
-        (["encode", "data", "--out", "x.npy"], "data: no checkpoint.json, bundle.json or config.json in it"),
+        (["encode", "data", "--out", "x.npy"], "data: contains no checkpoint.json, bundle.json or config.json"),
         (["encode", "params.yaml", "--out", "x.npy"], "params.yaml: a file; name the folder of a checkpoint"),
         (["encode", "data/bundle"], "--out"),
         (["encode", "data/bundle", "nowhere.txt", "--out", "x.npy"], "nowhere.txt"),
@@ -214,7 +214,7 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
     rows = ("-s", "data.source=files", "-s", "data.view=sentences", "-s", "data.train_path=my.txt", "--out", "mine")
     problem = (
-        "objective.energy_hinge.weight: needs hard negatives, data.view is 'sentences'; set the weight to 0 "
+        "objective.energy_hinge.weight: needs hard negatives, but data.view is 'sentences'; set the weight to 0 "
         "(-s objective.energy_hinge.weight=0) or data.view: triplets"
     )
     done = cse("prepare", *rows)
@@ -241,7 +241,7 @@ def test_rows_decide_what_an_objective_may_be(cse, project):
     source = ("data.source=files", "data.view=sentences", "data.train_path=my.txt", "data.columns=null")
     assert cse("prepare", *(word for pair in source for word in ("-s", pair)), "--out", "mine").code == 0
     refused = cse("train", "-s", "objective.energy_hinge.weight=0").refused()
-    assert refused.startswith("params.yaml: objective.nt_xent.two_views: has no place for hard negatives")
+    assert refused.startswith("params.yaml: objective.nt_xent.two_views: does not support hard negatives")
     assert cse("train", "--data", "mine", "--out", "ck", "-s", "objective.energy_hinge.weight=0").code == 0
 
 
@@ -328,7 +328,7 @@ def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, 
     expected = whitened.post(torch.from_numpy(plain)).numpy()
     np.testing.assert_allclose(whitened.encode(SENTENCES, normalize=False), expected, atol=1e-5)
     again = cse("post", "data/whitened", "--kind", "flow", "--out", "data/both").refused()
-    assert again == "post.kind: the encoder has a whitening already; take one without"
+    assert again == "post.kind: the encoder already has whitening; use one without"
     assert not (project / "data/both").exists()
 
 
@@ -545,7 +545,9 @@ def test_out_never_replaces_what_is_not_ours(cse, project, monkeypatch, command,
     for out in ("mine", "file", "pipe", "."):
         line = cse(command, *options, "--out", out).refused()
         assert line.startswith(f"{out}: ") or out == "."
-        assert re.search("did not put there|is not a folder|a file; name a folder|the working folder|lies in the", line)
+        assert re.search(
+            "did not put there|is not a folder|a file; name a folder|the working folder|is inside the", line
+        )
     assert contents(project / "mine") == before
     assert (project / "file").read_text(encoding="utf-8") == "mine"
     assert (project / "pipe").is_fifo()

@@ -155,7 +155,7 @@ def test_other_mistakes_are_one_line():
 
 @pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "a", "64", None, [8], float("nan")])
 def test_batch_size_is_a_whole_number(value):
-    with pytest.raises(CseError, match=r"^batch_size: .* rows are no batch; give a whole number from 1 on$") as caught:
+    with pytest.raises(CseError, match=r"^batch_size: .* is not valid; give a whole number of at least 1$") as caught:
         encode(["cat"], batch_size=value)
     assert repr(value) in str(caught.value)
     np.testing.assert_array_equal(encode(["cat"], batch_size=np.int64(2)), encode(["cat"]))

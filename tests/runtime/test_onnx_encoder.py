@@ -93,7 +93,7 @@ def test_a_longest_sentence_shorter_than_its_template(bundle):
     reseal(bundle)
     assert OnnxEncoder(bundle, provider="cpu").encode("a dog").shape == (DIMENSION,)
     edit(bundle, max_length=4)
-    with pytest.raises(CseError, match=r"max_length 4 leaves no room beside the 4 tokens that tokenizer\.json puts"):
+    with pytest.raises(CseError, match=r"max_length 4 leaves no room besides the 4 tokens that tokenizer\.json adds"):
         OnnxEncoder(bundle, provider="cpu")
 
 
@@ -103,7 +103,7 @@ def test_a_graph_without_a_mask_is_no_sentence_encoder(bundle):
     model.graph.node[1].input[0] = "token_type_ids"
     onnx.save(model, bundle / MODEL)
     reseal(bundle)
-    with pytest.raises(CseError, match="takes no input 'attention_mask'"):
+    with pytest.raises(CseError, match="has no input 'attention_mask'"):
         OnnxEncoder(bundle, provider="cpu")
 
 

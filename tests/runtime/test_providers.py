@@ -15,7 +15,7 @@ def test_cpu_attaches_and_says_how_many_threads(bundle):
     attached = open_session(bundle / MODEL, "cpu", 1)
     assert attached.provider == "cpu"
     assert attached.session.get_providers() == ["CPUExecutionProvider"]
-    assert attached.note == "running on cpu (asked for; 1 thread)"
+    assert attached.note == "running on cpu (requested; 1 thread)"
     assert f"{usable_cpus()} thread" in open_session(bundle / MODEL, "cpu").note
 
 
@@ -121,4 +121,4 @@ def test_threads_follow_affinity_and_quota(monkeypatch, tmp_path):
 def test_encoder_logs_the_line_once(bundle, caplog):
     with caplog.at_level(logging.INFO, "cse"):
         OnnxEncoder(bundle, provider="cpu", threads=1)
-    assert [record.getMessage() for record in caplog.records] == [f"{bundle}: running on cpu (asked for; 1 thread)"]
+    assert [record.getMessage() for record in caplog.records] == [f"{bundle}: running on cpu (requested; 1 thread)"]

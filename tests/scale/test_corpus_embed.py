@@ -193,7 +193,7 @@ def test_something_else_is_refused_until_again(run, corpus, tmp_path):
         (["--keep-text"], "keep_text was False, now True"),
     ):
         line = run(corpus, out, *options).refused()
-        assert line == f"{out}: made from something else: {what}; use another --out, or --again to start over"
+        assert line == f"{out}: made from different input: {what}; use another --out, or --again to start over"
     write_txt(corpus, TEXTS[:12])
     assert "corpus.txt has changed" in run(corpus, out).refused()
     assert "this machine has" in run(corpus, out, "--again", "--workers", 5000).refused()
@@ -209,7 +209,7 @@ def test_another_model_is_refused(run, corpus, tmp_path, bundle):  # noqa: F811
     run(corpus, tmp_path / "vectors")
     tree = json.loads((bundle / "bundle.json").read_text())
     (bundle / "bundle.json").write_text(json.dumps(sealed(tree | {"max_length": 5})))
-    assert "the model is another" in run(corpus, tmp_path / "vectors").refused()
+    assert "the model is different" in run(corpus, tmp_path / "vectors").refused()
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_vectors_inside_the_corpus_are_no_part_of_it(run, tmp_path):
 
 
 def test_places_that_do_not_do(run, cse, corpus, tmp_path, bundle):  # noqa: F811
-    assert "the corpus lies in the folder to write" in run(corpus, tmp_path).refused()
+    assert "the corpus is inside the output folder" in run(corpus, tmp_path).refused()
     assert "corpus.txt: a file; name a folder" in run(write_txt(tmp_path / "in/a.txt", ["a"]), corpus).refused()
     assert "no such folder (--model); did you mean" in run(corpus, tmp_path / "x", "--model", f"{bundle}s").refused()
     assert "no bundle here" in run(corpus, tmp_path / "x", "--model", tmp_path).refused()

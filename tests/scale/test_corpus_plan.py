@@ -239,7 +239,7 @@ def test_what_differs_is_named():
     old = {"model": {"files": 1}, "files": [["a.txt", 3, "1"], ["b.txt", 3, "1"]], "batch_size": 64}
     assert difference(old, dict(old)) is None
     assert difference(old, old | {"batch_size": 32}) == "batch_size was 64, now 32"
-    assert difference(old, old | {"model": {}}) == "the model is another"
+    assert difference(old, old | {"model": {}}) == "the model is different"
     assert difference(old, old | {"files": [["a.txt", 3, "1"], ["b.txt", 4, "1"]]}) == "b.txt has changed"
     assert difference(old, old | {"files": old["files"][:1]}) == "b.txt is gone"
     assert difference(old, old | {"files": [*old["files"], ["c.txt", 0, ""]]}) == "c.txt is new"

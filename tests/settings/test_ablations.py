@@ -46,9 +46,9 @@ def test_other_values(tmp_path):
 @pytest.mark.parametrize(
     ("name", "preset", "values", "message"),
     [
-        ("margin", "promcse-kv-minilm", None, r"energy_hinge.weight is 0.0, needed is above 0; try `cse preset use"),
-        ("prompt-length", "simcse-small-minilm", None, "train.parameters is full, needed is prompts"),
-        ("d2cse", "d2cse-d-minilm", [1.0], "has kinds and no numbers; leave --values out"),
+        ("margin", "promcse-kv-minilm", None, r"energy_hinge.weight is 0.0, but must be above 0; try `cse preset use"),
+        ("prompt-length", "simcse-small-minilm", None, "train.parameters is full, but must be prompts"),
+        ("d2cse", "d2cse-d-minilm", [1.0], "does not vary a number; leave --values out"),
     ],
 )
 def test_settings_that_an_ablation_cannot_vary(name, preset, values, message, tmp_path):

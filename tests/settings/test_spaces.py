@@ -119,19 +119,19 @@ def test_lists_alone_are_a_grid_and_a_range_is_searched():
         (["train.learning_rate"], "write KEY=[VALUE, ...] or KEY=LOW..HIGH"),
         (["train.learning_rate=fast"], "neither a list like [8, 12] nor a range like 8..16"),
         (["train.batch_size=[]"], "train.batch_size: the list is empty"),
-        (["train.batch_size=[64, 64]"], "64 stands there twice"),
+        (["train.batch_size=[64, 64]"], "64 is listed twice"),
         (["prompt.length=16..4"], "the range 16..4 is empty"),
         (["prompt.length=1.5..4"], "takes whole numbers"),
-        (["train.learning_rate=0..1 log"], "a logarithmic range starts above 0"),
-        (["train.learning_rate=a..b"], "'a' is no number"),
-        (["train.epochs=[1]", "train.epochs=[2]"], "train.epochs stands there twice"),
+        (["train.learning_rate=0..1 log"], "a logarithmic range must start above 0"),
+        (["train.learning_rate=a..b"], "'a' is not a number"),
+        (["train.epochs=[1]", "train.epochs=[2]"], "train.epochs appears twice"),
         (["train.learning_rate=[-1.0]"], "greater than 0"),
-        (["prompt.length=0..8"], "prompt.length: 0 vectors are no prompt"),
+        (["prompt.length=0..8"], "prompt.length: a prompt needs at least 1 vector"),
         (["train.batch_size=[1]"], "greater than or equal to 2"),
         (["data.max_rows=[100, 200]"], "changes the data, not the training"),
         (["evaluation.batch_size=[8]"], "does not change what the dev pairs measure"),
-        (["train.workers=[1, 2]"], "is the same for all trials"),
-        (["train.selection=[inference, training]"], "is the same for all trials"),
+        (["train.workers=[1, 2]"], "must be the same in all trials"),
+        (["train.selection=[inference, training]"], "must be the same in all trials"),
         (["objective.replaced_tokens.mask_share=0.1..0.5"], "the term has weight 0"),
         (["objective.masked_lm.decay_steps=[50, 100]"], "the term has weight 0"),
     ],
@@ -149,7 +149,7 @@ def test_a_term_may_be_switched_on_by_the_search():
 
 def test_contradictions():
     assert "a grid needs lists" in refusal("prompt.length=4..8", tune__search="grid")
-    assert "two_step is over a list of values of one key" in refusal("prompt.length=4..8", tune__search="two_step")
+    assert "two_step needs a list of values" in refusal("prompt.length=4..8", tune__search="two_step")
     assert "takes whole numbers" in refusal("prompt.length=[4, 8]", tune__search="two_step")
     with pytest.raises(CseError, match="the system has no prompt"):
         build_space(settings(prompt__kind="none", train__parameters="full", tune__over=["prompt.length=[4]"]))
@@ -160,5 +160,5 @@ def test_contradictions():
         "objective__replaced_tokens__corruption": "prepared",
         "objective__replaced_tokens__generator_dropout": False,
     }
-    assert "corrupted beforehand" in refusal("objective.replaced_tokens.mask_share=0.1..0.5", **prepared)
+    assert "rows were already corrupted" in refusal("objective.replaced_tokens.mask_share=0.1..0.5", **prepared)
     assert build_space(settings(tune__over=["objective.replaced_tokens.weight=[0.01, 0.1]"], **prepared))

@@ -18,7 +18,7 @@ def test_a_folder_that_says_that_nothing_is_wanted(settings, data, tmp_path, cap
         corrupt_stage(settings(changes), prepared=data["sentences"], corrupted=tmp_path / "out")
         assert list(contents(tmp_path / "out")) == [MANIFEST, "corruption.json"]
         assert json.loads((tmp_path / "out/corruption.json").read_text()) == {"corruption": "none"}
-        assert "nothing to corrupt beforehand" in capsys.readouterr().out
+        assert "nothing to corrupt (" in capsys.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_bytes(settings, data, prepared_corruption, tmp_path):

@@ -98,7 +98,7 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
     [
         (
             {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "."},
-            r"^objective\.replaced_tokens\.generator: \. is a folder; set .* folder and name it in .*generator_folder$",
+            r"^objective\.replaced_tokens\.generator: \. is a folder; .*generator_folder to its path$",
         ),
         ({"prompt.init": "checkpoint", "prompt.init_checkpoint": "nowhere"}, r"^prompt\.init_checkpoint: nowhere"),
         (

@@ -94,7 +94,7 @@ def test_a_bundle_of_another_checkpoint_is_named(backbone, tmp_path):
     fresh = write_bundle(tmp_path / "new/bundle", identity_of(new))
     stale = write_bundle(tmp_path / "new/stale", identity_of(old))
     unknown, alone = write_bundle(tmp_path / "new/unknown", ""), write_bundle(tmp_path / "alone/stale", "0" * 64)
-    line = f"{stale}: was exported from another checkpoint than {new}; run `cse export` for the bundle of that one"
+    line = f"{stale}: was not exported from {new}; run `cse export` to bundle that checkpoint"
     for models, expected in {
         (new, fresh): [],
         (new, stale): [line],
@@ -117,4 +117,4 @@ def test_a_stale_bundle_is_named_before_anything_is_measured(backbone, tmp_path,
             measures=("sts",), device="cpu", batch_size=8, progress=False,
         )  # fmt: skip
     first = capsys.readouterr().err.splitlines()[0]
-    assert first.startswith(f"warning: {stale}: was exported from another checkpoint than {new}")
+    assert first.startswith(f"warning: {stale}: was not exported from {new}")

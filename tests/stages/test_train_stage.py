@@ -90,7 +90,7 @@ def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, setting
     loaded.pooler = "mean"
     assert facts["selection_spearman"] == pytest.approx(dev_score(loaded, dev), abs=1e-3)
     assert facts["selection_spearman"] != facts["dev_spearman"]
-    assert f", read as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
+    assert f", encoded as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
 
 
 # ---- what is published --------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_training_that_improves_nothing_keeps_its_start_and_says_so(run, setti
     assert not load_file(tmp_path / "run/checkpoint/weights.safetensors")["prompt.table"].any()
     said = capsys.readouterr()
     assert "before training: dev Spearman 50.00" in said.err
-    assert "trained 16 steps, dev Spearman 50.00: the start was best and is kept" in said.out
+    assert "trained 16 steps, dev Spearman 50.00: keeping the initial weights" in said.out
 
 
 def test_a_training_that_improves_says_from_where(run, settings, monkeypatch, capsys):
@@ -224,7 +224,7 @@ def test_dev_pairs_choose_nothing_where_no_term_compares_sentences(
     scores(monkeypatch, [50.0, 60.0, 40.0, 30.0, 20.0])
     facts = run(settings(changes))
     assert (facts["start_dev_spearman"], facts["dev_spearman"], "best_step" in facts) == (50.0, 20.0, False)
-    assert "compares no sentences: the last weights are kept" in capsys.readouterr().err
+    assert "compares no sentences: keeping the last weights" in capsys.readouterr().err
     scores(monkeypatch, [10.0, 20.0, 30.0, 40.0, 50.0])
     run(settings(changes), "rising")
     kept, rising = (contents(tmp_path / name / "checkpoint")["weights.safetensors"] for name in ("run", "rising"))
@@ -233,7 +233,7 @@ def test_dev_pairs_choose_nothing_where_no_term_compares_sentences(
 
 def test_no_dev_score_stops_a_training_that_it_does_not_judge(run, settings):
     changes = {"objective.masked_lm.weight": 1.0, "objective.nt_xent.weight": 0.0, "train.early_stop": 2}
-    refused(run, settings(changes), "^train.early_stop: objective.masked_lm compares no sentences, so no dev score")
+    refused(run, settings(changes), "^train.early_stop: objective.masked_lm compares no sentences, so the dev score")
 
 
 # ---- two at once, and too little memory ---------------------------------------------------------------------------
@@ -265,8 +265,8 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
 
     (tmp_path / "scratch/locks").mkdir(parents=True)
     stage_in(first, data, tmp_path, "out", launch=second)
-    assert re.search(r"out: another training writes here; wait until it is over, or give another --out$", refusals[0])
-    assert re.search(r"resume/\w+: a training of the same settings and data is at work here", refusals[1])
+    assert re.search(r"out: another training is writing here; wait until it finishes, or give another", refusals[0])
+    assert re.search(r"resume/\w+: a training with the same settings and data is running", refusals[1])
     stage_in(other, data, tmp_path, "out")  # the lock went with the first
     steps = [row["step"] for row in table(tmp_path / "out.plots/train.csv")]
     assert steps == ["5", "8"]
@@ -341,9 +341,12 @@ def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_mem
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective.replaced_tokens.mask_share": 0.2}, "was made with mask_share 0.3, wanted is 0.2"),
-        ({"train.seed": 7}, "was made with seed 42, wanted is 7"),
-        ({"objective.replaced_tokens.generator": "unigram"}, "was made with generator '.*', wanted is 'unigram'"),
+        ({"objective.replaced_tokens.mask_share": 0.2}, "was made with mask_share 0.3, but the settings say 0.2"),
+        ({"train.seed": 7}, "was made with seed 42, but the settings say 7"),
+        (
+            {"objective.replaced_tokens.generator": "unigram"},
+            "was made with generator '.*', but the settings say 'unigram'",
+        ),
         ({"train.epochs": 3}, "epoch-2-view-0.npy: missing or cut off"),
         ({"train.max_length": 5}, "epoch-0-view-0.npy: was made for other rows"),
     ],
@@ -358,7 +361,7 @@ def test_rows_that_were_corrupted_for_other_settings_are_refused(
 def test_a_corruption_that_was_never_made_is_one_line(run, settings, data, prepared_corruption, tmp_path):
     refused(run, settings(prepared_corruption), "corruption.json: missing or cut off; run `cse corrupt`")
     corrupt_stage(settings(), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
-    refused(run, settings(prepared_corruption), "corrupted: holds no corrupted rows; run `cse corrupt`")
+    refused(run, settings(prepared_corruption), "corrupted: contains no corrupted rows; run `cse corrupt`")
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------
@@ -386,11 +389,11 @@ def test_labelled_rows_with_a_contrastive_objective(run, settings):
 @pytest.mark.parametrize(
     ("rows", "changes", "message"),
     [
-        (1, {}, "holds 1 row, but the negatives of objective.nt_xent are other rows; prepare at least 2"),
+        (1, {}, "contains 1 row, but objective.nt_xent uses other rows as negatives; prepare at least 2"),
         (
             7,
             {"objective.nt_xent.weight": 0.0, "objective.contrastive_tension.weight": 1.0},
-            "holds 7 rows, but the negatives of objective.contrastive_tension are other rows; prepare at least 8",
+            "contains 7 rows, but objective.contrastive_tension uses other rows as negatives; prepare at least 8",
         ),
     ],
 )
@@ -436,9 +439,7 @@ def test_a_template_that_leaves_no_room_for_a_sentence(run, settings):
         "prompt.kind": "none",
         "train.parameters": "full",
     }
-    refused(
-        run, settings(changes), r"^template.text: .* has 12 tokens, which leaves none of the 12 of train.max_length"
-    )
+    refused(run, settings(changes), r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room")
 
 
 def test_a_backbone_of_another_family_than_the_preset_is_for(run, settings):
@@ -455,7 +456,7 @@ def test_post_processing_that_does_not_fit_is_refused_before_training(run, setti
 
 def test_word_vectors_are_not_trained(run, settings, models):
     changes = {"backbone.name": str(models["words"]), "prompt.kind": "none", "train.parameters": "full"}
-    message = r"^train.parameters: .*glove.txt holds word vectors, which are not trained; set it to none"
+    message = r"^train.parameters: .*glove.txt holds word vectors, which cannot be trained; set it to none"
     refused(run, settings(changes), message)
 
 
@@ -466,7 +467,7 @@ def test_sentences_longer_than_the_position_table(run, settings):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prompt.length": 0}, "prompt.length: 0 vectors are no prompt"),
+        ({"prompt.length": 0}, "prompt.length: a prompt needs at least 1 vector"),
         ({"objective.replaced_tokens.weight": -0.1}, "objective.replaced_tokens.weight: input should be greater than"),
         ({"objective.masked_lm.weight": -1.0}, "objective.masked_lm.weight: input should be greater than"),
         ({"objective.energy_hinge.margin": 2.5}, "objective.energy_hinge.margin: input should be less than or equal"),

@@ -65,7 +65,7 @@ def test_the_best_has_finished_and_came_first(sweep):
 
 def test_nothing_that_ended_well(sweep):
     failed = replace(sweep, trials=(sweep.trials[3],))
-    with pytest.raises(CseError, match=r"no trial ended well \(train.learning_rate: the loss is nan"):
+    with pytest.raises(CseError, match=r"no trial succeeded \(train.learning_rate: the loss is nan"):
         _ = failed.best
 
 
@@ -160,8 +160,8 @@ def test_what_the_dev_pairs_cannot_tell_from_the_best_is_named(sweep, tmp_path):
     assert [trial.number for trial in few.trials if few.within_noise(trial)] == [1, 5]  # 4 has failed, 3 was stopped
     said = describe(few)
     assert said.endswith(
-        "2 other trials lie within 3.05 points (a standard error over 150 dev pairs) of the best, which cannot tell "
-        "them apart: 1, 5"
+        "2 other trials are within 3.05 points (a standard error over 150 dev pairs) of the best, too close to tell "
+        "apart: 1, 5"
     )
     assert [line.split()[0] for line in said.splitlines() if "within noise of the best" in line] == ["5", "1"]
     write_page(few)
@@ -171,7 +171,7 @@ def test_what_the_dev_pairs_cannot_tell_from_the_best_is_named(sweep, tmp_path):
     with (few.folder / TRIALS).open(encoding="utf-8", newline="") as stream:
         assert [row["within_noise"] for row in csv.DictReader(stream)] == ["yes", "", "", "", "yes", ""]
     clear = replace(sweep, trials=(sweep.trials[0], sweep.trials[1]))
-    assert clear.doubt.startswith("no other finished trial lies within 0.96 points")
+    assert clear.doubt.startswith("no other finished trial is within 0.96 points")
 
 
 # ---- promotion ----------------------------------------------------------------------------------------------------

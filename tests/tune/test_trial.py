@@ -117,7 +117,7 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     folder = job.folder_of(CONFIG)
     assert (reports, [path.name for path in folder.iterdir() if path.name != "lock"]) == ([], [])
     lost = TrialRecord(1, "failed", CONFIG, CONFIG, None, 0, 0.0, [], f"OSError: {failed.value}", str(folder))
-    with pytest.raises(CseError, match=r"1 of 2 trials found no space left in .*; it goes on with those"):
+    with pytest.raises(CseError, match=r"1 of 2 trials found no space left in .* to retry them"):
         _check_disk([lost, replace(lost, state="finished", reason="")], job.folder)
     run_trial(CONFIG, job, reports.append)
     assert reports[-1][METRIC] > WORST

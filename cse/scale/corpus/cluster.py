@@ -1,4 +1,4 @@
-"""Start Ray for a pool of encoders: how many actors, what each gets, and no output of Ray's own."""
+"""Start Ray for a pool of encoders: number of actors, resources of each, and no output from Ray itself."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Discard what Ray writes to standard error: it reports every actor that it stops itself as lost.
+    """Discard Ray's standard error, which reports every actor that Ray itself stops as lost.
 
-    To write in the block, take a stream of your own, see ``own_stderr``. ``CSE_DEBUG=1`` discards nothing.
+    To write inside the block, use a stream from ``own_stderr``. With ``CSE_DEBUG=1`` nothing is discarded.
     """
     if os.environ.get(DEBUG_VARIABLE):
         yield

@@ -1,4 +1,4 @@
-"""Which columns of a corpus are read, and which values they may hold."""
+"""The columns to read from a corpus and the values they may contain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RowCheck:
     """Checks the texts and ids of all files of a corpus.
 
     Attributes:
-        id_type: of the ids so far; None before the first.
+        id_type: type of the ids so far; None before the first.
     """
 
     def __init__(self, columns: Columns, id_type: IdType | None = None) -> None:
@@ -61,7 +61,7 @@ def check_id(value: Any, known: IdType | None, name: str, where: str) -> IdType:
     """Return the type of an id.
 
     Raises:
-        CseError: an id that is neither a whole number nor text, or of another type than those before it.
+        CseError: the id is neither a whole number nor text, or differs in type from earlier ids.
     """
     found: IdType
     if isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64:

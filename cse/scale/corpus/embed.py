@@ -28,11 +28,11 @@ class Embedded:
     """Summary of a run.
 
     Attributes:
-        rows: in the folder.
-        found: those of earlier runs.
-        truncated: those of this run longer than ``max_length``; the same text in one shard counts once.
-        shards: in the folder.
-        dimension: width of a vector.
+        rows: rows in the folder.
+        found: rows from earlier runs.
+        truncated: rows of this run longer than ``max_length``; repeated texts in a shard count once.
+        shards: shards in the folder.
+        dimension: vector width.
         max_length: the model's limit in tokens.
     """
 
@@ -55,7 +55,7 @@ def embed_corpus(
         bundle: model folder.
         choices: options that change a shard; ``provider`` may be ``auto``.
         workers: Ray actors; 0: this process alone, without Ray; None: one per core or GPU.
-        again: first delete what an earlier run made.
+        again: delete the output of earlier runs first.
 
     Raises:
         CseError: anything that the user can fix, see ``make_plan``, ``open_plan`` and ``make_shards``.

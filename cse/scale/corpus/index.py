@@ -1,4 +1,4 @@
-"""A faiss index beside the shards: exact (every vector in memory) or hnsw (an approximate graph)."""
+"""A faiss index stored next to the shards: exact (every vector in memory) or hnsw (an approximate graph)."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ def split_text(
 ) -> Iterator[Span]:
     """Split a UTF-8 file after every ``rows`` rows; the last span may have fewer.
 
-    A byte order mark belongs to no span, and a file without rows gives none.
+    No span includes the byte order mark, and a file without rows has no spans.
 
     Args:
         file: positioned at its start.
         shown: name of the file in errors.
-        rows: per span.
+        rows: rows per span.
         read: turns lines into rows; when it yields a row it must have taken no line after it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The output folder: its plan, shards and manifest, and what an earlier run left in it."""
+"""The output folder: its plan, shards and manifest, and the output of earlier runs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class VectorStore:
         plan: which rows each shard holds.
         dimension: width of a vector.
         normalize: whether vectors have unit length.
-        id_type: of the ids.
+        id_type: type of the ids.
         text: whether shards store the text.
-        bundle: path of the model at the time.
+        bundle: path of the model when the vectors were made.
         model: identity of the model, see ``model_facts``.
         digest: SHA-256 of the manifest.
     """
@@ -100,7 +100,7 @@ def open_manifest(bundle: str) -> Bundle:
 
 
 def model_facts(manifest: Bundle) -> dict[str, Any]:
-    """Return what identifies a model."""
+    """Return the facts that identify a model."""
     files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
     return {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
 
@@ -110,7 +110,7 @@ def only_writer(folder: Folder) -> Iterator[None]:
     """Keep a second run from writing to the same folder; an object store has no locks.
 
     Raises:
-        CseError: another run holds it, a file has that name, or the folder holds files that `cse embed` did not write.
+        CseError: another run holds it, it is a file, or it contains files that `cse embed` did not write.
     """
     _refuse_foreign(folder)
     if not folder.local:
@@ -135,11 +135,11 @@ def open_plan(
         plan = CorpusPlan.from_json(folder.read(PLAN), folder / PLAN)
         if changed := difference(plan.facts, facts):
             raise CseError(
-                f"{folder.url}: made from something else: {changed}; use another --out, or --again to start over"
+                f"{folder.url}: made from different input: {changed}; use another --out, or --again to start over"
             )
         folder.create()
         return plan, names
-    plan = make_plan(corpus, choices, facts)  # before anything is deleted: it may fail
+    plan = make_plan(corpus, choices, facts)  # may fail, so run it before deleting anything
     if again:
         _clear(folder, names)
     folder.create()
@@ -173,7 +173,7 @@ def finish(folder: Folder, plan: CorpusPlan, manifest: Bundle, bundle: str) -> N
 
 
 def _refuse_foreign(folder: Folder) -> None:
-    """Raise ``CseError`` if a folder holds files that `cse embed` did not write."""
+    """Raise ``CseError`` if a folder contains files that `cse embed` did not write."""
     foreign = folder.names() - {LOCK, DRAFTS}
     if PLAN in foreign and is_plan(folder.read(PLAN)):
         ours = {MANIFEST, PLAN, INDEX, INDEX_FACTS}
@@ -186,7 +186,7 @@ def _refuse_foreign(folder: Folder) -> None:
 
 
 def _clear(folder: Folder, names: set[str]) -> None:
-    """Delete what an earlier run made; the plan last, because it marks the other files as ours."""
+    """Delete the output of an earlier run; the plan last, because it marks the other files as ours."""
     shards = sorted(name for name in names if _SHARD.fullmatch(name))
     for name in (MANIFEST, INDEX_FACTS, INDEX, *shards, PLAN):
         if name in names:

@@ -42,8 +42,8 @@ def read_piece(piece: Piece, source: CorpusFile, kind: Format, columns: Columns,
             found.ids.extend(ids)
     if len(found.texts) != piece.rows:
         raise CseError(
-            f"{source.shown}:{piece.line}: {len(found.texts)} rows here, {piece.rows} when the plan was made; the file "
-            "changed meanwhile: start over (--again)"
+            f"{source.shown}:{piece.line}: {len(found.texts)} rows here, but {piece.rows} when the plan was made; "
+            "the file has changed: start over (--again)"
         )
     if not found.ids:
         return Rows(found.texts, list(range(piece.first_row, piece.first_row + piece.rows)))

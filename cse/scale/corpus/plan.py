@@ -48,11 +48,11 @@ class Piece:
     """The rows of one shard.
 
     Attributes:
-        number: of the piece and its shard, from 0.
+        number: number of the piece and its shard, from 0.
         file: index of the source.
         start: first byte; for parquet, the first row in the file.
         end: one past the last byte or row.
-        rows: how many.
+        rows: number of rows.
         line: number of the first line in the file, from 1; for parquet, of the first row.
         first_row: number of the first row in the corpus, from 0.
     """
@@ -77,7 +77,7 @@ class CorpusPlan:
 
     Attributes:
         facts: what the shards depend on; a run resumes only with the same facts.
-        id_type: of the column ``id``.
+        id_type: type of the ids.
         spans: ``[file, start, end, rows, line]`` of each piece.
     """
 
@@ -161,7 +161,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
         if old.get(key) == new.get(key):
             continue
         if key == "model":
-            return "the model is another"
+            return "the model is different"
         if key != "files":
             return f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
         before, now = ({file[0]: file[1:] for file in facts.get(key, [])} for facts in (old, new))
@@ -169,7 +169,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
             if before.get(name) != now.get(name):
                 how = "is new" if name not in before else "is gone" if name not in now else "has changed"
                 return f"{name} {how}"
-        return "the files have another order"
+        return "the files are in a different order"
     return None
 
 

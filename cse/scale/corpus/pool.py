@@ -60,9 +60,9 @@ def make_shards(config: WorkerConfig, todo: Iterator[tuple[Piece, CorpusFile]], 
     Ray must be running, see ``cluster.running_ray``. A dead actor is restarted and its piece done again.
 
     Args:
-        config: of the workers.
+        config: configuration of the workers.
         todo: the pieces and their files.
-        pool: how many actors.
+        pool: number and resources of the actors.
 
     Raises:
         CseError: the error of the first actor that fails.
@@ -89,7 +89,7 @@ def make_shards(config: WorkerConfig, todo: Iterator[tuple[Piece, CorpusFile]], 
                         raise CseError(str(error))
                     yield Made(*map(int, made))
         except RayError as error:
-            raise CseError(f"Ray gave up: {error_line(error)[:300]}; CSE_DEBUG=1 shows all of it") from error
+            raise CseError(f"Ray gave up: {error_line(error)[:300]}; CSE_DEBUG=1 shows the details") from error
 
 
 def _to_row(piece: Piece, source: CorpusFile) -> dict[str, Any]:

@@ -32,12 +32,12 @@ def open_encoder(vectors: VectorStore, model: str | None = None, provider: str =
     """Open the model that made the vectors.
 
     Args:
-        vectors: to search.
+        vectors: the vectors to search.
         model: bundle folder; None: its path when the vectors were made.
         provider: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        CseError: another model, or none.
+        CseError: the model is missing or not the one that made the vectors.
     """
     bundle = model or vectors.bundle
     if model_facts(open_manifest(bundle)) != vectors.model:

@@ -56,7 +56,7 @@ def read_shard(store: VectorStore, piece: Piece, columns: Sequence[str]) -> Any:
             # an Arrow thread that still holds the Python file when the process exits would abort it
             return pq.ParquetFile(file).read(columns=list(columns), use_threads=False)
     except FileNotFoundError:
-        raise CseError(f"{store.folder / piece.shard}: missing; run `cse embed` again, which makes it") from None
+        raise CseError(f"{store.folder / piece.shard}: missing; run `cse embed` again to make it") from None
     except pa.ArrowInvalid:
         raise CseError(f"{store.folder / piece.shard}: damaged; remove it and run `cse embed` again") from None
 

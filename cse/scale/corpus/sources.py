@@ -22,7 +22,7 @@ class CorpusFile:
     """A file of a corpus.
 
     Attributes:
-        url: where any process can open it.
+        url: location that any process can open.
         name: relative to the corpus, as in the plan.
         shown: its name in errors.
         size: bytes.
@@ -63,7 +63,7 @@ def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
         if skip is not None and type(skip.fs) is type(fs):
             inside = skip.path.rstrip("/") + "/"
             if f"{path}/".startswith(inside):
-                raise CseError(f"{corpus}: the corpus lies in the folder to write; give another --out")
+                raise CseError(f"{corpus}: the corpus is inside the output folder; use another --out")
             paths = [one for one in paths if not one.startswith(inside)]
         kinds = {one: PurePosixPath(one.partition("?")[0]).suffix.lower() for one in paths}
         packed = next((one for one, kind in kinds.items() if kind in _COMPRESSED), None)
@@ -76,7 +76,7 @@ def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
         formats = sorted(set(chosen.values()))
         if len(formats) > 1:
             raise CseError(
-                f"{corpus}: files of several formats ({', '.join(formats)}); name one with a glob, as *.jsonl"
+                f"{corpus}: files of several formats ({', '.join(formats)}); select one with a glob such as *.jsonl"
             )
         return Corpus(formats[0], [_corpus_file(fs, root, one) for one in sorted(chosen)])
 

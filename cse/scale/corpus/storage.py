@@ -20,7 +20,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     """Return the file system of a path or URL, and the path inside it.
 
     Raises:
-        CseError: a protocol that fsspec does not know, or whose package is not installed.
+        CseError: fsspec does not know the protocol, or its package is not installed.
     """
     import fsspec
 
@@ -39,7 +39,7 @@ def is_local(fs: Any) -> bool:
 
 @contextmanager
 def reading(shown: str) -> Iterator[None]:
-    """Turn what a file system raises while reading ``shown`` into one line; local errors pass through.
+    """Turn errors of a remote file system while reading ``shown`` into one line; local errors pass through.
 
     Raises:
         CseError: any error of a remote file system.
@@ -81,7 +81,7 @@ class Folder:
         return set()
 
     def create(self) -> None:
-        """Make the folder and remove drafts of killed writers."""
+        """Create the folder and remove drafts of killed writers."""
         if self.local:
             shutil.rmtree(Path(self.path, DRAFTS), ignore_errors=True)
             Path(self.path, DRAFTS).mkdir(parents=True, exist_ok=True)

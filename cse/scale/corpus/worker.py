@@ -1,4 +1,4 @@
-"""Turn a piece into a shard: what each process does, with or without Ray."""
+"""Turn a piece into a shard; runs in each process, with or without Ray."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cse.scale.corpus.storage import Folder
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a process needs besides its pieces.
+    """Everything a process needs besides its pieces.
 
     Attributes:
         bundle: model folder.
         out: output folder, an absolute path or a URL.
-        format: of the corpus.
+        format: format of the corpus.
         choices: options that change a shard.
-        id_type: of the ids.
+        id_type: type of the ids.
     """
 
     bundle: str
@@ -58,7 +58,7 @@ class Worker:
         """Read, encode and write a piece.
 
         Raises:
-            CseError: what is wrong with the corpus, the model or the output folder.
+            CseError: a problem with the corpus, the model or the output folder.
             OSError: the local disk cannot be read or written.
         """
         config, choices = self.config, self.config.choices

@@ -10,27 +10,27 @@ from cse.settings.groups.group import Group, Share
 
 
 class AugmentSettings(Group):
-    """What makes the two copies of a sentence differ, beside dropout."""
+    """How the two copies of a sentence are made to differ, besides dropout."""
 
     repeat_words: Share = Field(
-        0.0, description="Largest share of word pieces that are repeated in the second copy (ESimCSE); 0: none."
+        0.0, description="Maximum share of word pieces to repeat in the second copy (ESimCSE); 0: none."
     )
     repeat_rule: Literal["paper", "released"] = Field(
         "paper",
-        description="How many pieces are repeated: up to that share, 2 at least (paper), or fewer than that share and "
-        "fewer than 10, special tokens counted in the length (released code).",
+        description="Upper bound on the number of repeated pieces: `paper`: that share of the pieces, but at least 2; "
+        "`released`: fewer than that share and fewer than 10, counting special tokens in the length (released code).",
     )
     mask_span: int = Field(
         0,
         ge=0,
         le=100_000,
-        description="Characters of the second copy that are replaced by a mask (Mirror-BERT); 0: none.",
+        description="Length in characters of the random span to mask in the second copy (Mirror-BERT); 0: none.",
     )
-    shuffle_tokens: bool = Field(False, description="Shuffle the positions of the first copy's tokens (ConSERT).")
+    shuffle_tokens: bool = Field(False, description="Shuffle the token positions of the first copy (ConSERT).")
     shuffle_special: bool = Field(
-        False, description="`shuffle_tokens`: special tokens change places too, as in ConSERT's released code."
+        False, description="`shuffle_tokens`: shuffle special tokens too, as ConSERT's released code does."
     )
     cut_features: Share = Field(
-        0.0, description="Share of embedding features that are set to 0 in the second copy (ConSERT); 0: none."
+        0.0, description="Share of embedding features to zero in the second copy (ConSERT); 0: none."
     )
-    dropout: bool = Field(True, description="The backbone's dropout in training; false: off (ConSERT).")
+    dropout: bool = Field(True, description="Use the backbone's dropout in training; ConSERT turns it off.")

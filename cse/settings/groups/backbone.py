@@ -16,10 +16,10 @@ class BackboneSettings(Group):
         "sentence-transformers/all-MiniLM-L6-v2",
         description="Hub id or local folder of a BERT or RoBERTa model, or a text file of word vectors (GloVe).",
     )
-    revision: str = Field("main", description="Branch, tag or commit on the hub; ignored for a local folder.")
+    revision: str = Field("main", description="Hub branch, tag or commit; ignored for a local folder.")
     family: Literal["bert", "roberta"] | None = Field(
-        None, description="Family that a preset was made for; another one is refused. null: any."
+        None, description="Required model family, set by presets; any other family is an error. null: any."
     )
     word_dimension: Positive | None = Field(
-        None, description="Width that a file of word vectors must have; null: whatever its first line has."
+        None, description="Required width of the word vectors; null: the width of the file's first line."
     )

@@ -12,65 +12,70 @@ VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3}
 
 
 class DataSettings(Group):
-    """Where text comes from and what ``prepare`` makes of it."""
+    """Where the text comes from and how ``prepare`` processes it."""
 
     source: Literal["sample", "files", "hub"] = Field(
-        "sample", description="`sample` is generated, `files` reads the paths below, `hub` downloads."
+        "sample", description="`sample` generates text, `files` reads the paths below, `hub` downloads a data set."
     )
     view: Literal["sentences", "pairs", "triplets", "labelled"] = Field(
         "triplets",
-        description="What a training row is: a sentence (its copy is the positive), a pair, a triplet, or two "
+        description="What one training row holds: a sentence (a copy of it is the positive), a pair, a triplet, or two "
         "sentences with an NLI label (entailment, neutral, contradiction).",
     )
     train_path: str = Field(
-        "data/raw/train", description="`files`: a txt, csv, tsv, jsonl or parquet file, or a folder that holds one."
+        "data/raw/train", description="`files`: a txt, csv, tsv, jsonl or parquet file, or a folder with one such file."
     )
     dev_path: str = Field(
-        "data/raw/dev", description="`files`: scored pairs for checkpoint selection; an empty folder means STS-B dev."
+        "data/raw/dev",
+        description="`files`: scored pairs for checkpoint selection; if the folder is empty, STS-B dev is used.",
     )
     evaluation_path: str = Field(
-        "data/raw/evaluation", description="`files` and `hub`: SentEval's `downstream` folder, or scored pairs."
+        "data/raw/evaluation",
+        description="`files` and `hub`: SentEval's `downstream` folder, or your own scored pairs.",
     )
     cxc_path: str = Field(
-        "data/raw/cxc", description="`files` and `hub`: CSV of CxC-STS with its captions, or a folder that may hold it."
+        "data/raw/cxc",
+        description="`files` and `hub`: CxC-STS CSV including the captions, or a folder that may contain it.",
     )
     columns: list[str] | None = Field(
-        None, description="Names of the columns to read, in the order of the view; null: by their usual names."
+        None, description="Columns to read, in the order of `view`; null: find them by their usual names."
     )
-    encoding: str = Field("utf-8", description="Encoding of text files.")
-    score_range: list[float] = Field([0.0, 5.0], description="Lowest and highest gold score of the user's own pairs.")
-    hub_id: str = Field("princeton-nlp/datasets-for-simcse", description="`hub`: id of the data set.")
+    encoding: str = Field("utf-8", description="Character encoding of text files.")
+    score_range: list[float] = Field([0.0, 5.0], description="Lowest and highest gold score in your own scored pairs.")
+    hub_id: str = Field("princeton-nlp/datasets-for-simcse", description="`hub`: data set id.")
     hub_file: str | None = Field(
-        "nli_for_simcse.csv", description="`hub`: file inside the data set's repository; null: its default split."
+        "nli_for_simcse.csv", description="`hub`: file in the data set repository; null: read `hub_split` instead."
     )
     hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
-    hub_split: str = Field("train", description="`hub`: split, where no file is named.")
+    hub_split: str = Field("train", description="`hub`: split to read when `hub_file` is null.")
     max_rows: Positive | None = Field(
-        None, description="Rows to keep, drawn by data.seed from all that cleaning leaves; null: all."
+        None, description="Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."
     )
     max_words: Positive = Field(
-        1000, description="Sentences with more words, or more than 100,000 characters, are dropped and counted."
+        1000,
+        description="Maximum words per sentence; rows with a longer one, or one over 100,000 characters, are dropped "
+        "and counted.",
     )
-    drop_duplicates: bool = Field(True, description="Drop rows that occurred before (same text after trimming).")
+    drop_duplicates: bool = Field(True, description="Drop repeated rows (same text after trimming).")
     drop_evaluation_overlap: bool = Field(
-        True, description="Drop training rows with a sentence of the evaluation data (case and punctuation ignored)."
+        True, description="Drop training rows containing an evaluation sentence (ignoring case and punctuation)."
     )
-    sample_rows: Positive = Field(3000, le=10_000_000, description="`sample`: rows to generate.")
-    seed: int = Field(42, ge=0, description="Seed of the generated text, and of the draw of max_rows.")
+    sample_rows: Positive = Field(3000, le=10_000_000, description="`sample`: number of rows to generate.")
+    seed: int = Field(42, ge=0, description="Seed for the generated text and for drawing `max_rows`.")
 
     @model_validator(mode="after")
     def _check(self) -> DataSettings:
         if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
-            raise ValueError("score_range: give two numbers, the lower first")
+            raise ValueError("score_range: give two numbers, lower first")
         if self.columns is not None and len(self.columns) != VIEW_WIDTH[self.view]:
             raise ValueError(
                 f"columns: view {self.view!r} needs {VIEW_WIDTH[self.view]} column names, {len(self.columns)} given"
             )
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns: one column cannot stand for two, found {', '.join(self.columns)}")
+            raise ValueError(f"columns: name each column only once, found {', '.join(self.columns)}")
         if self.encoding != "utf-8":
             try:
                 "".encode(self.encoding)
             except LookupError:
-                raise ValueError(f"encoding: {self.encoding!r} is not an encoding that Python knows") from None
+                raise ValueError(f"encoding: {self.encoding!r} is not an encoding known to Python") from None
         return self

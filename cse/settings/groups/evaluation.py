@@ -10,14 +10,14 @@ from cse.settings.groups.group import Group, Positive
 
 
 class EvaluationSettings(Group):
-    """Scoring, on semantic textual similarity and whatever else is asked for."""
+    """Evaluation on semantic textual similarity and other requested measures."""
 
     measures: list[Literal["sts", "cxc", "transfer", "retrieval", "space"]] = Field(
         ["sts"],
         min_length=1,
-        description="What to measure, as far as its data are there: `sts`, `cxc` (CxC-STS), `transfer` tasks, "
+        description="What to measure, if the data for it exist: `sts`, `cxc` (CxC-STS), `transfer` (SentEval tasks), "
         "`retrieval`, `space` (alignment and uniformity).",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU where there is one.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
     batch_size: Positive = Field(64, description="Sentences per forward pass.")
-    compare_backbone: bool = Field(True, description="Score the bare backbone beside the checkpoint.")
+    compare_backbone: bool = Field(True, description="Also score the bare backbone for comparison.")

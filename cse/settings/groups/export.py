@@ -13,8 +13,8 @@ class ExportSettings(Group):
     """The ONNX bundle."""
 
     provider: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where the parity check runs; `cuda` fails when the GPU does not attach."
+        "auto", description="Where to run the parity check; `cuda` fails if the GPU does not attach."
     )
-    tolerance: float = Field(1e-5, gt=0.0, description="Largest difference allowed between ONNX and torch.")
-    normalize: bool = Field(True, description="Whether the bundle's embeddings have unit length by default.")
-    sentences: Positive = Field(256, description="Sentences of the evaluation data used in the parity check.")
+    tolerance: float = Field(1e-5, gt=0.0, description="Maximum allowed difference between ONNX and torch embeddings.")
+    normalize: bool = Field(True, description="Whether the bundle normalises embeddings to unit length by default.")
+    sentences: Positive = Field(256, description="Evaluation sentences used in the parity check.")

@@ -1,4 +1,4 @@
-"""What all groups of settings share: frozen, strict about types, and closed to unknown keys."""
+"""Base class of all groups of settings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic_core import PydanticCustomError
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
-LARGEST = 2**32 - 1  # a seed of NumPy's RandomState; no other whole number needs more
+LARGEST = 2**32 - 1  # largest seed of NumPy's RandomState; no other integer setting needs more
 _UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-# below it the rounding of a cosine in float32, 6e-8, decides the loss, and soon its gradient has no finite norm
+# below this, float32 rounding of the cosines (6e-8) dominates the loss, and soon the gradient norm is not finite
 Temperature = Annotated[float, Field(ge=1e-6)]
 
 
 class Group(BaseModel):
-    """A group of settings: frozen, strict about types, and closed to unknown keys."""
+    """A group of settings: frozen, strictly typed, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -31,5 +31,5 @@ class Group(BaseModel):
             if isinstance(part, str) and not part.strip():
                 raise PydanticCustomError("blank", "is blank; give a value or leave the key out")
             if isinstance(part, str) and _UNREADABLE.search(part):
-                raise PydanticCustomError("control", "holds a control character; take it out")
+                raise PydanticCustomError("control", "contains a control character; remove it")
         return value

@@ -10,13 +10,13 @@ from cse.settings.groups.group import Group, NonNegative, Positive, Share, Tempe
 
 
 class TermSettings(Group):
-    """A term of the loss. Its class variables declare what it needs; every check reads them here.
+    """A loss term. Its class variables declare what the term needs; all checks read them.
 
     Attributes:
-        views: kinds of rows (``data.view``) that it can be trained on.
-        rows: what it needs of them, in words.
-        copies: whether it compares copies of a sentence; others read the first alone.
-        compares: whether it compares sentences, so that the dev pairs can judge it.
+        views: kinds of rows (``data.view``) the term can train on.
+        rows: the rows it needs, in words for error messages.
+        copies: whether it compares copies of a sentence; other terms read only the first copy.
+        compares: whether it compares sentences; only then can dev pairs judge it.
         head: whether it needs the backbone's MLM head.
     """
 
@@ -26,62 +26,75 @@ class TermSettings(Group):
     compares: ClassVar[bool] = True
     head: ClassVar[bool] = False
 
-    weight: NonNegative = Field(0.0, description="Weight of the term in the loss; 0 leaves it out.")
+    weight: NonNegative = Field(0.0, description="Weight of this term in the loss; 0 disables it.")
 
     @property
     def least_rows(self) -> int:
-        """Rows below which its loss is constant: contrasted rows need another one."""
+        """Minimum rows for a loss that is not constant: contrasting needs at least two."""
         return 2 if self.compares else 1
 
 
 class NtXentSettings(TermSettings):
     """Contrastive cross-entropy (SimCSE equations 1 and 5)."""
 
-    weight: NonNegative = Field(1.0, description="Weight of the term in the loss; 0 leaves it out.")
-    temperature: Temperature = Field(0.05, description="Divides the cosines.")
+    weight: NonNegative = Field(1.0, description="Weight of this term in the loss; 0 disables it.")
+    temperature: Temperature = Field(0.05, description="Softmax temperature: cosines are divided by it.")
     hard_negative_weight: float = Field(
-        0.0, description="Added to the logit of a row's own hard negative (the log of its weight)."
+        0.0, description="Added to the logit of each row's own hard negative (log of its weight)."
     )
     two_views: bool = Field(
-        False, description="Both directions, and negatives from both copies (SimCLR's form: ConSERT, Mirror-BERT)."
+        False, description="Symmetric loss with negatives from both copies, as in SimCLR (ConSERT, Mirror-BERT)."
     )
     queue: int = Field(
         0,
         ge=0,
         le=1_000_000,
-        description="Further negatives: embeddings of earlier batches by a momentum copy (ESimCSE); 0: none.",
+        description="Extra negatives: number of past embeddings to keep from a momentum encoder (ESimCSE); 0: none.",
     )
-    momentum: Share = Field(0.995, description="`queue`: what the momentum copy keeps of itself at each update.")
+    momentum: Share = Field(
+        0.995, description="`queue`: share of its own weights the momentum encoder keeps at each update."
+    )
     queue_projector: Literal["following", "current"] = Field(
         "following",
-        description="`queue`: whether the momentum copy has a projector of its own that follows, or uses the trained "
-        "one as it is (ESimCSE's released code).",
+        description="`queue`: projector of the momentum encoder: its own, which follows the trained one "
+        "(`following`), or the trained one itself (`current`, ESimCSE's released code).",
     )
 
 
 class EnergyHingeSettings(TermSettings):
-    """Energy-based hinge on raw cosines (PromCSE equation 11); needs triplets."""
+    """Energy-based hinge loss on raw cosines (PromCSE equation 11); needs triplets."""
 
     views = ("triplets",)
     rows = "hard negatives"
 
-    weight: NonNegative = Field(10.0, description="Weight of the term in the loss; 0 leaves it out.")
-    margin: float = Field(0.2, ge=0.0, le=2.0, description="Cosine by which a positive must beat every negative.")
+    weight: NonNegative = Field(10.0, description="Weight of this term in the loss; 0 disables it.")
+    margin: float = Field(
+        0.2,
+        ge=0.0,
+        le=2.0,
+        description="Margin by which the cosine of the positive must exceed that of every negative.",
+    )
 
 
 class MaskedLmSettings(TermSettings):
-    """Masked language modelling beside the contrastive loss (DCPCSE); needs a backbone with an MLM head."""
+    """Auxiliary masked language modelling loss (DCPCSE); needs a backbone with an MLM head."""
 
     copies = False
     compares = False
     head = True
 
-    weight: NonNegative = Field(0.0, description="Weight of the term at the start; 0 leaves it out.")
-    mask_share: Share = Field(0.15, description="Share of tokens to predict (80 % mask, 10 % random, 10 % unchanged).")
-    decay_rate: float = Field(0.95, gt=0.0, le=1.0, description="The weight is multiplied by this ...")
-    decay_steps: Positive = Field(100, description="... every so many steps (real-valued exponent).")
+    weight: NonNegative = Field(0.0, description="Initial weight of this term in the loss; 0 disables it.")
+    mask_share: Share = Field(
+        0.15, description="Share of tokens to predict (80 % masked, 10 % random, 10 % unchanged)."
+    )
+    decay_rate: float = Field(
+        0.95, gt=0.0, le=1.0, description="Factor by which the weight decays every `decay_steps` steps."
+    )
+    decay_steps: Positive = Field(
+        100, description="Steps per decay by `decay_rate`; decay is continuous (real-valued exponent)."
+    )
     train_head: bool = Field(
-        False, description="Train the head, untied from the word vectors, as the released code does; else it is frozen."
+        False, description="Train the MLM head, untied from the word embeddings (released code); false: freeze it."
     )
 
 
@@ -90,50 +103,53 @@ class ReplacedTokensSettings(TermSettings):
 
     compares = False
 
-    weight: NonNegative = Field(0.0, description="Weight of the term in the loss (lambda); 0 leaves it out.")
+    weight: NonNegative = Field(0.0, description="Weight of this term in the loss (lambda); 0 disables it.")
     discriminator: Literal["shared", "frozen", "copy"] = Field(
         "shared",
-        description="`shared`: the frozen backbone with the same prompts (D2CSE); `frozen`: without prompts (ablation "
-        "a); `copy`: a trained copy of the backbone without prompts (DiffCSE, ablation b).",
+        description="`shared`: the frozen backbone with the same prompts (D2CSE); `frozen`: the frozen backbone "
+        "without prompts (ablation a); `copy`: a trained copy of the backbone without prompts (DiffCSE, ablation b).",
     )
     condition: bool = Field(
-        True, description="Give the discriminator the sentence embedding in the place of `[CLS]`; false: ablation c."
+        True, description="Feed the sentence embedding to the discriminator in place of `[CLS]`; false: ablation c."
     )
     copy_learning_rate: float | None = Field(
-        None, gt=0.0, description="`discriminator: copy`: its learning rate; null: train.learning_rate."
+        None,
+        gt=0.0,
+        description="Learning rate of the discriminator with `discriminator: copy`; null: `train.learning_rate`.",
     )
     generator: str = Field(
         "distilbert/distilbert-base-uncased",
-        description="Masked language model with the backbone's vocabulary that proposes tokens, by hub id; `folder`: "
-        "the one in generator_folder; `unigram`: tokens drawn by their frequency in the training text, where no model "
-        "can be had.",
+        description="Hub id of the masked language model that proposes tokens; it must share the backbone's "
+        "vocabulary. `folder`: the model in `generator_folder`; `unigram`: draw tokens by their frequency in the "
+        "training text, without a model.",
     )
     generator_folder: str = Field(
         "data/raw/generator",
-        description="`generator: folder`: folder of the model; the pipeline trains again when it changes.",
+        description="Model folder for `generator: folder`; the pipeline retrains when it changes.",
     )
-    generator_revision: str = Field("main", description="Branch, tag or commit of the generator on the hub.")
+    generator_revision: str = Field("main", description="Hub branch, tag or commit of the generator.")
     generator_dropout: bool = Field(
-        True, description="Dropout on in the generator, as in the released code; off with `corruption: prepared`."
+        True, description="Keep dropout on in the generator (released code); must be false with `corruption: prepared`."
     )
     corruption: Literal["on_the_fly", "prepared"] = Field(
-        "on_the_fly", description="Corrupt each batch, or everything once before training (one corruption per epoch)."
+        "on_the_fly",
+        description="Corrupt each batch during training, or all rows before it (one corruption per epoch).",
     )
-    mask_share: Share = Field(0.3, description="Share of tokens that are masked for the generator.")
+    mask_share: Share = Field(0.3, description="Share of tokens masked for the generator.")
     choice: Literal["argmax", "sample"] = Field(
-        "argmax", description="The generator's likeliest token (released code), or one drawn from its distribution."
+        "argmax", description="Take the generator's most likely token (released code) or sample from its distribution."
     )
     positions: Literal["all", "masked"] = Field(
-        "all", description="Take the generator's token at every position (released code) or at masked ones only."
+        "all", description="Where to use the generator's tokens: every position (released code) or masked ones only."
     )
-    protect_special: bool = Field(False, description="Leave special tokens besides `[CLS]` as they are.")
+    protect_special: bool = Field(False, description="Keep all special tokens unchanged; false: only `[CLS]`.")
     normalize: Literal["positions", "tokens", "sum"] = Field(
         "positions",
-        description="Mean over all positions, padded to the batch's longest row (released code), mean over real "
-        "tokens, or sum over a sentence's tokens (D2CSE equation 2).",
+        description="`positions`: mean over all positions, padding to the batch's longest row included (released "
+        "code); `tokens`: mean over real tokens; `sum`: sum over each sentence's tokens (D2CSE equation 2).",
     )
     prompt_draw: Literal["shared", "separate"] = Field(
-        "shared", description="Whether both passes see the same prompt dropout or each draws its own."
+        "shared", description="Whether both passes share one draw of prompt dropout or each draws its own."
     )
 
     @property
@@ -143,38 +159,42 @@ class ReplacedTokensSettings(TermSettings):
 
     @property
     def generator_model(self) -> str:
-        """The generator by hub id or folder."""
+        """Hub id or folder of the generator."""
         return self.generator_folder if self.generator == "folder" else self.generator
 
     @property
     def reads_generator(self) -> bool:
-        """Whether training itself asks a masked language model for tokens."""
+        """Whether a masked language model proposes tokens during training."""
         return self.weight > 0 and self.corruption == "on_the_fly" and self.generator != "unigram"
 
 
 class ContrastiveTensionSettings(TermSettings):
-    """Contrastive Tension: two copies, dot products, 1 positive and 7 negatives (Carlsson et al. 2021)."""
+    """Contrastive Tension: two encoder copies, dot products, 1 positive and 7 negatives (Carlsson et al. 2021)."""
 
     views = ("sentences",)
     rows = "single sentences"
     copies = False
 
-    group: int = Field(8, ge=2, description="Rows of one positive and its negatives; train.batch_size is a multiple.")
+    group: int = Field(
+        8, ge=2, description="Rows per group of one positive and its negatives; `train.batch_size` must be a multiple."
+    )
 
     @property
     def least_rows(self) -> int:
-        """A whole group."""
+        """One whole group."""
         return self.group
 
 
 class SelfGuidedSettings(TermSettings):
-    """SG-OPT: layers of a frozen clone as targets (Kim et al. 2021)."""
+    """SG-OPT: self-guidance by the layers of a frozen clone (Kim et al. 2021)."""
 
     copies = False
 
-    temperature: Temperature = Field(0.01, description="Divides the cosines.")
-    projection: Positive = Field(4096, le=65_536, description="Width of the projection.")
-    regularizer: NonNegative = Field(0.1, description="Weight of the squared distance to the initial weights.")
+    temperature: Temperature = Field(0.01, description="Softmax temperature: cosines are divided by it.")
+    projection: Positive = Field(4096, le=65_536, description="Output width of the projection head.")
+    regularizer: NonNegative = Field(
+        0.1, description="Weight of the regulariser: squared distance to the initial weights."
+    )
 
 
 class MutualInformationSettings(TermSettings):
@@ -182,7 +202,7 @@ class MutualInformationSettings(TermSettings):
 
     copies = False
 
-    weight: NonNegative = Field(0.0, description="Weight of the term; 0 leaves it out.")
+    weight: NonNegative = Field(0.0, description="Weight of this term in the loss; 0 disables it.")
 
 
 class NliSoftmaxSettings(TermSettings):
@@ -191,11 +211,11 @@ class NliSoftmaxSettings(TermSettings):
     views = ("labelled",)
     rows = "labels"
 
-    weight: NonNegative = Field(0.0, description="Weight of the term; 0 leaves it out.")
+    weight: NonNegative = Field(0.0, description="Weight of this term in the loss; 0 disables it.")
 
     @property
     def least_rows(self) -> int:
-        """It contrasts no rows."""
+        """One: the term does not contrast rows."""
         return 1
 
 
@@ -212,7 +232,7 @@ class ObjectiveSettings(Group):
     nli_softmax: NliSoftmaxSettings = NliSoftmaxSettings()
 
     def terms(self) -> dict[str, TermSettings]:
-        """Return the terms with a weight above 0 by name, in order."""
+        """Return the terms with a positive weight, by name and in order."""
         terms = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: term for name, term in terms.items() if term.weight > 0}
 
@@ -228,17 +248,17 @@ class ObjectiveSettings(Group):
 
     @property
     def comparing(self) -> list[str]:
-        """Names of the terms that compare sentences; dev pairs cannot judge what the others, over tokens, train."""
+        """Names of the terms that compare sentences; dev pairs cannot judge the others, which work on tokens."""
         return [name for name, term in self.terms().items() if term.compares]
 
     @property
     def copies(self) -> int | None:
-        """How many copies of a sentence the loss reads: 1 where no term compares copies, None for all."""
+        """Copies of each sentence the loss reads: 1 if no term compares copies, None for all."""
         return None if any(term.copies for term in self.terms().values()) else 1
 
     @property
     def least_rows(self) -> int:
-        """Rows below which the loss is constant."""
+        """Minimum rows for a loss that is not constant."""
         return min(self.terms()[name].least_rows for name in self.comparing) if self.comparing else 1
 
     @model_validator(mode="after")

@@ -11,24 +11,24 @@ from cse.settings.groups.group import Group
 
 
 class PoolerSettings(Group):
-    """How token outputs become one vector."""
+    """How token outputs are pooled into one vector."""
 
     kind: PoolerKind | None = Field(
         None,
-        description="null: as the backbone was made for (`mean` for MiniLM, `cls` for BERT and RoBERTa); `mask` reads "
-        "the template's mask; `cnn` is IS-BERT's trained convolutions.",
+        description="null: the backbone's own pooling (`mean` for MiniLM, `cls` for BERT and RoBERTa); `mask`: the "
+        "output at the template's mask; `cnn`: IS-BERT's trained convolutions.",
     )
     kind_in_loss: Literal["cls", "mean", "mean_top2", "mean_first_last"] | None = Field(
-        None, description="What the loss reads where that differs from the embedding (ConSERT); null: the same."
+        None, description="Pooling for the loss, if it differs from the embedding's (ConSERT); null: same as `kind`."
     )
     first_layer: FirstLayer = Field(
-        "embeddings", description="`mean_first_last`: which output counts as the first layer."
+        "embeddings", description="`mean_first_last`: which output to use as the first layer."
     )
     mlp: ProjectorUse = Field(
-        "none", description="Projector after pooling: never, in the loss only, or in the embedding too."
+        "none", description="Use the projector after pooling never, in the loss only, or in the embedding too."
     )
     projector: ProjectorKind = Field(
         "tanh",
-        description="The projector: `tanh` (Linear + tanh, SimCSE), `batch_norm` (DiffCSE, D2CSE; train_only), or "
-        "`mlm_transform`, the pretrained layer under the backbone's MLM head (supervised PromptBERT).",
+        description="Projector: `tanh` (Linear + tanh, SimCSE), `batch_norm` (DiffCSE, D2CSE; `mlp: train_only`), or "
+        "`mlm_transform` (pretrained layer of the backbone's MLM head, supervised PromptBERT).",
     )

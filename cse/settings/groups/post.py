@@ -10,17 +10,21 @@ from cse.settings.groups.group import Group, Positive
 
 
 class PostSettings(Group):
-    """Post-processing fitted on the training sentences; stored with the encoder and exported with it."""
+    """Post-processing fitted on training sentences, saved and exported with the encoder."""
 
     kind: Literal["none", "whitening", "flow"] = Field(
-        "none", description="`whitening` (BERT-whitening) or `flow` (BERT-flow)."
+        "none", description="`whitening` (BERT-whitening), `flow` (BERT-flow) or `none`."
     )
-    dimension: Positive | None = Field(None, description="`whitening`: leading dimensions to keep; null: all.")
-    sentences: Positive = Field(100_000, description="Most distinct training sentences to fit on, evenly spaced.")
+    dimension: Positive | None = Field(
+        None, description="`whitening`: number of leading dimensions to keep; null: all."
+    )
+    sentences: Positive = Field(
+        100_000, description="Maximum distinct training sentences to fit on, picked at even intervals."
+    )
     max_length: int = Field(
-        64, ge=3, le=100_000, description="Tokens per sentence in fitting, special tokens included."
+        64, ge=3, le=100_000, description="Maximum tokens per sentence when fitting, special tokens included."
     )
-    learning_rate: float = Field(1e-3, gt=0.0, description="`flow`: learning rate of Adam.")
+    learning_rate: float = Field(1e-3, gt=0.0, description="`flow`: Adam's learning rate.")
     batch_size: int = Field(32, ge=2, description="`flow`: sentences per step.")
     epochs: Positive = Field(1, description="`flow`: passes over the sentences.")
-    seed: int = Field(42, ge=0, description="`flow`: seed of initialisation and order.")
+    seed: int = Field(42, ge=0, description="`flow`: seed for initialisation and data order.")

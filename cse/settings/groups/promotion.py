@@ -8,16 +8,16 @@ from cse.settings.groups.group import Group, NonNegative
 
 
 class PromotionSettings(Group):
-    """Versions and stages of models, and what a new one has to hold up to."""
+    """Model versions and stages, and the bar a new version must clear."""
 
     name: str = Field(
         "sentence-encoder",
         pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$",
-        description="Name of the model in the registry; as under `artifacts` in dvc.yaml.",
+        description="Model name in the registry; must match `artifacts` in dvc.yaml.",
     )
     stage: str = Field(
-        "production", pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="Stage that a promoted model takes."
+        "production", pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="Stage assigned to a promoted model."
     )
     dev_tolerance: NonNegative = Field(
-        0.5, description="Points of dev Spearman * 100 by which a promoted model may be worse than the one before."
+        0.5, description="Points of dev Spearman * 100 by which a new model may fall below the promoted one."
     )

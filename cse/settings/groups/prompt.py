@@ -18,29 +18,30 @@ class PromptSettings(Group):
         "pass through each layer's frozen key and value projections (PromCSE equation 1); `input`: vectors before the "
         "tokens of the first layer only, which pass through all layers; `none`: no prompt.",
     )
-    length: int = Field(12, ge=0, le=1000, description="Prompt vectors per layer (k); 0 only with kind `none`.")
+    length: int = Field(12, ge=0, le=1000, description="Prompt vectors per layer (k); 0 only with `kind: none`.")
     layers: Literal["separate", "shared"] = Field(
-        "separate", description="A prompt of its own for every layer, or one that all layers share (PromCSE table 3)."
+        "separate", description="Separate prompts for each layer, or one shared by all layers (PromCSE table 3)."
     )
     dropout: Share | None = Field(
-        None, description="Dropout on the prompt, drawn for each row; null: the backbone's hidden dropout."
+        None, description="Prompt dropout rate, drawn per row; null: the backbone's hidden dropout."
     )
-    position_shift: bool = Field(True, description="Tokens take positions from k on, as the released checkpoints do.")
+    position_shift: bool = Field(True, description="Number token positions from k, as the released checkpoints do.")
     init: Literal["random", "text", "checkpoint"] = Field(
-        "random", description="Start of the prompt: normal noise, what the backbone makes of a text, or another prompt."
+        "random",
+        description="Initialise the prompt from normal noise, the backbone's states for a text, or a checkpoint.",
     )
-    init_std: NonNegative = Field(0.02, description="Standard deviation of the normal initialisation.")
+    init_std: NonNegative = Field(0.02, description="`init: random`: standard deviation of the noise.")
     init_text: str = Field(
         "This sentence can be summarised in one word that carries its whole meaning:",
-        description="`init: text`: the text; it is repeated or cut to the prompt's length.",
+        description="`init: text`: the text, repeated or cut to the prompt's length.",
     )
     init_checkpoint: str = Field(
         "data/raw/prompt",
-        description="`init: checkpoint`: folder of a checkpoint with the same prompt on the same backbone, for "
-        "instance of MLM training; the pipeline trains again when it changes.",
+        description="`init: checkpoint`: folder of a checkpoint with the same kind of prompt on the same backbone, for "
+        "instance from MLM training; the pipeline retrains when it changes.",
     )
     reparametrize: Literal["none", "mlp", "lstm"] = Field(
-        "none", description="Train the prompt through a network that is dropped afterwards (P-tuning), or directly."
+        "none", description="Train the prompt directly or through a network that is discarded afterwards (P-tuning)."
     )
-    reparametrize_width: Positive = Field(512, le=65_536, description="Hidden width of that network.")
-    cls: bool = Field(False, description="Train the word vector of `[CLS]` too (D2CSE's `[CLS]` prompt).")
+    reparametrize_width: Positive = Field(512, le=65_536, description="Hidden width of the reparametrisation network.")
+    cls: bool = Field(False, description="Also train the word embedding of `[CLS]` (D2CSE's `[CLS]` prompt).")

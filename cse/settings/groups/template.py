@@ -10,23 +10,24 @@ from cse.settings.groups.group import Group
 
 
 class TemplateSettings(Group):
-    """Words around the sentence, read out at the mask (PromptBERT, SCPCSE)."""
+    """Text template around the sentence; the embedding is read at its mask (PromptBERT, SCPCSE)."""
 
     text: str | None = Field(
-        None, description='For instance `This sentence : "{sentence}" means {mask} .`; null: the bare sentence.'
+        None,
+        description='Template, for instance `This sentence : "{sentence}" means {mask} .`; null: the bare sentence.',
     )
     second: str | None = Field(
-        None, description="Template of the second copy of a sentence (PromptBERT's two views); null: the same."
+        None, description="Template for the second copy of a sentence (PromptBERT's two views); null: same as `text`."
     )
     trained: bool = Field(
-        False, description="Train a vector for each piece of the template, from its word vector (SCPCSE)."
+        False, description="Train one vector per template token, initialised from its word embedding (SCPCSE)."
     )
     denoise: Literal["none", "train_only", "always"] = Field(
-        "none", description="Subtract what the template gives without the sentence, at the sentence's length."
+        "none", description="Subtract the embedding of the empty template at the sentence's length (PromptBERT)."
     )
     end_with_period: bool = Field(
         False,
-        description="At inference append a period to a sentence that ends in neither period, question mark nor quote.",
+        description="At inference, append a period unless the sentence ends in a period, question mark or quote.",
     )
 
     @model_validator(mode="after")
@@ -37,11 +38,11 @@ class TemplateSettings(Group):
                 if template is not None and template.count(slot) != 1:
                     raise ValueError(f"{name}: needs {slot} exactly once, found {template!r}")
             if template is not None and template.index("{mask}") < template.index("{sentence}"):
-                raise ValueError(f"{name}: {{mask}} must stand after {{sentence}}, found {template!r}")
+                raise ValueError(f"{name}: {{mask}} must come after {{sentence}}, found {template!r}")
         if self.text is None:
             for name, value in (("second", self.second is not None), ("trained", self.trained)):
                 if value:
-                    raise ValueError(f"{name}: there is no template; give template.text")
+                    raise ValueError(f"{name}: needs a template; give template.text")
             if self.denoise != "none":
-                raise ValueError("denoise: there is no template; give template.text")
+                raise ValueError("denoise: needs a template; give template.text")
         return self

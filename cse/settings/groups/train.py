@@ -14,60 +14,69 @@ class TrainSettings(Group):
 
     parameters: Literal["prompts", "full", "none"] = Field(
         "prompts",
-        description="What is trained: the prompts (backbone frozen), every weight, or nothing (read-outs, word vectors "
-        "and post-processing without training).",
+        description="What to train: the prompts (backbone frozen), every weight (`full`), or nothing (pooling, word "
+        "vectors and post-processing without training).",
     )
     new_layers: Literal["normal", "torch"] = Field(
         "normal",
-        description="Start of the BatchNorm projector and of the MLP behind a reparametrised prompt: normal noise of "
-        "0.02 and no bias, as in every released code, or as torch starts a linear layer.",
+        description="Initialisation of the BatchNorm projector and of the MLP behind a reparametrised prompt: "
+        "`normal`: noise with standard deviation 0.02, no bias (all released code); `torch`: torch's default for "
+        "linear layers.",
     )
-    optimizer: Literal["adamw", "rmsprop"] = Field("adamw", description="Optimiser; `rmsprop` for Contrastive Tension.")
-    beta1: Share = Field(0.9, description="AdamW's decay of the mean.")
-    beta2: Share = Field(0.999, description="AdamW's decay of the variance.")
+    optimizer: Literal["adamw", "rmsprop"] = Field(
+        "adamw", description="Optimiser: `adamw`, or `rmsprop` for Contrastive Tension."
+    )
+    beta1: Share = Field(0.9, description="AdamW's decay rate for the first moment.")
+    beta2: Share = Field(0.999, description="AdamW's decay rate for the second moment.")
     schedule: Literal["linear", "constant", "staircase"] = Field(
         "linear",
-        description="Learning rate after warm-up: in a line to 0, constant, or less by a fifth of the peak every 500 "
-        "steps, down to a fifth (Contrastive Tension).",
+        description="Learning rate after warm-up: `linear` decay to 0, `constant`, or `staircase`: minus a fifth of "
+        "the peak every 500 steps, down to a fifth of the peak (Contrastive Tension).",
     )
     learning_rate: float = Field(1e-2, gt=0.0, description="Peak learning rate.")
-    batch_size: int = Field(128, ge=2, description="Rows per step; each row's negatives are the other rows.")
+    batch_size: int = Field(128, ge=2, description="Rows per step; the other rows of the batch serve as negatives.")
     epochs: Positive = Field(1, description="Passes over the training rows.")
     max_length: int = Field(
-        32, ge=3, le=100_000, description="Tokens per sentence in training, special tokens and template included."
+        32,
+        ge=3,
+        le=100_000,
+        description="Maximum tokens per sentence in training, special tokens and template included.",
     )
-    warmup_share: Share = Field(0.0, description="Share of the steps in which the learning rate rises from 0.")
+    warmup_share: Share = Field(0.0, description="Share of the steps over which the learning rate warms up from 0.")
     weight_decay: NonNegative = Field(0.0, description="AdamW's decoupled weight decay.")
-    clip_norm: float = Field(1.0, gt=0.0, description="Largest global norm of the gradient.")
+    clip_norm: float = Field(1.0, gt=0.0, description="Clip the global gradient norm to this value.")
     precision: Literal["auto", "bf16", "fp32"] = Field(
-        "auto", description="Of the matrix products in training; `auto`: bf16 where the hardware has it."
+        "auto", description="Precision of matrix products in training; `auto`: bf16 if the hardware supports it."
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU where there is one.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
     row_groups: Positive = Field(
-        4, le=1000, description="Length-sorted slices in which a batch is encoded, each padded to its own longest row."
+        4,
+        le=1000,
+        description="Split each batch into this many length-sorted slices, each padded to its own longest row.",
     )
     mini_batch_size: Positive | None = Field(
         None,
-        description="Most sentences whose activations are in memory at once: each slice of a batch is encoded twice "
-        "(gradient caching, same gradients, a third slower); null: the whole batch, encoded once.",
+        description="Maximum sentences whose activations are held in memory (gradient caching: each slice is encoded "
+        "twice, same gradients, a third slower); null: the whole batch, encoded once.",
     )
     workers: Positive = Field(
         1,
         le=1024,
-        description="Processes that share each batch, one per GPU (or CPU), on this machine or a Ray cluster.",
+        description="Data-parallel processes that share each batch, one per GPU (or CPU), here or on a Ray cluster.",
     )
-    eval_every: Positive = Field(125, description="Steps between evaluations on the dev pairs.")
+    eval_every: Positive = Field(125, description="Steps between dev evaluations.")
     selection: Literal["inference", "training"] = Field(
         "inference",
-        description="How dev pairs are encoded to choose a checkpoint: as at inference, or as the loss reads them, "
+        description="How to encode dev pairs when choosing a checkpoint: as at `inference`, or as in `training` with "
         "dropout off: `pooler.kind_in_loss`, denoised, no added period (PromptBERT's and ConSERT's released trainers). "
-        "The score that is reported of the kept one is at inference.",
+        "The reported dev score is always the one at inference.",
     )
     early_stop: Positive | None = Field(
         None,
-        description="Evaluations on the dev pairs without a new best score, the start's included, before stopping.",
+        description="Stop after this many consecutive dev evaluations without a new best score; the score before "
+        "training is the first to beat. null: never stop early.",
     )
     save_seconds: NonNegative = Field(
-        60.0, description="Seconds between saved states that a killed run resumes from; 0: after every step."
+        60.0, description="Seconds between saved states, from which a killed run resumes; 0: save after every step."
     )
-    seed: int = Field(42, ge=0, description="Seed of initialisation, order and dropout.")
+    seed: int = Field(42, ge=0, description="Seed for initialisation, data order and dropout.")

@@ -10,29 +10,34 @@ from cse.settings.groups.group import Group, NonNegative, Positive
 
 
 class TuneSettings(Group):
-    """Search for better settings (`cse tune`), by the score on the dev pairs."""
+    """Hyperparameter search (`cse tune`) by dev score."""
 
     space: Literal["default", "promcse", "dcpcse", "d2cse"] = Field(
-        "default", description="A ready search space; the last three are those of the papers."
+        "default",
+        description="Built-in search space; all but `default` come from the papers.",
     )
     over: list[str] = Field(
         [],
-        description="A space of your own in its place: `KEY=[VALUE, ...]` or `KEY=LOW..HIGH`, with `log` behind it for "
-        "a logarithmic scale.",
+        description="Your own space, in place of `space`: entries `KEY=[VALUE, ...]` or `KEY=LOW..HIGH`, followed by "
+        "`log` for a logarithmic scale.",
     )
     search: Literal["auto", "optuna", "grid", "two_step"] = Field(
-        "auto", description="How to search; `auto`: as the space is meant, and a grid for an own one of lists alone."
+        "auto",
+        description="Search method: `optuna` (TPE), `grid`, or `two_step` (a coarse, then a finer grid over one key); "
+        "`auto`: the built-in space's own, or for `over` a grid if it has only lists, else Optuna.",
     )
-    trials: Positive = Field(12, le=100_000, description="`optuna`: settings to try; grids try all.")
-    stop_early: bool = Field(True, description="`optuna`: stop trials that fall behind the others (ASHA).")
+    trials: Positive = Field(
+        12, le=100_000, description="`optuna`: number of trials; a grid always tries every combination."
+    )
+    stop_early: bool = Field(True, description="`optuna`: stop trials that fall behind (ASHA).")
     evaluations: Positive = Field(
-        4, le=1000, description="`stop_early`: evaluations of a trial, evenly spaced; train.eval_every follows from it."
+        4, le=1000, description="`stop_early`: evenly spaced evaluations per trial; this overrides `train.eval_every`."
     )
-    concurrent: Positive | None = Field(None, description="Most trials at once; null: as many as find room.")
-    cpus_per_trial: Positive = Field(1, le=1024, description="Processors of a trial; it uses as many threads.")
+    concurrent: Positive | None = Field(None, description="Maximum concurrent trials; null: as many as fit.")
+    cpus_per_trial: Positive = Field(1, le=1024, description="CPUs per trial; also its number of threads.")
     gpus_per_trial: NonNegative | None = Field(
         None,
-        description="GPUs of a trial, or the share of one that several trials use together (0.25: four trials); null: "
-        "one where there is one.",
+        description="GPUs per trial; a fraction lets several trials share one GPU (0.25: four trials). null: one GPU "
+        "if there is one.",
     )
-    seed: int = Field(42, ge=0, description="Seed of the search.")
+    seed: int = Field(42, ge=0, description="Seed for the search.")

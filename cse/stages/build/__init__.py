@@ -1,1 +1,1 @@
-"""From settings to parts: the last place that sees a settings object on its way down."""
+"""Builders from settings to parts; no code below them sees a settings object."""

@@ -1,4 +1,4 @@
-"""The encoder that a training starts from: groups ``prompt``, ``template``, ``pooler`` and ``augment.dropout``."""
+"""Build the encoder to train from groups ``prompt``, ``template``, ``pooler`` and ``augment.dropout``."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def encoder_from(
     augment: AugmentSettings,
     train: TrainSettings,
 ) -> SentenceEncoder:
-    """Build the encoder to train, newly initialised from ``train.seed``.
+    """Build the encoder to train, initialised from ``train.seed``.
 
     Raises:
-        CseError: the position table is too short for the prompt and ``train.max_length``, a template that leaves no
-            room for a sentence, or a start of the prompt that is not there.
+        CseError: the position table is too short for the prompt and ``train.max_length``, the template leaves no room
+            for a sentence, or the initial prompt is missing.
     """
     torch.manual_seed(train.seed)
     if isinstance(backbone, StaticWords) and train.parameters != "none":
         raise CseError(
-            f"train.parameters: {backbone.files.name} holds word vectors, which are not trained; set it to none "
+            f"train.parameters: {backbone.files.name} holds word vectors, which cannot be trained; set it to none "
             "(and prompt.kind: none)"
         )
     if not augment.dropout and isinstance(backbone, Backbone):
@@ -94,8 +94,8 @@ def _templates_from(template: TemplateSettings, backbone: Backbone, max_length: 
     for one in made:
         if len(one.ids) >= max_length:
             raise CseError(
-                f"template.text: {one.text!r} has {len(one.ids)} tokens, which leaves none of the {max_length} of "
-                "train.max_length for the sentence; shorten it or raise train.max_length"
+                f"template.text: {one.text!r} has {len(one.ids)} tokens, so the {max_length} of "
+                "train.max_length leave no room for the sentence; shorten it or raise train.max_length"
             )
     return made
 
@@ -104,8 +104,8 @@ def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
     backbone = encoder.backbone
     if max_length > encoder.max_length and encoder.shift == 0:
         raise CseError(
-            f"train.max_length: {max_length} tokens, but {backbone.files.name} has {encoder.max_length} of "
-            f"{backbone.max_positions} positions for them; lower it"
+            f"train.max_length: {max_length} tokens, but {backbone.files.name} has room for {encoder.max_length} in "
+            f"its {backbone.max_positions} positions; lower it"
         )
     if max_length > encoder.max_length:
         raise CseError(

@@ -1,4 +1,4 @@
-"""The loss: group ``objective``."""
+"""Build the loss from group ``objective``."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from cse.training.tokens import TokenTable
 
 @dataclass(frozen=True)
 class Parts:
-    """What a term may be built from, beside its settings.
+    """Everything a term is built from, besides its settings.
 
     Attributes:
-        encoder: the encoder that is trained.
-        head: the backbone's MLM head; None where no term needs it.
+        encoder: the encoder to train.
+        head: the backbone's MLM head; None if no term needs it.
         table: training rows.
-        seed: of the training.
-        epochs: of the training.
-        corrupted: folder of rows that were corrupted beforehand.
-        device: where a generator runs.
+        seed: training seed.
+        epochs: training epochs.
+        corrupted: folder of rows corrupted before training.
+        device: device of the generator.
     """
 
     encoder: SentenceEncoder
@@ -52,16 +52,16 @@ class Parts:
 
 
 def losses_from(objective: ObjectiveSettings, parts: Parts) -> Losses:
-    """Compose the whole loss.
+    """Build the whole loss.
 
     Raises:
-        CseError: a generator or corruption that a term needs is not there.
+        CseError: a generator or corruption that a term needs is missing.
     """
     return Losses({name: TERMS[name](settings, parts) for name, settings in objective.terms().items()})
 
 
 def _by_value(term: Callable[..., Term]) -> Callable[[Any, Parts], Term]:
-    """Build a term whose arguments are the encoder and its settings, name by name."""
+    """Return a builder that passes a term the encoder and its settings by name."""
     return lambda settings, parts: term(parts.encoder, **settings.model_dump())
 
 
@@ -80,7 +80,7 @@ def _nt_xent(settings: NtXentSettings, parts: Parts) -> NtXent:
 
 def _masked_lm(settings: MaskedLmSettings, parts: Parts) -> MaskedLm:
     encoder, head = parts.encoder, parts.head
-    assert head is not None  # noqa: S101 - the settings say that this term needs it
+    assert head is not None  # noqa: S101 - MaskedLmSettings.head is set
     if settings.train_head:
         head.untie(encoder.backbone.model.embeddings.word_embeddings.weight)
     values = settings.model_dump(exclude={"train_head"})
@@ -109,7 +109,7 @@ def _replaced_tokens(settings: ReplacedTokensSettings, parts: Parts) -> Replaced
     )
 
 
-# by settings key; a new term is a row here
+# by settings key; register new terms here
 TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "nt_xent": _nt_xent,
     "energy_hinge": _by_value(EnergyHinge),

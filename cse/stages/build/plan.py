@@ -1,4 +1,4 @@
-"""How a training goes: groups ``train`` and ``augment``."""
+"""Build the training plan from groups ``train`` and ``augment``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cse.training.loop import Plan
 
 
 def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone, *, bf16: bool) -> Plan:
-    """Turn the training settings into plain values for the loop."""
+    """Convert the training settings to plain values for the loop."""
     special = Vocabulary.of(backbone).special if augment.repeat_words > 0 else ()
     return Plan(
         learning_rate=train.learning_rate,
@@ -46,7 +46,7 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
 
 
 def second_text_from(augment: AugmentSettings, backbone: Backbone, seed: int) -> Callable[[str, int], str] | None:
-    """Return the change of the second copy's text, or None."""
+    """Return the function that changes the second copy's text, or None."""
     if augment.mask_span == 0:
         return None
     token = str(backbone.tokenizer.id_to_token(backbone.special_ids["mask"]))

@@ -1,4 +1,4 @@
-"""Corrupted rows for replaced-token detection: made beforehand or on the fly, by which generator."""
+"""Build the source of corrupted rows for replaced-token detection: prepared or on the fly."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def source_from(
     corrupted: Path,
     device: torch.device,
 ) -> Source:
-    """Return what gives corrupted rows.
+    """Return the source of corrupted rows.
 
     Args:
-        settings: how rows are corrupted.
-        backbone: whose vocabulary they have.
+        settings: how to corrupt rows.
+        backbone: provides the vocabulary.
         table: training rows.
-        seed: of the training.
-        epochs: of the training.
-        corrupted: folder of a corruption made beforehand.
-        device: where a generator runs.
+        seed: training seed.
+        epochs: training epochs.
+        corrupted: folder of rows corrupted before training.
+        device: device of the generator.
 
     Raises:
-        CseError: a generator or a corruption that is not there, or does not fit.
+        CseError: the generator or prepared corruption is missing or does not fit.
     """
     if settings.corrupts_beforehand:
         _check_corruption(corrupted / CORRUPTION_FILE, corruption_facts(settings, seed))
@@ -50,7 +50,7 @@ def source_from(
 
 
 def corruption_from(settings: ReplacedTokensSettings, seed: int) -> Corruption:
-    """Turn the settings of replaced-token detection into plain values."""
+    """Convert the settings of replaced-token detection to plain values."""
     return Corruption(
         mask_share=settings.mask_share,
         choice=settings.choice,
@@ -61,32 +61,34 @@ def corruption_from(settings: ReplacedTokensSettings, seed: int) -> Corruption:
 
 
 def corruption_facts(settings: ReplacedTokensSettings, seed: int) -> dict[str, Any]:
-    """Return what decides how rows are corrupted, as JSON values."""
+    """Return everything that affects how rows are corrupted, as JSON values."""
     generator = {"generator": settings.generator_model, "generator_revision": settings.generator_revision}
     return generator | asdict(corruption_from(settings, seed))
 
 
 def _check_corruption(path: Path, wanted: dict[str, Any]) -> None:
-    """Refuse rows that were corrupted in another way: ``cse train -s`` may change what ``prepare`` went by."""
+    """Refuse rows corrupted with other settings: ``cse train -s`` may override those of ``cse corrupt``."""
     again = "run `cse corrupt` (or `dvc repro`) again"
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise CseError(f"{path}: missing or cut off; {again}") from None
     if made["corruption"] == "none":
-        raise CseError(f"{path.parent}: holds no corrupted rows; {again} with the settings of this training")
+        raise CseError(f"{path.parent}: contains no corrupted rows; {again} with the settings of this training")
     for name, value in wanted.items():
         if made[name] != value:
-            raise CseError(f"{path.parent}: was made with {name} {made[name]!r}, wanted is {value!r}; {again}")
+            raise CseError(
+                f"{path.parent}: was made with {name} {made[name]!r}, but the settings say {value!r}; {again}"
+            )
 
 
 def generator_from(
     settings: ReplacedTokensSettings, backbone: Backbone, table: TokenTable, device: torch.device
 ) -> Generator:
-    """Load the generator, or count tokens for a unigram one.
+    """Load the generator, or count tokens for a unigram generator.
 
     Raises:
-        CseError: no such model, no head, or another vocabulary than the backbone's.
+        CseError: the model is missing, has no MLM head or does not share the backbone's vocabulary.
     """
     if settings.generator == UNIGRAM:
         vocabulary = Vocabulary.of(backbone)
@@ -99,11 +101,11 @@ def generator_from(
 
 
 def check_generator(settings: ReplacedTokensSettings) -> None:
-    """Refuse a folder where a hub id belongs: nothing would notice when its files change.
+    """Refuse a folder in place of a hub id, because changes to its files would go unnoticed.
 
     Raises:
-        CseError: it is one.
+        CseError: ``generator`` names a folder.
     """
     key = "objective.replaced_tokens.generator"
     if settings.generator not in (UNIGRAM, "folder") and Path(settings.generator).is_dir():
-        raise CseError(f"{key}: {settings.generator} is a folder; set {key}: folder and name it in {key}_folder")
+        raise CseError(f"{key}: {settings.generator} is a folder; set {key}: folder and {key}_folder to its path")
