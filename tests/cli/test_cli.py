@@ -401,7 +401,7 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     assert "not measured: STS-B splits (no SentEval folder)" in prepared.out
     assert "suite 'stss': choose full, or some of sts," in cse("evaluate", "--suite", "stss").refused()
     (project / "nothing").mkdir()
-    assert "no evaluation data" in cse("evaluate", "--suite", "full", "--data", "nothing").refused()
+    assert "no SentEval evaluation data" in cse("evaluate", "--suite", "full", "--data", "nothing").refused()
 
 
 def test_evaluate_alone_is_the_stage(cse, project):

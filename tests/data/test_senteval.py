@@ -97,7 +97,7 @@ def test_changed_files_are_refused(tmp_path):
     with pytest.raises(CseError, match=r"MSRpar.txt:1: score 'nan' is not a number from 0 to 5"):
         read_senteval(tmp_path)
     gold.write_text("\n".join(lines[1:]), encoding="utf-8")
-    with pytest.raises(CseError, match=r"749 lines, STS.input.MSRpar.txt has 750"):
+    with pytest.raises(CseError, match=r"749 lines, but STS.input.MSRpar.txt has 750"):
         read_senteval(tmp_path)
 
 

@@ -72,7 +72,7 @@ def test_only_declared_inputs_are_fed(bundle):
     [
         (
             {"dimension": DIMENSION + 1},
-            rf"gives b x {DIMENSION}, bundle\.json says one vector of {DIMENSION + 1} numbers",
+            rf"returns b x {DIMENSION}, but bundle\.json says one vector of {DIMENSION + 1} numbers",
         ),
         ({"pad_id": len(WORDS)}, rf"tokenizer\.json has no token {len(WORDS)} \(pad_id\)"),
     ],

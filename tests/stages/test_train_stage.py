@@ -382,7 +382,7 @@ def refused(run, settings, message, view="sentences"):
 
 def test_labelled_rows_with_a_contrastive_objective(run, settings):
     refused(
-        run, settings(), r"holds labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0", "labelled"
+        run, settings(), r"contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0", "labelled"
     )
 
 
@@ -414,7 +414,7 @@ def test_rows_without_labels_for_the_classifier(run, settings):
     refused(
         run,
         settings(changes),
-        r"holds sentences, but objective.nli_softmax needs labels: set its weight to 0 \(-s objective",
+        r"contains sentences, but objective.nli_softmax needs labels: set its weight to 0 \(-s objective",
     )
 
 
