@@ -416,7 +416,7 @@ def test_a_remote_that_refuses(project, server, first_run):
             kept.rename(remote)
     run = server.finished("refused")
     assert run["state_type"] == "FAILED"
-    assert "push: the remote refused or does not answer" in run["state"]["message"]
+    assert "push: the remote refused or does not respond" in run["state"]["message"]
     assert "run the same again to continue with the push" in run["state"]["message"]
     assert "didn't change" in project.dvc("repro")
 

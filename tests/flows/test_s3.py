@@ -65,5 +65,5 @@ def test_a_bucket_that_is_not_there(bucket, tmp_path):
     workspace.dvc("remote", "modify", "shared", "endpointurl", bucket[1])
     workspace.dvc("repro")
     output = workspace.run("cse", "flow", "train", "--push", fails=True)
-    assert "error: push: the remote refused or does not answer" in output
+    assert "error: push: the remote refused or does not respond" in output
     assert output.count("Finished in state Skipped") == len(STAGES)

@@ -569,8 +569,8 @@ def test_a_killed_run_takes_up_its_queue_its_copy_and_its_head(tmp_path):
 
     expected, found = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
     assert expected["state"]["evaluations"] == found["state"]["evaluations"]
-    assert int(found["losses"]["queue.filled"]) == 20
-    assert "queue.follows_prompt__table" in found["losses"]
+    assert int(found["losses"]["terms.nt_xent.queue.filled"]) == 20
+    assert "terms.nt_xent.queue.follows_prompt__table" in found["losses"]
     for part in ("encoder", "losses"):
         assert len(expected[part]) > 20
         for name, weight in expected[part].items():
