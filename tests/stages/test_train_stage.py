@@ -381,9 +381,8 @@ def refused(run, settings, message, view="sentences"):
 
 
 def test_labelled_rows_with_a_contrastive_objective(run, settings):
-    refused(
-        run, settings(), r"contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0", "labelled"
-    )
+    message = "contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0"
+    refused(run, settings(), message, "labelled")
 
 
 @pytest.mark.parametrize(
