@@ -30,7 +30,7 @@ class TryLater(RuntimeError):  # noqa: N818 - what to do, not what went wrong
 
 
 def worth_another_try(task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
-    """Tell Prefect to retry only ``TryLater``: bad parameters stay bad."""
+    """Have Prefect retry only ``TryLater``: bad parameters stay bad."""
     return isinstance(state.result(raise_on_failure=False), TryLater)
 
 

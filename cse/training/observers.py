@@ -196,22 +196,22 @@ class Observers:
         self.observers = observers
 
     def start(self, done: int, steps: int) -> None:
-        """Tell all."""
+        """Notify every observer."""
         for observer in self.observers:
             observer.start(done, steps)
 
     def step(self, record: StepRecord) -> None:
-        """Tell all."""
+        """Notify every observer."""
         for observer in self.observers:
             observer.step(record)
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Tell all."""
+        """Notify every observer."""
         for observer in self.observers:
             observer.evaluated(step, score, best)
 
     def close(self) -> None:
-        """Tell all."""
+        """Notify every observer."""
         for observer in self.observers:
             observer.close()
 
