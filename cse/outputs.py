@@ -45,6 +45,7 @@ class Kind(StrEnum):
     RECORD = "record"
     RECORDS = "records"
     BUNDLE = "bundle"
+    BANK = "bank"
     REPORT = "report"
     ABLATION = "ablation"
 

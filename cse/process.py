@@ -15,7 +15,7 @@ from cse.errors import CseError
 
 
 @contextmanager
-def only_one(lock: Path, refusal: str) -> Iterator[None]:
+def only_one(lock: Path, refusal: str, wait: float = 0.0) -> Iterator[None]:
     """Hold an exclusive lock while the block runs.
 
     The kernel releases the lock when the process ends, however it dies; a leftover file blocks nobody.
@@ -23,6 +23,7 @@ def only_one(lock: Path, refusal: str) -> Iterator[None]:
     Args:
         lock: file to lock, used for nothing else; its folder is created.
         refusal: error message if another process holds the lock.
+        wait: seconds to wait for it.
 
     Raises:
         CseError: with ``refusal``.
@@ -30,7 +31,7 @@ def only_one(lock: Path, refusal: str) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     held = FileLock(lock)
     try:
-        held.acquire(blocking=False)
+        held.acquire(timeout=wait, poll_interval=0.01)
     except Timeout:
         raise CseError(refusal) from None
     try:

@@ -1,4 +1,4 @@
-"""Embed lines of text with a bundle, without torch: a minimal consumer. See ``deploy/README.md``."""
+"""Embed lines of text with a bundle or a bank, without torch: a minimal consumer. See ``deploy/README.md``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ CHUNK = 4096  # lines per read, embed and write
 EXAMPLES = """examples:
   echo "A cat sleeps." | python deploy/embed.py data/bundle
   python deploy/embed.py data/bundle sentences.txt --out vectors.npy
+  python deploy/embed.py data/bank sentences.txt --domain billing
 """
 
 
@@ -34,9 +35,10 @@ class _Parser(argparse.ArgumentParser):
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = _Parser(description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path, help="folder written by `cse export`")
+    parser.add_argument("bundle", type=Path, help="folder written by `cse export` or `cse bank create`")
     parser.add_argument("text", nargs="?", default="-", help="UTF-8 file, one sentence per line; default: - (stdin)")
     parser.add_argument("--out", type=Path, help="a .npy file (lines, dimension), or JSON lines; default: stdout")
+    parser.add_argument("--domain", help="domain of a bank, or auto: the nearest to each line")
     parser.add_argument("--batch-size", type=int, default=64, help="maximum sentences per batch (default: 64)")
     parser.add_argument("--provider", default="auto", choices=["auto", "cpu", "cuda"], help="default: auto")
     parser.add_argument("--threads", type=int, help="CPU threads; default: one per usable CPU")
@@ -101,6 +103,7 @@ def embed(options: argparse.Namespace) -> None:
         check(options.out)
     encoder = OnnxEncoder(options.bundle, provider=options.provider, threads=options.threads)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "normalize": False if options.raw else None}
+    settings["domain"] = options.domain
     as_array = options.out is not None and options.out.suffix == ".npy"
     vectors = [np.empty((0, encoder.dimension), np.float32)]
     with opened(options.out) as stream:

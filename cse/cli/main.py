@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from cse.cli.bank import bank
 from cse.cli.corpus import embed, index_command, search
 from cse.cli.evaluate import evaluate
 from cse.cli.options import params_option, set_option, settings_from
@@ -162,12 +163,15 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
 
 @cli.command(
     epilog="\b\nExamples:\n  cse encode data/bundle sentences.txt --out vectors.npy\n"
-    "  cse encode data/bundle tickets.csv --column body --out vectors.npy"
+    "  cse encode data/bundle tickets.csv --column body --out vectors.npy\n"
+    "  cse encode data/bank:billing sentences.txt --out vectors.npy\n"
+    "  cse encode data/bank tickets.csv --column body --domain-column queue --out vectors.npy"
 )
 @click.argument("model")
 @click.argument("text", type=click.File(encoding="utf-8"), default="-")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output .npy, float32 (lines, dimension).")
 @click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
+@click.option("--domain-column", help="Column that names each row's domain; MODEL is a bank.")
 @click.option(
     "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Sentences per forward pass."
 )
@@ -175,25 +179,43 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
 )
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
-def encode(model: str, text: Any, out: Path, column: str | None, batch_size: int, device: str, normalize: bool) -> None:
+def encode(
+    model: str,
+    text: Any,
+    out: Path,
+    column: str | None,
+    domain_column: str | None,
+    batch_size: int,
+    device: str,
+    normalize: bool,
+) -> None:
     """Embed TEXT, one vector per line or row.
 
-    TEXT is a text file, csv, tsv, jsonl or parquet; default: standard input.
+    MODEL is a checkpoint, a bundle, a bank's domain (BANK:NAME, or BANK:auto for the nearest), or a backbone's folder
+    or hub id. TEXT is a text file, csv, tsv, jsonl or parquet; default: standard input.
     """
     from cse.files import write_array
     from cse.outputs import check_file, is_npy, publish_file
-    from cse.stages.open_model import open_model
+    from cse.stages.open_model import open_bank, open_model
 
     check_file(out, is_npy)
-    lines = _texts(text, column)
-    encoder = open_model(model, device=device)
-    bar = sys.stderr.isatty()
-    vectors = encoder.encode(lines, batch_size=batch_size, normalize=normalize, show_progress_bar=bar)
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "normalize": normalize,
+        "show_progress_bar": sys.stderr.isatty(),
+    }
+    if domain_column is None:
+        lines, encoder = _texts(text, column), open_model(model, device=device)
+    else:
+        lines, options["domain"] = _texts_and_domains(text, column, domain_column)
+        encoder = open_bank(model, device=device)
+    vectors = encoder.encode(lines, **options)
     with publish_file(out) as target:
         write_array(target, vectors)
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
 
 
+cli.add_command(bank)
 cli.add_command(embed)
 cli.add_command(index_command)
 cli.add_command(search)
@@ -236,6 +258,17 @@ def _texts(stream: Any, column: str | None) -> list[str]:
     if not lines:
         raise no_rows(str(source))
     return lines
+
+
+def _texts_and_domains(stream: Any, column: str | None, domain_column: str) -> tuple[list[str], list[str]]:
+    """Return the texts to encode and the name of each one's domain."""
+    from cse.data.readers import read_texts_and_names
+    from cse.data.tables import TABLES
+
+    source = Path(getattr(stream, "name", "<stdin>"))
+    if source.suffix.lower() not in TABLES:
+        raise CseError(f"--domain-column {domain_column}: {source} has no columns; use a {', '.join(TABLES)} file")
+    return read_texts_and_names(source, column, domain_column)
 
 
 def _corrupted(prepared: Path) -> Path:

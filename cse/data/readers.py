@@ -141,12 +141,32 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
     Raises:
         CseError: anything wrong with the file, with the line; a row without text, or no rows.
     """
+    return [text for (text,) in _read_columns(path, column, [])]
+
+
+def read_texts_and_names(path: Path, column: str | None, names: str) -> tuple[list[str], list[str]]:
+    """Read a text column like ``read_texts``, and column ``names`` beside it, which must not be blank."""
+    texts, beside = zip(*_read_columns(path, column, [names]), strict=True)
+    return list(texts), list(beside)
+
+
+def _read_columns(path: Path, column: str | None, beside: list[str]) -> list[tuple[str, ...]]:
     table = open_table(path)
-    (name,) = choose_columns(path, table.columns, "sentences", None if column is None else [column], "--column")
-    texts = [required_text(values[0], name, f"{path}:{line}") for line, values in table.pick([name], 1) if values]
-    if not texts:
+    (text,) = choose_columns(path, table.columns, "sentences", None if column is None else [column], "--column")
+    if beside:
+        choose_columns(path, table.columns, "sentences", beside, "--domain-column")
+    names = [text, *beside]
+    rows = [
+        tuple(
+            required_text(value, name, f"{path}:{line}", blank=name == text)
+            for value, name in zip(values, names, strict=True)
+        )
+        for line, values in table.pick(names, len(names))
+        if values
+    ]
+    if not rows:
         raise no_rows(str(path))
-    return texts
+    return rows
 
 
 def choose_columns(

@@ -18,6 +18,11 @@ from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 _PACKAGES = ("cse", "torch", "transformers", "onnx", "onnxscript", "onnxruntime-gpu", "tokenizers")
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that decide what is exported."""
+    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
 @dataclass
 class Draft:
     """A bundle that is written but not yet published; ``parity`` is added to its manifest at the end."""
@@ -55,7 +60,7 @@ def write_bundle(
             files=describe_files(folder, [path.name for path in folder.glob("[!.]*")]),
             prompt=facts["prompt"] or {},
             backbone=facts["backbone"],
-            versions={name: importlib.metadata.version(name) for name in _PACKAGES},
+            versions=versions(),
             metrics=metrics,
             checkpoint=checkpoint,
         )

@@ -1,4 +1,4 @@
-"""Export an encoder as an ONNX graph: prompts as constants, pooling included."""
+"""Export an encoder as an ONNX graph, pooling included: prompts as constants, or as inputs for a bank."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from cse.export.optimize import fused, optimize
+from cse.model.backbone import Backbone
+from cse.model.bank_pass import BankPass
 from cse.model.passes import Constants
 from cse.model.sentence_encoder import SentenceEncoder
 
 EXTERNAL_DATA_BYTES = 1_900_000_000  # protobuf is limited to 2 GB; larger weights go to a separate file
 OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix included
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
+Dim = torch.export.Dim
+_TABLE, _LIST = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, {0: Dim.DYNAMIC}
 
 
 class _Inference(nn.Module):
@@ -52,26 +57,59 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
         path: file to write; weights over ``EXTERNAL_DATA_BYTES`` go to ``path.data`` next to it.
     """
     encoder.eval()
-    rows, shortest = 3, len(encoder.templates[0].ids) if encoder.templates else 4
-    length = shortest + 3
+    ids_BL, mask_BL = _sample(len(encoder.templates[0].ids) if encoder.templates else 4, encoder.backbone.pad_id)
+    with fused(encoder.backbone):
+        _export(_Inference(encoder), {INPUTS[0]: (ids_BL, _TABLE), INPUTS[1]: (mask_BL, _TABLE)}, path)
+
+
+def write_bank_graph(backbone: Backbone, path: Path) -> None:
+    """Export a backbone as ONNX, with prompts as inputs: ``BankPass.forward`` to ``sentence_embedding (batch, D)``.
+
+    Args:
+        backbone: frozen language model, on the CPU.
+        path: file to write, as in ``write_graph``.
+    """
+    ids_BL, mask_BL = _sample(4, backbone.pad_id)
+    prompt = torch.zeros((3 * 2 * backbone.layers, backbone.heads, 5, backbone.head_size))
+    given = {
+        INPUTS[0]: (ids_BL, _TABLE),
+        INPUTS[1]: (mask_BL, _TABLE),
+        "domain": (torch.tensor([2, 0, 1]), _LIST),
+        "prompt": (prompt, {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}),
+        "prompt_length": (torch.tensor([5, 3, 0]), _LIST),
+        "position_shift": (torch.tensor([5, 0, 0]), _LIST),
+        "trained_cls": (torch.tensor([True, False, False]), _LIST),
+        "cls": (torch.zeros((3, backbone.hidden_size)), _LIST),
+        "pool_cls": (torch.tensor([True, False, False]), _LIST),
+    }
+    with fused(backbone):
+        _export(BankPass(backbone).eval(), given, path)
+
+
+def _sample(shortest: int, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and mask of three rows, one of them padded."""
+    rows, length = 3, shortest + 3
     mask_BL = torch.ones((rows, length), dtype=torch.int64)
     mask_BL[1, shortest:] = 0
-    ids_BL = torch.where(mask_BL == 1, torch.arange(length) % 3 + 5, encoder.backbone.pad_id)
-    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with _quiet(), torch.no_grad(), fused(encoder.backbone):
+    return torch.where(mask_BL == 1, torch.arange(length) % 3 + 5, pad_id), mask_BL
+
+
+def _export(module: nn.Module, given: dict[str, tuple[torch.Tensor, dict[int, Any]]], path: Path) -> None:
+    """Trace a module with the given inputs and their dynamic axes, by name, and write the graph."""
+    with _quiet(), torch.no_grad():
         program = torch.onnx.export(
-            _Inference(encoder),
-            (ids_BL, mask_BL),
+            module,
+            tuple(tensor for tensor, _ in given.values()),
             dynamo=True,
             opset_version=OPSET,
-            input_names=list(INPUTS),
+            input_names=list(given),
             output_names=[OUTPUT],
-            dynamic_shapes=(dynamic, dynamic),
+            dynamic_shapes=tuple(axes for _, axes in given.values()),
             external_data=False,
             optimize=True,
         )
         assert program is not None  # noqa: S101 - the dynamo exporter returns a program or raises
-        size = sum(weight.numel() * weight.element_size() for weight in encoder.parameters())
+        size = sum(weight.numel() * weight.element_size() for weight in module.parameters())
         program.save(str(path), external_data=size > EXTERNAL_DATA_BYTES)
     optimize(path, path)
 

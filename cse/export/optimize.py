@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from cse.model.attention import per_row
+
 FUSED_ATTENTION = "cse_onnx"
 _ATTENTION = {
     ("", "Attention"),
@@ -50,7 +52,7 @@ def fused_attention(
         attention_mask: (B, 1, 1, P + L), boolean or additive. It is expanded to (B, 1, L, P + L), because
             onnxruntime's CPU kernel does not broadcast the third axis and fails at run time.
         scaling: factor of the scores; None: ``1 / sqrt(K)``.
-        prefix: the prompt's keys and values per layer, each (H, P, K); None for no prompt.
+        prefix: the prompt's keys and values per layer, each (H, P, K) or (B, H, P, K); None for no prompt.
 
     Returns:
         The layer's output (B, L, H, K), and None instead of the attention weights.
@@ -60,9 +62,9 @@ def fused_attention(
     def flat(states: Tensor) -> Tensor:
         return states.transpose(1, 2).reshape(rows, length, heads * width)
 
-    past = [None, None]
+    past: list[Tensor | None] = [None, None]
     if prefix is not None:
-        past = [states.unsqueeze(0).expand(rows, -1, -1, -1) for states in prefix[module.layer_idx]]
+        past = [per_row(states, rows) for states in prefix[module.layer_idx]]
     if attention_mask is not None:
         attention_mask = attention_mask.expand(rows, 1, length, -1)
     output = torch.onnx.ops.attention(

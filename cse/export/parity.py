@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from cse.errors import CseError
-from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.onnx_encoder import OnnxEncoder
+
+
+class _Encoder(Protocol):
+    def encode(self, sentences: Sequence[str], *, normalize: bool) -> np.ndarray: ...
+
+
+class _OnnxEncoder(_Encoder, Protocol):
+    @property
+    def provider(self) -> str: ...
 
 
 def check_parity(
-    encoder: SentenceEncoder, onnx: OnnxEncoder, sentences: Sequence[str], *, tolerance: float
+    encoder: _Encoder, onnx: _OnnxEncoder, sentences: Sequence[str], *, tolerance: float
 ) -> dict[str, Any]:
     """Compare unit-length embeddings of both, in padded batches and for a few sentences one by one.
 

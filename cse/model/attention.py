@@ -50,8 +50,8 @@ def prefix_attention(
     if prefix is not None:
         prefix_key, prefix_value = prefix[module.layer_idx]  # type: ignore[index]
         rows = key_BHLK.shape[0]
-        key_BHLK = torch.cat([_per_row(prefix_key, rows).to(key_BHLK.dtype), key_BHLK], dim=2)
-        value_BHLK = torch.cat([_per_row(prefix_value, rows).to(value_BHLK.dtype), value_BHLK], dim=2)
+        key_BHLK = torch.cat([per_row(prefix_key, rows).to(key_BHLK.dtype), key_BHLK], dim=2)
+        value_BHLK = torch.cat([per_row(prefix_value, rows).to(value_BHLK.dtype), value_BHLK], dim=2)
     if dropout > 0.0 and query_BHLK.device.type == "cpu":
         output_BHLK = _attend_with_dropout(query_BHLK, key_BHLK, value_BHLK, attention_mask, dropout, scaling)
     else:
@@ -78,14 +78,18 @@ def _attend_with_dropout(
     return cheap_dropout(share, dropout) @ value_BHLK
 
 
-def visible_columns(mask_BL: torch.Tensor, prompt_length: int) -> torch.Tensor:
-    """Return the boolean mask ``(B, 1, 1, P + L)``: every prompt column and the real tokens of ``mask_BL``."""
+def visible_columns(mask_BL: torch.Tensor, prompt_length: int, prompt_BP: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the boolean mask ``(B, 1, 1, P + L)``: the real tokens of ``mask_BL``, and every prompt column or those of
+    ``prompt_BP``.
+    """
     tokens_BL = mask_BL.to(torch.bool)
-    prompt_BP = tokens_BL.new_ones((tokens_BL.shape[0], prompt_length))
+    if prompt_BP is None:
+        prompt_BP = tokens_BL.new_ones((tokens_BL.shape[0], prompt_length))
     return torch.cat([prompt_BP, tokens_BL], dim=1)[:, None, None, :]
 
 
-def _per_row(block: torch.Tensor, rows: int) -> torch.Tensor:
+def per_row(block: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return keys or values as ``(B, H, P, K)``, expanded if all rows share them."""
     return block if block.dim() == 4 else block.unsqueeze(0).expand(rows, -1, -1, -1)
 
 

@@ -81,7 +81,13 @@ class Backbone(nn.Module):
         return self.model.embeddings(inputs_embeds=words_BLD, position_ids=positions_BL)  # type: ignore[operator]
 
     def run(
-        self, embedded_BLD: torch.Tensor, mask_BL: torch.Tensor, prefix: Prefix | None, *, every: bool = True
+        self,
+        embedded_BLD: torch.Tensor,
+        mask_BL: torch.Tensor,
+        prefix: Prefix | None,
+        *,
+        every: bool = True,
+        prompt_BP: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
         """Return the states ``(B, L, D)``: the input of the first layer, then every layer's output.
 
@@ -90,8 +96,9 @@ class Backbone(nn.Module):
             mask_BL: 1 for real tokens ``(B, L)``.
             prefix: keys and values per layer, attended to in addition to the tokens.
             every: whether to return all states; otherwise only the last one, which saves memory.
+            prompt_BP: which prompt columns each row sees ``(B, P)``; None: all.
         """
-        visible = visible_columns(mask_BL, 0 if prefix is None else prefix[0][0].shape[-2])
+        visible = visible_columns(mask_BL, 0 if prefix is None else prefix[0][0].shape[-2], prompt_BP)
         states = [embedded_BLD]
         for block in self.blocks:
             state = block(states[-1], attention_mask=visible, prefix=prefix)
@@ -102,8 +109,8 @@ class Backbone(nn.Module):
         """Return which tokens count in pooling; for a transformer, all real ones."""
         return mask_BL
 
-    def positions(self, mask_BL: torch.Tensor, shift: int) -> torch.Tensor:
-        """Return position ids ``(B, L)`` of the tokens after ``shift`` earlier positions.
+    def positions(self, mask_BL: torch.Tensor, shift: int | torch.Tensor) -> torch.Tensor:
+        """Return position ids ``(B, L)`` of the tokens after ``shift`` earlier positions, one number or ``(B, 1)``.
 
         BERT counts columns from ``shift``; RoBERTa counts real tokens from ``pad_id + 1 + shift`` and gives padding
         the position ``pad_id``, like the library with a cache of that length.

@@ -17,7 +17,7 @@ from cse.model.pooling import NEEDS_ALL_LAYERS, POOLERS, BatchNormProjector, Tan
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
-from cse.runtime.encode import prepare_tokenizer
+from cse.runtime.encode import Tokenizers
 
 
 class Encoder(nn.Module):
@@ -93,7 +93,7 @@ class Encoder(nn.Module):
                 f"positions of {backbone.files.name}; lower it, or set prompt.position_shift: false"
             )
         self.tokenizer = self.tokenizer_of_view(0, training=False)
-        self.text_tokenizer = prepare_tokenizer(self.tokenizer, self.max_length)
+        self.text_tokenizers = Tokenizers(self.tokenizer)
         self.eval()
 
     @property

@@ -13,6 +13,7 @@ import torch
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.bank_pass import BankPass
 from cse.model.checkpoint import find_recorded_backbone, load_weights, read_weights
 from cse.model.checkpoint_config import CONFIG_FILE, WEIGHTS_FILE, WORDS, is_checkpoint, read_config
 from cse.model.encoder import Encoder
@@ -20,25 +21,38 @@ from cse.model.post import build_post
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words
 from cse.model.template import make_template
-from cse.runtime.encode import cosine_similarity, encode_sentences, is_text, prepare_tokenizer
+from cse.runtime.bank import Bank, Chosen, is_bank
+from cse.runtime.encode import Tokenizers, cosine_similarity, encode_sentences, is_text
+from cse.runtime.mixed import encode_mixed
 
 
 class SentenceEncoder(Encoder):
-    """Encodes sentences; takes the arguments of ``Encoder``."""
+    """Encodes sentences; takes the arguments of ``Encoder``.
+
+    Attributes:
+        bank: the bank whose prompts ``encode`` uses; None for one model.
+    """
+
+    bank: Bank | None = None
+    bank_pass: BankPass
 
     @classmethod
     def load(cls, path_or_name: str | Path, *, backbone: str | None = None) -> SentenceEncoder:
-        """Load a trained checkpoint (a folder) or a bare backbone (a folder, hub id or file of word vectors).
+        """Load a trained checkpoint, a bank (folders) or a bare backbone (a folder, hub id or file of word vectors).
 
         Args:
-            path_or_name: folder written by training, folder of a backbone, hub id, or a GloVe text file.
-            backbone: where the checkpoint's backbone is now, if it moved since training.
+            path_or_name: folder written by training, bank, folder of a backbone, hub id, or a GloVe text file.
+            backbone: where the backbone of the checkpoint or bank is now, if it moved.
 
         Raises:
             CseError: nothing loadable, a truncated checkpoint, or one made for another backbone.
         """
         if is_checkpoint(Path(path_or_name)):
             return load_checkpoint(Path(path_or_name), backbone=backbone)
+        if is_bank(path_or_name):
+            bank = Bank(path_or_name)
+            facts = {"backbone": bank.manifest.backbone}
+            return cls.with_bank(load_backbone(find_recorded_backbone(bank.folder, facts, backbone)), bank)
         if (Path(path_or_name) / "bundle.json").is_file():
             raise CseError(f"{path_or_name}: this is an ONNX bundle; load it with cse.OnnxEncoder")
         if is_word_file(Path(path_or_name)):
@@ -64,12 +78,21 @@ class SentenceEncoder(Encoder):
             new_layers="normal",
         )
 
+    @classmethod
+    def with_bank(cls, backbone: Backbone, bank: Bank) -> SentenceEncoder:
+        """Return an encoder that runs a bank in torch: ``encode`` takes the domain of each sentence."""
+        encoder = cls.bare(backbone)
+        encoder.bank, encoder.bank_pass = bank, BankPass(backbone)
+        return encoder
+
     def encode(
         self,
         sentences: str | Sequence[str],
         batch_size: int = 64,
         normalize: bool = True,
         show_progress_bar: bool = False,
+        *,
+        domain: Chosen = None,
     ) -> np.ndarray:
         """Encode sentences in float32 without dropout, truncating only at the end of the position table.
 
@@ -78,13 +101,21 @@ class SentenceEncoder(Encoder):
             batch_size: sentences per forward pass.
             normalize: whether to scale each embedding to unit length.
             show_progress_bar: whether to show a progress bar on stderr.
+            domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
+                domain whose text is nearest.
 
         Returns:
             float32 ``(n, D)``, or ``(D,)`` for one sentence.
 
         Raises:
-            CseError: an item is not a string, or an embedding is not finite (names the sentence).
+            CseError: an item is not a string, an embedding is not finite (names the sentence), or the domain is
+                missing, unknown or damaged.
         """
+        if self.bank is not None:
+            options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+            return self._encode_mixed(self.bank, sentences, domain, normalize, options)
+        if domain is not None:
+            raise CseError("domain: this is one model; load a bank (cse bank create) to choose prompts by domain")
         return self.encode_cut(sentences, self.max_length, batch_size, normalize, show_progress_bar)
 
     def encode_cut(
@@ -103,7 +134,7 @@ class SentenceEncoder(Encoder):
         with torch.no_grad():
             constants = self.constants()
 
-        def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray) -> np.ndarray:
+        def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray, _: object) -> np.ndarray:
             ids = torch.from_numpy(ids_BL).to(device)
             mask = torch.from_numpy(mask_BL).to(device)
             exact = nullcontext() if self.cnn is None else _exact_convolutions()
@@ -113,7 +144,7 @@ class SentenceEncoder(Encoder):
         try:
             return encode_sentences(
                 sentences,
-                tokenizer=self.text_tokenizer,
+                tokenizers=self.text_tokenizers,
                 embed=embed_rows,
                 dimension=self.dimension,
                 max_length=max_length,
@@ -125,19 +156,33 @@ class SentenceEncoder(Encoder):
         finally:
             self.train(was_training)
 
+    def _encode_mixed(
+        self, bank: Bank, sentences: str | Sequence[str], domain: Chosen, normalize: bool, options: dict[str, Any]
+    ) -> np.ndarray:
+        device = next(self.parameters()).device
+
+        def run(given: dict[str, np.ndarray]) -> np.ndarray:
+            moved = {name: torch.from_numpy(array).to(device) for name, array in given.items()}
+            with torch.no_grad(), torch.autocast(device.type, enabled=False):
+                return self.bank_pass(**moved).float().cpu().numpy()
+
+        options |= {"tokenizers": self.text_tokenizers, "dimension": self.dimension}
+        options |= {"max_length": self.max_length, "pad_id": self.backbone.pad_id}
+        return encode_mixed(bank, run, sentences, domain, normalize=normalize, **options).warned()
+
     @contextmanager
     def read_as_in_training(self) -> Iterator[None]:
         """Make ``encode`` return the vectors that the loss compares, without dropout and projector: pooled by
         ``loss_pooler``, minus the template's noise, and without the period added at inference.
         """
-        kept = self.pooler, self.denoise, self.text_tokenizer
+        kept = self.pooler, self.denoise, self.text_tokenizers
         self.pooler = self.loss_pooler
         self.denoise = "none" if self.denoise == "none" else "always"
-        self.text_tokenizer = prepare_tokenizer(self.tokenizer_of_view(0, training=True), self.max_length)
+        self.text_tokenizers = Tokenizers(self.tokenizer_of_view(0, training=True))
         try:
             yield
         finally:
-            self.pooler, self.denoise, self.text_tokenizer = kept
+            self.pooler, self.denoise, self.text_tokenizers = kept
 
     def similarity(self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray) -> np.ndarray:
         """Return cosines ``(n, m)`` between sentences or embeddings ``a`` and ``b``."""

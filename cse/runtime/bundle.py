@@ -10,10 +10,21 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from cse.errors import CseError
-from cse.runtime.seal import check_entries, check_files, check_seal, describe_files, read_object, sealed, sha256
+from cse.runtime.seal import (
+    check_entries,
+    check_files,
+    check_limits,
+    check_seal,
+    describe_files,
+    fields_of,
+    read_object,
+    sealed,
+    sha256,
+    short,
+)
 
 __all__ = ["FORMAT", "MANIFEST", "MODEL", "TOKENIZER", "Bundle", "describe_files", "read_manifest", "sha256", "verify"]
 
@@ -23,7 +34,7 @@ MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
 SHORTEST, LONGEST = 3, 100_000  # limits of max_length: begin, one token, end; word vectors allow the most
-_WIDEST = 1_000_000
+WIDEST = 1_000_000
 _EXPORT, _COPY = "export the bundle again", "copy the whole bundle again"
 
 
@@ -81,39 +92,19 @@ def read_manifest(folder: Path | str) -> Bundle:
         raise CseError(f"{folder}: no bundle here ({MANIFEST} is missing); `cse export` writes one") from None
     if type(tree.get("format")) is not int or tree["format"] not in (UNSEALED, FORMAT):
         raise CseError(
-            f"{path}: format {_short(tree.get('format'))}, this version reads {FORMAT}; export the bundle again or "
+            f"{path}: format {short(tree.get('format'))}, this version reads {FORMAT}; export the bundle again or "
             "install the version of cse that wrote it"
         )
     check_seal(tree, path, _EXPORT, needed=tree["format"] != UNSEALED)
-    hints = get_type_hints(Bundle)
-    values = {}
-    for key in dataclasses.fields(Bundle):
-        wanted = getattr(hints[key.name], "__origin__", hints[key.name])
-        if key.name not in tree:
-            if key.default is key.default_factory is dataclasses.MISSING:
-                raise CseError(f"{path}: key {key.name!r} is missing; {_EXPORT}")
-            continue
-        if type(tree[key.name]) is not wanted:
-            found = type(tree[key.name]).__name__
-            raise CseError(f"{path}: key {key.name!r} should be {wanted.__name__}, found {found}; {_EXPORT}")
-        values[key.name] = tree[key.name]
-    bundle = Bundle(**values)
+    bundle = fields_of(Bundle, tree, path, _EXPORT)
     _check_plausible(bundle, path)
     check_entries(bundle.files, path, (MODEL, TOKENIZER), _EXPORT)
     return bundle
 
 
 def _check_plausible(bundle: Bundle, path: Path) -> None:
-    limits = {"dimension": (1, _WIDEST), "max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
-    for key, (lowest, highest) in limits.items():
-        value = getattr(bundle, key)
-        if not lowest <= value <= highest:
-            raise CseError(f"{path}: {key} is {_short(value)}, not between {lowest} and {highest}; {_EXPORT}")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    limits = {"dimension": (1, WIDEST), "max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
+    check_limits({key: getattr(bundle, key) for key in limits}, limits, path, _EXPORT)
 
 
 def verify(folder: Path | str) -> Bundle:

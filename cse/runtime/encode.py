@@ -14,14 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cse.errors import CseError
+from cse.runtime.seal import short
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from cse.runtime.domain import Domain
+
 Float = TypeVar("Float", np.float32, np.float64)
-Embed = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
+Embed = Callable[[NDArray[np.int64], NDArray[np.int64], "list[Domain]"], NDArray[np.float32]]
 
 _CHUNK = 8192
+_NO_TOKENS = np.empty(0, np.int32)
 _log = logging.getLogger("cse")
 
 
@@ -31,41 +35,53 @@ class Encoded(NamedTuple):
     Attributes:
         embeddings: (n, d) float32; (d,) for a single ``str``.
         truncated: number of distinct sentences cut at ``max_length`` tokens.
-        distinct: number of distinct sentences.
-        max_length: in tokens, special tokens included.
+        distinct: number of distinct sentences; in a bank, of distinct pairs of sentence and domain.
+        max_length: in tokens, special tokens included; in a bank, the shortest of its domains in use.
+        domains: name of each sentence's domain; empty without a bank.
     """
 
     embeddings: NDArray[np.float32]
     truncated: int
     distinct: int
     max_length: int
+    domains: list[str]
 
     def warned(self) -> NDArray[np.float32]:
         """Return the embeddings; log a warning if sentences were truncated."""
         if self.truncated:
-            _log.warning("%d of %d distinct sentences were cut at %d tokens", *self[1:])
+            _log.warning("%d of %d distinct sentences were cut at %d tokens", *self[1:4])
         return self.embeddings
 
 
-def prepare_tokenizer(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
-    """Return a copy that truncates at ``max_length`` tokens (special tokens included) and does not pad.
+class Tokenizers:
+    """Copies of a tokenizer that truncate and do not pad, one per maximum length.
 
-    The caller's tokenizer is not modified. Keep the copy: making one takes tens of milliseconds.
+    Making a copy takes tens of milliseconds, so they are kept. The caller's tokenizer is not modified.
     """
-    copy = type(tokenizer).from_str(tokenizer.to_str())
-    copy.no_padding()
-    copy.enable_truncation(max_length)
-    return copy
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._copies: dict[int, Tokenizer] = {}
+
+    def truncating_at(self, max_length: int) -> Tokenizer:
+        """Return the copy that truncates at ``max_length`` tokens, special tokens included."""
+        if max_length not in self._copies:
+            copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
+            copy.no_padding()
+            copy.enable_truncation(max_length)
+            self._copies[max_length] = copy
+        return self._copies[max_length]
 
 
 def encode_sentences(
     sentences: str | Sequence[str],
     *,
-    tokenizer: Tokenizer,
+    tokenizers: Tokenizers,
     embed: Embed,
     dimension: int,
     max_length: int,
     pad_id: int,
+    domains: Sequence[Domain] = (),
     batch_size: int = 64,
     batch_tokens: int | None = None,
     normalize: bool = True,
@@ -79,12 +95,13 @@ def encode_sentences(
 
     Args:
         sentences: texts, possibly empty. A single ``str`` gives one vector.
-        tokenizer: preferably from ``prepare_tokenizer``; any other is copied at each call.
-        embed: maps ids (b, l) and mask (b, l; 1 for a token, 0 for padding) to embeddings (b, d). With
-            ``workers`` above 1, several threads call it at once.
+        tokenizers: truncating tokenizers.
+        embed: maps ids (b, l), mask (b, l; 1 for a token, 0 for padding) and the rows' domains (b, or none) to
+            embeddings (b, d). With ``workers`` above 1, several threads call it at once.
         dimension: d.
-        max_length: maximum tokens per sentence, special tokens included.
+        max_length: maximum tokens per sentence, special tokens included; a domain has its own.
         pad_id: padding token id.
+        domains: domain of each sentence (n), or none.
         batch_size: maximum rows per batch.
         batch_tokens: maximum tokens per batch, padding included; None: no limit. A batch has at least one row.
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
@@ -99,32 +116,33 @@ def encode_sentences(
     if isinstance(sentences, str):
         single, texts = True, [sentences]
     else:
-        single, texts = False, _as_texts(sentences)
+        single, texts = False, as_texts(sentences)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise CseError(f"batch_size: {_short(batch_size)} is not valid; give a whole number of at least 1")
+        raise CseError(f"batch_size: {short(batch_size)} is not valid; give a whole number of at least 1")
     if not isinstance(normalize, bool | np.bool):
-        raise CseError(f"normalize: expected True or False, found {_short(normalize)}")
-    if tokenizer.padding is not None or (tokenizer.truncation or {}).get("max_length") != max_length:
-        tokenizer = prepare_tokenizer(tokenizer, max_length)
-
-    first: dict[str, int] = {}
-    for index, text in enumerate(texts):
-        first.setdefault(text, index)
-    distinct = list(first)
-    tokens, starts, truncated = _tokenize(distinct, tokenizer, max_length)
+        raise CseError(f"normalize: expected True or False, found {short(normalize)}")
+    limits = [domain.max_length for domain in domains] or [max_length] * len(texts)
+    kinds: Sequence[Domain | None] = domains or [None] * len(texts)
+    first: dict[tuple[str, Domain | None], int] = {}
+    for index, key in enumerate(zip(texts, kinds, strict=True)):
+        first.setdefault(key, index)
+    distinct = [text for text, _ in first]
+    origin = np.fromiter(first.values(), np.int64, len(first))
+    tokens, starts, truncated = _tokenize(distinct, [limits[index] for index in origin], tokenizers)
     lengths = np.diff(starts)
     embeddings = np.empty((len(distinct), dimension), np.float32)
 
     def run(rows: NDArray[np.int64]) -> int:
         ids, mask = _pad(tokens, starts, lengths, rows, pad_id)
-        vectors = embed(ids, mask)
+        vectors = embed(ids, mask, [domains[index] for index in origin[rows]] if domains else [])
         if vectors.shape != (len(rows), dimension):
             raise CseError(f"the model returned shape {vectors.shape} for {len(rows)} rows of width {dimension}")
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
-            text = distinct[rows[int(np.argmin(finite))]]
+            row = rows[int(np.argmin(finite))]
+            text = distinct[row]
             raise CseError(
-                f"sentences[{first[text]}]: its embedding is not finite (text starts {text[:40]!r}); "
+                f"sentences[{origin[row]}]: its embedding is not finite (text starts {text[:40]!r}); "
                 "the weights or prompts contain invalid numbers: train or export again"
             )
         embeddings[rows] = vectors
@@ -137,9 +155,12 @@ def encode_sentences(
     if normalize:
         unit_rows(embeddings, out=embeddings)
     if len(distinct) < len(texts):
-        position = {text: row for row, text in enumerate(distinct)}
-        embeddings = embeddings[[position[text] for text in texts]]
-    return Encoded(embeddings[0] if single else embeddings, truncated, len(distinct), max_length)
+        position = {key: row for row, key in enumerate(first)}
+        embeddings = embeddings[[position[key] for key in zip(texts, kinds, strict=True)]]
+    names = [domain.name for domain in domains]
+    return Encoded(
+        embeddings[0] if single else embeddings, truncated, len(distinct), min(limits, default=max_length), names
+    )
 
 
 def is_text(values: Any) -> bool:
@@ -179,12 +200,12 @@ def unit_rows(rows: NDArray[Float], out: NDArray[Float] | None = None) -> NDArra
     return np.divide(rows, np.where(norms > 0, norms, norms.dtype.type(1)), out=out)
 
 
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 40 else f"{shown[:40]}..."
+def as_texts(sentences: Sequence[str]) -> list[str]:
+    """Return sentences as a list.
 
-
-def _as_texts(sentences: Sequence[str]) -> list[str]:
+    Raises:
+        CseError: they have no order or more than one axis, or an item is not text.
+    """
     try:
         # iterating a table yields columns, a dict keys
         if isinstance(sentences, set | frozenset | dict) or getattr(sentences, "ndim", 1) != 1:
@@ -199,28 +220,29 @@ def _as_texts(sentences: Sequence[str]) -> list[str]:
 
 
 def _tokenize(
-    texts: list[str], tokenizer: Tokenizer, max_length: int
+    texts: list[str], limits: list[int], tokenizers: Tokenizers
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
     """Return all tokens in one array, the start of each text in it (plus one entry for the end), and the number of
     truncated texts.
     """
-    pieces: list[NDArray[np.int32]] = []
-    lengths: list[int] = []
+    pieces: list[NDArray[np.int32]] = [_NO_TOKENS] * len(texts)
     truncated = 0
-    for start in range(0, len(texts), _CHUNK):
-        chunk = texts[start : start + _CHUNK]
-        try:
-            encodings = tokenizer.encode_batch_fast(chunk)
-        except TypeError:
-            raise CseError(_not_unicode(chunk)) from None
-        for encoding in encodings:
-            ids = encoding.ids
-            pieces.append(np.array(ids, np.int32))
-            lengths.append(len(ids))
-            truncated += len(ids) == max_length and bool(encoding.overflowing)
+    for max_length in set(limits):
+        tokenizer = tokenizers.truncating_at(max_length)
+        rows = [row for row, limit in enumerate(limits) if limit == max_length]
+        for start in range(0, len(rows), _CHUNK):
+            chunk = rows[start : start + _CHUNK]
+            try:
+                encodings = tokenizer.encode_batch_fast([texts[row] for row in chunk])
+            except TypeError:
+                raise CseError(_not_unicode([texts[row] for row in chunk])) from None
+            for row, encoding in zip(chunk, encodings, strict=True):
+                ids = encoding.ids
+                pieces[row] = np.array(ids, np.int32)
+                truncated += len(ids) == max_length and bool(encoding.overflowing)
     starts = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    return (np.concatenate(pieces) if pieces else np.empty(0, np.int32)), starts, truncated
+    np.cumsum([len(piece) for piece in pieces], out=starts[1:])
+    return np.concatenate([_NO_TOKENS, *pieces]), starts, truncated
 
 
 def _not_unicode(texts: list[str]) -> str:

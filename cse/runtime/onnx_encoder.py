@@ -1,4 +1,4 @@
-"""Encode sentences with an ONNX bundle, without torch."""
+"""Encode sentences with an ONNX bundle or a bank of prompts, without torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -13,9 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, verify
-from cse.runtime.encode import Encoded, cosine_similarity, encode_sentences, is_text, prepare_tokenizer
+from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, verify
+from cse.runtime.encode import Encoded, Tokenizers, cosine_similarity, encode_sentences, is_text
+from cse.runtime.mixed import INPUTS, encode_mixed
 from cse.runtime.providers import open_session, usable_cpus
+from cse.runtime.seal import short
 
 # Tokens per batch on the CPU: activations stay in the L2 cache (measured: 512 to 1024 are equally fast).
 _CPU_BATCH_TOKENS = 768
@@ -23,7 +27,7 @@ _GIVEN = ("input_ids", "attention_mask")
 
 
 class OnnxEncoder:
-    """Encoder that runs an ONNX bundle.
+    """Encoder that runs an ONNX bundle, or a bank with the prompts of many domains.
 
     On the CPU, many sentences are spread over ``threads`` threads, each running whole batches on one core; without
     barriers inside operators, this is faster than running one batch on all cores. A few sentences run one after
@@ -31,29 +35,31 @@ class OnnxEncoder:
     weights.
 
     Args:
-        path: bundle folder; every file is checked against its hash.
+        path: bundle or bank folder; every file is checked against its hash.
         provider: ``auto``, ``cpu`` or ``cuda`` (which must attach).
         threads: CPU threads; None: one per usable CPU.
         tf32: whether a GPU may round the inputs of matrix products to TF32, which is faster on NVIDIA Ampere and later
             but changes embeddings in the fourth digit; otherwise products are in full precision, as in torch.
 
     Attributes:
-        manifest: contents of ``bundle.json``.
+        manifest: contents of ``bundle.json`` or ``bank.json``.
+        bank: the bank, whose domains may change at any time; None for a bundle.
         dimension: embedding width.
-        max_length: maximum tokens per sentence, special tokens included.
+        max_length: maximum tokens per sentence, special tokens included; a domain's own may be smaller.
         provider: the attached provider, ``cpu`` or ``cuda``.
         provider_note: one line on which provider attached and why.
 
     Raises:
-        CseError: the bundle is damaged or does not load, its manifest does not match its graph or tokenizer, or the
-            provider did not attach.
+        CseError: the bundle or bank is damaged or does not load, its manifest does not match its graph or tokenizer, or
+            the provider did not attach.
     """
 
     def __init__(
         self, path: Path | str, *, provider: str = "auto", threads: int | None = None, tf32: bool = False
     ) -> None:
         self.path = Path(path)
-        self.manifest = verify(self.path)
+        self.bank = Bank(self.path) if is_bank(self.path) else None
+        self.manifest: Bundle | BankManifest = verify(self.path) if self.bank is None else self.bank.manifest
         self.dimension = self.manifest.dimension
         self.max_length = self.manifest.max_length
         self.pooler = self.manifest.pooler
@@ -62,6 +68,8 @@ class OnnxEncoder:
         self.provider, self.provider_note = attached.provider, attached.note
         logging.getLogger("cse").info("%s: %s", self.path, self.provider_note)
         self._session = attached.session
+        self._output = [attached.session.get_outputs()[0].name]
+        self._manifest = self.path / (MANIFEST if self.bank is None else BANK)
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._check_graph()
         try:
@@ -69,7 +77,7 @@ class OnnxEncoder:
         except Exception as error:  # tokenizers raises plain Exception
             raise CseError(f"{self.path / TOKENIZER}: not a tokenizer: {error}; export the bundle again") from None
         self._check_tokenizer(tokenizer)
-        self._tokenizer = prepare_tokenizer(tokenizer, self.max_length)
+        self._tokenizers = Tokenizers(tokenizer)
 
     def encode(
         self,
@@ -77,20 +85,25 @@ class OnnxEncoder:
         batch_size: int = 64,
         normalize: bool | None = None,
         show_progress_bar: bool = False,
+        *,
+        domain: Chosen = None,
     ) -> NDArray[np.float32]:
         """Return embeddings (n, d) float32 in the order of the sentences; (d,) for a single ``str``.
 
         Args:
             sentences: texts, possibly empty.
             batch_size: maximum rows per batch; on the CPU, long sentences run in smaller batches.
-            normalize: whether embeddings have unit length; None: the bundle's default.
+            normalize: whether embeddings have unit length; None: the default of the bundle, or of each domain.
             show_progress_bar: whether to show a progress bar.
+            domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
+                domain whose text is nearest.
 
         Raises:
-            CseError: an item is not text, or an embedding is not finite.
+            CseError: an item is not text, an embedding is not finite, or the domain is missing, unknown or damaged.
         """
-        counted = self.encode_counting(sentences, batch_size, normalize=normalize, show_progress_bar=show_progress_bar)
-        return counted.warned()
+        return self.encode_counting(
+            sentences, batch_size, normalize=normalize, show_progress_bar=show_progress_bar, domain=domain
+        ).warned()
 
     def encode_counting(
         self,
@@ -99,71 +112,83 @@ class OnnxEncoder:
         *,
         normalize: bool | None = None,
         show_progress_bar: bool = False,
+        domain: Chosen = None,
     ) -> Encoded:
-        """Encode like ``encode``, but return the number of truncated sentences instead of logging a warning."""
+        """Encode like ``encode``, but return the number of truncated sentences instead of logging a warning, and the
+        name of each sentence's domain.
+        """
         few = isinstance(sentences, str) or not hasattr(sentences, "__len__") or len(sentences) < 4 * self.threads
         shared_out = self.provider == "cpu" and self.threads > 1 and not few
         session = self._one_core_session if shared_out else self._session
-        output = [session.get_outputs()[0].name]
+        options: dict[str, Any] = {
+            "tokenizers": self._tokenizers,
+            "dimension": self.dimension,
+            "max_length": self.max_length,
+            "pad_id": self.manifest.pad_id,
+            "batch_size": batch_size,
+            "batch_tokens": _CPU_BATCH_TOKENS if self.provider == "cpu" else None,
+            "show_progress_bar": show_progress_bar,
+            "workers": self.threads if shared_out else 1,
+        }
 
-        def embed(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-            feed = {"input_ids": ids, "attention_mask": mask}
-            if "token_type_ids" in self._inputs:
-                feed["token_type_ids"] = np.zeros_like(ids)
-            try:
-                return session.run(output, {name: feed[name] for name in self._inputs})[0]
-            except Exception as error:  # onnxruntime's exceptions share no base class
-                raise CseError(
-                    f"{self.path / MODEL}: failed on {ids.shape[0]} rows of {ids.shape[1]} tokens: "
-                    f"{error_line(error)[:200]}; give a smaller batch_size, or export again if "
-                    f"{MANIFEST} (max_length {self.max_length}) is wrong"
-                ) from None
+        def run(given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+            return self._run(session, given)
 
-        return encode_sentences(
-            sentences,
-            tokenizer=self._tokenizer,
-            embed=embed,
-            dimension=self.dimension,
-            max_length=self.max_length,
-            pad_id=self.manifest.pad_id,
-            batch_size=batch_size,
-            batch_tokens=_CPU_BATCH_TOKENS if self.provider == "cpu" else None,
-            normalize=self.manifest.normalize if normalize is None else normalize,
-            show_progress_bar=show_progress_bar,
-            workers=self.threads if shared_out else 1,
-        )
+        if self.bank is not None:
+            return encode_mixed(self.bank, run, sentences, domain, normalize=normalize, **options)
+        if domain is not None:
+            raise CseError(f"{self.path}: a bundle of one model; domain {short(domain)} needs a bank (cse bank create)")
+
+        def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], _: object) -> NDArray[np.float32]:
+            return run({"input_ids": ids, "attention_mask": mask})
+
+        if normalize is None:
+            normalize = not isinstance(self.manifest, Bundle) or self.manifest.normalize
+        return encode_sentences(sentences, embed=embed, normalize=normalize, **options)
 
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
         """Return the cosines (n, m) between ``a`` and ``b``, each a list of sentences or embeddings (n, d)."""
         return cosine_similarity(self._vectors(a), self._vectors(b))
 
+    def _run(self, session: ort.InferenceSession, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Run the graph on a batch and return its output (b, d)."""
+        if "token_type_ids" in self._inputs:
+            given["token_type_ids"] = np.zeros_like(given["input_ids"])
+        try:
+            return session.run(self._output, {name: given[name] for name in self._inputs})[0]
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            rows, length = given["input_ids"].shape
+            raise CseError(
+                f"{self.path / MODEL}: failed on {rows} rows of {length} tokens: {error_line(error)[:200]}; give a "
+                f"smaller batch_size, or export again if {self._manifest.name} (max_length {self.max_length}) is wrong"
+            ) from None
+
     def _check_graph(self) -> None:
         """Refuse a graph that does not match the manifest."""
         path = self.path / MODEL
-        unknown = self._inputs - {*_GIVEN, "token_type_ids"}
+        needed = {*_GIVEN} if self.bank is None else {*_GIVEN, *INPUTS}
+        unknown = self._inputs - needed - {"token_type_ids"}
         if unknown:
             raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer provides; export again")
-        missing = set(_GIVEN) - self._inputs
+        missing = needed - self._inputs
         if missing:
             raise CseError(f"{path}: has no input {min(missing)!r}, so it is not a sentence encoder; export again")
         shape = self._session.get_outputs()[0].shape
         if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != self.dimension):
             raise CseError(
-                f"{path}: returns {' x '.join(map(str, shape))}, but {MANIFEST} says one vector of {self.dimension} "
-                "numbers per sentence; export again"
+                f"{path}: returns {' x '.join(map(str, shape))}, but {self._manifest.name} says one vector of "
+                f"{self.dimension} numbers per sentence; export again"
             )
 
     def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
         around = tokenizer.num_special_tokens_to_add(is_pair=False)
         if self.max_length <= around:
             raise CseError(
-                f"{self.path / MANIFEST}: max_length {self.max_length} leaves no room besides the {around} tokens that "
+                f"{self._manifest}: max_length {self.max_length} leaves no room besides the {around} tokens that "
                 f"{TOKENIZER} adds to a sentence; export again"
             )
         if tokenizer.id_to_token(self.manifest.pad_id) is None:
-            raise CseError(
-                f"{self.path / MANIFEST}: {TOKENIZER} has no token {self.manifest.pad_id} (pad_id); export again"
-            )
+            raise CseError(f"{self._manifest}: {TOKENIZER} has no token {self.manifest.pad_id} (pad_id); export again")
 
     @cached_property
     def _one_core_session(self) -> ort.InferenceSession:

@@ -5,14 +5,17 @@ Checkpoints and bundles both use it. The seal detects damage and manual edits; i
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from cse.errors import CseError
+
+Fields = TypeVar("Fields")
 
 SEAL = "seal"
 _NAME = re.compile(r"[\w-][\w.-]{0,99}(/[\w-][\w.-]{0,99})?")  # a file in the folder or in one subfolder
@@ -131,3 +134,47 @@ def read_object(path: Path, again: str) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise CseError(f"{path}: expected an object, found {type(tree).__name__}; {again}")
     return tree
+
+
+def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again: str) -> Fields:
+    """Return a dataclass filled from a manifest, ignoring unknown keys.
+
+    Args:
+        kind: the dataclass; its fields are of plain JSON types.
+        tree: contents of the manifest.
+        manifest: its path.
+        again: how to fix it, to end error messages with.
+
+    Raises:
+        CseError: a key without a default is missing, or a value is of the wrong type.
+    """
+    hints = get_type_hints(kind)
+    values = {}
+    for key in dataclasses.fields(kind):  # type: ignore[arg-type]
+        wanted = getattr(hints[key.name], "__origin__", hints[key.name])
+        if key.name not in tree:
+            if key.default is key.default_factory is dataclasses.MISSING:
+                raise CseError(f"{manifest}: key {key.name!r} is missing; {again}")
+            continue
+        if type(tree[key.name]) is not wanted:
+            found = type(tree[key.name]).__name__
+            raise CseError(f"{manifest}: key {key.name!r} should be {wanted.__name__}, found {found}; {again}")
+        values[key.name] = tree[key.name]
+    return kind(**values)
+
+
+def check_limits(values: Mapping[str, int], limits: Mapping[str, tuple[int, int]], manifest: Path, again: str) -> None:
+    """Refuse implausible numbers of a manifest.
+
+    Raises:
+        CseError: a value lies outside its limits, both of which are allowed.
+    """
+    for key, (lowest, highest) in limits.items():
+        if not lowest <= values[key] <= highest:
+            raise CseError(f"{manifest}: {key} is {short(values[key])}, not between {lowest} and {highest}; {again}")
+
+
+def short(value: object) -> str:
+    """Return a value's ``repr``, cut at 40 characters."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

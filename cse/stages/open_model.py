@@ -21,7 +21,10 @@ from cse.model.backbone_files import means_folder
 from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config, training_notes
 from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.model.static_words import is_word_file
+from cse.runtime.bank import Bank, is_bank
 from cse.runtime.bundle import MANIFEST, read_manifest
+from cse.runtime.domain import AUTO
+from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.common import CHECKPOINT
 from cse.stages.environment import environment
@@ -38,7 +41,7 @@ class BackboneOf:
 
 
 def open_model(model: str | BackboneOf, *, device: str = "auto") -> Encoder:
-    """Open a checkpoint or bundle folder, or a backbone by folder or hub id, for encoding.
+    """Open a checkpoint or bundle folder, a bank's domain (``BANK:NAME``), or a backbone by folder or hub id.
 
     Args:
         model: path or name given by the user, or the backbone of a checkpoint.
@@ -50,6 +53,13 @@ def open_model(model: str | BackboneOf, *, device: str = "auto") -> Encoder:
     if isinstance(model, BackboneOf):
         return load_bare_backbone(model.checkpoint).to(choose_device(device))
     check_model(model)
+    found = domain_of(model)
+    if found is not None:
+        bank, name = found
+        onnx = OnnxEncoder(bank, provider=device)
+        if onnx.bank is not None and name != AUTO:
+            onnx.bank.domain(name)  # raises before any work if there is none
+        return DomainEncoder(onnx, name)
     folder = Path(model)
     if (folder / MANIFEST).is_file():
         return OnnxEncoder(folder, provider=device)
@@ -59,19 +69,44 @@ def open_model(model: str | BackboneOf, *, device: str = "auto") -> Encoder:
     return SentenceEncoder.load(model).to(choose_device(device))
 
 
+def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
+    """Open a bank to encode sentences of several domains together.
+
+    Raises:
+        CseError: the folder is no bank, or damaged.
+    """
+    if not is_bank(folder):
+        raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
+    return OnnxEncoder(folder, provider=device)
+
+
+def domain_of(model: str) -> tuple[Path, str] | None:
+    """Return the bank and the domain's name if ``model`` is ``BANK:NAME``, else None."""
+    bank, colon, name = model.rpartition(":")
+    return (Path(bank), name) if colon and is_bank(bank) else None
+
+
 def check_model(path_or_name: str) -> None:
     """Refuse paths that cannot be a model.
 
     Raises:
-        CseError: the path is a file, does not exist or contains no model.
+        CseError: the path is a file, does not exist, contains no model, or is a bank without a domain's name.
     """
     folder = Path(path_or_name)
+    if domain_of(path_or_name) is not None:
+        return
+    if is_bank(folder):
+        raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{_first_domain(folder)}")
     if folder.is_file() and not is_word_file(folder):
         raise CseError(f"{folder}: a file; name the folder of a checkpoint, bundle or backbone")
     if not folder.exists() and means_folder(path_or_name):
         raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
     if folder.is_dir() and not any((folder / name).is_file() for name in (MANIFEST, "checkpoint.json", "config.json")):
         raise CseError(f"{folder}: contains no checkpoint.json, bundle.json or config.json; is it a model folder?")
+
+
+def _first_domain(bank: Path) -> str:
+    return next(iter(Bank(bank).domains().usable), "NAME")
 
 
 def describe_model(model: str | BackboneOf) -> dict[str, Any]:
@@ -83,6 +118,14 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
             "backbone": {key: recorded[key] for key in ("name", "revision", "sha256")},
             "prompt": None,
         }
+    found = domain_of(model)
+    if found is not None:
+        bank = Bank(found[0])
+        if found[1] == AUTO:
+            return {"kind": "bank", "backbone": bank.manifest.backbone, "prompt": None}
+        facts = bank.domain(found[1]).facts
+        known_of = {key: getattr(facts, key) for key in ("prompt", "pooler", "max_length")}
+        return {"kind": "domain", "backbone": bank.manifest.backbone, **known_of}
     folder = Path(model)
     if is_checkpoint(folder):
         # without hashes, records of the same system differ only in their seed

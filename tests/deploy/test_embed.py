@@ -169,10 +169,10 @@ print("MODULES", json.dumps([sorted(found), cse]))
     assert json.loads(done.stdout.splitlines()[0])["text"] == "the cat"
     found, cse = json.loads(done.stdout.partition("MODULES ")[2])
     wanted = set(re.findall(r"^[a-z]+", (SCRIPT.parent / "requirements.txt").read_text(), re.MULTILINE))
-    assert wanted == {"numpy", "tokenizers", "onnxruntime", "tqdm"}
+    assert wanted == {"numpy", "tokenizers", "onnxruntime", "safetensors", "tqdm"}
     beside = {name for name in found if not name.startswith("_")} - wanted - {"cse"}
     assert beside == set(), f"not in deploy/requirements.txt: {beside}"
-    assert {"numpy", "tokenizers", "onnxruntime"} <= set(found)
+    assert {"numpy", "tokenizers", "onnxruntime", "safetensors"} <= set(found)
     assert all(name in ("cse", "cse.errors") or name.startswith("cse.runtime") for name in cse), cse
 
 

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import processors
 
 from cse.errors import CseError
-from cse.runtime.encode import cosine_similarity, encode_sentences, prepare_tokenizer
+from cse.runtime.encode import Tokenizers, cosine_similarity, encode_sentences
 from cse.runtime.onnx_encoder import OnnxEncoder
 
 from .conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, masked_mean
@@ -29,8 +29,13 @@ class Recorder:
 
 def encode(sentences, embed=masked_mean, tokenizer=None, **options):
     options = {"dimension": DIMENSION, "max_length": MAX_LENGTH, "pad_id": PAD, "normalize": False} | options
-    tokenizer = tokenizer or prepare_tokenizer(make_tokenizer(), MAX_LENGTH)
-    return encode_sentences(sentences, tokenizer=tokenizer, embed=embed, **options).warned()
+    tokenizers = Tokenizers(tokenizer or make_tokenizer())
+
+    def of_rows(ids, mask, domains):
+        assert domains == []
+        return embed(ids, mask)
+
+    return encode_sentences(sentences, tokenizers=tokenizers, embed=of_rows, **options).warned()
 
 
 def test_batches_equal_one_by_one_in_the_order_given():

@@ -1,0 +1,152 @@
+"""``cse bank``: one backbone with the prompts of many domains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cse.cli.options import params_option, set_option, settings_from
+from cse.errors import CseError
+
+if TYPE_CHECKING:
+    from cse.runtime.domain import Domain
+
+_bank_argument = click.argument("bank", type=click.Path(path_type=Path))
+_EPILOG = """\b
+Example:
+  cse bank create data/bank sentence-transformers/all-MiniLM-L6-v2
+  cse bank add data/bank data/checkpoint --name tickets --data data/prepared
+  echo "A cat sleeps." | cse encode data/bank:tickets --out vectors.npy
+
+A bank has one copy of the backbone; a domain adds the size of its prompts. Domains may be added, replaced and removed
+while services use the bank. docs/bank.md tells more.
+"""
+
+
+@click.group(epilog=_EPILOG)
+def bank() -> None:
+    """Keep the prompts of many domains beside one backbone."""
+
+
+@bank.command("create", epilog="\b\nExample:\n  cse bank create data/bank data/checkpoint")
+@_bank_argument
+@click.argument("model")
+@params_option
+@set_option
+def create_command(bank: Path, model: str, params: Path, overrides: Sequence[str]) -> None:
+    """Create a bank without domains.
+
+    BANK is the folder to write. MODEL gives the backbone: a checkpoint, or a backbone's folder or hub id.
+    """
+    from cse.stages.bank import create
+
+    create(model, bank, settings_from(params, overrides, optional=True))
+
+
+@bank.command(
+    "add", epilog="\b\nExample:\n  cse bank add data/bank data/checkpoint --name tickets --data data/prepared"
+)
+@_bank_argument
+@click.argument("model")
+@click.option("--name", required=True, help="Name of the domain: letters, digits, dots, dashes, underscores.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Its prepared data; lets domain `auto` choose it by text."
+)
+@click.option("--replace", is_flag=True, help="Replace a domain of that name.")
+@params_option
+@set_option
+def add_command(
+    bank: Path, model: str, name: str, data: Path | None, replace: bool, params: Path, overrides: Sequence[str]
+) -> None:
+    """Add a trained checkpoint to a bank as a domain.
+
+    MODEL is a checkpoint with deep prompts on the bank's backbone, or that backbone itself (folder or hub id), which
+    becomes a domain without a prompt. Its embeddings in the bank are compared with torch's first.
+    """
+    from cse.stages.bank import add
+
+    settings = settings_from(params, overrides, optional=True)
+    added = add(model, bank, name, settings, data=data, metrics={}, replace=replace)
+    click.echo(f"{bank}: domain {name}, {_prompt(added)}, {_bytes(bank, added):,} bytes")
+
+
+@bank.command("remove", epilog="\b\nExample:\n  cse bank remove data/bank tickets")
+@_bank_argument
+@click.argument("name")
+def remove_command(bank: Path, name: str) -> None:
+    """Remove domain NAME from a bank."""
+    from cse.export.bank import remove_domain
+
+    remove_domain(bank, name)
+    click.echo(f"{bank}: removed domain {name}")
+
+
+@bank.command("list", epilog="\b\nExample:\n  cse bank list data/bank --json | jq keys")
+@_bank_argument
+@click.option("--json", "as_json", is_flag=True, help="Print the facts of every domain as JSON.")
+def list_command(bank: Path, as_json: bool) -> None:
+    """List the domains of a bank."""
+    from cse.evaluation.table import format_rows
+    from cse.runtime.bank import Bank
+
+    domains = Bank(bank).domains()
+    if as_json:
+        click.echo(json.dumps({name: vars(one.facts) for name, one in domains.usable.items()}, indent=2))
+        return
+    rows = [["domain", "prompt", "kB", "dev", "checkpoint"]]
+    for name, one in domains.usable.items():
+        dev = one.facts.metrics.get("dev_spearman")
+        score = "-" if dev is None else f"{dev:.2f}"
+        rows.append([name, _prompt(one), f"{_bytes(bank, one) / 1e3:.0f}", score, one.facts.checkpoint[:12] or "-"])
+    click.echo(format_rows(rows, "text") if len(rows) > 1 else f"{bank}: no domains yet\n", nl=False)
+    for reason in domains.refused.values():
+        click.echo(f"refused     {reason}", err=True)
+
+
+@bank.command("show", epilog="\b\nExample:\n  cse bank show data/bank tickets")
+@_bank_argument
+@click.argument("name")
+def show_command(bank: Path, name: str) -> None:
+    """Print what is known of domain NAME, as JSON."""
+    from cse.runtime.bank import Bank
+
+    found = Bank(bank).domain(name)
+    facts: dict[str, Any] = vars(found.facts) | {"identity": found.identity(), "bytes": _bytes(bank, found)}
+    click.echo(json.dumps(facts, indent=2))
+
+
+@bank.command("check", epilog="\b\nExample:\n  cse bank check data/bank")
+@_bank_argument
+def check_command(bank: Path) -> None:
+    """Check every file of a bank, and run every domain.
+
+    Exits with 2 if any is damaged or foreign.
+    """
+    from cse.runtime.onnx_encoder import OnnxEncoder
+
+    encoder = OnnxEncoder(bank, provider="cpu")
+    if encoder.bank is None:
+        raise CseError(f"{bank}: a bundle of one model, not a bank")
+    domains = encoder.bank.domains()
+    for reason in domains.refused.values():
+        click.echo(f"refused     {reason}", err=True)
+    names = list(domains.usable)
+    encoder.encode(["A cat sleeps."] * len(names), domain=names)
+    click.echo(f"{bank}: {len(names)} of {len(names) + len(domains.refused)} domains are whole")
+    if domains.refused:
+        raise CseError(f"{bank}: {len(domains.refused)} domains are refused; add them again or remove them")
+
+
+def _prompt(domain: Domain) -> str:
+    return f"{domain.facts.prompt['kind']} x {domain.length}" if domain.length else "none"
+
+
+def _bytes(bank: Path, domain: Domain) -> int:
+    from cse.runtime.bank import DOMAINS
+    from cse.runtime.domain import SUFFIX
+
+    return (bank / DOMAINS / f"{domain.name}{SUFFIX}").stat().st_size

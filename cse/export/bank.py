@@ -1,0 +1,246 @@
+"""Create a bank, make domains of trained encoders, and put them into a bank."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cse.errors import CseError
+from cse.export.bundle import versions
+from cse.export.graph import write_bank_graph
+from cse.export.parity import check_parity
+from cse.model.backbone import Backbone
+from cse.model.checkpoint import describe
+from cse.model.pooling import TanhMlp
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.outputs import Kind, check_folder, publish_file, publish_folder
+from cse.process import only_one
+from cse.runtime.bank import DOMAINS, FORMAT, Bank, BankManifest, read_bank_manifest
+from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
+from cse.runtime.domain import FORMAT as DOMAIN_FORMAT
+from cse.runtime.domain import POOLERS, SUFFIX, Domain, DomainFacts, check_fit, check_name, hashes_of
+from cse.runtime.mixed import DomainEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+
+# What a new bank or domain is checked on where no text is given: short, long, empty.
+SENTENCES = (
+    "A man is playing a guitar.",
+    "",
+    "Why was my card declined at the supermarket although there is enough money in the account?",
+    "Yes.",
+    "The committee, which had met on Tuesday, postponed its decision until the figures were complete. " * 8,
+)
+_LOCK = ".lock"
+_WAIT = 30.0  # seconds for another writer of the bank, which takes milliseconds
+
+
+def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> float:
+    """Write a bank without domains.
+
+    Random prompts of several lengths are compared with torch before the bank is published.
+
+    Args:
+        encoder: any encoder on the backbone, on the CPU; only its backbone is used.
+        out: folder of the bank.
+        tolerance: largest difference allowed.
+
+    Returns:
+        The largest difference from torch.
+
+    Raises:
+        CseError: the backbone has no layers, its weights were trained, or ONNX and torch differ.
+    """
+    check_folder(out, Kind.BANK)
+    backbone = _frozen_backbone(encoder)
+    bare = SentenceEncoder.bare(backbone)
+    with publish_folder(out, Kind.BANK) as folder:
+        write_bank_graph(backbone, folder / MODEL)
+        (folder / TOKENIZER).write_text(backbone.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
+        (folder / DOMAINS).mkdir()
+        manifest = BankManifest(
+            format=FORMAT,
+            dimension=backbone.hidden_size,
+            layers=backbone.layers,
+            heads=backbone.heads,
+            head_size=backbone.head_size,
+            pooler=bare.pooler,
+            max_length=bare.max_length,
+            pad_id=backbone.pad_id,
+            files=describe_files(folder, [path.name for path in folder.glob("[!.]*") if path.is_file()]),
+            backbone={key: describe(bare)["backbone"][key] for key in ("name", "revision", "sha256")},
+            versions=versions(),
+        )
+        manifest.write(folder)
+        onnx, own = OnnxEncoder(folder, provider="cpu"), SentenceEncoder.with_bank(backbone, Bank(folder))
+        found = [
+            check_parity(DomainEncoder(own, domain), DomainEncoder(onnx, domain), SENTENCES, tolerance=tolerance)
+            for domain in _random_domains(manifest)
+        ]
+        largest: float = max(one["largest_difference"] for one in found)
+        dataclasses.replace(manifest, parity=found[0] | {"largest_difference": largest}).write(folder)
+    return largest
+
+
+def make_domain(
+    encoder: SentenceEncoder,
+    name: str,
+    *,
+    normalize: bool = True,
+    metrics: dict[str, Any] | None = None,
+    checkpoint: str = "",
+    centres: NDArray[np.float32] | None = None,
+) -> Domain:
+    """Return an encoder's prompts as a domain.
+
+    Args:
+        encoder: trained prompts on a frozen backbone, or a bare backbone.
+        name: the domain's name.
+        normalize: whether embeddings have unit length by default.
+        metrics: scores to record.
+        checkpoint: identity of the encoder's checkpoint.
+        centres: see ``Domain``.
+
+    Raises:
+        CseError: the name is not valid, or the encoder has a part that a bank cannot hold.
+    """
+    check_name(name)
+    backbone = _frozen_backbone(encoder)
+    obstacle = _obstacle(encoder)
+    if obstacle:
+        raise CseError(f"domain {name}: {obstacle}; export it as a bundle of its own (cse export)")
+    facts = describe(encoder)
+    with torch.no_grad():
+        prefix = encoder.prefix() or []
+        blocks = [block for pair in prefix for block in pair]
+        empty = torch.empty((2 * backbone.layers, backbone.heads, 0, backbone.head_size))
+        tensors = {"prompt": _array(torch.stack(blocks) if blocks else empty)}
+        if encoder.cls is not None:
+            tensors["cls"] = _array(encoder.cls)
+        if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
+            tensors["projector_weight"] = _array(encoder.mlp.dense.weight)
+            tensors["projector_bias"] = _array(encoder.mlp.dense.bias)
+    if centres is not None:
+        tensors["centres"] = np.ascontiguousarray(centres, np.float32)
+    return Domain(
+        DomainFacts(
+            format=DOMAIN_FORMAT,
+            name=name,
+            backbone=backbone.files.sha256,
+            pooler=encoder.pooler,
+            normalize=normalize,
+            position_shift=encoder.shift,
+            max_length=encoder.max_length,
+            hashes=hashes_of(tensors),
+            prompt=facts["prompt"] or {},
+            metrics=metrics or {},
+            checkpoint=checkpoint,
+            versions=versions(),
+        ),
+        **tensors,
+    )
+
+
+def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
+    """Put a domain into a bank by one rename: readers see the old state of the bank or the new one.
+
+    Args:
+        folder: the bank.
+        domain: from ``make_domain``.
+        replace: whether to replace a domain of that name.
+
+    Returns:
+        The domain's file.
+
+    Raises:
+        CseError: not a bank, the domain is made for another backbone or damaged, the name is taken, or another writer
+            does not finish.
+        OSError: the file cannot be written; the bank is unchanged.
+    """
+    manifest = read_bank_manifest(folder)
+    path = _path(folder, domain.name)
+    check_fit(path, domain.facts, domain.tensors(), manifest.shape)
+    with _writing(folder):
+        if path.exists() and not replace:
+            raise CseError(f"{folder}: has a domain {domain.name} already; choose another name, or replace it")
+        for other in path.parent.glob(f"[!.]*{SUFFIX}"):
+            if other != path and other.name.lower() == path.name.lower():
+                raise CseError(
+                    f"{folder}: has a domain {other.name.removesuffix(SUFFIX)}, and {domain.name} differs from it by "
+                    "case alone; choose another name"
+                )
+        with publish_file(path) as draft:
+            domain.write(draft)
+    return path
+
+
+def remove_domain(folder: Path, name: str) -> None:
+    """Remove a domain, damaged or not.
+
+    Raises:
+        CseError: not a bank, or the domain is not there.
+    """
+    read_bank_manifest(folder)
+    path = _path(folder, name)
+    with _writing(folder):
+        if not path.is_file():
+            Bank(folder).domain(name)  # raises, and names the nearest
+        path.unlink(missing_ok=True)
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / DOMAINS / f"{check_name(name)}{SUFFIX}"
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    with only_one(folder / _LOCK, f"{folder}: another process has been writing to it for {_WAIT:.0f} s", _WAIT):
+        yield
+
+
+def _frozen_backbone(encoder: SentenceEncoder) -> Backbone:
+    backbone = encoder.backbone
+    if not isinstance(backbone, Backbone):
+        raise CseError(f"{backbone.files.name}: word vectors have no layers that a prompt could enter")
+    if not encoder.frozen:
+        raise CseError("the whole model was trained, so a bank's backbone is not its own; export it with cse export")
+    return backbone
+
+
+def _obstacle(encoder: SentenceEncoder) -> str:
+    """Return what keeps an encoder out of a bank, or an empty string."""
+    if encoder.prompt is not None and not encoder.prompt.deep:
+        return "an input-layer prompt has no keys and values of its own"
+    if encoder.templates:
+        return "a template puts words around the sentence, and a bank has one tokenizer"
+    if encoder.post is not None:
+        return f"post-processing ({encoder.post.config()['kind']}) is not part of a bank"
+    if encoder.pooler not in POOLERS:
+        return f"pooler {encoder.pooler} is not part of a bank, which has {' and '.join(POOLERS)}"
+    if encoder.mlp_use == "always" and not isinstance(encoder.mlp, TanhMlp):
+        return f"projector {encoder.projector} is not part of a bank, which has tanh"
+    return ""
+
+
+def _random_domains(manifest: BankManifest) -> Iterator[Domain]:
+    """Yield domains that use every input of the graph; no two have prompts of one length."""
+    random = np.random.default_rng(0)
+    shape = manifest.shape
+    for length, pooler in ((7, "mean"), (0, manifest.pooler), (2, "cls")):
+        shift = length if length == 2 else 0
+        facts = DomainFacts(
+            DOMAIN_FORMAT, f"random-{length}", shape.backbone, pooler, True, shift, shape.max_length - shift, {}
+        )
+        prompt = random.normal(size=(2 * shape.layers, shape.heads, length, shape.head_size)).astype(np.float32)
+        cls = random.normal(scale=0.05, size=shape.dimension).astype(np.float32) if length == 2 else None
+        yield Domain(facts, prompt, cls)
+
+
+def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    return np.ascontiguousarray(tensor.detach().float().cpu().numpy())

@@ -1,0 +1,248 @@
+"""One domain of a bank: its prompts in a small safetensors file, sealed like a manifest.
+
+Legend: ``n`` layers, ``h`` heads, ``p`` prompt vectors, ``k`` head width, ``d`` embedding width, ``c`` centres.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from cse.errors import CseError
+from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed
+
+AUTO = "auto"  # as a domain: choose by the text
+FORMAT = 1
+SUFFIX = ".safetensors"
+POOLERS = ("cls", "mean")
+_AGAIN = "add the domain again"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_METADATA = "cse"
+_TENSORS = ("prompt", "cls", "projector_weight", "projector_bias", "centres")
+
+
+@dataclass(frozen=True)
+class DomainFacts:
+    """What a domain's file says beside its tensors.
+
+    Attributes:
+        format: version of this layout.
+        name: the domain's name, which is also the file's.
+        backbone: SHA-256 of the backbone's weights that the prompts were trained for.
+        pooler: ``cls`` or ``mean``.
+        normalize: whether embeddings have unit length by default.
+        position_shift: positions that the prompt takes before the first token.
+        max_length: maximum tokens per sentence, special tokens included.
+        hashes: SHA-256 (hex) of each tensor's bytes.
+        prompt: summary of the prompt (kind, length, ...); empty for the bare backbone.
+        metrics: scores of the model, by task.
+        checkpoint: identity of the checkpoint it came from; empty for the bare backbone.
+        versions: versions of the packages that wrote the file.
+    """
+
+    format: int
+    name: str
+    backbone: str
+    pooler: str
+    normalize: bool
+    position_shift: int
+    max_length: int
+    hashes: dict[str, Any]
+    prompt: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    checkpoint: str = ""
+    versions: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """A domain in memory; nothing in it changes, so requests in progress keep the prompts they started with.
+
+    Attributes:
+        facts: see ``DomainFacts``.
+        prompt: keys and values (2n, h, p, k): layer 0's keys, its values, layer 1's keys, ...; ``p`` may be 0.
+        cls: trained word vector of ``[CLS]`` (d), or None for the backbone's own.
+        projector_weight: linear layer of a tanh projector (d, d), or None.
+        projector_bias: its bias (d,), or None.
+        centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
+    """
+
+    facts: DomainFacts
+    prompt: NDArray[np.float32]
+    cls: NDArray[np.float32] | None = None
+    projector_weight: NDArray[np.float32] | None = None
+    projector_bias: NDArray[np.float32] | None = None
+    centres: NDArray[np.float32] | None = None
+
+    @property
+    def name(self) -> str:
+        """The domain's name."""
+        return self.facts.name
+
+    @property
+    def length(self) -> int:
+        """Number of prompt vectors."""
+        return self.prompt.shape[2]
+
+    @property
+    def max_length(self) -> int:
+        """Maximum tokens per sentence, special tokens included."""
+        return self.facts.max_length
+
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        """Return the tensors by name."""
+        found = {name: getattr(self, name) for name in _TENSORS}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Apply the projector, if there is one, to pooled vectors (b, d)."""
+        if self.projector_weight is None or self.projector_bias is None:
+            return vectors
+        return np.tanh(vectors @ self.projector_weight.T + self.projector_bias)
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        metadata = {_METADATA: json.dumps(sealed(vars(self.facts)), sort_keys=True)}
+        path.write_bytes(save(self.tensors(), metadata))
+
+    def identity(self) -> str:
+        """Return a hash of everything that makes the domain's vectors."""
+        return digest({key: value for key, value in vars(self.facts).items() if key not in ("metrics", "versions")})
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shape of a bank's backbone, which its domains must fit.
+
+    Attributes:
+        backbone: SHA-256 of its weights.
+        layers, heads, head_size, dimension: of the model; ``dimension`` is its hidden width.
+        max_length: tokens that fit in its position table.
+    """
+
+    backbone: str
+    layers: int
+    heads: int
+    head_size: int
+    dimension: int
+    max_length: int
+
+
+def check_name(name: str) -> str:
+    """Return a domain's name.
+
+    Raises:
+        CseError: it cannot name a file on every system, or has a meaning of its own.
+    """
+    if not _NAME.fullmatch(name):
+        raise CseError(
+            f"domain {name[:80]!r}: not a valid name; use up to 64 letters, digits, dots, dashes and underscores, "
+            "starting with a letter or digit"
+        )
+    if name.lower() == AUTO:
+        raise CseError(f"domain {name!r}: the name stands for the nearest domain; choose another")
+    return name
+
+
+def hashes_of(tensors: Mapping[str, NDArray[np.float32]]) -> dict[str, str]:
+    """Return the SHA-256 (hex) of each tensor's bytes."""
+    return {name: hashlib.sha256(np.ascontiguousarray(tensor).data).hexdigest() for name, tensor in tensors.items()}
+
+
+def read_domain(path: Path, shape: Shape) -> Domain:
+    """Read a domain's file and check that it is whole and fits the backbone.
+
+    Args:
+        path: the file; its name without suffix is the domain's.
+        shape: of the bank's backbone.
+
+    Raises:
+        CseError: the file is truncated, modified, of another format, name or backbone, or holds numbers that are not
+            finite.
+        FileNotFoundError: it is gone.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise CseError(f"{path}: truncated or not a domain of a bank ({reason}); {_AGAIN}") from None
+    facts = _facts(path, metadata.get(_METADATA))
+    if facts.name != path.name.removesuffix(SUFFIX):
+        raise CseError(f"{path}: holds domain {facts.name!r}, so it was copied or renamed; {_AGAIN}")
+    check_fit(path, facts, tensors, shape)
+    return Domain(facts, **tensors)
+
+
+def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]], shape: Shape) -> None:
+    """Refuse a domain that does not fit the backbone or its own hashes.
+
+    Args:
+        path: its file, for the message.
+        facts: from the file.
+        tensors: its tensors by name.
+        shape: of the bank's backbone.
+
+    Raises:
+        CseError: as ``read_domain``.
+    """
+    if facts.backbone != shape.backbone:
+        raise CseError(
+            f"{path}: made for another backbone (SHA-256 {facts.backbone[:12]}..., the bank's is "
+            f"{shape.backbone[:12]}...); train it on the bank's"
+        )
+    if facts.pooler not in POOLERS:
+        raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(POOLERS)}; {_AGAIN}")
+    _check_tensors(path, tensors, facts, shape)
+    limits = {"position_shift": (0, shape.max_length), "max_length": (3, shape.max_length - facts.position_shift)}
+    check_limits({key: getattr(facts, key) for key in limits}, limits, path, _AGAIN)
+
+
+def _facts(path: Path, text: str | None) -> DomainFacts:
+    try:
+        tree = json.loads(text or "")
+    except (ValueError, RecursionError):
+        tree = None
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+        raise CseError(f"{path}: not a domain of format {FORMAT}; {_AGAIN} with this version of cse")
+    check_seal(tree, path, _AGAIN, needed=True)
+    return fields_of(DomainFacts, tree, path, _AGAIN)
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: DomainFacts, shape: Shape) -> None:
+    width = shape.dimension
+    prompt = tensors.get("prompt")
+    length = prompt.shape[2] if prompt is not None and prompt.ndim == 4 else 0
+    centres = tensors.get("centres")
+    count = len(centres) if centres is not None and centres.ndim == 2 and len(centres) else 1
+    wanted: dict[str, tuple[int, ...]] = {
+        "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
+        "cls": (width,),
+        "projector_weight": (width, width),
+        "projector_bias": (width,),
+        "centres": (count, width),
+    }
+    projector = {"projector_weight", "projector_bias"}
+    missing = {"prompt"} | (projector if projector & tensors.keys() else set())
+    if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
+        raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
+    for name, tensor in tensors.items():
+        if tensor.dtype != np.float32 or tensor.shape != wanted[name]:
+            raise CseError(
+                f"{path}: {name} is {tensor.dtype} {tensor.shape}, the backbone needs float32 {wanted[name]}; {_AGAIN}"
+            )
+        if not np.isfinite(tensor).all():
+            raise CseError(f"{path}: {name} holds values that are not finite; train again with a lower learning rate")

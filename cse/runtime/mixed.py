@@ -1,0 +1,172 @@
+"""Encode sentences of several domains together, with the prompts of a bank.
+
+Legend: as in ``cse.runtime.domain``; ``b`` rows of a batch, which belong to ``u`` distinct domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cse.errors import CseError
+from cse.runtime.bank import Bank, Chosen, Domains
+from cse.runtime.domain import POOLERS, Domain
+from cse.runtime.encode import Encoded, as_texts, encode_sentences, unit_rows
+
+INPUTS = ("domain", "prompt", "prompt_length", "position_shift", "trained_cls", "cls", "pool_cls")  # see ``feed``
+
+
+class _Mixing(Protocol):
+    """An encoder that takes a bank."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = ...,
+        normalize: bool = ...,
+        show_progress_bar: bool = ...,
+        *,
+        domain: Chosen,
+    ) -> NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True)
+class DomainEncoder:
+    """An encoder of one domain of a bank, for code that knows nothing of banks.
+
+    Attributes:
+        mixing: encoder of the bank.
+        domain: name, or a domain that need not be in the bank yet.
+    """
+
+    mixing: _Mixing
+    domain: str | Domain
+
+    @property
+    def dimension(self) -> int:
+        """Embedding width."""
+        return self.mixing.dimension
+
+    @property
+    def provider(self) -> str:
+        """The attached provider, or ``torch``."""
+        return getattr(self.mixing, "provider", "torch")
+
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = 64,
+        normalize: bool = True,
+        show_progress_bar: bool = False,
+    ) -> NDArray[np.float32]:
+        """Encode like the bank's encoder."""
+        return self.mixing.encode(sentences, batch_size, normalize, show_progress_bar, domain=self.domain)
+
+
+def encode_mixed(
+    bank: Bank,
+    run: Callable[[dict[str, NDArray[Any]]], NDArray[np.float32]],
+    sentences: str | Sequence[str],
+    domain: Chosen,
+    *,
+    normalize: bool | None,
+    **options: Any,
+) -> Encoded:
+    """Encode sentences, each with the prompts of its domain; the domains of a batch mix freely.
+
+    Args:
+        bank: the bank; its domains at this moment are used to the end of the call.
+        run: maps the model's inputs (see ``feed``) to pooled vectors (b, d).
+        sentences: texts, or one.
+        domain: see ``Bank.choose``; ``auto`` chooses by the text.
+        normalize: whether to scale embeddings to unit length; None: as each domain says.
+        options: further arguments of ``encode_sentences``.
+
+    Raises:
+        CseError: as ``Bank.choose`` and ``encode_sentences``.
+    """
+    texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+    domains = bank.domains()
+    chosen = bank.choose(domains, domain, len(texts))
+
+    def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
+        return finish(run({"input_ids": ids, "attention_mask": mask, **feed(rows)}), rows, normalize)
+
+    unchosen = [row for row, one in enumerate(chosen) if one is None]
+    if unchosen:
+        undecided = [texts[row] for row in unchosen]
+        bare = [bank.bare] * len(undecided)
+        vectors = encode_sentences(undecided, embed=embed, domains=bare, normalize=False, **options).embeddings
+        for row, one in zip(unchosen, nearest_domains(vectors, domains, bank.folder), strict=True):
+            chosen[row] = one
+    given = [one for one in chosen if one is not None]
+    encoded = encode_sentences(texts, embed=embed, domains=given, normalize=False, **options)
+    return encoded._replace(embeddings=encoded.embeddings[0]) if isinstance(sentences, str) else encoded
+
+
+def feed(rows: Sequence[Domain]) -> dict[str, NDArray[Any]]:
+    """Return the model's inputs for a batch whose rows belong to these domains.
+
+    ``domain`` (b) gives each row's place among the batch's ``u`` distinct domains; ``prompt`` (2nu, h, p, k) holds
+    their keys and values, filled up to the longest with zeros, which ``prompt_length`` (u) masks; the rest is
+    ``position_shift`` (u), ``trained_cls`` (u), ``cls`` (u, d) and ``pool_cls`` (u).
+    """
+    place: dict[Domain, int] = {}
+    domain = np.fromiter((place.setdefault(row, len(place)) for row in rows), np.int64, len(rows))
+    distinct = list(place)
+    longest = max(1, *(one.length for one in distinct))
+    prompts = [_filled(one.prompt, longest) for one in distinct]
+    no_cls = np.zeros(distinct[0].prompt.shape[1] * distinct[0].prompt.shape[3], np.float32)
+    return {
+        "domain": domain,
+        "prompt": prompts[0] if len(prompts) == 1 else np.concatenate(prompts),
+        "prompt_length": np.array([one.length for one in distinct]),
+        "position_shift": np.array([one.facts.position_shift for one in distinct]),
+        "trained_cls": np.array([one.cls is not None for one in distinct]),
+        "cls": np.stack([no_cls if one.cls is None else one.cls for one in distinct]),
+        "pool_cls": np.array([one.facts.pooler == POOLERS[0] for one in distinct]),
+    }
+
+
+def finish(pooled: NDArray[np.float32], rows: Sequence[Domain], normalize: bool | None) -> NDArray[np.float32]:
+    """Return embeddings (b, d) from pooled vectors: after each row's projector, of unit length if wanted.
+
+    Args:
+        pooled: the model's output (b, d).
+        rows: domain of each row.
+        normalize: whether to scale to unit length; None: as each domain says.
+    """
+    for domain in {row for row in rows if row.projector_weight is not None}:
+        mine = [index for index, row in enumerate(rows) if row is domain]
+        pooled[mine] = domain.project(pooled[mine])
+    unit = [index for index, row in enumerate(rows) if (row.facts.normalize if normalize is None else normalize)]
+    pooled[unit] = unit_rows(pooled[unit])
+    return pooled
+
+
+def nearest_domains(bare: NDArray[np.float32], domains: Domains, folder: Path) -> list[Domain]:
+    """Return the domain whose centres are nearest by cosine to each text's bare vector (b, d).
+
+    Raises:
+        CseError: no domain of the bank has centres.
+    """
+    known = [domain for domain in domains.usable.values() if domain.centres is not None]
+    if not known:
+        raise CseError(f"{folder}: domain auto needs domains that were added with their text (cse bank add --data)")
+    unit = unit_rows(bare)
+    scores = np.stack([(unit @ domain.centres.T).max(axis=1) for domain in known], axis=1)  # type: ignore[union-attr]
+    return [known[index] for index in scores.argmax(axis=1)]
+
+
+def _filled(prompt: NDArray[np.float32], length: int) -> NDArray[np.float32]:
+    if prompt.shape[2] == length:
+        return prompt
+    return np.pad(prompt, ((0, 0), (0, 0), (0, length - prompt.shape[2]), (0, 0)))
