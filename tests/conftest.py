@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from cse.data.suite import only_pairs
 from cse.data.suite_store import write_suite
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
 
 WORDS = [
     "a", "the", "cat", "dog", "bird", "child", "woman", "man", "sits", "sleeps", "runs", "eats", "reads", "on",
@@ -73,6 +76,20 @@ def tiny_folders(tmp_path_factory) -> dict[str, Path]:
     """Folders of a tiny random BERT and RoBERTa."""
     root = tmp_path_factory.mktemp("backbones")
     return {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
+
+
+@pytest.fixture(scope="session")
+def empty_banks(tiny_folders, tmp_path_factory) -> Callable[[str], Path]:
+    """Banks of the tiny backbones without domains, by family; copy them."""
+    from cse.export.bank import create_bank
+
+    @functools.cache
+    def get(family: str) -> Path:
+        bank = tmp_path_factory.mktemp("banks") / family
+        create_bank(SentenceEncoder.load(tiny_folders[family]), bank, tolerance=1e-5)
+        return bank
+
+    return get
 
 
 @pytest.fixture(params=["bert", "roberta"])

@@ -79,7 +79,7 @@ def add_command(
 @click.argument("name")
 def remove_command(bank: Path, name: str) -> None:
     """Remove domain NAME from a bank."""
-    from cse.export.bank import remove_domain
+    from cse.export.domains import remove_domain
 
     remove_domain(bank, name)
     click.echo(f"{bank}: removed domain {name}")

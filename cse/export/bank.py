@@ -1,10 +1,9 @@
-"""Create a bank, make domains of trained encoders, and put them into a bank."""
+"""Create a bank, and make domains of trained encoders."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ from cse.model.backbone import Backbone
 from cse.model.checkpoint import describe
 from cse.model.pooling import TanhMlp
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.outputs import Kind, check_folder, publish_file, publish_folder
-from cse.process import only_one
-from cse.runtime.bank import DOMAINS, FORMAT, Bank, BankManifest, read_bank_manifest
+from cse.outputs import Kind, check_folder, publish_folder
+from cse.runtime.bank import DOMAINS, FORMAT, Bank, BankManifest
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
 from cse.runtime.domain import FORMAT as DOMAIN_FORMAT
-from cse.runtime.domain import POOLERS, SUFFIX, Domain, DomainFacts, check_fit, check_name, hashes_of
+from cse.runtime.domain import POOLERS, Domain, DomainFacts, check_name, hashes_of
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 
@@ -37,8 +35,6 @@ SENTENCES = (
     "Yes.",
     "The committee, which had met on Tuesday, postponed its decision until the figures were complete. " * 8,
 )
-_LOCK = ".lock"
-_WAIT = 30.0  # seconds for another writer of the bank, which takes milliseconds
 
 
 def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> float:
@@ -145,63 +141,6 @@ def make_domain(
         ),
         **tensors,
     )
-
-
-def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
-    """Put a domain into a bank by one rename: readers see the old state of the bank or the new one.
-
-    Args:
-        folder: the bank.
-        domain: from ``make_domain``.
-        replace: whether to replace a domain of that name.
-
-    Returns:
-        The domain's file.
-
-    Raises:
-        CseError: not a bank, the domain is made for another backbone or damaged, the name is taken, or another writer
-            does not finish.
-        OSError: the file cannot be written; the bank is unchanged.
-    """
-    manifest = read_bank_manifest(folder)
-    path = _path(folder, domain.name)
-    check_fit(path, domain.facts, domain.tensors(), manifest.shape)
-    with _writing(folder):
-        if path.exists() and not replace:
-            raise CseError(f"{folder}: has a domain {domain.name} already; choose another name, or replace it")
-        for other in path.parent.glob(f"[!.]*{SUFFIX}"):
-            if other != path and other.name.lower() == path.name.lower():
-                raise CseError(
-                    f"{folder}: has a domain {other.name.removesuffix(SUFFIX)}, and {domain.name} differs from it by "
-                    "case alone; choose another name"
-                )
-        with publish_file(path) as draft:
-            domain.write(draft)
-    return path
-
-
-def remove_domain(folder: Path, name: str) -> None:
-    """Remove a domain, damaged or not.
-
-    Raises:
-        CseError: not a bank, or the domain is not there.
-    """
-    read_bank_manifest(folder)
-    path = _path(folder, name)
-    with _writing(folder):
-        if not path.is_file():
-            Bank(folder).domain(name)  # raises, and names the nearest
-        path.unlink(missing_ok=True)
-
-
-def _path(folder: Path, name: str) -> Path:
-    return folder / DOMAINS / f"{check_name(name)}{SUFFIX}"
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    with only_one(folder / _LOCK, f"{folder}: another process has been writing to it for {_WAIT:.0f} s", _WAIT):
-        yield
 
 
 def _frozen_backbone(encoder: SentenceEncoder) -> Backbone:

@@ -54,7 +54,8 @@ class BankPass(nn.Module):
         cls_UD = torch.where(trained_cls[:, None], cls, self.own_cls_D)
         words_BLD = self.backbone.words(input_ids)
         words_BLD = torch.where(begins_BL[:, :, None], cls_UD[domain][:, None], words_BLD)
-        positions_BL = self.backbone.positions(attention_mask, position_shift[domain][:, None])
+        # padding takes position 0: behind a row with a shift it may reach beyond the position table
+        positions_BL = self.backbone.positions(attention_mask, position_shift[domain][:, None]) * attention_mask
         embedded_BLD = self.backbone.embed(words_BLD, positions_BL)
 
         first_B = domain * (2 * self.backbone.layers)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.export.bank import SENTENCES, add_domain, create_bank, make_domain
+from cse.export.bank import SENTENCES, create_bank, make_domain
+from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config
 from cse.model.sentence_encoder import SentenceEncoder

@@ -29,6 +29,8 @@ COMMANDS = {
     "json": (("evaluate", "data/checkpoint", "--json", "scores.json"), "scores.json", 50),
     "records": (("evaluate", "x=data/checkpoint", "--out", "records"), "records/x", 500),
     "export": (("export",), "data/bundle", 100_000),
+    "bank create": (("bank", "create", "bank", "data/checkpoint"), "bank", 100_000),
+    "bank add": (("bank", "add", "bank", "data/checkpoint", "--name", "x"), "bank", 500),
     "encode": (("encode", "data/bundle", "lines.txt", "--out", "vectors.npy"), "vectors.npy", 200),
     "embed": (EMBED, "vectors", 300),
     "exact": (("index", "vectors"), "vectors/index", 200),
@@ -47,7 +49,7 @@ def whole(trained, tmp_path_factory) -> Path:
     (folder / "vectors.npy").write_bytes(b"\x93NUMPY older")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name in ("records", "post", "embed", "hnsw"):
+        for name in ("records", "post", "bank create", "embed", "hnsw"):
             patch.setattr(sys, "argv", ["cse", *COMMANDS[name][0]])
             with pytest.raises(SystemExit) as left:
                 main()

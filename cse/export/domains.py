@@ -1,0 +1,73 @@
+"""Put domains into a bank and take them out, while others read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cse.errors import CseError
+from cse.outputs import publish_file
+from cse.process import only_one
+from cse.runtime.bank import DOMAINS, Bank, read_bank_manifest
+from cse.runtime.domain import SUFFIX, Domain, check_fit, check_name
+
+_LOCK = ".lock"
+_WAIT = 30.0  # seconds for another writer of the bank, which takes milliseconds
+
+
+def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
+    """Put a domain into a bank by one rename: readers see the old state of the bank or the new one.
+
+    Args:
+        folder: the bank.
+        domain: from ``make_domain``.
+        replace: whether to replace a domain of that name.
+
+    Returns:
+        The domain's file.
+
+    Raises:
+        CseError: not a bank, the domain is made for another backbone or damaged, the name is taken, or another writer
+            does not finish.
+        OSError: the file cannot be written; the bank is unchanged.
+    """
+    manifest = read_bank_manifest(folder)
+    path = _path(folder, domain.name)
+    check_fit(path, domain.facts, domain.tensors(), manifest.shape)
+    with _writing(folder):
+        if path.exists() and not replace:
+            raise CseError(f"{folder}: has a domain {domain.name} already; choose another name, or replace it")
+        for other in path.parent.glob(f"[!.]*{SUFFIX}"):
+            if other != path and other.name.lower() == path.name.lower():
+                raise CseError(
+                    f"{folder}: has a domain {other.name.removesuffix(SUFFIX)}, and {domain.name} differs from it by "
+                    "case alone; choose another name"
+                )
+        with publish_file(path) as draft:
+            domain.write(draft)
+    return path
+
+
+def remove_domain(folder: Path, name: str) -> None:
+    """Remove a domain, damaged or not.
+
+    Raises:
+        CseError: not a bank, or the domain is not there.
+    """
+    read_bank_manifest(folder)
+    path = _path(folder, name)
+    with _writing(folder):
+        if not path.is_file():
+            Bank(folder).domain(name)  # raises, and names the nearest
+        path.unlink(missing_ok=True)
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / DOMAINS / f"{check_name(name)}{SUFFIX}"
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    with only_one(folder / _LOCK, f"{folder}: another process has been writing to it for {_WAIT:.0f} s", _WAIT):
+        yield

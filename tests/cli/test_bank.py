@@ -1,0 +1,129 @@
+"""``cse bank`` and the commands that take a bank."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.bundle import MODEL
+from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy import embed as consumer
+from tests.conftest import make_backbone_folder
+from tests.export.banks import make_bank, make_encoder
+
+TEXTS = ["the cat sits", "a small dog", "two friends"]
+
+
+@pytest.fixture(scope="module")
+def made(trained, tiny_folders, empty_banks, tmp_path_factory) -> Path:
+    """A trained project with a bank of two domains beside it; do not change it."""
+    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("made") / "project"))
+    encoders = {name: make_encoder(tiny_folders["bert"], name) for name in ("hidden", "bare")}
+    make_bank(folder / "bank", empty_banks("bert"), encoders)
+    (folder / "rows.csv").write_text(
+        "text,queue\n" + "".join(f"{text},hidden\n" for text in TEXTS[:2]) + "two friends,bare\n"
+    )
+    (folder / "lines.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    return folder
+
+
+@pytest.fixture
+def project(made, tmp_path, monkeypatch) -> Path:
+    folder = Path(shutil.copytree(made, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_from_a_checkpoint_to_vectors(cse, project):
+    done = cse("bank", "create", "own", "data/checkpoint")
+    assert (done.code, done.out.split(";")[0]) == (
+        0,
+        f"own: bank of {SentenceEncoder.load('data/checkpoint').backbone.files.name} without domains",
+    )
+    done = cse("bank", "add", "own", "data/checkpoint", "--name", "tickets", "--data", "data/prepared")
+    assert done.code == 0, done.err
+    assert done.out.startswith("own: domain tickets, key_value x ")
+    assert cse("encode", "own:tickets", "lines.txt", "--out", "bank.npy").code == 0
+    assert cse("encode", "data/bundle", "lines.txt", "--out", "bundle.npy").code == 0
+    np.testing.assert_allclose(np.load("bank.npy"), np.load("bundle.npy"), atol=1e-5)
+    assert cse("encode", "own:auto", "lines.txt", "--out", "auto.npy").code == 0
+    np.testing.assert_array_equal(np.load("auto.npy"), np.load("bank.npy"))
+    shown = json.loads(cse("bank", "show", "own", "tickets").out)
+    assert shown["checkpoint"] == OnnxEncoder("data/bundle", provider="cpu").manifest.checkpoint
+    assert shown["bytes"] == (project / "own/domains/tickets.safetensors").stat().st_size
+
+
+def test_list_replace_remove_check(cse, project):
+    listed = cse("bank", "list", "bank").out.splitlines()
+    assert [line.split()[0] for line in listed] == ["domain", "bare", "hidden"]
+    assert "hidden_state x 7" in listed[2]
+    assert sorted(json.loads(cse("bank", "list", "bank", "--json").out)) == ["bare", "hidden"]
+    again = ("bank", "add", "bank", "data/checkpoint", "--name", "hidden")
+    assert "has a domain hidden already" in cse(*again).err
+    assert cse(*again, "--replace").code == 0
+    assert "key_value" in cse("bank", "list", "bank").out
+    assert cse("bank", "check", "bank").out == "bank: 2 of 2 domains are whole\n"
+    (project / "bank/domains/foreign.safetensors").write_bytes(b"?")
+    done = cse("bank", "check", "bank")
+    assert (done.code, done.out) == (2, "bank: 2 of 3 domains are whole\n")
+    assert "foreign.safetensors: truncated or not a domain" in done.err
+    assert "refused" in cse("bank", "list", "bank").err
+    assert cse("bank", "remove", "bank", "foreign").code == cse("bank", "remove", "bank", "hidden").code == 0
+    assert cse("bank", "check", "bank").out == "bank: 1 of 1 domains are whole\n"
+
+
+def test_each_row_names_its_domain(cse, project):
+    assert cse("encode", "bank", "rows.csv", "--domain-column", "queue", "--out", "vectors.npy").code == 0
+    expected = OnnxEncoder("bank", provider="cpu").encode(TEXTS, domain=["hidden", "hidden", "bare"])
+    np.testing.assert_allclose(np.load("vectors.npy"), expected, atol=1e-6)
+    assert not np.allclose(expected[1], OnnxEncoder("bank", provider="cpu").encode(TEXTS[1], domain="bare"), atol=0.01)
+
+
+def test_a_consumer_without_torch_takes_a_bank(project, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["embed.py", "bank", "lines.txt", "--domain", "hidden", "--out", "vectors.npy"])
+    assert consumer.main() == 0
+    expected = OnnxEncoder("bank", provider="cpu").encode(TEXTS, domain="hidden")
+    np.testing.assert_allclose(np.load("vectors.npy"), expected, atol=1e-6)
+    monkeypatch.setattr("sys.argv", ["embed.py", "bank", "lines.txt"])
+    assert consumer.main() == 2
+    assert "say whose prompts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("bank add bank other --name x", "another backbone"),
+        ("bank add bank data/checkpoint --name a/b", "domain 'a/b': not a valid name"),
+        ("bank add data/bundle data/checkpoint --name x", "data/bundle: a bundle of one model, not a bank"),
+        ("bank add nowhere data/checkpoint --name x", "nowhere: no bundle here"),
+        ("bank create bank data/checkpoint", "bank: holds files that cse did not put there"),
+        ("bank remove bank hiden", "no domain 'hiden'; did you mean 'hidden'"),
+        ("bank list data/bundle", "data/bundle: no bank here"),
+        ("encode bank lines.txt --out x.npy", "bank: a bank; name one of its domains, for instance bank:bare"),
+        ("encode bank:hiden lines.txt --out x.npy", "did you mean 'hidden'"),
+        ("encode bank:auto lines.txt --out x.npy", "added with their text"),
+        ("encode data/bundle rows.csv --domain-column queue --out x.npy", "data/bundle: no bank here"),
+        ("encode bank rows.csv --domain-column queu --out x.npy", "no column 'queu'"),
+        ("encode bank lines.txt --domain-column queue --out x.npy", "lines.txt has no columns"),
+    ],
+)
+def test_mistakes_are_one_line(cse, project, tmp_path, arguments, line):
+    if "other" in arguments:
+        make_backbone_folder(project / "other", "bert", seed=1)
+    before = {path: path.read_bytes() for path in (project / "bank").rglob("*") if path.is_file()}
+    done = cse(*arguments.split())
+    assert done.code == 2
+    assert line in done.err
+    assert done.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in (project / "bank").rglob("*") if path.is_file()} == before
+
+
+def test_a_damaged_graph_is_not_used(cse, project):
+    path = project / "bank" / MODEL
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "model.onnx" in cse("encode", "bank:hidden", "lines.txt", "--out", "x.npy").err

@@ -1,0 +1,187 @@
+"""A bank gives what each domain's own encoder and bundle give, however domains are mixed."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.export.bank import create_bank, make_domain
+from cse.export.domains import add_domain
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.domain import hashes_of
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.conftest import WORDS, make_backbone_folder
+from tests.export.banks import KINDS, make_bank, make_encoder, make_encoders
+from tests.export.conftest import build
+from tests.export.exports import SENTENCES
+from tests.parts import new_prompt, sentence_encoder
+
+_LONG = " ".join(WORDS + WORDS)  # beyond every domain's maximum length
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def banked(request, tiny_folders, empty_banks, tmp_path_factory):
+    """A bank and the encoders that its domains came from, by name."""
+    encoders = make_encoders(tiny_folders[request.param])
+    return make_bank(tmp_path_factory.mktemp("bank") / "bank", empty_banks(request.param), encoders), encoders
+
+
+@pytest.fixture(scope="module")
+def rows(banked):
+    """Sentences of all domains in random order, some of them twice, with what their own encoders give."""
+    _, encoders = banked
+    picks = [(text, name) for text in (*SENTENCES, _LONG) for name in encoders]
+    picks += picks[::3]
+    random.Random(5).shuffle(picks)
+    alone = {name: dict(zip((*SENTENCES, _LONG), found, strict=True)) for name, found in _alone(encoders).items()}
+    return [text for text, _ in picks], [name for _, name in picks], np.stack([alone[n][t] for t, n in picks])
+
+
+def _alone(encoders):
+    return {name: encoder.encode([*SENTENCES, _LONG]) for name, encoder in encoders.items()}
+
+
+@pytest.mark.parametrize(("batch_size", "threads"), [(1, 1), (3, 1), (64, 1), (64, 2)])
+def test_mixed_batches_equal_each_domains_own_encoder(banked, rows, batch_size, threads):
+    texts, names, expected = rows
+    found = OnnxEncoder(banked[0], provider="cpu", threads=threads).encode(texts, batch_size, domain=names)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert len(np.unique(found.round(3), axis=0)) >= len(set(zip(texts, names, strict=True))) - len(SENTENCES), (
+        "domains must differ for a mix-up to show"
+    )
+
+
+def test_torch_gives_the_same(banked, rows):
+    texts, names, expected = rows
+    encoder = SentenceEncoder.load(banked[0])
+    np.testing.assert_allclose(encoder.encode(texts, 5, domain=names), expected, atol=1e-5)
+    one = names[0]
+    np.testing.assert_allclose(encoder.encode(texts[0], domain=one), expected[0], atol=1e-5)
+
+
+def test_one_domain_and_raw_vectors(banked):
+    bank, encoders = banked
+    onnx = OnnxEncoder(bank, provider="cpu")
+    for name, encoder in encoders.items():
+        raw = onnx.encode(SENTENCES, domain=name, normalize=False)
+        np.testing.assert_allclose(raw, encoder.encode(SENTENCES, normalize=False), atol=2e-5)
+        np.testing.assert_allclose(np.linalg.norm(onnx.encode(SENTENCES, domain=name), axis=1), 1, atol=1e-5)
+
+
+def test_each_domain_has_its_own_default_of_normalisation(tiny_folders, empty_banks, tmp_path):
+    encoder = make_encoder(tiny_folders["bert"], "plain")
+    bank = make_bank(tmp_path / "bank", empty_banks("bert"), {"unit": encoder})
+    add_domain(bank, make_domain(encoder, "raw", normalize=False))
+    unit, raw = OnnxEncoder(bank, provider="cpu").encode(["the cat"] * 2, domain=["unit", "raw"])
+    assert np.linalg.norm(unit) == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(raw, encoder.encode("the cat", normalize=False), atol=2e-5)
+
+
+@pytest.mark.parametrize("row", ["bert key_value mean", "roberta key_value cls mlp"])
+def test_a_domain_equals_its_own_bundle(exports, empty_banks, tmp_path, row):
+    alone = exports(row)
+    bank = make_bank(tmp_path / "bank", empty_banks(row.split()[0]), {"it": alone.encoder})
+    found = OnnxEncoder(bank, provider="cpu").encode([*SENTENCES, _LONG], domain="it")
+    np.testing.assert_allclose(found, alone.open().encode([*SENTENCES, _LONG]), atol=1e-5)
+
+
+def test_truncation_is_each_domains_own(banked):
+    bank, encoders = banked
+    lengths = {encoder.max_length for encoder in encoders.values()}
+    assert len(lengths) > 2
+    counted = OnnxEncoder(bank, provider="cpu").encode_counting([_LONG, "cat"] * 2, domain=["plain"] * 2 + ["bare"] * 2)
+    assert (counted.truncated, counted.distinct) == (2, 4)
+    assert counted.max_length == encoders["plain"].max_length
+    assert counted.domains == ["plain", "plain", "bare", "bare"]
+
+
+def test_auto_takes_the_domain_whose_text_is_nearest(tiny_folders, empty_banks, tmp_path):
+    encoders = {name: make_encoder(tiny_folders["bert"], name, seed) for seed, name in enumerate(("plain", "hidden"))}
+    bank = make_bank(tmp_path / "bank", empty_banks("bert"), encoders)
+    onnx = OnnxEncoder(bank, provider="cpu")
+    with pytest.raises(CseError, match="added with their text"):
+        onnx.encode(["the cat"], domain="auto")
+    texts = {"plain": ["the cat sits", "a small dog"], "hidden": ["music near the river", "never no bread"]}
+    for name, encoder in encoders.items():
+        centres = onnx.encode(texts[name], domain=onnx.bank.bare, normalize=True)
+        add_domain(bank, make_domain(encoder, name, centres=centres), replace=True)
+    mixed = [texts["hidden"][1], texts["plain"][0], texts["hidden"][0], texts["plain"][1], "the cat"]
+    counted = onnx.encode_counting(mixed, domain=["auto"] * 4 + ["hidden"])
+    assert counted.domains == ["hidden", "plain", "hidden", "plain", "hidden"]
+    np.testing.assert_array_equal(counted.embeddings, onnx.encode(mixed, domain=counted.domains))
+
+
+def test_nothing_is_encoded_without_saying_whose_prompts(banked, exports):
+    bank, _ = banked
+    onnx = OnnxEncoder(bank, provider="cpu")
+    for encoder in (onnx, SentenceEncoder.load(bank)):
+        with pytest.raises(CseError, match=r"say whose prompts.*plain"):
+            encoder.encode(["the cat"])
+        with pytest.raises(CseError, match=r"no domain 'plane'; did you mean 'plain'"):
+            encoder.encode(["the cat"], domain="plane")
+        with pytest.raises(CseError, match="2 names for 1 sentences"):
+            encoder.encode(["the cat"], domain=["plain", "bare"])
+        with pytest.raises(CseError, match=r"domain\[1\]: expected a name, found NoneType"):
+            encoder.encode(["the cat", "a dog"], domain=["plain", None])
+    with pytest.raises(CseError, match="bundle of one model"):
+        exports("bert key_value mean").open().encode(["the cat"], domain="plain")
+    with pytest.raises(CseError, match="one model"):
+        make_encoder(exports("bert key_value mean").encoder.backbone.files.folder, "bare").encode("a", domain="plain")
+
+
+def test_no_sentence_needs_no_pass(banked):
+    onnx = OnnxEncoder(banked[0], provider="cpu")
+    assert onnx.encode([], domain="plain").shape == onnx.encode([], domain=[]).shape == (0, 32)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("bert input cls", "input-layer prompt"),
+        ("bert hidden_state block1", "pooler mean_first_last"),
+        ("bert template mask", "template"),
+        ("bert whitening", r"post-processing \(whitening\)"),
+        ("roberta flow mlp", r"post-processing \(flow\)"),
+        ("bert cls prompt cnn", "pooler cnn"),
+    ],
+)
+def test_what_a_bank_cannot_hold_is_refused_by_name(tiny_folders, row, reason):
+    with pytest.raises(CseError, match=f"domain it: .*{reason}.*export it as a bundle"):
+        make_domain(build(tiny_folders, row), "it")
+
+
+def test_weights_that_are_not_the_banks_are_refused(tiny_folders, empty_banks, tmp_path):
+    bank = make_bank(tmp_path / "bank", empty_banks("bert"), {"plain": make_encoder(tiny_folders["bert"], "plain")})
+    other = make_backbone_folder(tmp_path / "other", "bert", seed=1)
+    with pytest.raises(CseError, match="another backbone"):
+        add_domain(bank, make_domain(make_encoder(other, "plain"), "other"))
+    backbone = make_encoder(tiny_folders["bert"], "plain").backbone
+    whole = sentence_encoder(backbone, new_prompt("key_value", backbone, length=2), pooler="mean", frozen=False)
+    with pytest.raises(CseError, match="whole model was trained"):
+        make_domain(whole, "whole")
+    with pytest.raises(CseError, match="whole model was trained"):
+        create_bank(whole, tmp_path / "second", tolerance=1e-5)
+    assert sorted(OnnxEncoder(bank, provider="cpu").bank.domains().usable) == ["plain"]
+
+
+def test_numbers_that_are_not_finite_are_refused(tiny_folders, empty_banks, tmp_path):
+    bank = make_bank(tmp_path / "bank", empty_banks("bert"), {"plain": make_encoder(tiny_folders["bert"], "plain")})
+    domain = make_domain(make_encoder(tiny_folders["bert"], "plain"), "broken")
+    prompt = domain.prompt.copy()
+    prompt[0, 0, 0, 0] = np.nan
+    facts = dataclasses.replace(domain.facts, hashes=hashes_of({"prompt": prompt}))
+    with pytest.raises(CseError, match="prompt holds values that are not finite"):
+        add_domain(bank, dataclasses.replace(domain, prompt=prompt, facts=facts))
+
+
+def test_every_kind_is_in_the_bank(banked):
+    facts = {
+        name: domain.facts for name, domain in OnnxEncoder(banked[0], provider="cpu").bank.domains().usable.items()
+    }
+    assert sorted(facts) == sorted(KINDS)
+    assert facts["hidden"].prompt == {"kind": "hidden_state", "length": 7, "shared": False, "position_shift": False}
+    assert facts["bare"].prompt == {}

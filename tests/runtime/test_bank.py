@@ -1,0 +1,332 @@
+"""A bank's files: what a reader sees while domains are added, replaced, removed, damaged and half written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.export.domains import add_domain, remove_domain
+from cse.runtime.bank import BANK, DOMAINS, FORMAT, Bank, BankManifest
+from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
+from cse.runtime.domain import FORMAT as DOMAIN_FORMAT
+from cse.runtime.domain import SUFFIX, Domain, DomainFacts, hashes_of, read_domain
+from cse.runtime.mixed import feed, finish
+from cse.runtime.seal import sealed
+
+LAYERS, HEADS, HEAD_SIZE, WIDTH, POSITIONS = 2, 3, 4, 12, 30
+BACKBONE = "ab" * 32
+ROOT = Path(__file__).parents[2]
+
+
+def make_domain(name, value=0.5, length=3, **changes):
+    """A domain whose prompt is all of one value."""
+    tensors = {"prompt": np.full((2 * LAYERS, HEADS, length, HEAD_SIZE), value, np.float32)}
+    tensors |= {
+        key: changes.pop(key) for key in ("cls", "projector_weight", "projector_bias", "centres") & changes.keys()
+    }
+    facts = {"format": DOMAIN_FORMAT, "name": name, "backbone": BACKBONE, "pooler": "mean", "normalize": True}
+    facts |= {"position_shift": 2, "max_length": POSITIONS - 2, "hashes": hashes_of(tensors)}
+    return Domain(DomainFacts(**(facts | changes)), **tensors)
+
+
+@pytest.fixture
+def bank(tmp_path):
+    """A bank with the domains a and b; nothing here runs its graph."""
+    folder = tmp_path / "bank"
+    (folder / DOMAINS).mkdir(parents=True)
+    for name in (MODEL, TOKENIZER):
+        (folder / name).write_bytes(b"not read here")
+    files = describe_files(folder, [MODEL, TOKENIZER])
+    BankManifest(FORMAT, WIDTH, LAYERS, HEADS, HEAD_SIZE, "mean", POSITIONS, 0, files, {"sha256": BACKBONE}).write(
+        folder
+    )
+    add_domain(folder, make_domain("a", 1.0))
+    add_domain(folder, make_domain("b", 2.0))
+    return folder
+
+
+def file_of(bank, name):
+    return bank / DOMAINS / f"{name}{SUFFIX}"
+
+
+def names_in(bank):
+    return sorted(path.name for path in (bank / DOMAINS).iterdir())
+
+
+def value_of(domain):
+    """The value of a prompt; fails for a prompt put together from two."""
+    (value,) = np.unique(domain.prompt)
+    return value
+
+
+# ---- what a running process sees -----------------------------------------------------------------------------------
+
+
+def test_each_call_sees_what_the_bank_holds_then(bank):
+    opened = Bank(bank)
+    kept = opened.domain("a")
+    add_domain(bank, make_domain("a", 7.0), replace=True)
+    add_domain(bank, make_domain("c", 3.0, length=5))
+    assert {name: value_of(one) for name, one in opened.domains().usable.items()} == {"a": 7, "b": 2, "c": 3}
+    remove_domain(bank, "b")
+    assert list(opened.domains().usable) == ["a", "c"]
+    assert value_of(kept) == 1, "a request in progress keeps its prompts"
+    with pytest.raises(CseError, match="no domain 'b'"):
+        opened.domain("b")
+
+
+def test_no_replacement_is_missed_however_fast_they_follow(bank):
+    """A folder's time stamp is coarser than these changes."""
+    opened = Bank(bank)
+    for value in range(200):
+        add_domain(bank, make_domain("a", value), replace=True)
+        assert value_of(opened.domain("a")) == value
+
+
+def test_a_bank_at_rest_is_not_read_again(bank, monkeypatch):
+    long_ago = time.time() - 60
+    os.utime(bank / DOMAINS, (long_ago, long_ago))
+    opened = Bank(bank)
+    monkeypatch.setattr("cse.runtime.bank.os.scandir", None)
+    assert list(opened.domains().usable) == ["a", "b"]
+
+
+def test_only_the_changed_file_is_read(bank, monkeypatch):
+    opened = Bank(bank)
+    read = []
+    monkeypatch.setattr(
+        "cse.runtime.bank.read_domain", lambda path, shape: read.append(path.name) or read_domain(path, shape)
+    )
+    add_domain(bank, make_domain("b", 9.0), replace=True)
+    assert value_of(opened.domain("b")) == 9
+    assert read == [f"b{SUFFIX}"]
+
+
+def test_many_threads_see_only_whole_states(bank):
+    opened, wrong, stop = Bank(bank), [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            usable, refused = opened.domains()
+            if refused or not {value_of(usable["a"]), value_of(usable["b"])} <= {1, 2, 5, 6}:
+                wrong.append((usable, refused))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for value in (5.0, 6.0) * 20:
+        add_domain(bank, make_domain("a", value), replace=True)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# ---- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "a/b", "../a", "a b", ".hidden", "-rf", "x" * 65, "é", "a\n", "auto", "Auto"]
+)
+def test_names_that_no_file_should_have(bank, name):
+    with pytest.raises(CseError, match=r"^domain '.*: (not a valid name|the name stands for)"):
+        add_domain(bank, make_domain(name))
+    assert names_in(bank) == [f"a{SUFFIX}", f"b{SUFFIX}"]
+
+
+def test_a_name_that_is_taken(bank):
+    with pytest.raises(CseError, match="has a domain a already; choose another name, or replace it"):
+        add_domain(bank, make_domain("a", 9.0))
+    with pytest.raises(CseError, match="has a domain a, and A differs from it by case alone"):
+        add_domain(bank, make_domain("A", 9.0))
+    assert value_of(Bank(bank).domain("a")) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"backbone": "cd" * 32}, "another backbone"),
+        ({"pooler": "cnn"}, "pooler 'cnn' is not one of cls, mean"),
+        ({"max_length": POSITIONS}, "max_length is 30, not between 3 and 28"),
+        ({"position_shift": -1}, "position_shift is -1"),
+        ({"hashes": {"prompt": "0" * 64}}, "SHA-256 differs"),
+        ({"cls": np.zeros(WIDTH + 1, np.float32)}, r"cls is float32 \(13,\), the backbone needs float32 \(12,\)"),
+        ({"cls": np.full(WIDTH, np.inf, np.float32)}, "cls holds values that are not finite"),
+        ({"projector_weight": np.zeros((WIDTH, WIDTH), np.float32)}, "its tensors are not those"),
+    ],
+)
+def test_what_does_not_fit_is_refused_on_the_way_in_and_out(bank, changes, reason):
+    with pytest.raises(CseError, match=reason):
+        add_domain(bank, make_domain("c", **changes))
+    make_domain("c", **changes).write(file_of(bank, "c"))  # as somebody else's tool might
+    opened = Bank(bank)
+    with pytest.raises(CseError, match=reason):
+        opened.domain("c")
+    assert list(opened.domains().usable) == ["a", "b"]
+
+
+def test_every_damaged_byte_is_noticed(bank):
+    """Whatever byte changes, the file is refused; the other domains go on."""
+    path = file_of(bank, "a")
+    whole = path.read_bytes()
+    opened = Bank(bank)
+    for place in range(0, len(whole), 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
+        os.utime(path.parent)  # as a rename would
+        with pytest.raises(CseError, match=re_name(path)):
+            opened.domain("a")
+        assert list(opened.domains().usable) == ["b"]
+    path.write_bytes(whole)
+    os.utime(path.parent)
+    assert value_of(opened.domain("a")) == 1
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.999])
+def test_truncated_files_are_refused(bank, share):
+    path = file_of(bank, "a")
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(CseError, match="truncated or not a domain"):
+        Bank(bank).domain("a")
+
+
+def test_a_copy_under_another_name_is_refused(bank):
+    file_of(bank, "c").write_bytes(file_of(bank, "a").read_bytes())
+    with pytest.raises(CseError, match="holds domain 'a', so it was copied or renamed"):
+        Bank(bank).domain("c")
+
+
+def test_other_files_beside_the_domains_do_not_matter(bank):
+    for name in (".a.safetensors.cse-tmp-host-1-0", ".c.safetensors", "notes.txt"):
+        (bank / DOMAINS / name).write_bytes(b"?")
+    assert Bank(bank).domains().refused == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda folder: (folder / BANK).unlink(), "no bank here"),
+        (lambda folder: (folder / MODEL).write_bytes(b"other"), "model.onnx"),
+        (lambda folder: (folder / BANK).write_text("{"), "not valid JSON"),
+        (lambda folder: edit(folder, format=2), "format 2, this version reads 1"),
+        (lambda folder: edit(folder, heads=0), "heads is 0"),
+        (lambda folder: edit(folder, heads="3"), "'heads' should be int, found str"),
+        (
+            lambda folder: (folder / BANK).write_text((folder / BANK).read_text().replace('"heads": 3', '"heads": 4')),
+            "seal",
+        ),
+    ],
+)
+def test_a_damaged_bank_is_not_opened(bank, change, reason):
+    change(bank)
+    with pytest.raises(CseError, match=reason):
+        Bank(bank)
+
+
+def edit(folder, **changes):
+    """Change a manifest and seal it again."""
+    (folder / BANK).write_text(json.dumps(sealed(json.loads((folder / BANK).read_text()) | changes)))
+
+
+def re_name(path):
+    return path.name.replace(".", r"\.")
+
+
+def test_removing_what_is_not_there(bank):
+    with pytest.raises(CseError, match="no domain 'bb'; did you mean 'b'"):
+        remove_domain(bank, "bb")
+
+
+# ---- writers that die, or meet ---------------------------------------------------------------------------------------
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from tests.runtime.test_bank import make_domain
+from cse.export.domains import add_domain
+bank, name = Path(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+for value in itertools.cycle((5.0, 6.0)):
+    add_domain(bank, make_domain(name, value, length=400), replace=True)
+    print("added", flush=True)
+"""
+
+
+def writer(bank, name, script=WRITER):
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(bank), name], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_killed_writers_leave_the_old_domain_or_the_new_one(bank):
+    """SIGKILL, many times over, at random moments, under the eyes of a reader."""
+    opened, moments = Bank(bank), random.Random(1)
+    add_domain(bank, make_domain("a", 5.0, length=400), replace=True)
+    for _ in range(12):
+        process = writer(bank, "a")
+        process.stdout.readline()
+        until = time.monotonic() + moments.uniform(0.0, 0.06)
+        while time.monotonic() < until:
+            assert value_of(opened.domain("a")) in (5, 6)
+        process.kill()
+        process.communicate()
+        usable, refused = Bank(bank).domains()
+        assert value_of(usable["a"]) in (5, 6)
+        assert (sorted(usable), dict(refused)) == (["a", "b"], {})
+    add_domain(bank, make_domain("a", 8.0), replace=True)  # the dead hold no lock
+    assert names_in(bank) == [f"a{SUFFIX}", f"b{SUFFIX}"], "drafts of the dead are gone"
+
+
+def test_of_two_who_add_one_name_one_is_refused(bank):
+    script = WRITER.replace("replace=True", "").replace("length=400", "length=200")
+    processes = [writer(bank, "new", script) for _ in range(2)]
+    said = [process.communicate()[1].decode() for process in processes]
+    assert all("has a domain new already" in text for text in said)  # the winner's second round, and the loser's first
+    assert value_of(Bank(bank).domain("new")) == 5
+
+
+# ---- what the graph is given -----------------------------------------------------------------------------------------
+
+
+def test_a_batchs_prompts_are_listed_once_and_filled_up_with_zeros():
+    short, long = make_domain("s", 1.0, length=2), make_domain("l", 2.0, length=5, pooler="cls", position_shift=0)
+    fed = feed([long, short, long])
+    assert fed["domain"].tolist() == [0, 1, 0]
+    assert fed["prompt"].shape == (2 * 2 * LAYERS, HEADS, 5, HEAD_SIZE)
+    assert (fed["prompt"][: 2 * LAYERS] == 2).all()
+    assert (fed["prompt"][2 * LAYERS :, :, :2] == 1).all()
+    assert (fed["prompt"][2 * LAYERS :, :, 2:] == 0).all()
+    assert (fed["prompt_length"].tolist(), fed["position_shift"].tolist()) == ([5, 2], [0, 2])
+    assert fed["pool_cls"].tolist() == [True, False]
+    assert feed([short, short])["prompt"] is short.prompt, "one domain costs no copy"
+
+
+def test_projectors_and_unit_length_are_each_rows_own():
+    random_numbers = np.random.default_rng(0)
+    weight, bias = (random_numbers.normal(size=shape).astype(np.float32) for shape in ((WIDTH, WIDTH), WIDTH))
+    plain = make_domain("p", normalize=False)
+    projected = make_domain("q", projector_weight=weight, projector_bias=bias)
+    pooled = random_numbers.normal(size=(3, WIDTH)).astype(np.float32)
+    found = finish(pooled.copy(), [projected, plain, projected], None)
+    np.testing.assert_array_equal(found[1], pooled[1])
+    for row in (0, 2):
+        expected = np.tanh(weight @ pooled[row] + bias)
+        np.testing.assert_allclose(found[row], expected / np.linalg.norm(expected), rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(finish(pooled.copy(), [plain] * 3, True), axis=1), 1, rtol=1e-5)
+
+
+def test_an_identity_changes_with_the_vectors_alone():
+    domain = make_domain("a")
+    scored = dataclasses.replace(domain, facts=dataclasses.replace(domain.facts, metrics={"dev": 80.0}))
+    assert scored.identity() == domain.identity() == make_domain("a").identity()
+    assert len({domain.identity(), make_domain("a", 0.6).identity(), make_domain("a", normalize=False).identity()}) == 3
