@@ -237,13 +237,13 @@ def modules_of_stage(graph, module: str) -> set[str]:
     root package is left out; it only hands out names on first use (tested above).
     """
     assert module in graph.modules, f"{module}: no such module"
-    found, todo = set(), [module, *settings_of(module), *launchers_of(module)]
+    found, todo = set(), [module, *settings_of(module)]
     while todo:
         name = todo.pop()
         if name in ("cse", WHOLE_TREE) or name in found:
             continue
         found.add(name)
-        todo += graph.find_modules_directly_imported_by(name)
+        todo += [*graph.find_modules_directly_imported_by(name), *launchers_of(name)]
         parent = name.rpartition(".")[0]
         if holds_code(file_of(parent)):
             todo.append(parent)

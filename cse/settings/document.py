@@ -79,6 +79,10 @@ def yaml_value(value: Any) -> str:
         return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(yaml_value(item) for item in value) + "]"
+    if isinstance(value, Group):
+        value = value.model_dump()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{yaml_value(key)}: {yaml_value(item)}" for key, item in value.items()) + "}"
     return str(value)
 
 
@@ -139,6 +143,8 @@ def _describe_type(annotation: Any, metadata: list[Any]) -> list[str]:
         if get_origin(parts[0]) is Literal:
             return [f"list of {', '.join(_describe_type(parts[0], []))}"]
         return [f"list of {_KINDS[parts[0]]}s"]
+    if origin is dict:
+        return ["table"]
     if annotation is NoneType:
         return ["`null`"]
     bounds = [

@@ -151,10 +151,12 @@ def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings into one with dotted keys, in order."""
+    """Flatten nested mappings into one with dotted keys, in order; an empty mapping is a value."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        flat |= (
+            flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {f"{prefix}{name}": value}
+        )
     return flat
 
 

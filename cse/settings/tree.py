@@ -9,6 +9,7 @@ from pydantic import ValidationInfo, model_validator
 
 from cse.settings.groups.augment import AugmentSettings
 from cse.settings.groups.backbone import BackboneSettings
+from cse.settings.groups.bank import BankSettings
 from cse.settings.groups.data import DataSettings
 from cse.settings.groups.evaluation import EvaluationSettings
 from cse.settings.groups.export import ExportSettings
@@ -41,6 +42,7 @@ class Settings(Group):
     export: ExportSettings = ExportSettings()
     promotion: PromotionSettings = PromotionSettings()
     tune: TuneSettings = TuneSettings()
+    bank: BankSettings = BankSettings()
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Settings:

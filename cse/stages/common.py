@@ -25,6 +25,7 @@ RECORDS = Path("data/evaluation")
 ABLATIONS = Path("data/ablations")
 REPORT = Path("data/report")
 BUNDLE = Path("data/bundle")
+DOMAINS = Path("data/domains")
 # state from which a killed run resumes; runs in a throwaway copy of the repository set the variable to share it
 SCRATCH_VARIABLE = "CSE_SCRATCH"
 SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse")).expanduser()

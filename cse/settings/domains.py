@@ -1,0 +1,67 @@
+"""Settings of one domain of the bank: the whole tree with the domain's own data and values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cse.errors import CseError, nearest
+from cse.settings.load import PARAMS_FILE, check_settings, load_settings, set_key
+from cse.settings.tree import Settings
+
+_PARTS = {"train_path": "train", "dev_path": "dev", "evaluation_path": "evaluation", "cxc_path": "cxc"}
+
+
+def load_domain_settings(name: str, path: Path = PARAMS_FILE) -> Settings:
+    """Read a settings file and return the settings of one of its domains, see ``settings_of_domain``."""
+    return settings_of_domain(load_settings(path, any_view=True), name)
+
+
+def settings_of_domain(settings: Settings, name: str) -> Settings:
+    """Return the settings that train one domain.
+
+    Its rows come from ``train`` in the domain's folder. For dev pairs, evaluation tasks and captions, ``dev``,
+    ``evaluation`` and ``cxc`` in that folder take the place of the paths in group ``data``, where they exist.
+
+    Args:
+        settings: the whole tree; ``bank.domains`` names the domain.
+        name: the domain's name.
+
+    Raises:
+        CseError: no such domain or folder, a combination of values that cannot work, or one that trains what a bank
+            cannot hold; names the domain.
+    """
+    domains, where = settings.bank.domains, f"bank.domains.{name}"
+    if name not in domains:
+        raise CseError(f"bank.domains: no domain {name!r}{nearest(name, domains)}; add it to params.yaml")
+    folder = Path(domains[name].data)
+    if not folder.is_dir():
+        raise CseError(f"{where}.data: {folder} is no folder; give one with a folder `train` in it")
+    tree = settings.model_dump()
+    tree["data"]["source"] = "files"
+    for key, part in _PARTS.items():
+        if part == "train" or (folder / part).exists():
+            tree["data"][key] = str(folder / part)
+    for key, value in domains[name].set.items():
+        set_key(tree, key, value)
+    own = check_settings(tree, where=f"{where}.set")
+    obstacle = _obstacle(own)
+    if obstacle:
+        raise CseError(f"{where}: a bank cannot hold {obstacle}")
+    return own
+
+
+def _obstacle(settings: Settings) -> str:
+    """Return what a bank cannot hold of a system, or an empty string; ``cse.export.bank`` refuses the same."""
+    if settings.train.parameters != "prompts":
+        return f"train.parameters: {settings.train.parameters}; domains share a frozen backbone"
+    if settings.prompt.kind == "input":
+        return "prompt.kind: input, which has no keys and values of its own"
+    if settings.template.text is not None:
+        return "template.text: a template changes the tokenizer that domains share"
+    if settings.post.kind != "none":
+        return f"post.kind: {settings.post.kind}"
+    if settings.pooler.kind not in (None, "cls", "mean"):
+        return f"pooler.kind: {settings.pooler.kind}; use cls or mean"
+    if settings.pooler.mlp == "always" and settings.pooler.projector != "tanh":
+        return f"pooler.projector: {settings.pooler.projector}; use tanh"
+    return ""

@@ -1,0 +1,49 @@
+"""Group ``bank``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from cse.settings.groups.group import Group, Positive
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dots: DVC and dotted keys give them a meaning
+OWN_GROUPS = ("data", "prompt", "pooler", "augment", "objective", "train")  # what a domain may set for itself
+
+
+class DomainSettings(Group):
+    """One domain of the bank: its data and what it sets differently."""
+
+    data: str = Field(
+        description="Folder with the domain's own `train`, `dev` and `evaluation` folders (or files), as in `data/raw`."
+    )
+    set: dict[str, Any] = Field({}, description="Settings of this domain alone, by dotted key.")
+
+    @field_validator("set")
+    @classmethod
+    def _check_groups(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key in value:
+            if key.split(".")[0] not in OWN_GROUPS or "." not in key:
+                raise ValueError(f"{key}: a domain sets keys of {', '.join(OWN_GROUPS)}; the bank shares the rest")
+        return value
+
+
+class BankSettings(Group):
+    """Domains that share one backbone in a bank; see docs/bank.md."""
+
+    folder: str = Field("data/bank", description="The bank that `train-bank` adds domains to.")
+    at_once: Positive = Field(2, description="Domains that `train-bank` trains side by side, one per Ray worker.")
+    domains: dict[str, DomainSettings] = Field(
+        {},
+        description="Domains by name: `tickets: {data: data/raw/tickets, set: {data.view: pairs, train.epochs: 3}}`.",
+    )
+
+    @field_validator("domains")
+    @classmethod
+    def _check_names(cls, value: dict[str, DomainSettings]) -> dict[str, DomainSettings]:
+        for name in value:
+            if not _NAME.fullmatch(name) or name.lower() == "auto":
+                raise ValueError(f"{name[:80]}: use up to 64 letters, digits, dashes and underscores, not `auto`")
+        return value

@@ -1,0 +1,99 @@
+"""Stage ``domain``: prepare, train and score one domain of the bank with prompts of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cse.errors import CseError
+from cse.files import write_rounded_json
+from cse.model.backbone import Backbone
+from cse.model.static_words import StaticWords
+from cse.outputs import check_file, is_json_with, publish_file
+from cse.settings import Settings
+from cse.settings.domains import load_domain_settings
+from cse.stages.common import DOMAINS, METRICS, SCRATCH, run_safely
+from cse.stages.corrupt import corrupt_stage
+from cse.stages.evaluate import evaluate_stage
+from cse.stages.prepare import prepare_stage
+from cse.stages.train import train_stage
+
+GROUPS = (
+    "data", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation", "bank"
+)  # fmt: skip
+
+
+def domain_stage(
+    settings: Settings,
+    name: str,
+    *,
+    place: Path = DOMAINS,
+    metrics: Path = METRICS / "domains",
+    scratch: Path = SCRATCH,
+    backbone: Backbone | StaticWords | None = None,
+) -> None:
+    """Make everything of one domain: prepared data, checkpoint, metrics, records and plots.
+
+    A killed run resumes its training from the last saved state.
+
+    Args:
+        settings: of the domain, see ``cse.settings.domains``.
+        name: the domain's name.
+        place: parent of the domain's folder.
+        metrics: parent of the domain's scores, ``NAME.json``.
+        scratch: folder for the states of killed runs.
+        backbone: a backbone that is already open; None: open it.
+
+    Raises:
+        CseError: its data or settings cannot be trained.
+    """
+    folder, scores = place / name, metrics / f"{name}.json"
+    check_file(scores, is_json_with("dev_spearman"))
+    click.echo(f"domain {name}: {settings.bank.domains[name].data}")
+    prepare_stage(settings, prepared=folder / "prepared", metrics=folder / "prepare.json", progress=sys.stderr.isatty())
+    corrupt_stage(settings, prepared=folder / "prepared", corrupted=folder / "corrupted")
+    train_stage(
+        settings,
+        prepared=folder / "prepared",
+        corrupted=folder / "corrupted",
+        checkpoint=folder / "checkpoint",
+        metrics=folder / "train.json",
+        plots=folder / "plots" / "train",
+        scratch=scratch,
+        backbone=backbone,
+    )
+    evaluate_stage(
+        settings,
+        prepared=folder / "prepared",
+        checkpoint=folder / "checkpoint",
+        metrics=folder / "evaluation.json",
+        records=folder / "evaluation",
+        plots=folder / "plots",
+    )
+    trained = read_domain_scores(folder)
+    with publish_file(scores) as target:
+        write_rounded_json(target, trained)
+
+
+def read_domain_scores(folder: Path) -> dict[str, Any]:
+    """Return the scores of a trained domain: ``dev_spearman`` (None without dev pairs), then tasks by model."""
+    train, evaluation = (
+        json.loads((folder / f"{stage}.json").read_text(encoding="utf-8")) for stage in ("train", "evaluation")
+    )
+    dev = {key: train.get(key) for key in ("dev_spearman", "start_dev_spearman")}
+    return dev | evaluation
+
+
+def main(arguments: list[str]) -> None:
+    """Run the stage for the domain that is named, with the settings in ``params.yaml``."""
+    if len(arguments) != 1:
+        raise CseError("python -m cse.stages.domain NAME: give one name of bank.domains in params.yaml")
+    domain_stage(load_domain_settings(arguments[0]), arguments[0])
+
+
+if __name__ == "__main__":
+    sys.exit(run_safely(lambda: main(sys.argv[1:])))
