@@ -21,7 +21,7 @@ from cse.model.backbone_files import means_folder
 from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config, training_notes
 from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.model.static_words import is_word_file
-from cse.runtime.bank import Bank, is_bank
+from cse.runtime.bank import Bank, domain_of, is_bank
 from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.mixed import DomainEncoder
@@ -78,12 +78,6 @@ def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
     if not is_bank(folder):
         raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
     return OnnxEncoder(folder, provider=device)
-
-
-def domain_of(model: str) -> tuple[Path, str] | None:
-    """Return the bank and the domain's name if ``model`` is ``BANK:NAME``, else None."""
-    bank, colon, name = model.rpartition(":")
-    return (Path(bank), name) if colon and is_bank(bank) else None
 
 
 def check_model(path_or_name: str) -> None:
