@@ -187,7 +187,7 @@ def _changed_domain(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 def _apart(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the domains of a model, and what else is known of it."""
-    known = dict(model or {})
+    known = dict(model) if isinstance(model, dict) else {}
     return known.pop("domains", {}), known
 
 
