@@ -46,7 +46,7 @@ def embed_cse(out: str, corpus: str | None = None, text: str | None = None, **gi
     """Embed a corpus like `cse embed`. Start a cancelled or killed run again to resume it.
 
     If `out` ends in .npy, a file is embedded like `cse encode`, which uses only the model (may also be a checkpoint),
-    the text column, the batch size, the provider and the normalisation.
+    the text and domain columns, the batch size, the provider and the normalisation.
 
     Args:
         out: folder of shards, a path or a URL; or a .npy file, float32 (lines, dimension).
@@ -62,6 +62,8 @@ def embed_cse(out: str, corpus: str | None = None, text: str | None = None, **gi
         arguments += ["--batch-size", str(options["batch_size"]), "--normalize" if options["normalize"] else "--raw"]
         if options["text_column"] != _DEFAULTS["text_column"]:  # otherwise one of the common names
             arguments += ["--column", options["text_column"]]
+        if options["domain_column"] is not None:
+            arguments += ["--domain-column", options["domain_column"]]
     else:
         arguments = ["embed", source, "--out", out]
         for option in _OPTIONS:

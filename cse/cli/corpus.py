@@ -20,6 +20,7 @@ _EMBED_EXAMPLES = """\b
 Examples:
   cse embed sentences.txt --out data/vectors
   cse embed 'tickets/*.jsonl' --out data/vectors --text-column body --id-column ticket --keep-text
+  cse embed tickets.csv --out data/vectors --model data/bank --domain-column queue
   cse embed s3://bucket/corpus --out s3://bucket/vectors --workers 16      (pip install s3fs)
   cse embed sentences.txt --out data/vectors --index hnsw && cse search data/vectors "A cat sleeps."
 
@@ -33,9 +34,10 @@ If killed or stopped, run the same command again to resume. docs/corpus.md descr
 @click.option(
     "--out", required=True, metavar="FOLDER", help="Output folder: a path, or a URL such as s3://bucket/vectors."
 )
-@click.option("--model", default=str(BUNDLE), show_default=True, help="Bundle to embed with (from `cse export`).")
+@click.option("--model", default=str(BUNDLE), show_default=True, help="Bundle, or a bank's domain (BANK:NAME).")
 @click.option("--text-column", default="text", show_default=True, help="Text column of csv, tsv, jsonl and parquet.")
 @click.option("--id-column", help="Column with row ids, integers or text; default: number the rows from 0.")
+@click.option("--domain-column", help="Column that names each row's domain; --model is a bank.")
 @click.option("--keep-text", is_flag=True, help="Store the text with each vector, so that search can print it.")
 @click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows per file.")
 @click.option(
@@ -52,6 +54,7 @@ def embed(
     model: str,
     text_column: str,
     id_column: str | None,
+    domain_column: str | None,
     keep_text: bool,
     shard_rows: int,
     workers: int | None,
@@ -71,10 +74,15 @@ def embed(
     from cse.scale.corpus.embed import embed_corpus
     from cse.scale.corpus.plan import Choices
 
-    choices = Choices(Columns(text_column, id_column), keep_text, shard_rows, batch_size, normalize, provider)
+    columns = Columns(text_column, id_column, domain_column)
+    choices = Choices(columns, keep_text, shard_rows, batch_size, normalize, provider)
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:
-        click.echo(f"{done.truncated:,} rows were truncated to {done.max_length} tokens, the model's limit", err=True)
+        shortest, longest = done.limits
+        limit = f"{shortest} tokens, the model's limit"
+        if shortest < longest:
+            limit = f"{shortest} to {longest} tokens, the limits of their domains"
+        click.echo(f"{done.truncated:,} rows were truncated to {limit}", err=True)
     if index != "none":
         _build(out, index)
     before = f", {done.found:,} of them from earlier runs" if done.found else ""
@@ -103,7 +111,7 @@ def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
 @click.argument("folder")
 @click.argument("queries", nargs=-1, required=True, metavar="QUERY...")
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Results per query.")
-@click.option("--model", help="Bundle that made the vectors; default: its path at that time.")
+@click.option("--model", help="Bundle or BANK:NAME that made the vectors; default: its path then.")
 @_provider_option
 @click.option("--scan", is_flag=True, help="Compare every vector, even if there is an index.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per query.")

@@ -23,6 +23,7 @@ Examples:
   cse evaluate
   cse evaluate data/checkpoint data/bundle --format latex
   cse evaluate sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data/downstream
+  cse evaluate data/bank data/bank:auto
   cse evaluate data/checkpoint --suite full --data SentEval/data/downstream --cxc cxc_sts_test.csv
   cse evaluate prompts-42=runs/a/checkpoint prompts-43=runs/b/checkpoint --suite sts,cxc \\
       --data SentEval/data/downstream --cxc cxc_sts_test.csv --out data/evaluation
@@ -74,19 +75,20 @@ def evaluate(
 ) -> None:
     """Score models on STS, or on everything the papers measure.
 
-    A model is a checkpoint folder, a bundle folder, or a bare backbone given by folder or hub id; NAME is its name in
-    tables. STS scores (semantic textual similarity) are Spearman * 100. Without MODELS and options, this runs the
-    pipeline's stage: the trained checkpoint and its backbone.
+    A model is a checkpoint folder, a bundle folder, a bank's domain (BANK:DOMAIN, or BANK for all of them), or a bare
+    backbone given by folder or hub id; NAME is its name in tables. STS scores (semantic textual similarity) are
+    Spearman * 100. Without MODELS and options, this runs the pipeline's stage: the trained checkpoint and its backbone.
     """
     from cse.evaluation.suite import measures_from
     from cse.stages.evaluate import evaluate_stage
+    from cse.stages.open_model import each_domain
 
     settings = settings_from(params, overrides, optional=True)
     asked = (*models, data, suite, cxc, examples, mteb, json_path, out, fast or None)
     if style == "text" and all(value is None for value in asked):
         evaluate_stage(settings)
         return
-    named = _named(models or [str(CHECKPOINT)])
+    named = each_domain(_named(models or [str(CHECKPOINT)]))
     if mteb is not None:
         _evaluate_on_mteb(named, mteb, settings, style, json_path)
         return

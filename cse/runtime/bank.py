@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -123,6 +123,7 @@ class Bank:
         self._stamp = -1  # modification time of the folder, nanoseconds; -1: look again
         self._seen: dict[str, _Seen] = {}
         self._now = Domains({}, {})
+        self._held = False
         self.domains()
 
     def domains(self) -> Domains:
@@ -133,6 +134,8 @@ class Bank:
         Raises:
             CseError: the folder is gone or cannot be read.
         """
+        if self._held:
+            return self._now
         place = self.folder / DOMAINS
         try:
             if place.stat().st_mtime_ns != self._stamp:
@@ -173,6 +176,17 @@ class Bank:
             CseError: it is unknown, or its file is refused.
         """
         return self._named(name, self.domains())
+
+    def hold(self, names: Collection[str]) -> Domains:
+        """Keep the named domains as they are now, and no others, whatever happens to the folder from here on.
+
+        Raises:
+            CseError: one of them is unknown or refused.
+        """
+        now = self.domains()
+        self._now = Domains({name: self._named(name, now) for name in names}, {})
+        self._held = True
+        return self._now
 
     def _named(self, name: str, domains: Domains) -> Domain:
         if name in domains.usable:
@@ -241,6 +255,12 @@ def read_bank_manifest(folder: Path) -> BankManifest:
 def is_bank(folder: Path | str) -> bool:
     """Return whether a folder claims to be a bank."""
     return (Path(folder) / BANK).is_file()
+
+
+def domain_of(model: str) -> tuple[Path, str] | None:
+    """Return the bank and the domain's name if ``model`` is ``BANK:NAME``, else None."""
+    bank, colon, name = model.rpartition(":")
+    return (Path(bank), name) if colon and is_bank(bank) else None
 
 
 def _bare(manifest: BankManifest) -> Domain:

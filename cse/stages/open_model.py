@@ -21,7 +21,7 @@ from cse.model.backbone_files import means_folder
 from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config, training_notes
 from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.model.static_words import is_word_file
-from cse.runtime.bank import Bank, is_bank
+from cse.runtime.bank import Bank, domain_of, is_bank
 from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.mixed import DomainEncoder
@@ -40,12 +40,15 @@ class BackboneOf:
     checkpoint: Path
 
 
-def open_model(model: str | BackboneOf, *, device: str = "auto") -> Encoder:
+def open_model(
+    model: str | BackboneOf, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None
+) -> Encoder:
     """Open a checkpoint or bundle folder, a bank's domain (``BANK:NAME``), or a backbone by folder or hub id.
 
     Args:
         model: path or name given by the user, or the backbone of a checkpoint.
         device: ``auto``, ``cpu`` or ``cuda``; for a bundle, the execution provider.
+        banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
 
     Raises:
         CseError: the path holds no usable model, or the requested GPU is missing.
@@ -56,10 +59,12 @@ def open_model(model: str | BackboneOf, *, device: str = "auto") -> Encoder:
     found = domain_of(model)
     if found is not None:
         bank, name = found
-        onnx = OnnxEncoder(bank, provider=device)
-        if onnx.bank is not None and name != AUTO:
-            onnx.bank.domain(name)  # raises before any work if there is none
-        return DomainEncoder(onnx, name)
+        opened = {} if banks is None else banks
+        if bank not in opened:
+            opened[bank] = OnnxEncoder(bank, provider=device)
+        onnx = opened[bank]
+        # a domain that is replaced while it is in use changes nothing here
+        return DomainEncoder(onnx, name if onnx.bank is None or name == AUTO else onnx.bank.domain(name))
     folder = Path(model)
     if (folder / MANIFEST).is_file():
         return OnnxEncoder(folder, provider=device)
@@ -80,10 +85,26 @@ def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
     return OnnxEncoder(folder, provider=device)
 
 
-def domain_of(model: str) -> tuple[Path, str] | None:
-    """Return the bank and the domain's name if ``model`` is ``BANK:NAME``, else None."""
-    bank, colon, name = model.rpartition(":")
-    return (Path(bank), name) if colon and is_bank(bank) else None
+def each_domain(models: Mapping[str, str]) -> dict[str, str]:
+    """Return models by printed name, with a bank replaced by its usable domains: ``NAME:DOMAIN``.
+
+    Raises:
+        CseError: a bank without a usable domain, or two models of one name.
+    """
+    named: dict[str, str] = {}
+    for name, model in models.items():
+        found = {name: model}
+        if is_bank(model):
+            domains = Bank(model).domains()
+            if not domains.usable:
+                raise CseError(f"{model}: no usable domain in the bank; `cse bank add` adds one")
+            for reason in domains.refused.values():
+                click.echo(f"warning: left out: {reason}", err=True)
+            found = {f"{name}:{domain}": f"{model}:{domain}" for domain in domains.usable}
+        if twice := found.keys() & named.keys():
+            raise CseError(f"{min(twice)}: given twice; write NAME=MODEL with a different name for each")
+        named |= found
+    return named
 
 
 def check_model(path_or_name: str) -> None:
@@ -190,15 +211,18 @@ def evaluate_models(
         details: also collect one task's pairs for figures.
         done: called with each model's name and results once it is evaluated.
     """
+    banks: dict[Path, OnnxEncoder] = {}
     for model in models.values():
         if isinstance(model, str):
             check_model(model)
+            if domain_of(model) is not None:
+                open_model(model, device=device, banks=banks)  # raises for an unknown domain before any work
     for line in stale_bundles(models.values()):
         click.echo(f"warning: {line}", err=True)
     results = {}
     chosen = choose_device(device)
     for name, model in models.items():
-        encoder = open_model(model, device=device)
+        encoder = open_model(model, device=device, banks=banks)
         click.echo(f"measuring {name}", err=True)
         with _ClassifierBar(progress) as bar:
             results[name] = evaluate_suite(

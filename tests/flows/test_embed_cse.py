@@ -33,8 +33,8 @@ def test_a_folder_is_made_by_embed(said):
     context = cli.get_command(None, "embed").make_context("embed", arguments[1:])
     assert context.params == {
         "corpus": "tickets/*.jsonl", "out": "data/vectors", "model": "data/bundle", "text_column": "text",
-        "id_column": "ticket", "keep_text": True, "shard_rows": 8192, "workers": 0, "batch_size": 64,
-        "provider": "auto", "normalize": True, "index": "hnsw", "again": False,
+        "id_column": "ticket", "domain_column": None, "keep_text": True, "shard_rows": 8192, "workers": 0,
+        "batch_size": 64, "provider": "auto", "normalize": True, "index": "hnsw", "again": False,
     }  # fmt: skip
 
 
@@ -78,6 +78,14 @@ def test_an_npy_file_is_made_by_encode(said):
             "--raw",
         ]
     ]
+
+
+@pytest.mark.parametrize("out", ["vectors", "vectors.npy"])
+def test_a_column_names_the_domains(said, out):
+    module.embed_cse.fn(out=out, corpus="tickets.csv", model="data/bank", domain_column="queue")
+    ((name, *arguments),) = said
+    given = cli.get_command(None, name).make_context(name, arguments, resilient_parsing=True).params
+    assert (given["model"], given["domain_column"]) == ("data/bank", "queue")
 
 
 def test_no_corpus_is_said(said):

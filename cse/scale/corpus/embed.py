@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cse.data.tables import TABLES
 from cse.errors import CseError, Interrupted
 from cse.process import handling
 from cse.runtime.bundle import MODEL
 from cse.runtime.providers import no_cuda_reason, open_session
 from cse.scale.corpus.cluster import check_workers, running_ray
-from cse.scale.corpus.output import MANIFEST, finish, model_facts, only_writer, open_manifest, open_plan
+from cse.scale.corpus.model import find_model
+from cse.scale.corpus.output import MANIFEST, finish, only_writer, open_plan
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.pool import make_shards
 from cse.scale.corpus.progress import Progress, own_stderr
@@ -30,10 +32,10 @@ class Embedded:
     Attributes:
         rows: rows in the folder.
         found: rows from earlier runs.
-        truncated: rows of this run longer than ``max_length``; repeated texts in a shard count once.
+        truncated: rows of this run longer than their limit; repeated texts in a shard count once.
         shards: shards in the folder.
         dimension: vector width.
-        max_length: the model's limit in tokens.
+        limits: the model's shortest and longest limit in tokens, which differ only between domains.
     """
 
     rows: int
@@ -41,47 +43,60 @@ class Embedded:
     truncated: int
     shards: int
     dimension: int
-    max_length: int
+    limits: tuple[int, int]
 
 
 def embed_corpus(
-    corpus: str, out: str, bundle: str, choices: Choices, *, workers: int | None = None, again: bool = False
+    corpus: str, out: str, model: str, choices: Choices, *, workers: int | None = None, again: bool = False
 ) -> Embedded:
     """Embed a corpus into a folder of shards; keep the shards of a killed run.
 
     Args:
         corpus: file, folder or glob; path or URL.
         out: output folder; path or URL.
-        bundle: model folder.
+        model: folder of a bundle, or a bank's domain (``BANK:NAME``); with a domain column, a bank.
         choices: options that change a shard; ``provider`` may be ``auto``.
         workers: Ray actors; 0: this process alone, without Ray; None: one per core or GPU.
         again: delete the output of earlier runs first.
 
     Raises:
-        CseError: anything that the user can fix, see ``make_plan``, ``open_plan`` and ``make_shards``.
+        CseError: anything that the user can fix, see ``find_model``, ``make_plan``, ``open_plan`` and ``make_shards``.
         Interrupted: SIGTERM or SIGINT; the same call resumes.
     """
-    manifest = open_manifest(bundle)
+    chosen = find_model(model, choices.columns.domain)
     folder = Folder(out)
     files = find_corpus(corpus, skip=folder)
+    _check_columns(files, choices)
     _check_places(files, folder, workers)
     check_workers(workers)
-    choices = replace(choices, provider=_provider(choices.provider, bundle))
+    choices = replace(choices, provider=_provider(choices.provider, chosen.folder))
     with only_writer(folder), own_stderr() as stream:
-        plan, names = open_plan(folder, files, choices, model_facts(manifest), again=again)
+        plan, names = open_plan(folder, files, choices, chosen, again=again)
         missing = [piece for piece in plan.pieces() if piece.shard not in names]
         found = plan.rows - sum(piece.rows for piece in missing)
         progress = Progress(plan.rows, found, stream)
         truncated = 0
         if missing:
-            # actors may have another working folder
-            out = folder.path if folder.local else folder.url
-            config = WorkerConfig(os.path.abspath(bundle), out, files.format, choices, plan.id_type)  # noqa: PTH100
+            config = WorkerConfig(
+                os.path.abspath(chosen.folder),  # noqa: PTH100 - actors may have another working folder
+                chosen.domain,
+                chosen.identities(),
+                folder.path if folder.local else folder.url,
+                files.format,
+                choices,
+                plan.id_type,
+            )
             truncated = _make(config, missing, files.files, workers, progress)
         if missing or MANIFEST not in names:
-            finish(folder, plan, manifest, bundle)
+            finish(folder, plan, chosen)
         folder.close()
-    return Embedded(plan.rows, found, truncated, len(plan.spans), manifest.dimension, manifest.max_length)
+    return Embedded(plan.rows, found, truncated, len(plan.spans), chosen.manifest.dimension, chosen.limits())
+
+
+def _check_columns(files: Corpus, choices: Choices) -> None:
+    name = choices.columns.domain
+    if files.format == "txt" and name is not None:
+        raise CseError(f"--domain-column {name}: {files.files[0].shown} has no columns; use a {', '.join(TABLES)} file")
 
 
 def _check_places(files: Corpus, folder: Folder, workers: int | None) -> None:

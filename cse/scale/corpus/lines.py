@@ -64,7 +64,7 @@ def split_text(
 def text_rows(
     lines: Iterable[str], kind: Format, columns: Columns, shown: str, first: int = 1, header: list[str] | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the line number and the values (text, and id if there is an id column) of each row; skip blank records.
+    """Yield the line number and the values (those of ``Columns.names``) of each row; skip blank records.
 
     Args:
         lines: without their line ends.

@@ -14,8 +14,8 @@ from typing import Any
 
 from cse.errors import CseError, nearest
 from cse.process import only_one
-from cse.runtime.bundle import Bundle, read_manifest
 from cse.scale.corpus.columns import IdType
+from cse.scale.corpus.model import Model, model_facts
 from cse.scale.corpus.plan import PLAN, Choices, CorpusPlan, difference, is_plan, make_plan, plan_facts
 from cse.scale.corpus.sources import Corpus
 from cse.scale.corpus.storage import DRAFTS, Folder
@@ -38,7 +38,7 @@ class VectorStore:
         normalize: whether vectors have unit length.
         id_type: type of the ids.
         text: whether shards store the text.
-        bundle: path of the model when the vectors were made.
+        bundle: path of the bundle or bank when the vectors were made.
         model: identity of the model, see ``model_facts``.
         digest: SHA-256 of the manifest.
     """
@@ -86,25 +86,6 @@ def open_vectors(url: str) -> VectorStore:
     return VectorStore(folder, plan, *facts, bundle, model, hashlib.sha256(content).hexdigest())
 
 
-def open_manifest(bundle: str) -> Bundle:
-    """Read a bundle's manifest.
-
-    Raises:
-        CseError: no such folder, with the nearest name, or no bundle in it.
-    """
-    folder = Path(bundle)
-    if not folder.exists():
-        hint = nearest(bundle, map(str, folder.parent.glob("*/"))) or "; `cse export` writes one"
-        raise CseError(f"{bundle}: no such folder (--model){hint}")
-    return read_manifest(folder)
-
-
-def model_facts(manifest: Bundle) -> dict[str, Any]:
-    """Return the facts that identify a model."""
-    files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
-    return {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
-
-
 @contextmanager
 def only_writer(folder: Folder) -> Iterator[None]:
     """Keep a second run from writing to the same folder; an object store has no locks.
@@ -122,7 +103,7 @@ def only_writer(folder: Folder) -> Iterator[None]:
 
 
 def open_plan(
-    folder: Folder, corpus: Corpus, choices: Choices, model: dict[str, Any], *, again: bool
+    folder: Folder, corpus: Corpus, choices: Choices, model: Model, *, again: bool
 ) -> tuple[CorpusPlan, set[str]]:
     """Return the plan of the folder, made now if there is none, and the names of the files already there.
 
@@ -130,7 +111,7 @@ def open_plan(
         CseError: a plan of other files or options, or what ``make_plan`` raises.
     """
     names = folder.names()
-    facts = json.loads(json.dumps(plan_facts(corpus, choices, model)))
+    facts = json.loads(json.dumps(plan_facts(corpus, choices, model_facts(model))))
     if PLAN in names and not again:
         plan = CorpusPlan.from_json(folder.read(PLAN), folder / PLAN)
         if changed := difference(plan.facts, facts):
@@ -139,7 +120,7 @@ def open_plan(
             )
         folder.create()
         return plan, names
-    plan = make_plan(corpus, choices, facts)  # may fail, so run it before deleting anything
+    plan = make_plan(corpus, choices, facts, model.check_domain)  # may fail, so run it before deleting anything
     if again:
         _clear(folder, names)
     folder.create()
@@ -147,7 +128,7 @@ def open_plan(
     return plan, set()
 
 
-def finish(folder: Folder, plan: CorpusPlan, manifest: Bundle, bundle: str) -> None:
+def finish(folder: Folder, plan: CorpusPlan, model: Model) -> None:
     """Check that every shard is there and write the manifest.
 
     Raises:
@@ -162,11 +143,11 @@ def finish(folder: Folder, plan: CorpusPlan, manifest: Bundle, bundle: str) -> N
         "format": FORMAT,
         "rows": plan.rows,
         "shards": len(plan.spans),
-        "dimension": manifest.dimension,
+        "dimension": model.manifest.dimension,
         "normalize": facts["normalize"],
         "id": {"column": facts.get("id_column"), "type": plan.id_type},
         "text": facts["keep_text"],
-        "model": {"path": os.path.abspath(bundle), **facts["model"]},  # noqa: PTH100 - links stay as they are
+        "model": {"path": os.path.abspath(model.folder), **facts["model"]},  # noqa: PTH100 - links stay as they are
         "plan": hashlib.sha256(plan.to_json()).hexdigest(),
     }
     folder.write(MANIFEST, (json.dumps(tree, indent=2) + "\n").encode())

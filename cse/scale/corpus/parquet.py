@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from cse.data.checks import check_columns, is_text_type
@@ -12,21 +12,35 @@ from cse.scale.corpus.columns import Columns, IdType, check_names
 from cse.scale.corpus.lines import Span
 
 
-def split_parquet(file: BinaryIO, shown: str, rows: int, columns: Columns) -> tuple[IdType, list[Span]]:
+def split_parquet(
+    file: BinaryIO, shown: str, rows: int, columns: Columns, check_domain: Callable[[Any, str], object]
+) -> tuple[IdType, list[Span]]:
     """Split a parquet file after every ``rows`` rows.
+
+    Args:
+        file: positioned at its start.
+        shown: name of the file in errors.
+        rows: rows per span.
+        columns: the columns that will be read.
+        check_domain: called with the domain of each row, and file and row; the only column whose values are read here.
 
     Returns:
         The type of the ids, and the spans, whose bounds are row numbers in the file, from 0.
 
     Raises:
-        CseError: not a parquet file, a column that is missing or of the wrong type, or nulls, if the file counts them.
+        CseError: not a parquet file, a column that is missing or of the wrong type, or nulls, if the file counts them;
+            what ``check_domain`` raises.
     """
     opened = open_parquet(file, shown)
     schema = opened.schema_arrow
     check_names(columns, schema.names, shown)
-    check_columns(shown, schema.names, columns.names, schema, texts=1)
+    check_columns(shown, schema.names, columns.names, schema, texts=1 + (columns.domain is not None))
     id_type = _id_type(schema, columns, shown)
     _refuse_counted_nulls(opened.metadata, columns, shown)
+    if columns.domain is not None:
+        for first, batch in parquet_batches(opened, shown, [columns.domain]):
+            for number, (name,) in batch_rows(batch, [columns.domain], first):
+                check_domain(name, f"{shown}:{number}")
     total = opened.metadata.num_rows
     return id_type, [
         Span(start, min(start + rows, total), min(rows, total - start), start + 1) for start in range(0, total, rows)
@@ -34,7 +48,7 @@ def split_parquet(file: BinaryIO, shown: str, rows: int, columns: Columns) -> tu
 
 
 def parquet_rows(file: BinaryIO, shown: str, start: int, end: int, columns: Columns) -> Iterator[tuple[int, Any]]:
-    """Yield the number (from 1) and the values (text, and id if there is an id column) of rows ``start`` to ``end``.
+    """Yield the number (from 1) and the values (those of ``Columns.names``) of rows ``start`` to ``end``.
 
     Reads only the row groups that hold them.
 

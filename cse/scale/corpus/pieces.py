@@ -1,10 +1,10 @@
-"""Read the texts and ids of one piece of a corpus."""
+"""Read the texts, ids and domains of one piece of a corpus."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cse.data.tables import Format
@@ -20,33 +20,35 @@ from cse.scale.corpus.storage import filesystem, reading
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts and ids (n) of a piece, in the order of the file."""
+    """Texts and ids (n) of a piece, in the order of the file, and the names of the domains (n; 0 without a column)."""
 
     texts: list[str]
     ids: list[Any]
+    domains: list[str]
 
 
 def read_piece(piece: Piece, source: CorpusFile, kind: Format, columns: Columns, id_type: IdType) -> Rows:
     """Read the rows of a piece.
 
     Raises:
-        CseError: a bad text or id, with file and line; a file that changed after the plan was made.
+        CseError: a bad text, id or domain, with file and line; a file that changed after the plan was made.
         OSError: a local file that cannot be read.
     """
-    found = Rows([], [])
+    found = Rows([], [], [])
     check = RowCheck(columns, None if columns.id is None else id_type)
     with reading(source.shown):
         rows = _parquet(piece, source, columns) if kind == "parquet" else _text(piece, source, kind, columns)
-        for text, ids in check.checked(rows, source.shown):
+        for text, ids, domains in check.checked(rows, source.shown):
             found.texts.append(text)
             found.ids.extend(ids)
+            found.domains.extend(domains)
     if len(found.texts) != piece.rows:
         raise CseError(
             f"{source.shown}:{piece.line}: {len(found.texts)} rows here, but {piece.rows} when the plan was made; "
             "the file has changed: start over (--again)"
         )
     if not found.ids:
-        return Rows(found.texts, list(range(piece.first_row, piece.first_row + piece.rows)))
+        return replace(found, ids=list(range(piece.first_row, piece.first_row + piece.rows)))
     return found
 
 

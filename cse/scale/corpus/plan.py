@@ -6,7 +6,7 @@ It depends only on the files and the options, so any number of workers, killed a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -129,26 +129,35 @@ def is_plan(content: bytes) -> bool:
     return isinstance(tree, dict) and {"format", "facts", "pieces"} <= tree.keys()
 
 
-def plan_facts(corpus: Corpus, choices: Choices, bundle: dict[str, Any]) -> dict[str, Any]:
+def plan_facts(corpus: Corpus, choices: Choices, model: dict[str, Any]) -> dict[str, Any]:
     """Return what the shards depend on: files with size and version, the model, the options."""
     options = asdict(choices)
     columns = options.pop("columns")
     return {
         "format": corpus.format,
         "files": [[file.name, file.size, file.version] for file in corpus.files],
-        "model": bundle,
+        "model": model,
         **({} if corpus.format == "txt" else {"text_column": columns["text"], "id_column": columns["id"]}),
+        **({} if columns["domain"] is None else {"domain_column": columns["domain"]}),
         **options,
     }
 
 
-def make_plan(corpus: Corpus, choices: Choices, facts: dict[str, Any]) -> CorpusPlan:
+def make_plan(
+    corpus: Corpus, choices: Choices, facts: dict[str, Any], check_domain: Callable[[str], object] | None = None
+) -> CorpusPlan:
     """Read a corpus once and split it into pieces; no piece spans two files.
+
+    Args:
+        corpus: its files.
+        choices: the options.
+        facts: from ``plan_facts``.
+        check_domain: see ``RowCheck``.
 
     Raises:
         CseError: anything wrong with the corpus, with file and line; a corpus without rows.
     """
-    check = RowCheck(choices.columns)
+    check = RowCheck(choices.columns, check_domain=check_domain)
     spans = [[index, *span] for index, file in enumerate(corpus.files) for span in _split(corpus, file, choices, check)]
     if not spans:
         raise no_rows(corpus.files[0].shown)
@@ -161,15 +170,33 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
         if old.get(key) == new.get(key):
             continue
         if key == "model":
-            return "the model is different"
+            return f"the model is different{_changed_domain(old, new)}"
         if key != "files":
             return f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
         before, now = ({file[0]: file[1:] for file in facts.get(key, [])} for facts in (old, new))
-        for name in [*now, *before]:
-            if before.get(name) != now.get(name):
-                how = "is new" if name not in before else "is gone" if name not in now else "has changed"
-                return f"{name} {how}"
-        return "the files are in a different order"
+        return _changed(before, now) or "the files are in a different order"
+    return None
+
+
+def _changed_domain(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Return which domain changed, in brackets, if that is all that makes the models differ."""
+    (before, was), (now, rest) = (_apart(facts.get("model")) for facts in (old, new))
+    changed = _changed(before, now) if was == rest else None
+    return "" if changed is None else f" (domain {changed})"
+
+
+def _apart(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the domains of a model, and what else is known of it."""
+    known = dict(model) if isinstance(model, dict) else {}
+    return known.pop("domains", {}), known
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """Return the first name whose value changed, and how."""
+    for name in [*now, *before]:
+        if before.get(name) != now.get(name):
+            how = "is new" if name not in before else "is gone" if name not in now else "has changed"
+            return f"{name} {how}"
     return None
 
 
@@ -183,7 +210,7 @@ def _split(corpus: Corpus, file: CorpusFile, choices: Choices, check: RowCheck) 
 
             yield from split_text(stream, file.shown, choices.shard_rows, rows)
             return
-        found, spans = split_parquet(stream, file.shown, choices.shard_rows, choices.columns)
+        found, spans = split_parquet(stream, file.shown, choices.shard_rows, choices.columns, check.checked_domain)
         if check.id_type not in (None, found):
             raise CseError(f"{file.shown}: id column holds {found}, in files before {check.id_type}; give one type")
         check.id_type = found

@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cse.data.checks import listed
 from cse.errors import CseError
+from cse.runtime.bank import is_bank
 from cse.runtime.encode import unit_rows
+from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.index import open_index
-from cse.scale.corpus.output import VectorStore, model_facts, open_manifest
+from cse.scale.corpus.model import find_model, hold_domains, model_facts
+from cse.scale.corpus.output import VectorStore
 from cse.scale.corpus.shard import read_shard, shard_vectors
 
 
@@ -28,23 +32,50 @@ class Hit:
     text: str | None
 
 
-def open_encoder(vectors: VectorStore, model: str | None = None, provider: str = "auto") -> OnnxEncoder:
+def open_encoder(vectors: VectorStore, model: str | None = None, provider: str = "auto") -> OnnxEncoder | DomainEncoder:
     """Open the model that made the vectors.
 
     Args:
         vectors: the vectors to search.
-        model: bundle folder; None: its path when the vectors were made.
+        model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
         provider: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        CseError: the model is missing or not the one that made the vectors.
+        CseError: the model is missing or not the one that made the vectors, or no domain is named where each row has
+            its own.
     """
-    bundle = model or vectors.bundle
-    if model_facts(open_manifest(bundle)) != vectors.model:
+    name = _with_domain(model or vectors.bundle, vectors)
+    found = find_model(name)
+    if not _made(vectors.model, model_facts(found)):
         raise CseError(
-            f"{bundle}: not the model that made {vectors.folder.url}; name that one with --model or embed again"
+            f"{name}: not the model that made {vectors.folder.url}; name that one with --model or embed again"
         )
-    return OnnxEncoder(bundle, provider=provider)
+    encoder = OnnxEncoder(found.folder, provider=provider)
+    if encoder.bank is None or found.domain is None:
+        return encoder
+    hold_domains(encoder.bank, found.identities())
+    return DomainEncoder(encoder, found.domain)
+
+
+def _with_domain(model: str, vectors: VectorStore) -> str:
+    """Return a model's name; for a bank alone, with the domain that made the vectors."""
+    if "domains" not in vectors.model or not is_bank(model):
+        return model
+    domain = vectors.model["domain"]
+    if domain is None:
+        raise CseError(
+            f"{vectors.folder.url}: each row has the prompts of its own domain; say whose encode the query: "
+            f"--model {model}:NAME, where NAME is one of {listed(vectors.model['domains'])}"
+        )
+    return f"{model}:{domain}"
+
+
+def _made(made: dict[str, Any], facts: dict[str, Any]) -> bool:
+    """Return whether the model of some vectors is the one with these facts, or has its domains among others."""
+    if made.get("domains") and made["domain"] is None and "domains" in facts:
+        same = facts["domains"].items() <= made["domains"].items()
+        return same and facts | {"domain": None, "domains": made["domains"]} == made
+    return facts == made
 
 
 def search(vectors: VectorStore, queries: NDArray[np.float32], k: int, *, scan: bool = False) -> list[list[Hit]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cse.data.tables import Format
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.columns import IdType
+from cse.scale.corpus.model import hold_domains
 from cse.scale.corpus.pieces import read_piece
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.shard import shard_bytes
@@ -20,7 +22,9 @@ class WorkerConfig:
     """Everything a process needs besides its pieces.
 
     Attributes:
-        bundle: model folder.
+        bundle: folder of the bundle or bank.
+        domain: domain of all rows; None for a bundle, and where each row names its own.
+        domains: identity of each domain that can be used, by name; empty for a bundle.
         out: output folder, an absolute path or a URL.
         format: format of the corpus.
         choices: options that change a shard.
@@ -28,6 +32,8 @@ class WorkerConfig:
     """
 
     bundle: str
+    domain: str | None
+    domains: Mapping[str, str]
     out: str
     format: Format
     choices: Choices
@@ -45,13 +51,15 @@ class Worker:
     """An encoder that makes shards on one core or a GPU.
 
     Raises:
-        CseError: the bundle does not load, or no GPU attaches.
+        CseError: the bundle or bank does not load, a domain was replaced since the run began, or no GPU attaches.
     """
 
     def __init__(self, config: WorkerConfig) -> None:
         self.config = config
         # always one thread: the bytes of a shard must not depend on where it is made
         self.encoder = OnnxEncoder(config.bundle, provider=config.choices.provider, threads=1)
+        if self.encoder.bank is not None:
+            hold_domains(self.encoder.bank, config.domains)
         self.folder = Folder(config.out)
 
     def make_shard(self, piece: Piece, source: CorpusFile) -> Made:
@@ -63,6 +71,7 @@ class Worker:
         """
         config, choices = self.config, self.config.choices
         rows = read_piece(piece, source, config.format, choices.columns, config.id_type)
-        done = self.encoder.encode_counting(rows.texts, choices.batch_size, normalize=choices.normalize)
+        domain = rows.domains or config.domain
+        done = self.encoder.encode_counting(rows.texts, choices.batch_size, normalize=choices.normalize, domain=domain)
         self.folder.write(piece.shard, shard_bytes(rows, done.embeddings, config.id_type, keep_text=choices.keep_text))
         return Made(piece.rows, done.truncated)

@@ -1,0 +1,126 @@
+"""What a corpus is embedded with: a bundle, one domain of a bank, or the domains that the rows name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cse.errors import CseError, nearest
+from cse.runtime.bank import Bank, BankManifest, Domains, domain_of, is_bank
+from cse.runtime.bundle import Bundle, read_manifest
+from cse.runtime.domain import AUTO
+from cse.runtime.mixed import nearest_domains
+
+_NONE = Domains({}, {})
+
+
+@dataclass(frozen=True)
+class Model:
+    """A bundle or a bank, before its graph is opened.
+
+    Attributes:
+        folder: of the bundle or bank, as given.
+        manifest: contents of ``bundle.json`` or ``bank.json``.
+        bank: None for a bundle.
+        domain: domain of all rows, or ``auto``; None for a bundle, and where each row names its own.
+        domains: the domains that can be used; none for a bundle.
+    """
+
+    folder: str
+    manifest: Bundle | BankManifest
+    bank: Bank | None = None
+    domain: str | None = None
+    domains: Domains = _NONE
+
+    def identities(self) -> dict[str, str]:
+        """Return the identity of each domain that can be used, by name."""
+        return {name: domain.identity() for name, domain in self.domains.usable.items()}
+
+    def limits(self) -> tuple[int, int]:
+        """Return the shortest and the longest limit in tokens."""
+        found = [domain.max_length for domain in self.domains.usable.values()] or [self.manifest.max_length]
+        return min(found), max(found)
+
+    def check_domain(self, name: str) -> None:
+        """Raise ``CseError`` for the name of a domain that cannot be used, with the nearest name."""
+        if self.bank is not None:
+            self.bank.choose(self.domains, name, 1)
+
+
+def find_model(model: str, domain_column: str | None = None) -> Model:
+    """Find a model and, in a bank, the domains that can be used.
+
+    Args:
+        model: bundle folder, or ``BANK:NAME``, where NAME may be ``auto``; with a domain column, a bank.
+        domain_column: column that names each row's domain, if there is one.
+
+    Raises:
+        CseError: no such folder, with the nearest name; no bundle or bank in it; a bank without a domain's name; a
+            domain that is unknown or damaged; a domain column for anything but a bank.
+    """
+    named = domain_of(model)
+    if named is None and not is_bank(model):
+        manifest = _bundle(model)
+        if domain_column is not None:
+            raise CseError(
+                f"--domain-column {domain_column}: {model} is a bundle of one model; rows can choose among the domains "
+                "of a bank (`cse bank create`)"
+            )
+        return Model(model, manifest)
+    folder, name = named or (Path(model), None)
+    if name is not None and domain_column is not None:
+        raise CseError(
+            f"--domain-column {domain_column}: {model} is one domain for all rows; give --model {folder} instead"
+        )
+    bank = Bank(folder)
+    domains = bank.domains()
+    if name is None and domain_column is None:
+        example = next(iter(domains.usable), "NAME")
+        raise CseError(
+            f"{folder}: a bank; name one of its domains, for instance {folder}:{example}, or let each row name its own "
+            "(--domain-column)"
+        )
+    if name == AUTO:
+        # raises if there is no domain to choose from
+        nearest_domains(np.empty((0, bank.manifest.dimension), np.float32), domains, folder)
+    elif name is not None:
+        domains = Domains({one.name: one for one in bank.choose(domains, name, 1) if one is not None}, {})
+    return Model(str(folder), bank.manifest, bank, name, domains)
+
+
+def model_facts(model: Model) -> dict[str, Any]:
+    """Return the facts that identify a model; those of a bundle do not mention domains."""
+    manifest = model.manifest
+    files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
+    facts: dict[str, Any] = {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
+    return facts if model.bank is None else facts | {"domain": model.domain, "domains": model.identities()}
+
+
+def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
+    """Keep these domains of a bank as they are, and no others, after checking that they are still the same.
+
+    Args:
+        bank: of an encoder that was just opened.
+        identities: see ``Model.identities``.
+
+    Raises:
+        CseError: one of them is gone, damaged or replaced.
+    """
+    for name, domain in bank.hold(identities).usable.items():
+        if domain.identity() != identities[name]:
+            raise CseError(
+                f"{bank.folder}: domain {name} was replaced since this run began; run the command again "
+                "(`cse embed` with --again)"
+            )
+
+
+def _bundle(model: str) -> Bundle:
+    folder = Path(model)
+    if not folder.exists():
+        hint = nearest(model, map(str, folder.parent.glob("*/"))) or "; `cse export` writes one"
+        raise CseError(f"{model}: no such folder (--model){hint}")
+    return read_manifest(folder)

@@ -1,0 +1,142 @@
+"""``cse evaluate`` with a bank: a row and a record per domain, with the scores of that domain's prompts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cse.stages.open_model as open_model_module
+from cse.export.bank import make_domain
+from cse.export.domains import add_domain, remove_domain
+from cse.model.checkpoint import save_checkpoint
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.banks import make_bank, make_encoder
+
+KINDS = ("bare", "hidden", "plain")
+
+
+@pytest.fixture(scope="module")
+def made(trained, tiny_folders, empty_banks, tmp_path_factory) -> Path:
+    """A trained project with a bank of three domains beside it; do not change it."""
+    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("made") / "project"))
+    encoders = {name: make_encoder(tiny_folders["bert"], name, seed) for seed, name in enumerate(KINDS)}
+    make_bank(folder / "bank", empty_banks("bert"), encoders)
+    for name, encoder in encoders.items():
+        (folder / name).mkdir()
+        save_checkpoint(encoder, folder / name)
+    return folder
+
+
+@pytest.fixture
+def project(made, tmp_path, monkeypatch) -> Path:
+    folder = Path(shutil.copytree(made, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """The folders of the graphs that are opened."""
+    folders: list[str] = []
+
+    class Counted(OnnxEncoder):
+        def __init__(self, path, **options):
+            folders.append(str(path))
+            super().__init__(path, **options)
+
+    monkeypatch.setattr(open_model_module, "OnnxEncoder", Counted)
+    return folders
+
+
+def scores(cse, *arguments):
+    """The scores of each model by task, from ``--json``."""
+    done = cse("evaluate", *arguments, "--json", "scores.json")
+    assert done.code == 0, done.err
+    found = json.loads(Path("scores.json").read_text())
+    return {name: found[name]["sts"] for name in found}, done
+
+
+def numbers(tree) -> list[float]:
+    """Every number of some scores, in the order of their keys."""
+    if isinstance(tree, dict):
+        return [number for key in sorted(tree) for number in numbers(tree[key])]
+    return [tree] if isinstance(tree, int | float) else []
+
+
+def test_a_bank_stands_for_its_domains(cse, project, opened):
+    found, done = scores(cse, "bank", "data/bundle", "b=bank", "one=bank:hidden")
+    names = [f"bank:{kind}" for kind in KINDS] + ["data/bundle"] + [f"b:{kind}" for kind in KINDS] + ["one"]
+    assert list(found) == names
+    assert [line.split()[0] for line in done.out.splitlines() if line.split()[:1] and line.split()[0] in names] == names
+    assert opened == ["bank", "data/bundle"], "one graph for all domains"
+    alone, _ = scores(cse, *KINDS)
+    for kind in KINDS:
+        assert found[f"bank:{kind}"] == found[f"b:{kind}"]
+        np.testing.assert_allclose(numbers(found[f"bank:{kind}"]), numbers(alone[kind]), atol=0.02)
+    assert found["one"] == found["bank:hidden"]
+    assert len({json.dumps(found[f"bank:{kind}"]) for kind in KINDS}) == len(KINDS)
+
+
+def test_records_of_domains_do_not_collide(cse, project, tiny_folders):
+    done = cse("evaluate", "bank", "x=bank:auto", "--out", "records")
+    assert "domain auto needs domains that were added with their text" in done.err.splitlines()[-1]
+    assert cse("evaluate", "bank", "--out", "records").code == 0
+    records = {path.parent.name: json.loads(path.read_text()) for path in Path("records").glob("*/record.json")}
+    assert {name: record["name"] for name, record in records.items()} == {
+        f"bank-{kind}": f"bank:{kind}" for kind in KINDS
+    }
+    assert records["bank-hidden"]["model"]["prompt"]["kind"] == "hidden_state"
+    assert {record["model"]["kind"] for record in records.values()} == {"domain"}
+    add_domain(project / "bank", make_domain(make_encoder(tiny_folders["bert"], "plain", 8), "plain-"))
+    assert cse("evaluate", "bank", "--out", "more").refused() == (
+        "--out more: bank:plain- and bank:plain would both be written to more/bank-plain; rename one with NAME=MODEL"
+    )
+    assert not Path("more").exists()
+
+
+def test_mteb_scores_each_domain(cse, project, monkeypatch):
+    import cse.stages.mteb as module
+
+    texts = ["the cat sits", "a small dog"]
+    monkeypatch.setattr(module, "find_tasks", lambda names: names)
+    encoded = {}
+
+    def run_tasks(encoder, tasks, progress):
+        encoded[encoder.mteb_model_meta.name] = encoder.encode([{"text": texts}])
+        return dict.fromkeys(tasks, 0.5)
+
+    monkeypatch.setattr(module, "run_tasks", run_tasks)
+    done = cse("evaluate", "bank", "--mteb", "Some")
+    assert done.code == 0, done.err
+    assert [line.split()[0] for line in done.out.splitlines()[1:4]] == [f"bank:{kind}" for kind in KINDS]
+    for kind in KINDS:
+        expected = OnnxEncoder("bank", provider="cpu").encode(texts, domain=kind)
+        np.testing.assert_allclose(encoded[f"cse/bank-{kind}"], expected, atol=1e-5)
+
+
+def test_a_domain_keeps_its_prompts_while_it_is_measured(project, tiny_folders):
+    encoder = open_model_module.open_model("bank:hidden", device="cpu")
+    before = encoder.encode(["the cat sits"])
+    add_domain(Path("bank"), make_domain(make_encoder(tiny_folders["bert"], "hidden", 9), "hidden"), replace=True)
+    np.testing.assert_array_equal(encoder.encode(["the cat sits"]), before)
+    after = open_model_module.open_model("bank:hidden", device="cpu").encode(["the cat sits"])
+    assert np.abs(after - before).max() > 0.01
+
+
+def test_domains_that_cannot_be_measured(cse, project, monkeypatch):
+    monkeypatch.setattr(open_model_module, "evaluate_suite", lambda *_, **__: pytest.fail("work has started"))
+    assert "did you mean 'hidden'" in cse("evaluate", "bare", "bank:hiden").refused()
+    assert "bank:bare: given twice; write NAME=MODEL" in cse("evaluate", "bank", "bank:bare").refused()
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    (project / "bank/domains/hidden.safetensors").write_bytes(b"?")
+    found, done = scores(cse, "bank")
+    assert list(found) == ["bank:bare", "bank:plain"]
+    assert "warning: left out: bank/domains/hidden.safetensors: truncated" in done.err
+    for name in KINDS:
+        remove_domain(project / "bank", name)
+    assert "bank: no usable domain in the bank; `cse bank add` adds one" in cse("evaluate", "bank").refused()

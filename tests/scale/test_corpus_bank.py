@@ -1,0 +1,347 @@
+"""`cse embed` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cse.errors import Interrupted
+from cse.export.domains import remove_domain
+from cse.runtime.bank import Bank
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.scale.corpus import embed as module
+from cse.scale.corpus.worker import Worker
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
+from tests.scale.banks import KINDS, TYPICAL, put_domain, write_bank
+from tests.scale.corpora import outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
+
+TEXTS = [*sentences(20), "", *TYPICAL["billing"], *TYPICAL["outage"], "the cat", ""]
+NAMES = [list(KINDS)[number * 7 // 5 % 3] for number in range(len(TEXTS))]  # several in every shard
+
+
+@pytest.fixture(scope="module")
+def made(tiny_folders, empty_banks, tmp_path_factory):
+    """A bank that no test changes."""
+    return write_bank(tmp_path_factory.mktemp("bank") / "bank", empty_banks("bert"), tiny_folders["bert"])
+
+
+@pytest.fixture
+def bank(made, tmp_path):
+    """A bank to change at will."""
+    return shutil.copytree(made, tmp_path / "bank")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_txt(tmp_path / "corpus.txt", TEXTS)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """The texts with the name of each one's domain."""
+    return write_table(tmp_path / "corpus.csv", NAMES)
+
+
+def write_table(path, names):
+    columns = {"text": TEXTS, "queue": list(names), "n": list(range(len(TEXTS)))}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if path.suffix == ".jsonl":
+        return write_jsonl(path, rows)
+    if path.suffix == ".parquet":
+        return write_parquet(path, columns, 7)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(columns), delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def run(cse, monkeypatch):  # noqa: F811
+    """`cse embed` without Ray, ten rows a shard, with the texts."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def embed(corpus, out, model, *options):
+        return cse(
+            "embed", corpus, "--out", out, "--model", model, "--workers", 0, "--shard-rows", 10, "--provider", "cpu",
+            "--keep-text", *options,
+        )  # fmt: skip
+
+    return embed
+
+
+def expected(bank, domain, texts=TEXTS):
+    return OnnxEncoder(bank, provider="cpu", threads=1).encode(texts, domain=domain)
+
+
+def identities(bank):
+    return {name: domain.identity() for name, domain in Bank(bank).domains().usable.items()}
+
+
+def facts(folder):
+    """What plan and manifest say of the model; they agree."""
+    plan = json.loads((folder / "plan.json").read_text())["facts"]["model"]
+    manifest = json.loads((folder / "manifest.json").read_text())["model"]
+    assert manifest == {"path": manifest["path"], **plan}
+    return plan
+
+
+# ---- whose prompts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("domain", [*KINDS, "auto"])
+def test_one_domain_for_all_rows(run, corpus, tmp_path, bank, domain):
+    done = run(corpus, tmp_path / "vectors", f"{bank}:{domain}")
+    assert done.code == 0, done.err
+    _, vectors, texts = read_vectors(tmp_path / "vectors")
+    assert texts == TEXTS
+    np.testing.assert_allclose(vectors, expected(bank, domain), atol=1e-5)
+    for other in {*KINDS} - {domain}:
+        assert np.abs(vectors - expected(bank, other)).max() > 0.01
+    known = identities(bank)
+    assert facts(tmp_path / "vectors")["domain"] == domain
+    assert facts(tmp_path / "vectors")["domains"] == (known if domain == "auto" else {domain: known[domain]})
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_each_row_has_the_prompts_of_its_domain(run, tmp_path, bank, ending):
+    names = [*NAMES[:-1], "auto"]
+    path = write_table(tmp_path / f"a.{ending}", names)
+    done = run(path, tmp_path / "vectors", bank, "--domain-column", "queue", "--id-column", "n")
+    assert done.code == 0, done.err
+    ids, vectors, texts = read_vectors(tmp_path / "vectors")
+    assert list(map(int, ids)) == list(range(len(TEXTS)))
+    assert texts == TEXTS
+    assert len(set(names[:10])) == len(KINDS), "a shard mixes all domains"
+    np.testing.assert_allclose(vectors, expected(bank, names), atol=1e-5)
+    assert np.abs(vectors - expected(bank, [*names[1:], "plain"])).max() > 0.01
+    assert facts(tmp_path / "vectors")["domain"] is None
+    assert facts(tmp_path / "vectors")["domains"] == identities(bank)
+
+
+def test_truncated_rows_name_the_limits(run, tmp_path, bank):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "the " * 60, "queue": name} for name in KINDS])
+    said = run(path, tmp_path / "vectors", bank, "--domain-column", "queue").err
+    assert "3 rows were truncated to 36 to 40 tokens, the limits of their domains" in said
+    said = run(path, tmp_path / "one", f"{bank}:outage").err
+    assert "1 rows were truncated to 36 tokens, the model's limit" in said
+
+
+# ---- domains that change ------------------------------------------------------------------------------------------
+
+
+def stop_after_one(monkeypatch):
+    """Let the next run end after its first shard."""
+    make = Worker.make_shard
+
+    def make_shard(self, piece, source):
+        if piece.number:
+            monkeypatch.setattr(Worker, "make_shard", make)
+            raise Interrupted(15, "after 10 rows")
+        return make(self, piece, source)
+
+    monkeypatch.setattr(Worker, "make_shard", make_shard)
+
+
+@pytest.mark.parametrize("how", ["billing", "auto", "column"])
+def test_a_stopped_run_resumes_unless_its_domain_was_replaced(
+    run, corpus, table, tmp_path, bank, tiny_folders, monkeypatch, how
+):
+    out, straight = tmp_path / "vectors", tmp_path / "straight"
+    given = (table, out, bank, "--domain-column", "queue") if how == "column" else (corpus, out, f"{bank}:{how}")
+    run(given[0], straight, *given[2:])
+    stop_after_one(monkeypatch)
+    assert run(*given).code == 128 + 15
+    kept = shutil.copytree(bank, tmp_path / "kept")
+    put_domain(bank, tiny_folders["bert"], "billing", 7)
+    before = outputs(out)
+    assert run(*given).refused() == (
+        f"{out}: made from different input: the model is different (domain billing has changed); use another --out, or "
+        "--again to start over"
+    )
+    assert outputs(out) == before
+    assert len(shards(out)) == 1
+    shutil.rmtree(bank)
+    kept.rename(bank)
+    assert "10 of them from earlier runs" in run(*given).err
+    assert outputs(out) == outputs(straight)
+    put_domain(bank, tiny_folders["bert"], "billing", 7)
+    assert run(*given, "--again").code == 0
+    _, vectors, _ = read_vectors(out)
+    np.testing.assert_allclose(vectors, expected(bank, NAMES if how == "column" else how), atol=1e-5)
+
+
+def test_other_domains_may_change(run, corpus, tmp_path, bank, tiny_folders, monkeypatch):
+    stop_after_one(monkeypatch)
+    run(corpus, tmp_path / "vectors", f"{bank}:billing")
+    put_domain(bank, tiny_folders["bert"], "outage", 7)
+    remove_domain(bank, "plain")
+    assert "10 of them from earlier runs" in run(corpus, tmp_path / "vectors", f"{bank}:billing").err
+    line = run(corpus, tmp_path / "vectors", f"{bank}:outage").refused()
+    assert "made from different input: the model is different; use another" in line
+
+
+def test_a_domain_replaced_before_the_worker_starts(run, table, tmp_path, bank, tiny_folders, monkeypatch):
+    def late(config):
+        put_domain(bank, tiny_folders["bert"], "outage", 7)
+        return Worker(config)
+
+    monkeypatch.setattr(module, "Worker", late)
+    line = run(table, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
+    assert line.startswith(f"{bank}: domain outage was replaced since this run began; run the command again")
+    assert shards(tmp_path / "vectors") == []
+    assert run(table, tmp_path / "one", f"{bank}:outage").code == 0  # found as it is now
+
+
+def test_a_domain_removed_before_the_worker_starts(run, table, tmp_path, bank, monkeypatch):
+    def late(config):
+        remove_domain(bank, "outage")
+        return Worker(config)
+
+    monkeypatch.setattr(module, "Worker", late)
+    assert "no domain 'outage'" in run(table, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
+    assert shards(tmp_path / "vectors") == []
+
+
+@pytest.mark.parametrize("how", ["auto", "column"])
+def test_a_worker_keeps_the_domains_that_it_started_with(
+    run, corpus, table, tmp_path, bank, tiny_folders, monkeypatch, how
+):
+    names = NAMES if how == "column" else "auto"
+    before = expected(bank, names)
+    make = Worker.make_shard
+
+    def make_shard(self, piece, source):
+        done = make(self, piece, source)
+        put_domain(bank, tiny_folders["bert"], "billing", 7)
+        put_domain(bank, tiny_folders["bert"], "outage", 8)
+        return done
+
+    monkeypatch.setattr(Worker, "make_shard", make_shard)
+    given = (table, bank, "--domain-column", "queue") if how == "column" else (corpus, f"{bank}:auto")
+    assert run(given[0], tmp_path / "vectors", *given[1:]).code == 0
+    _, vectors, _ = read_vectors(tmp_path / "vectors")
+    np.testing.assert_allclose(vectors, before, atol=1e-5)
+    assert np.abs(before[10:] - expected(bank, names)[10:]).max() > 0.01
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ending", "line", "name", "wanted"),
+    [
+        ("csv", 16, "biling", "no domain 'biling'; did you mean 'billing'?; it has billing, outage, plain"),
+        ("tsv", 16, "biling", "no domain 'biling'; did you mean 'billing'?"),
+        ("jsonl", 15, "biling", "no domain 'biling'; did you mean 'billing'?"),
+        ("parquet", 15, "biling", "no domain 'biling'; did you mean 'billing'?"),
+        ("csv", 16, " ", "no text in column 'queue'; fill it in or drop the row"),
+        ("parquet", 15, "", "no text in column 'queue'; fill it in or drop the row"),
+        ("jsonl", 15, None, "no text in column 'queue'; fill it in or drop the row"),
+        ("jsonl", 15, 3, "expected text, found int '3'"),
+    ],
+)
+def test_a_row_of_no_domain_is_named_before_a_model_is_opened(
+    run, tmp_path, bank, monkeypatch, ending, line, name, wanted
+):
+    monkeypatch.setattr(module, "Worker", None)
+    path = write_table(tmp_path / f"a.{ending}", [*NAMES[:14], name, *NAMES[15:]])
+    said = run(path, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
+    assert f"a.{ending}:{line}: " in said
+    assert wanted in said
+    assert outputs(tmp_path / "vectors") == {}
+
+
+def test_a_damaged_domain_is_refused_where_it_is_named(run, table, corpus, tmp_path, bank):
+    (bank / "domains/outage.safetensors").write_bytes(b"cut off")
+    first = NAMES.index("outage")
+    said = run(table, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
+    assert f"corpus.csv:{first + 2}: {bank}/domains/outage.safetensors: truncated" in said
+    assert "outage.safetensors: truncated" in run(corpus, tmp_path / "x", f"{bank}:outage").refused()
+    assert run(corpus, tmp_path / "y", f"{bank}:billing").code == 0
+
+
+def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path, bank, bundle, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(module, "Worker", None)
+    column = ("--domain-column", "queue")
+    for given, wanted in (
+        ((corpus, bank, *column), f"--domain-column queue: {corpus} has no columns; use a .csv"),
+        ((table, bundle, *column), f"--domain-column queue: {bundle} is a bundle of one model; rows can choose"),
+        ((table, f"{bank}:plain", *column), f"{bank}:plain is one domain for all rows; give --model {bank} instead"),
+        ((table, f"{bank}s", *column), f"{bank}s: no such folder (--model); did you mean '{bank}'?"),
+        ((corpus, bank), f"{bank}: a bank; name one of its domains, for instance {bank}:billing, or let each row"),
+        ((corpus, f"{bank}:biling"), "no domain 'biling'; did you mean 'billing'?"),
+        ((table, bank, "--domain-column", "queu"), "no column 'queu' (--domain-column); did you mean 'queue'?"),
+    ):
+        assert wanted in run(given[0], tmp_path / "vectors", *given[1:]).refused(), given
+    numbers = write_parquet(tmp_path / "a.parquet", {"text": ["a"], "queue": pa.array([1])})
+    assert "column 'queue' holds int64, not text" in run(numbers, tmp_path / "vectors", bank, *column).refused()
+    for name in TYPICAL:
+        remove_domain(bank, name)
+    assert "domain auto needs domains that" in run(corpus, tmp_path / "vectors", f"{bank}:auto").refused()
+    assert outputs(tmp_path / "vectors") == {}
+
+
+# ---- search -------------------------------------------------------------------------------------------------------
+
+
+def nearest(cse, folder, query, *options):  # noqa: F811
+    """The cosines of the five rows found."""
+    done = cse("search", folder, query, "-k", 5, "--json", "--provider", "cpu", *options)
+    assert done.code == 0, done.err
+    return [hit["cosine"] for hit in json.loads(done.out)["hits"]]
+
+
+def by_numpy(bank, folder, query, domain):
+    _, vectors, _ = read_vectors(folder)
+    return np.sort(vectors @ expected(bank, domain, query))[::-1][:5]
+
+
+@pytest.mark.parametrize("domain", ["outage", "auto"])
+def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, tmp_path, bank, tiny_folders, domain):  # noqa: F811
+    out, query = tmp_path / "vectors", "the red bird"
+    run(corpus, out, f"{bank}:{domain}")
+    wanted = by_numpy(bank, out, query, domain)
+    np.testing.assert_allclose(nearest(cse, out, query), wanted, atol=1e-5)
+    assert np.abs(wanted - by_numpy(bank, out, query, "plain")).max() > 0.01
+    moved = bank.rename(tmp_path / "moved")
+    assert f"{bank}: no such folder (--model)" in cse("search", out, query).refused()
+    for model in (moved, f"{moved}:{domain}"):
+        np.testing.assert_allclose(nearest(cse, out, query, "--model", model), wanted, atol=1e-5)
+    assert f"{moved}:plain: not the model that made" in cse("search", out, query, "--model", f"{moved}:plain").refused()
+    put_domain(moved, tiny_folders["bert"], "outage", 7)
+    line = cse("search", out, query, "--model", moved).refused()
+    assert line == f"{moved}:{domain}: not the model that made {out}; name that one with --model or embed again"
+
+
+def test_vectors_of_many_domains_need_one_for_the_query(cse, run, table, tmp_path, bank, tiny_folders):  # noqa: F811
+    out, query = tmp_path / "vectors", "the red bird"
+    run(table, out, bank, "--domain-column", "queue")
+    line = cse("search", out, query).refused()
+    assert line == (
+        f"{out}: each row has the prompts of its own domain; say whose encode the query: --model {bank}:NAME, where "
+        "NAME is one of billing, outage, plain"
+    )
+    assert cse("search", out, query, "--model", bank).refused() == line
+    put_domain(bank, tiny_folders["bert"], "outage", 7)
+    put_domain(bank, tiny_folders["bert"], "new", 8)
+    for domain in ("billing", "plain"):
+        wanted = by_numpy(bank, out, query, domain)
+        np.testing.assert_allclose(nearest(cse, out, query, "--model", f"{bank}:{domain}"), wanted, atol=1e-5)
+    for domain in ("outage", "new", "auto"):
+        line = cse("search", out, query, "--model", f"{bank}:{domain}").refused()
+        assert line.startswith(f"{bank}:{domain}: not the model that made {out}")
+
+
+def test_a_bundle_and_a_bank_do_not_pass_for_each_other(cse, run, corpus, tmp_path, bank, bundle):  # noqa: F811
+    run(corpus, tmp_path / "vectors", bundle)
+    assert facts(tmp_path / "vectors").keys() == {"files", "max_length", "pad_id"}
+    query = ("search", tmp_path / "vectors", "dog", "--model")
+    assert "not the model that made" in cse(*query, f"{bank}:plain").refused()
+    assert "name one of its domains" in cse(*query, bank).refused()
