@@ -74,6 +74,24 @@ def train(
 
 
 @flow_command.command(
+    "train-bank", epilog="\b\nExamples:\n  cse flow train-bank\n  cse flow train-bank tickets invoices --no-promote"
+)
+@click.argument("domains", nargs=-1, metavar="[DOMAIN]...")
+@click.option("--pull", is_flag=True, help="Pull data and results from the DVC remote first.")
+@click.option("--push", is_flag=True, help="Push the results to the DVC remote, and the versions to git's origin.")
+@click.option("--promote/--no-promote", default=True, show_default=True, help="Put what passes the gate into the bank.")
+def train_bank_command(domains: Sequence[str], pull: bool, push: bool, promote: bool) -> None:
+    """Run the flow train-bank here: train the domains that changed and bring the bank up to date.
+
+    Without DOMAIN, looks at all of `bank.domains`.
+    """
+    from flows.server import run_here
+    from flows.train_bank import train_bank
+
+    run_here(train_bank, domains=list(domains) or None, pull=pull, push=push, promote=promote)
+
+
+@flow_command.command(
     context_settings={"ignore_unknown_options": True},
     epilog="\b\nExamples:\n  cse flow run train-cse --watch\n"
     "  cse flow run train-cse/gpu -p preset=promcse-eh-bert-base -p push=true\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cse.cli.options import params_option, set_option, settings_from
-from cse.errors import CseError
+from cse.errors import CseError, nearest
 
 if TYPE_CHECKING:
     from cse.runtime.domain import Domain
@@ -72,6 +72,46 @@ def add_command(
     settings = settings_from(params, overrides, optional=True)
     added = add(model, bank, name, settings, data=data, metrics={}, replace=replace)
     click.echo(f"{bank}: domain {name}, {_prompt(added)}, {_bytes(bank, added):,} bytes")
+
+
+@bank.command("update", epilog="\b\nExample:\n  dvc repro domain && cse bank update")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@params_option
+@set_option
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write what became of each here.")
+def update_command(names: Sequence[str], params: Path, overrides: Sequence[str], json_path: Path | None) -> None:
+    """Put trained domains of params.yaml into the bank `bank.folder`.
+
+    Takes the domains NAME, or all in `bank.domains`, that were trained since (`dvc repro domain`). The gate refuses one
+    whose vectors differ from torch's, or that scores more than `promotion.dev_tolerance` below the one in the bank on
+    its dev pairs; then the old one stays.
+    """
+    from cse.evaluation.table import format_rows
+    from cse.files import write_rounded_json
+    from cse.outputs import check_file, is_json_with, publish_file
+    from cse.stages.bank import update
+
+    settings = settings_from(params, overrides, any_view=True)
+    known = settings.bank.domains
+    for name in names:
+        if name not in known:
+            raise CseError(f"{name}: not in bank.domains{nearest(name, known)}")
+    if not known:
+        raise CseError("bank.domains: names no domains; docs/bank.md shows how to add them")
+    if json_path is not None:
+        check_file(json_path, is_json_with())
+    found = {}
+    for one in update(settings, names or list(known), bank=Path(settings.bank.folder)):
+        click.echo(f"domain {one.name}: {one.outcome}{f': {one.reason}' if one.reason else ''}", err=True)
+        found[one.name] = vars(one)
+    rows = [["domain", "outcome", "dev", "before"]]
+    for name, facts in found.items():
+        scores = ["-" if facts[key] is None else f"{facts[key]:.2f}" for key in ("dev", "before")]
+        rows.append([name, facts["outcome"], *scores])
+    click.echo(format_rows(rows, "text"), nl=False)
+    if json_path is not None:
+        with publish_file(json_path) as target:
+            write_rounded_json(target, found)
 
 
 @bank.command("remove", epilog="\b\nExample:\n  cse bank remove data/bank tickets")

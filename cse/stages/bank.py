@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,18 @@ from cse.errors import CseError
 from cse.export.bank import SENTENCES, create_bank, make_domain
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config
-from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.domain import Domain
+from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
+from cse.runtime.bank import is_bank
+from cse.runtime.domain import Domain, check_fit
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
+from cse.stages.common import DOMAINS
 from cse.stages.export import sentences_for_parity
+from cse.stages.gate import judge_encoders
 
 CENTRES = 8  # per domain, for `auto`
 _TEXTS = 2000  # training sentences that the centres are computed from
@@ -30,7 +36,10 @@ _BATCH = 64
 
 def create(model: str, bank: Path, settings: Settings) -> None:
     """Create a bank for the backbone of a checkpoint, or for a backbone given by folder or hub id."""
-    encoder = SentenceEncoder.load(model)
+    _create(SentenceEncoder.load(model), bank, settings)
+
+
+def _create(encoder: SentenceEncoder, bank: Path, settings: Settings) -> None:
     difference = create_bank(encoder, bank, tolerance=settings.export.tolerance)
     name = encoder.backbone.files.name
     click.echo(f"{bank}: bank of {name} without domains; largest difference from torch {difference:.1e}")
@@ -53,33 +62,110 @@ def add(
     Raises:
         CseError: the model does not fit the bank, or ONNX and torch differ; the bank is unchanged.
     """
-    encoder = SentenceEncoder.load(model)
-    checkpoint = ""
-    if is_checkpoint(Path(model)):
-        checkpoint = identity_of(Path(model))
-        score = read_config(Path(model))["facts"].get("dev_spearman")
-        metrics = ({} if score is None else {"dev_spearman": score}) | metrics
-    onnx = OnnxEncoder(bank, provider=settings.export.provider)
-    if onnx.bank is None:
-        raise CseError(f"{bank}: a bundle of one model, not a bank; make one with `cse bank create`")
-    sentences: Sequence[str] = SENTENCES
-    centres = None
-    if data is not None:
-        prepared = PreparedData(data)
-        sentences = sentences_for_parity(prepared, settings.export.sentences)
-        centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), training_sentences(prepared, _TEXTS))
-    domain = make_domain(
-        encoder,
-        name,
-        normalize=settings.export.normalize,
-        metrics=metrics,
-        checkpoint=checkpoint,
-        centres=centres,
-    )
-    if domain.facts.backbone == onnx.bank.manifest.shape.backbone:  # otherwise refused below
+    encoder, onnx = SentenceEncoder.load(model), _open(bank, settings)
+    prepared = None if data is None else PreparedData(data)
+    domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared, metrics)
+    if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
+        sentences = SENTENCES if prepared is None else sentences_for_parity(prepared, settings.export.sentences)
         check_parity(encoder, DomainEncoder(onnx, domain), sentences, tolerance=settings.export.tolerance)
     add_domain(bank, domain, replace=replace)
     return domain
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What became of a trained domain.
+
+    Attributes:
+        name: the domain's name.
+        outcome: ``added``, ``replaced``, ``unchanged``, ``refused`` or ``not trained``.
+        dev: Spearman * 100 on its dev pairs; None without dev pairs, or if it was not scored.
+        before: the same for the domain that was in the bank; None if there was none.
+        reason: why it was refused, or is not there.
+    """
+
+    name: str
+    outcome: str
+    dev: float | None = None
+    before: float | None = None
+    reason: str = ""
+
+
+def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path = DOMAINS) -> Iterator[Admission]:
+    """Put trained domains that pass the gate into the bank, which is created if it does not exist.
+
+    A domain passes if its vectors match torch's and its dev score is not more than ``promotion.dev_tolerance`` below
+    that of the domain it replaces, on the same pairs. The others stay as they are.
+
+    Args:
+        settings: ``export``, ``promotion`` and ``backbone`` are used.
+        names: domains to look at.
+        bank: folder of the bank.
+        place: parent of the trained domains' folders, see stage ``domain``.
+    """
+    if not is_bank(bank):
+        files = find_backbone(settings.backbone.name, settings.backbone.revision)
+        _create(SentenceEncoder.bare(load_backbone(files)), bank, settings)
+    onnx = _open(bank, settings)
+    for name in names:
+        folder = place / name
+        if not is_checkpoint(folder / "checkpoint"):
+            yield Admission(name, "not trained", reason=f"{folder}: no checkpoint; run `dvc repro domain@{name}`")
+            continue
+        try:
+            yield _admit(settings, name, folder, onnx)
+        except CseError as error:
+            yield Admission(name, "refused", reason=str(error))
+
+
+def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Admission:
+    checkpoint, data = folder / "checkpoint", PreparedData(folder / "prepared")
+    held = onnx.bank.domains().usable.get(name) if onnx.bank is not None else None
+    if held is not None and held.facts.checkpoint == identity_of(checkpoint):
+        return Admission(name, "unchanged", held.facts.metrics.get("dev_spearman"))
+    encoder = load_checkpoint(checkpoint)
+    domain = _domain_of(encoder, checkpoint, onnx, name, settings, data, {})
+    check_fit(folder, domain.facts, domain.tensors(), onnx.bank.manifest.shape)  # type: ignore[union-attr]
+    verdict = judge_encoders(
+        settings,
+        onnx=DomainEncoder(onnx, domain),
+        encoder=encoder,
+        data=data,
+        promoted=None if held is None else DomainEncoder(onnx, held),
+    )
+    if not verdict.passed:
+        return Admission(name, "refused", verdict.dev, verdict.promoted_dev, "; ".join(verdict.reasons))
+    add_domain(onnx.path, domain, replace=True)
+    return Admission(name, "added" if held is None else "replaced", verdict.dev, verdict.promoted_dev)
+
+
+def _open(bank: Path, settings: Settings) -> OnnxEncoder:
+    onnx = OnnxEncoder(bank, provider=settings.export.provider)
+    if onnx.bank is None:
+        raise CseError(f"{bank}: a bundle of one model, not a bank; make one with `cse bank create`")
+    return onnx
+
+
+def _domain_of(
+    encoder: SentenceEncoder,
+    model: Path,
+    onnx: OnnxEncoder,
+    name: str,
+    settings: Settings,
+    data: PreparedData | None,
+    metrics: dict[str, Any],
+) -> Domain:
+    """Return an encoder as a domain, with what its checkpoint records and the centres of its text."""
+    checkpoint, centres = "", None
+    if is_checkpoint(model):
+        checkpoint = identity_of(model)
+        score = read_config(model)["facts"].get("dev_spearman")
+        metrics = ({} if score is None else {"dev_spearman": score}) | metrics
+    if data is not None and onnx.bank is not None:
+        centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), training_sentences(data, _TEXTS))
+    return make_domain(
+        encoder, name, normalize=settings.export.normalize, metrics=metrics, checkpoint=checkpoint, centres=centres
+    )
 
 
 def training_sentences(data: PreparedData, count: int) -> list[str]:

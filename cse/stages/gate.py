@@ -1,4 +1,4 @@
-"""Promotion gate: compare a bundle with torch and, on the same dev pairs, with the promoted bundle."""
+"""Promotion gate: compare a model with torch and, on the same dev pairs, with the one that it would replace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
 from cse.export.parity import check_parity
-from cse.model.sentence_encoder import load_checkpoint
+from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
+from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.export import sentences_for_parity
@@ -40,9 +41,7 @@ class Verdict:
 
 
 def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path, promoted: Path | None) -> Verdict:
-    """Compare a bundle with its checkpoint and with the promoted bundle, on the candidate's prepared data.
-
-    The promoted bundle is scored again because dev pairs change, and scores on different pairs are not comparable.
+    """Compare a bundle with its checkpoint and with the promoted bundle, see ``judge_encoders``.
 
     Args:
         settings: ``promotion.dev_tolerance``, ``export.tolerance`` and ``export.sentences`` are used.
@@ -51,12 +50,39 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
         prepared: its training data, with the dev pairs.
         promoted: the promoted bundle, or None.
     """
-    data = PreparedData(prepared)
-    onnx = OnnxEncoder(bundle, provider=settings.export.provider)
+    provider = settings.export.provider
+    return judge_encoders(
+        settings,
+        onnx=OnnxEncoder(bundle, provider=provider),
+        encoder=load_checkpoint(checkpoint),
+        data=PreparedData(prepared),
+        promoted=None if promoted is None else OnnxEncoder(promoted, provider=provider),
+    )
+
+
+def judge_encoders(
+    settings: Settings,
+    *,
+    onnx: OnnxEncoder | DomainEncoder,
+    encoder: SentenceEncoder,
+    data: PreparedData,
+    promoted: OnnxEncoder | DomainEncoder | None,
+) -> Verdict:
+    """Compare a candidate with torch and, on its own dev pairs, with the model that it would replace.
+
+    The promoted model is scored again because dev pairs change, and scores on different pairs are not comparable.
+
+    Args:
+        settings: as in ``judge``.
+        onnx: the candidate: a bundle, or a domain of a bank.
+        encoder: what it was exported from, in torch.
+        data: its training data, with the dev pairs.
+        promoted: the model in service, or None.
+    """
     reasons, difference = [], None
     try:
         sentences = sentences_for_parity(data, settings.export.sentences)
-        found = check_parity(load_checkpoint(checkpoint), onnx, sentences, tolerance=settings.export.tolerance)
+        found = check_parity(encoder, onnx, sentences, tolerance=settings.export.tolerance)
         difference = float(found["largest_difference"])
     except CseError as error:
         reasons.append(f"no parity with torch: {error}")
@@ -67,7 +93,7 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
         if data.dev is None or dev is None:
             reasons.append("no dev pairs for comparison with the promoted model; set data.dev_path")
         else:
-            before = round(dev_score(OnnxEncoder(promoted, provider=settings.export.provider), data.dev, BATCH), 4)
+            before = round(dev_score(promoted, data.dev, BATCH), 4)
             tolerance = settings.promotion.dev_tolerance
             if not dev >= before - tolerance:
                 reasons.append(

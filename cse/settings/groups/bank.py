@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from cse.settings.groups.group import Group, Positive
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dots: DVC and dotted keys give them a meaning
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}[a-z0-9]")  # also the end of a name in the registry, and a part of a key
 OWN_GROUPS = ("data", "prompt", "pooler", "augment", "objective", "train")  # what a domain may set for itself
 
 
@@ -44,6 +44,6 @@ class BankSettings(Group):
     @classmethod
     def _check_names(cls, value: dict[str, DomainSettings]) -> dict[str, DomainSettings]:
         for name in value:
-            if not _NAME.fullmatch(name) or name.lower() == "auto":
-                raise ValueError(f"{name[:80]}: use up to 64 letters, digits, dashes and underscores, not `auto`")
+            if not _NAME.fullmatch(name) or name == "auto":
+                raise ValueError(f"{name[:80]}: use 2 to 64 lower-case letters, digits and dashes, not `auto`")
         return value

@@ -1,0 +1,140 @@
+"""Train several domains of the bank side by side with Ray; each worker loads the backbone once.
+
+    python -m cse.scale.domains NAME...
+
+Each domain does what stage ``domain`` of ``dvc.yaml`` does, in the same folders; the flow train-bank then commits the
+results to DVC.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from cse.errors import CseError, error_line, one_line
+from cse.files import fingerprint
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.runtime.providers import usable_cpus
+from cse.scale.session import ray_session
+from cse.settings import Settings
+from cse.settings.domains import settings_of_domain
+from cse.settings.load import PARAMS_FILE, load_settings
+from cse.stages.common import MISTAKE, SCRATCH, run_safely
+from cse.stages.domain import domain_stage
+
+MOST_LOSSES = 2  # lost workers before a domain gives up
+
+
+class Trained(NamedTuple):
+    """Result of one domain: its name, and why it failed (empty if it did not)."""
+
+    name: str
+    reason: str
+
+
+class DomainWorker:
+    """Trains one domain after the other in its own process.
+
+    Args:
+        settings: the whole tree.
+        folder: the project's folder.
+        scratch: folder for the states of killed runs.
+        threads: CPU threads to use.
+    """
+
+    def __init__(self, settings: Settings, folder: str, scratch: str, threads: int) -> None:
+        import os
+
+        import torch
+
+        os.chdir(folder)
+        torch.set_num_threads(threads)
+        self.settings, self.scratch = settings, Path(scratch)
+        self._backbones: dict[str, Backbone] = {}
+
+    def train(self, name: str) -> Trained:
+        """Train one domain; an error is its result, so that it does not cost the worker its backbone."""
+        try:
+            own = settings_of_domain(self.settings, name)
+            domain_stage(own, name, scratch=self.scratch, backbone=self._backbone(own))
+        except (CseError, OSError) as error:
+            return Trained(name, error_line(error))
+        except Exception as error:  # any error fails only this domain
+            return Trained(name, one_line(f"{type(error).__name__}: {error}")[:300])
+        return Trained(name, "")
+
+    def _backbone(self, settings: Settings) -> Backbone:
+        """Return an instance of the frozen backbone for one training, which shares the loaded weights."""
+        key = fingerprint({"backbone": settings.backbone.model_dump(), "pooler": settings.pooler.kind})
+        if key not in self._backbones:
+            files = find_backbone(settings.backbone.name, settings.backbone.revision)
+            opened = load_backbone(files, settings.pooler.kind, family=settings.backbone.family)
+            self._backbones = {key: opened}
+        return self._backbones[key].sibling()
+
+
+def train_domains(settings: Settings, names: Sequence[str], *, scratch: Path = SCRATCH) -> Iterator[Trained]:
+    """Train domains, ``bank.at_once`` of them side by side, and yield each as it ends.
+
+    If a worker is lost, its domain resumes from the last saved state on a new one.
+
+    Args:
+        settings: the whole tree.
+        names: domains to train.
+        scratch: folder for the states of killed runs.
+    """
+    with ray_session() as ray:
+        from ray.exceptions import RayActorError
+
+        resources = ray.cluster_resources()
+        cpus, gpus = int(resources.get("CPU", usable_cpus())), float(resources.get("GPU", 0))
+        at_once = max(1, min(settings.bank.at_once, len(names), cpus))
+        options = {"num_cpus": cpus // at_once, "num_gpus": gpus / at_once, "max_restarts": MOST_LOSSES}
+        make = ray.remote(**options)(DomainWorker)
+        given = (settings, str(Path.cwd()), str(scratch.resolve()), cpus // at_once)
+        idle = [make.remote(*given) for _ in range(at_once)]
+        todo, losses = list(names), dict.fromkeys(names, 0)
+        busy: dict[Any, tuple[str, Any]] = {}
+        while todo or busy:
+            while todo and idle:
+                name, worker = todo.pop(0), idle.pop()
+                busy[worker.train.remote(name)] = name, worker
+            (done,), _ = ray.wait(list(busy), num_returns=1)
+            name, worker = busy.pop(done)
+            idle.append(worker)
+            try:
+                yield ray.get(done)
+            except RayActorError:
+                losses[name] += 1
+                if losses[name] > MOST_LOSSES:
+                    yield Trained(name, f"its worker died {losses[name]} times, killed externally or out of memory")
+                else:
+                    todo.insert(0, name)
+
+
+def main(names: Sequence[str]) -> None:
+    """Train the named domains of ``params.yaml`` and print a line for each as it ends.
+
+    Raises:
+        CseError: a name is unknown, or at least one domain failed; the others are finished.
+    """
+    settings = load_settings(PARAMS_FILE, any_view=True)
+    if not names:
+        raise CseError("python -m cse.scale.domains NAME...: name domains of bank.domains in params.yaml")
+    for name in names:
+        settings_of_domain(settings, name)  # refuse a mistake before anything is trained
+    failed = []
+    for done in train_domains(settings, names):
+        click.echo(f"domain {done.name}: {done.reason or 'trained'}")
+        failed += [done.name] if done.reason else []
+    if failed:
+        raise CseError(f"{len(failed)} of {len(names)} domains failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_safely(lambda: main(sys.argv[1:])) and MISTAKE)

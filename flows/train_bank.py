@@ -1,0 +1,210 @@
+"""Flow ``train-bank``: train the domains that changed side by side, and put those that pass the gate into the bank.
+
+DVC knows each domain as a stage (``domain@NAME``) and decides which ones have to run. Ray trains them in the stages'
+own folders, and the results are committed to DVC: ``dvc repro`` then has nothing left to do.
+
+``python -m flows.train_bank`` (or ``cse flow train-bank``) runs the flow here, without a server.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from cse.errors import CseError, nearest
+from cse.settings import PARAMS_FILE, Settings, load_settings
+from cse.settings.domains import settings_of_domain
+from cse.stages.common import run_safely
+from flows.cse_command import run_command
+from flows.processes import CommandError, explain, run_dvc, run_module
+from flows.registry import assign, fetch_tags, push_tags, register
+from flows.repository import check_no_conflict, dvc_errors, find_root
+from flows.stages import EXECUTED, OPTIONS, SKIPPED, failed, message_of, pull_data, push_data, raise_for
+from flows.workspace import Workspace, in_place, snapshot
+
+STAGE = "domain"  # of dvc.yaml
+TABLE = "domains"  # key of the artifact
+_ENTERED = ("added", "replaced")
+
+
+@flow(name="train-bank")
+def train_bank(
+    domains: list[str] | None = None, pull: bool = False, push: bool = False, promote: bool = True
+) -> State[Any]:
+    """Train the domains of `bank.domains` whose data or settings changed, and bring the bank up to date.
+
+    A domain that fails or is refused does not stop the others; the bank keeps its old prompts.
+
+    Args:
+        domains: names of domains; default: all.
+        pull: pull data and earlier results from the DVC remote first.
+        push: push the results to the DVC remote, and the versions to git's origin.
+        promote: put trained domains that pass the gate into the bank `bank.folder`, and register each as a version.
+    """
+    try:
+        root = find_root()
+        check_no_conflict(root)
+        settings = load_settings(root / PARAMS_FILE, any_view=True)
+        names = _named(settings, domains)
+        with in_place(root, flow_run.get_name() or "run", get_run_logger().warning) as place:
+            if pull:
+                raise_for(pull_data(place, return_state=True))
+            message, complete = _work(place, settings, names, push, promote)
+    except CseError as error:
+        return Failed(message=str(error))
+    return Completed(message=message) if complete else Failed(message=message)
+
+
+def _named(settings: Settings, wanted: list[str] | None) -> list[str]:
+    known = settings.bank.domains
+    if not known:
+        raise CseError("bank.domains: names no domains; docs/bank.md shows how to add them")
+    for name in wanted or ():
+        if name not in known:
+            raise CseError(f"domains: no domain {name!r} in bank.domains{nearest(name, known)}")
+    for name in wanted or known:
+        settings_of_domain(settings, name)  # refuse a mistake before anything is trained
+    return wanted or list(known)
+
+
+def _work(place: Workspace, settings: Settings, names: list[str], push: bool, promote: bool) -> tuple[str, bool]:
+    """Train, commit, admit and register; return the last message, and whether all domains were trained."""
+    stale = changed_domains(place.folder, names)
+    state = train_changed.with_options(name="train")(place, stale, return_state=True)
+    problem = "" if state.is_completed() else message_of(state)
+    still = changed_domains(place.folder, names)
+    rows = [_row(place.folder, name, EXECUTED if name in stale else SKIPPED) for name in names if name not in still]
+    if push:
+        raise_for(push_data(place, return_state=True))
+    said = [f"{len(stale) - len(still)} of {len(names)} domains trained"]
+    if promote:
+        outcomes = _admit(place, [row["domain"] for row in rows])
+        for row in rows:
+            row |= outcomes[row["domain"]]
+        entered = [row["domain"] for row in rows if row["bank"] in _ENTERED]
+        refused = [f"{row['domain']} refused: {row.pop('reason')}" for row in rows if row["bank"] == "refused"]
+        versions = _register(place, settings, entered, push)
+        for row in rows:
+            row["version"] = versions.get(row["domain"], "-")
+            row.pop("reason", None)
+        said += [f"{len(entered)} entered {settings.bank.folder}", *refused]
+    rows += [{"domain": name, "stage": "Failed"} for name in still]
+    create_table_artifact(table=rows, key=TABLE, description="domains of the bank; scores are Spearman * 100")
+    return "; ".join([*said, problem] if problem else said), not still
+
+
+@task(task_run_name="train", **OPTIONS)
+def train_changed(place: Workspace, names: list[str]) -> State[Any]:
+    """Train domains side by side and commit those that are finished to DVC.
+
+    Returns:
+        Completed; Failed if a domain failed.
+
+    Raises:
+        TryLater: Prefect retries the task; finished domains are kept, a killed training resumes.
+    """
+    names = changed_domains(place.folder, names)
+    if not names:
+        return Completed(name=SKIPPED, message="nothing changed")
+    log, done = get_run_logger(), []
+
+    def read(line: str) -> None:
+        log.info("%s", line)
+        words = line.split()
+        if line.startswith("domain ") and words[-1] == "trained":
+            done.append(words[1].rstrip(":"))
+
+    problem: tuple[str, bool] | None = None
+    try:
+        run_module("cse.scale.domains", names, place.folder, read, place.environment)
+    except CommandError as error:
+        problem = explain("train", error.code, error.last_lines)
+    if done:
+        stages = [f"{STAGE}@{name}" for name in done]
+        try:
+            run_dvc(["commit", "--force", *stages], place.folder, lambda line: log.info("%s", line))
+        except CommandError as error:
+            return failed(*explain("commit", error.code, error.last_lines))
+    if problem is not None:
+        return failed(*problem)
+    return Completed(name=EXECUTED, message=f"trained {', '.join(names)}")
+
+
+def changed_domains(root: Path, names: list[str]) -> list[str]:
+    """Return the domains that DVC would run: their data, settings or code changed, or there is no result yet.
+
+    Raises:
+        CseError: DVC cannot tell.
+    """
+    from dvc.repo import Repo
+
+    if not names:
+        return []
+    with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo:
+        changed = repo.status(targets=[f"{STAGE}@{name}" for name in names])
+    return [name for name in names if f"{STAGE}@{name}" in changed]
+
+
+def _admit(place: Workspace, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Put domains that pass the gate into the bank; return each one's cells of the table."""
+    if not names:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder, "admitted.json")
+        arguments = ["bank", "update", *names, "--json", str(found)]
+        raise_for(run_command.with_options(name="bank")("bank", arguments, place=place, return_state=True))
+        tree = json.loads(found.read_text(encoding="utf-8"))
+    return {
+        name: {"bank": one["outcome"], "in the bank before": one["before"], "reason": one["reason"]}
+        for name, one in tree.items()
+    }
+
+
+def _row(root: Path, name: str, stage: str) -> dict[str, Any]:
+    """Return a domain's cells of the table: what ran, and its scores."""
+    from cse.stages.common import METRICS
+
+    scores = json.loads((root / METRICS / "domains" / f"{name}.json").read_text(encoding="utf-8"))
+    row = {"domain": name, "stage": stage, "dev": scores["dev_spearman"], "dev, bare": scores["start_dev_spearman"]}
+    return row | {f"{task}": value for task, value in scores.get("trained", {}).items()}
+
+
+@task(task_run_name="register", cache_policy=NO_CACHE)
+def give_versions(place: Workspace, settings: Settings, names: list[str], push: bool) -> dict[str, str]:
+    """Register each domain as the next version of its own name, in the stage `promotion.stage`."""
+    if push:
+        fetch_tags(place.source)
+    revision = snapshot(place.source, f"domains {', '.join(names)}")
+    versions = {}
+    for name in names:
+        model = register(place.source, registered_name(settings, name), revision, f"domain {name}")
+        tag = assign(place.source, model, settings.promotion.stage)
+        if push:
+            push_tags(place.source, model.tag, tag)
+        versions[name] = model.version
+    return versions
+
+
+def registered_name(settings: Settings, domain: str) -> str:
+    """Return a domain's name in the registry."""
+    return f"{settings.promotion.name}-{domain}"
+
+
+def _register(place: Workspace, settings: Settings, names: list[str], push: bool) -> dict[str, str]:
+    return give_versions(place, settings, names, push) if names else {}
+
+
+if __name__ == "__main__":
+    from flows.server import run_here
+
+    sys.exit(run_safely(lambda: run_here(train_bank)))
