@@ -14,10 +14,12 @@ from cse.settings.load import PARAMS_FILE
 from flows.registry import (
     Model,
     assign,
+    domain_scores_at,
     fetch_tags,
     find,
     judge_model,
     models,
+    name_of_domain,
     push_tags,
     register,
     scores_at,
@@ -35,35 +37,45 @@ def models_command() -> None:
 @models_command.command("list", epilog="\b\nExample:\n  cse models list --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_models(as_json: bool) -> None:
-    """List versions, newest first, with stage and scores."""
-    from cse.evaluation.measures import headline_name
+    """List versions, newest first, with stage and scores; below them those of the bank's domains."""
     from cse.evaluation.table import format_rows
 
     root = find_root()
-    settings = load_settings(root / PARAMS_FILE)
-    found = models(root, settings.promotion.name)
+    settings = load_settings(root / PARAMS_FILE, any_view=True)
+    name = settings.promotion.name
+    found = models(root, name)
+    domains = {one: models(root, name_of_domain(name, one)) for one in settings.bank.domains}
     if as_json:
-        click.echo(json.dumps([_facts(root, model) for model in found], indent=2))
+        trees = [_facts(root, model, scores_at(root, model.revision)) for model in found]
+        for domain, versions in domains.items():
+            trees += [_facts(root, one, domain_scores_at(root, one.revision, domain)) for one in versions]
+        click.echo(json.dumps(trees, indent=2))
         return
-    if not found:
-        click.echo(f"{settings.promotion.name}: no version registered yet; create one with `cse models promote`")
-        return
-    rows = [["version", "stage", "dev", "STS", "registered", "commit", "trained on"]]
-    for model in found:
-        scores = scores_at(root, model.revision)
-        average = headline_name(scores)
-        rows.append(
-            [
-                model.version,
-                ", ".join(model.stages) or "-",
-                _two(scores.get("dev")),
-                _two(None if average is None else scores[average]),
-                f"{model.created:%Y-%m-%d %H:%M}",
-                model.revision[:12],
-                trained_on_at(root, model.revision) or "-",
-            ]
-        )
-    click.echo(format_rows(rows, "text").rstrip())
+    if found:
+        rows = [["version", "stage", "dev", "STS", "registered", "commit", "trained on"]]
+        for model in found:
+            trained_on = trained_on_at(root, model.revision) or "-"
+            rows.append([*_cells(model, scores_at(root, model.revision)), trained_on])
+        click.echo(format_rows(rows, "text").rstrip())
+    else:
+        click.echo(f"{name}: no version registered yet; create one with `cse models promote`")
+    rows = [["domain", "version", "stage", "dev", "STS", "registered", "commit"]]
+    for domain, versions in domains.items():
+        scores = {one.version: domain_scores_at(root, one.revision, domain) for one in versions}
+        rows += [[domain, *_cells(one, scores[one.version])] for one in versions]
+    if len(rows) > 1:
+        click.echo(f"\n{format_rows(rows, 'text').rstrip()}")
+
+
+def _cells(model: Model, scores: dict[str, Any]) -> list[str]:
+    """Return the cells of the table: version, stage, dev score, STS average, time, commit."""
+    from cse.evaluation.measures import headline_name
+
+    average = headline_name(scores)
+    sts = None if average is None else scores[average]
+    stages = ", ".join(model.stages) or "-"
+    when = f"{model.created:%Y-%m-%d %H:%M}"
+    return [model.version, stages, _two(scores.get("dev")), _two(sts), when, model.revision[:12]]
 
 
 @models_command.command(
@@ -75,7 +87,7 @@ def show(version: str | None, as_json: bool) -> None:
     """Show one version, named by number or stage (default: newest)."""
     root = find_root()
     model = find(root, load_settings(root / PARAMS_FILE).promotion.name, version)
-    facts = _facts(root, model)
+    facts = _facts(root, model, scores_at(root, model.revision))
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
@@ -138,7 +150,7 @@ def _check_finished() -> None:
         raise CseError(f"{', '.join(stale)}: not up to date; run `dvc repro` first, or give a VERSION")
 
 
-def _facts(root: Path, model: Model) -> dict[str, Any]:
+def _facts(root: Path, model: Model, scores: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
@@ -147,7 +159,7 @@ def _facts(root: Path, model: Model) -> dict[str, Any]:
         "by": model.author,
         "commit": model.revision,
         "trained_on": trained_on_at(root, model.revision),
-        "scores": scores_at(root, model.revision),
+        "scores": scores,
     }
 
 

@@ -50,6 +50,11 @@ class Model:
         return f"{self.name}@{self.version}"
 
 
+def name_of_domain(name: str, domain: str) -> str:
+    """Return the name in the registry of a domain of the bank; ``name`` is ``promotion.name``."""
+    return f"{name}-{domain}"
+
+
 def models(root: Path, name: str) -> list[Model]:
     """Return all versions of a model, the newest first."""
     import gto.api
@@ -177,6 +182,13 @@ def scores_at(root: Path, revision: str) -> dict[str, Any]:
     train, evaluation = (json_at(root, revision, METRICS / f"{name}.json") for name in ("train", "evaluation"))
     dev = {} if train.get("dev_spearman") is None else {"dev": train["dev_spearman"]}
     return dev | evaluation.get("trained", {})
+
+
+def domain_scores_at(root: Path, revision: str, domain: str) -> dict[str, Any]:
+    """Return the scores of a domain that a commit holds: ``dev``, and the trained prompts' by task."""
+    scores = json_at(root, revision, METRICS / "domains" / f"{domain}.json")
+    dev = {} if scores.get("dev_spearman") is None else {"dev": scores["dev_spearman"]}
+    return dev | scores.get("trained", {})
 
 
 def trained_on_at(root: Path, revision: str) -> str | None:

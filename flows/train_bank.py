@@ -27,7 +27,7 @@ from cse.settings.domains import settings_of_domain
 from cse.stages.common import run_safely
 from flows.cse_command import run_command
 from flows.processes import CommandError, explain, run_dvc, run_module
-from flows.registry import assign, fetch_tags, push_tags, register
+from flows.registry import assign, fetch_tags, name_of_domain, push_tags, register
 from flows.repository import check_no_conflict, dvc_errors, find_root
 from flows.stages import EXECUTED, OPTIONS, SKIPPED, failed, message_of, pull_data, push_data, raise_for
 from flows.workspace import Workspace, in_place, snapshot
@@ -187,17 +187,12 @@ def give_versions(place: Workspace, settings: Settings, names: list[str], push: 
     revision = snapshot(place.source, f"domains {', '.join(names)}")
     versions = {}
     for name in names:
-        model = register(place.source, registered_name(settings, name), revision, f"domain {name}")
+        model = register(place.source, name_of_domain(settings.promotion.name, name), revision, f"domain {name}")
         tag = assign(place.source, model, settings.promotion.stage)
         if push:
             push_tags(place.source, model.tag, tag)
         versions[name] = model.version
     return versions
-
-
-def registered_name(settings: Settings, domain: str) -> str:
-    """Return a domain's name in the registry."""
-    return f"{settings.promotion.name}-{domain}"
 
 
 def _register(place: Workspace, settings: Settings, names: list[str], push: bool) -> dict[str, str]:
