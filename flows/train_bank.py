@@ -165,7 +165,7 @@ def _admit(place: Workspace, names: list[str]) -> dict[str, dict[str, Any]]:
         raise_for(run_command.with_options(name="bank")("bank", arguments, place=place, return_state=True))
         tree = json.loads(found.read_text(encoding="utf-8"))
     return {
-        name: {"bank": one["outcome"], "in the bank before": one["before"], "reason": one["reason"]}
+        name: {"bank": one["outcome"], "dev before": one["before"], "reason": one["reason"]}
         for name, one in tree.items()
     }
 
@@ -175,7 +175,7 @@ def _row(root: Path, name: str, stage: str) -> dict[str, Any]:
     from cse.stages.common import METRICS
 
     scores = json.loads((root / METRICS / "domains" / f"{name}.json").read_text(encoding="utf-8"))
-    row = {"domain": name, "stage": stage, "dev": scores["dev_spearman"], "dev, bare": scores["start_dev_spearman"]}
+    row = {"domain": name, "stage": stage, "dev": scores["dev_spearman"]}
     return row | {f"{task}": value for task, value in scores.get("trained", {}).items()}
 
 

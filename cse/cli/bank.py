@@ -84,7 +84,7 @@ def update_command(names: Sequence[str], params: Path, overrides: Sequence[str],
 
     Takes the domains NAME, or all in `bank.domains`, that were trained since (`dvc repro domain`). The gate refuses one
     whose vectors differ from torch's, or that scores more than `promotion.dev_tolerance` below the one in the bank on
-    its dev pairs; then the old one stays.
+    its dev pairs (or the bare backbone, if it is new); then the bank stays as it is.
     """
     from cse.evaluation.table import format_rows
     from cse.files import write_rounded_json

@@ -80,7 +80,7 @@ class Admission:
         name: the domain's name.
         outcome: ``added``, ``replaced``, ``unchanged``, ``refused`` or ``not trained``.
         dev: Spearman * 100 on its dev pairs; None without dev pairs, or if it was not scored.
-        before: the same for the domain that was in the bank; None if there was none.
+        before: the same for the domain that was in the bank, or for the bare backbone if there was none.
         reason: why it was refused, or is not there.
     """
 
@@ -95,7 +95,8 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
     """Put trained domains that pass the gate into the bank, which is created if it does not exist.
 
     A domain passes if its vectors match torch's and its dev score is not more than ``promotion.dev_tolerance`` below
-    that of the domain it replaces, on the same pairs. The others stay as they are.
+    that of the domain it replaces, or of the bare backbone if it is new, on the same pairs. The others stay as they
+    are.
 
     Args:
         settings: ``export``, ``promotion`` and ``backbone`` are used.
@@ -119,19 +120,22 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
 
 
 def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Admission:
+    assert onnx.bank is not None  # noqa: S101 - see _open
     checkpoint, data = folder / "checkpoint", PreparedData(folder / "prepared")
-    held = onnx.bank.domains().usable.get(name) if onnx.bank is not None else None
+    held = onnx.bank.domains().usable.get(name)
     if held is not None and held.facts.checkpoint == identity_of(checkpoint):
         return Admission(name, "unchanged", held.facts.metrics.get("dev_spearman"))
     encoder = load_checkpoint(checkpoint)
     domain = _domain_of(encoder, checkpoint, onnx, name, settings, data, {})
-    check_fit(folder, domain.facts, domain.tensors(), onnx.bank.manifest.shape)  # type: ignore[union-attr]
+    check_fit(folder, domain.facts, domain.tensors(), onnx.bank.manifest.shape)
+    rival = held or (None if data.dev is None else onnx.bank.bare)
     verdict = judge_encoders(
         settings,
         onnx=DomainEncoder(onnx, domain),
         encoder=encoder,
         data=data,
-        promoted=None if held is None else DomainEncoder(onnx, held),
+        promoted=None if rival is None else DomainEncoder(onnx, rival),
+        named="the bare backbone" if held is None else "the bank's domain",
     )
     if not verdict.passed:
         return Admission(name, "refused", verdict.dev, verdict.promoted_dev, "; ".join(verdict.reasons))

@@ -67,6 +67,7 @@ def judge_encoders(
     encoder: SentenceEncoder,
     data: PreparedData,
     promoted: OnnxEncoder | DomainEncoder | None,
+    named: str = "the promoted model",
 ) -> Verdict:
     """Compare a candidate with torch and, on its own dev pairs, with the model that it would replace.
 
@@ -78,6 +79,7 @@ def judge_encoders(
         encoder: what it was exported from, in torch.
         data: its training data, with the dev pairs.
         promoted: the model in service, or None.
+        named: what to call it in a reason.
     """
     reasons, difference = [], None
     try:
@@ -91,13 +93,13 @@ def judge_encoders(
         dev = round(dev_score(onnx, data.dev, BATCH), 4)
     if promoted is not None:
         if data.dev is None or dev is None:
-            reasons.append("no dev pairs for comparison with the promoted model; set data.dev_path")
+            reasons.append(f"no dev pairs for comparison with {named}; set data.dev_path")
         else:
             before = round(dev_score(promoted, data.dev, BATCH), 4)
             tolerance = settings.promotion.dev_tolerance
             if not dev >= before - tolerance:
                 reasons.append(
-                    f"dev Spearman {dev:.2f} is more than {tolerance:g} below the promoted model's {before:.2f} on the "
+                    f"dev Spearman {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the "
                     "same pairs (promotion.dev_tolerance)"
                 )
     return Verdict(tuple(reasons), dev, before, difference)
