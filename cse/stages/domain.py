@@ -73,6 +73,7 @@ def domain_stage(
         metrics=folder / "evaluation.json",
         records=folder / "evaluation",
         plots=folder / "plots",
+        called=name,
     )
     trained = read_domain_scores(folder)
     with publish_file(scores) as target:

@@ -30,11 +30,21 @@ def evaluate_stage(
     metrics: Path = METRICS / "evaluation.json",
     records: Path = RECORDS,
     plots: Path = PLOTS,
+    called: str = TRAINED,
 ) -> None:
     """Score the checkpoint and, if ``evaluation.compare_backbone`` is set, the bare backbone.
 
     Write metrics, one record per model for ``cse report``, and the data of two plots: scores by task and the density
     of cosines by gold similarity.
+
+    Args:
+        settings: ``evaluation`` is used.
+        prepared: prepared data, with the tasks.
+        checkpoint: the trained model.
+        metrics: file to write.
+        records: folder to write.
+        plots: folder to write two files to.
+        called: name of the trained model in its record.
     """
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
@@ -62,7 +72,8 @@ def evaluate_stage(
     with publish_folder(records, Kind.RECORDS) as folder:
         for name, result in results.items():
             (folder / name).mkdir()
-            save_record(folder / name, name, models[name], result, settings.evaluation.device)
+            shown = called if name == TRAINED else name
+            save_record(folder / name, shown, models[name], result, settings.evaluation.device)
     with publish_file(metrics) as target:
         write_rounded_json(target, {name: headline(result) for name, result in results.items()})
     with publish_file(plots / "sts.csv") as target:
