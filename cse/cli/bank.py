@@ -74,7 +74,9 @@ def add_command(
     click.echo(f"{bank}: domain {name}, {_prompt(added)}, {_bytes(bank, added):,} bytes")
 
 
-@bank.command("update", epilog="\b\nExample:\n  dvc repro domain && cse bank update")
+@bank.command(
+    "update", epilog="\b\nExamples:\n  cse bank update\n  cse bank update tickets invoices --json admitted.json"
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @params_option
 @set_option
