@@ -107,7 +107,11 @@ def _render_group(group: Group, depth: int) -> list[str]:
             lines += [f"{indent}{name}:", *_render_group(value, depth + 1)]
         else:
             lines += _comment(_with_choices(field), indent)
-            lines.append(f"{indent}{name}: {yaml_value(value)}")
+            if isinstance(value, dict) and value:
+                lines.append(f"{indent}{name}:")
+                lines += [f"{indent}{_INDENT}{yaml_value(key)}: {yaml_value(item)}" for key, item in value.items()]
+            else:
+                lines.append(f"{indent}{name}: {yaml_value(value)}")
     return lines
 
 
@@ -164,7 +168,7 @@ def main(page: Path | None, params: Path | None) -> None:
     if page is not None:
         page.write_text(settings_page(), encoding="utf-8")
     if params is not None:
-        params.write_text(params_text(load_settings(params)), encoding="utf-8")
+        params.write_text(params_text(load_settings(params, any_view=True)), encoding="utf-8")
 
 
 if __name__ == "__main__":

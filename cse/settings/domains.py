@@ -42,7 +42,10 @@ def settings_of_domain(settings: Settings, name: str) -> Settings:
         if part == "train" or (folder / part).exists():
             tree["data"][key] = str(folder / part)
     for key, value in domains[name].set.items():
-        set_key(tree, key, value)
+        try:
+            set_key(tree, key, value)
+        except CseError as error:
+            raise CseError(f"{where}.set: {error}") from None
     own = check_settings(tree, where=f"{where}.set")
     obstacle = _obstacle(own)
     if obstacle:

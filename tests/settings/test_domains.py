@@ -1,0 +1,239 @@
+"""``bank.domains``: the settings of one domain are the whole tree with its own folder and values on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+from cse.errors import CseError, error_line
+from cse.settings import Settings, load_settings
+from cse.settings.document import main as document
+from cse.settings.domains import load_domain_settings, settings_of_domain
+from cse.settings.edit import write_values
+from cse.settings.load import check_settings
+from cse.settings.presets import apply_preset, preset_names
+
+FILLED = """\
+# mine
+train: {epochs: 2}
+bank:
+  at_once: 3
+  domains:
+    tickets:
+      data: data/raw/tickets # from the help desk
+      set: {data.view: pairs, objective.energy_hinge.weight: 0.0, train.learning_rate: 1.0e-5}
+    "no": {data: 'data/raw/a b', set: {data.columns: [one, "two: 2"], prompt.dropout: null}}
+    plain: {data: data/raw/plain}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A working folder with the rows of a domain."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows/train").mkdir(parents=True)
+    return tmp_path
+
+
+def tree_with(values: dict | None = None, **groups) -> Settings:
+    """The whole tree with one domain that sets some values."""
+    return check_settings(groups | {"bank": {"domains": {"tickets": {"data": "rows", "set": values or {}}}}}, "here")
+
+
+def refusal(settings: Settings) -> str:
+    with pytest.raises(CseError) as caught:
+        settings_of_domain(settings, "tickets")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_own_values_lie_over_the_shared_ones(folder):
+    shared = tree_with({"train.epochs": 7, "objective.nt_xent.temperature": 0.1}, train={"epochs": 2, "batch_size": 16})
+    own = settings_of_domain(shared, "tickets")
+    assert (own.train.epochs, own.train.batch_size) == (7, 16)
+    assert (own.objective.nt_xent.temperature, own.objective.energy_hinge) == (0.1, shared.objective.energy_hinge)
+    assert shared.train.epochs == 2
+    changed = {"data", "train", "objective"}
+    assert own.model_dump(exclude=changed) == shared.model_dump(exclude=changed)
+
+
+def test_an_own_view_makes_another_loss_possible(folder):
+    """The shared tree need not fit the rows of any domain; each domain's has to."""
+    (folder / "params.yaml").write_text(
+        "objective: {energy_hinge: {weight: 0.0}, nli_softmax: {weight: 1.0}}\n"
+        "bank: {domains: {a1: {data: rows, set: {data.view: labelled, objective.nt_xent.weight: 0.0}}, "
+        "a2: {data: rows}}}\n"
+    )
+    assert load_domain_settings("a1").data.view == "labelled"
+    with pytest.raises(CseError, match=r"bank\.domains\.a2\.set: objective\.nli_softmax\.weight: needs"):
+        load_domain_settings("a2")
+
+
+@pytest.mark.parametrize("there", [(), ("dev",), ("evaluation",), ("cxc",), ("dev", "evaluation", "cxc")])
+def test_parts_of_the_folder_replace_shared_ones_where_they_exist(folder, there):
+    for part in there:
+        (folder / "rows" / part).mkdir()
+    data = settings_of_domain(tree_with(data={"source": "sample", "dev_path": "shared-dev"}), "tickets").data
+    assert (data.source, data.train_path) == ("files", "rows/train")
+    shared = {"dev": "shared-dev", "evaluation": Settings().data.evaluation_path, "cxc": Settings().data.cxc_path}
+    expected = {part: f"rows/{part}" if part in there else path for part, path in shared.items()}
+    assert {part: getattr(data, f"{part}_path") for part in shared} == expected
+
+
+def test_a_value_of_its_own_wins_over_the_folder(folder):
+    (folder / "rows/dev").mkdir()
+    assert settings_of_domain(tree_with({"data.dev_path": "elsewhere"}), "tickets").data.dev_path == "elsewhere"
+
+
+def test_unknown_names_and_folders(folder):
+    with pytest.raises(CseError, match=r"bank\.domains: no domain 'ticket'; did you mean 'tickets'\?"):
+        settings_of_domain(tree_with(), "ticket")
+    with pytest.raises(CseError, match=r"bank\.domains: no domain 'x'; add it"):
+        settings_of_domain(Settings(), "x")
+    (folder / "rows/train").rmdir()
+    (folder / "rows").rmdir()
+    assert refusal(tree_with()) == "bank.domains.tickets.data: rows is no folder; give one with a folder `train` in it"
+    (folder / "rows").write_text("a file")
+    assert "rows is no folder" in refusal(tree_with())
+
+
+@pytest.mark.parametrize("name", ["a", "Ab", "-ab", "ab-", "a_b", "a.b", "1ab", "a b", "ab\n", "auto", "a" * 65, "ä1"])
+def test_bad_names(name):
+    with pytest.raises(CseError) as caught:
+        check_settings({"bank": {"domains": {name: {"data": "rows"}}}}, "here")
+    assert error_line(caught.value).startswith(f"here: bank.domains.{name.strip()}"[:80])
+    assert ": use 2 to 64 lower-case letters" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ab", "a1", "a-b", "a" * 64, "automatic"])
+def test_good_names(name):
+    assert list(check_settings({"bank": {"domains": {name: {"data": "rows"}}}}, "here").bank.domains) == [name]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["backbone.name", "export.tolerance", "evaluation.measures", "bank.folder", "template.text", "post.kind", "train"],
+)
+def test_what_the_bank_shares_is_not_a_domains_to_set(key):
+    with pytest.raises(CseError, match=rf"here: bank\.domains\.tickets\.set\.{key}: a domain sets keys of data, "):
+        tree_with({key: "x"})
+
+
+@pytest.mark.parametrize(
+    ("domain", "expected"),
+    [
+        ({}, "here: bank.domains.tickets.data: field required"),
+        ({"data": " "}, "here: bank.domains.tickets.data: is blank; give a value"),
+        ({"data": "rows", "sett": {}}, "here: bank.domains.tickets.sett: unknown key"),
+        ("rows", "here: bank.domains.tickets: input should be a valid dictionary"),
+    ],
+)
+def test_an_entry_that_is_wrong_names_its_key(domain, expected):
+    with pytest.raises(CseError) as caught:
+        check_settings({"bank": {"domains": {"tickets": domain}}}, "here")
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "groups", "reason"),
+    [
+        ({"train.parameters": "full"}, {}, "train.parameters: full; domains share a frozen backbone"),
+        ({"train.parameters": "none", "prompt.kind": "none"}, {}, "train.parameters: none; "),
+        ({"prompt.kind": "input"}, {}, "prompt.kind: input, which has no keys and values of its own"),
+        ({"pooler.kind": "mask"}, {"template": {"text": "{sentence} is {mask} ."}}, "template.text: a template"),
+        ({}, {"post": {"kind": "whitening"}}, "post.kind: whitening"),
+        ({"pooler.kind": "mean_top2"}, {}, "pooler.kind: mean_top2; use cls or mean"),
+        (
+            {"pooler.mlp": "always", "pooler.projector": "mlm_transform"},
+            {},
+            "pooler.projector: mlm_transform; use tanh",
+        ),
+    ],
+)
+def test_what_a_bank_cannot_hold_is_refused_before_training(folder, values, groups, reason):
+    own = {"pooler.kind": "mean"} | values
+    template = groups.get("template")
+    shared = groups | ({"pooler": {"kind": "mask"}} if template else {})
+    assert refusal(tree_with(own, **shared)).startswith(f"bank.domains.tickets: a bank cannot hold {reason}")
+
+
+@pytest.mark.parametrize("projector", ["batch_norm", "mlm_transform"])
+def test_a_projector_of_the_loss_alone_may_be_any(folder, projector):
+    settings_of_domain(tree_with({"pooler.mlp": "train_only", "pooler.projector": projector}), "tickets")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"data.view": "pairs"}, "objective.energy_hinge.weight: needs hard negatives, but data.view is 'pairs'"),
+        ({"prompt.length": 0}, "prompt.length: a prompt needs at least 1 vector"),
+        ({"train.epoch": 3}, "train.epoch: unknown key; did you mean 'train.epochs'?"),
+        ({"train.epochs": "two"}, "train.epochs: input should be a valid integer, found 'two'"),
+        ({"train.epochs.more": 1}, "train.epochs.more: 'epochs' is a value, not a group"),
+    ],
+)
+def test_a_value_that_cannot_work_names_the_domain(folder, values, expected):
+    assert refusal(tree_with(values)).startswith(f"bank.domains.tickets.set: {expected}")
+
+
+# ---- a settings file with domains ---------------------------------------------------------------------------------
+
+
+def domains_of(path: Path) -> dict:
+    return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["bank"]["domains"]
+
+
+@pytest.fixture
+def filled(tmp_path) -> Path:
+    path = tmp_path / "params.yaml"
+    path.write_text(FILLED, encoding="utf-8")
+    return path
+
+
+def test_rewriting_the_file_keeps_the_domains(filled):
+    before, settings = domains_of(filled), load_settings(filled)
+    for _ in range(2):
+        done = CliRunner().invoke(document, ["--params", str(filled)])
+        assert done.exit_code == 0, done.output
+        assert load_settings(filled) == settings
+        kept = domains_of(filled)
+        assert kept == before | {"plain": {"data": "data/raw/plain", "set": {}}}
+        assert list(kept) == list(before)
+        lines = filled.read_text(encoding="utf-8").splitlines()
+        assert lines[-4] == "  domains:", "a domain per line"
+        assert lines[-3].startswith("    tickets: {data: data/raw/tickets, set: {data.view: pairs, ")
+
+
+def test_rewriting_accepts_a_tree_that_only_fits_its_domains(filled):
+    """The shared objective may fit the rows of the domains and not the shared view."""
+    filled.write_text(f"data: {{view: pairs}}\n{FILLED}", encoding="utf-8")
+    done = CliRunner().invoke(document, ["--params", str(filled)])
+    assert done.exit_code == 0, done.output
+    assert load_settings(filled, any_view=True).data.view == "pairs"
+
+
+@pytest.mark.parametrize("name", ["promcse-eh-minilm", "promcse-unsup-bert-base"])
+def test_a_preset_keeps_the_domains(filled, name):
+    assert name in preset_names()
+    before = domains_of(filled)
+    for _ in range(2):
+        apply_preset(name, filled)
+        assert domains_of(filled) == before
+        text = filled.read_text(encoding="utf-8")
+        assert FILLED.partition("bank:\n")[2] in text
+        assert text.startswith("# mine\n")
+    CliRunner().invoke(document, ["--params", str(filled)])
+    apply_preset("promcse-eh-minilm", filled)
+    assert load_settings(filled).bank.domains.keys() == before.keys()
+
+
+def test_other_keys_can_be_edited_beside_domains(filled):
+    before = domains_of(filled)
+    assert write_values(filled, {"bank.folder": "there", "train.epochs": 5}) == {
+        "bank.folder": ("data/bank", "there"),
+        "train.epochs": (2, 5),
+    }
+    assert (domains_of(filled), load_settings(filled).bank.folder) == (before, "there")
