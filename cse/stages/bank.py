@@ -36,13 +36,13 @@ _BATCH = 64
 
 def create(model: str, bank: Path, settings: Settings) -> None:
     """Create a bank for the backbone of a checkpoint, or for a backbone given by folder or hub id."""
-    _create(SentenceEncoder.load(model), bank, settings)
+    click.echo(_create(SentenceEncoder.load(model), bank, settings))
 
 
-def _create(encoder: SentenceEncoder, bank: Path, settings: Settings) -> None:
+def _create(encoder: SentenceEncoder, bank: Path, settings: Settings) -> str:
     difference = create_bank(encoder, bank, tolerance=settings.export.tolerance)
     name = encoder.backbone.files.name
-    click.echo(f"{bank}: bank of {name} without domains; largest difference from torch {difference:.1e}")
+    return f"{bank}: bank of {name} without domains; largest difference from torch {difference:.1e}"
 
 
 def add(
@@ -106,7 +106,7 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
     """
     if not is_bank(bank):
         files = find_backbone(settings.backbone.name, settings.backbone.revision)
-        _create(SentenceEncoder.bare(load_backbone(files)), bank, settings)
+        click.echo(_create(SentenceEncoder.bare(load_backbone(files)), bank, settings), err=True)
     onnx = _open(bank, settings)
     for name in names:
         folder = place / name

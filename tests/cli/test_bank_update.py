@@ -1,0 +1,210 @@
+"""``cse bank update``: trained domains that pass the gate enter the bank, the others leave it as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cse.data.store import DEV_FILE, PreparedData, write_pairs
+from cse.evaluation.sts import dev_score
+from cse.model.checkpoint import save_checkpoint
+from cse.model.checkpoint_config import WEIGHTS_FILE, identity_of
+from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
+from cse.outputs import Kind, publish_folder
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.cli.workspace import contents
+from tests.conftest import make_backbone_folder
+
+TEXTS = ["the cat sits", "a small dog", "two friends"]
+TICKETS = Path("data/domains/tickets")
+NAMES = ("tickets", "mail", "late")  # the last one is never trained
+
+
+def rewrite(folder: Path, encoder: SentenceEncoder) -> None:
+    with publish_folder(folder, Kind.CHECKPOINT) as draft:
+        save_checkpoint(encoder, draft)
+
+
+def with_noise(checkpoint: Path, scale: float, seed: int = 0) -> SentenceEncoder:
+    """The encoder of a checkpoint with noise of a standard deviation on its prompts."""
+    encoder = load_checkpoint(checkpoint)
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in encoder.trainable().values():
+            weight.add_(scale * torch.randn(weight.shape, generator=noise))
+    return encoder.eval()
+
+
+@pytest.fixture(scope="module")
+def made(trained, empty_banks, tmp_path_factory) -> Path:
+    """A project with two trained domains, a worse checkpoint and an empty bank; do not change it."""
+    folder = tmp_path_factory.mktemp("made") / "project"
+    shutil.copytree(empty_banks("bert"), folder / "data/bank")
+    entries = ", ".join(f"{name}: {{data: raw/{name}}}" for name in NAMES)
+    (folder / "params.yaml").write_text(f"{(trained / 'params.yaml').read_text()}bank: {{domains: {{{entries}}}}}\n")
+    dev, worse = PreparedData(trained / "data/prepared").dev, folder / "worse"
+    scored = []
+    for seed in range(8):
+        encoder = with_noise(trained / "data/checkpoint", 2.0, seed)
+        scored.append((dev_score(encoder, dev), seed, encoder))
+    rewrite(worse, min(scored)[2])
+    best = max(scored)[2]
+    assert max(scored)[0] - min(scored)[0] > 2, "these tests need two scores"
+    for name in NAMES[:2]:
+        shutil.copytree(trained / "data/prepared", folder / "data/domains" / name / "prepared")
+        rewrite(folder / "data/domains" / name / "checkpoint", best)
+    return folder
+
+
+@pytest.fixture
+def project(made, tmp_path, monkeypatch) -> Path:
+    folder = Path(shutil.copytree(made, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def update(cse, project):
+    """Run ``cse bank update`` and return what became of each domain."""
+
+    def run(*arguments: str) -> dict[str, dict]:
+        done = cse("bank", "update", *arguments, "--json", "found.json")
+        assert done.code == 0, done.err
+        found = json.loads(Path("found.json").read_text())
+        heading, *lines = done.out.splitlines()
+        assert heading.split() == ["domain", "outcome", "dev", "before"]
+        assert [line.split()[0] for line in lines] == list(found)
+        for line, (name, facts) in zip(lines, found.items(), strict=True):
+            assert facts["outcome"] in line
+            assert f"domain {name}: {facts['outcome']}" in done.err
+            assert facts["reason"] in done.err
+        return found
+
+    return run
+
+
+def outcomes(found: dict[str, dict]) -> dict[str, str]:
+    return {name: facts["outcome"] for name, facts in found.items()}
+
+
+def in_bank() -> dict[str, bytes]:
+    return contents(Path("data/bank/domains"))
+
+
+def test_added_once_then_unchanged(update, project):
+    found = update()
+    assert outcomes(found) == {"tickets": "added", "mail": "added", "late": "not trained"}
+    encoder = load_checkpoint(TICKETS / "checkpoint")
+    expected = dev_score(encoder, PreparedData(TICKETS / "prepared").dev)
+    assert found["tickets"]["dev"] == pytest.approx(expected, abs=0.01)
+    assert (found["tickets"]["before"], found["tickets"]["reason"]) == (None, "")
+    assert "run `dvc repro domain@late`" in found["late"]["reason"]
+    bank = OnnxEncoder("data/bank", provider="cpu")
+    np.testing.assert_allclose(bank.encode(TEXTS, domain="mail"), encoder.encode(TEXTS, normalize=True), atol=1e-5)
+    assert bank.encode(TEXTS, domain="auto").shape == (3, 32)  # the centres of their text are there
+
+    before = contents(Path("data/bank"))
+    assert outcomes(update()) == {"tickets": "unchanged", "mail": "unchanged", "late": "not trained"}
+    assert contents(Path("data/bank")) == before
+
+
+def test_a_new_checkpoint_that_scores_alike_replaces_the_old_one(update, project):
+    first = update("tickets", "mail")
+    before = in_bank()
+    rewrite(TICKETS / "checkpoint", with_noise(TICKETS / "checkpoint", 1e-4))
+    found = update()
+    assert outcomes(found) == {"tickets": "replaced", "mail": "unchanged", "late": "not trained"}
+    assert found["tickets"]["before"] == first["tickets"]["dev"]
+    after = in_bank()
+    assert before.keys() == after.keys() == {"tickets.safetensors", "mail.safetensors"}
+    assert [name for name in after if after[name] != before[name]] == ["tickets.safetensors"]
+    held = OnnxEncoder("data/bank", provider="cpu").bank.domain("tickets")
+    assert held.facts.checkpoint == identity_of(TICKETS / "checkpoint")
+
+
+def test_a_worse_checkpoint_is_refused_and_the_old_one_stays(update, project):
+    first = update("tickets", "mail")
+    before = contents(Path("data/bank"))
+    shutil.rmtree(TICKETS / "checkpoint")
+    shutil.copytree("worse", TICKETS / "checkpoint")
+    for _ in range(2):
+        found = update()
+        assert outcomes(found) == {"tickets": "refused", "mail": "unchanged", "late": "not trained"}
+        lost, kept = found["tickets"]["dev"], found["tickets"]["before"]
+        assert kept == first["tickets"]["dev"] > lost + 0.5
+        assert found["tickets"]["reason"] == (
+            f"dev Spearman {lost:.2f} is more than 0.5 below the promoted model's {kept:.2f} on the same pairs "
+            "(promotion.dev_tolerance)"
+        )
+        assert contents(Path("data/bank")) == before
+    gap = kept - lost
+    assert outcomes(update("tickets", "-s", f"promotion.dev_tolerance={gap - 0.1}")) == {"tickets": "refused"}
+    assert outcomes(update("tickets", "-s", f"promotion.dev_tolerance={gap + 0.1}")) == {"tickets": "replaced"}
+
+
+def test_without_dev_pairs_the_first_enters_and_no_other(update, project):
+    write_pairs(TICKETS / "prepared" / DEV_FILE, [])
+    found = update("tickets")["tickets"]
+    assert (found["outcome"], found["dev"]) == ("added", None)
+    before = in_bank()
+    rewrite(TICKETS / "checkpoint", with_noise(TICKETS / "checkpoint", 1e-4))
+    found = update("tickets")["tickets"]
+    assert found["outcome"] == "refused"
+    assert "no dev pairs for comparison" in found["reason"]
+    assert in_bank() == before
+
+
+def test_one_that_differs_from_torch_is_refused(update, project):
+    update("tickets")
+    before = in_bank()
+    rewrite(TICKETS / "checkpoint", with_noise(TICKETS / "checkpoint", 1e-4))
+    found = update("tickets", "-s", "export.tolerance=1.0e-12")
+    assert outcomes(found) == {"tickets": "refused"}
+    assert found["tickets"]["reason"].startswith("no parity with torch: ")
+    assert in_bank() == before
+
+
+def test_damaged_and_foreign_checkpoints_do_not_stop_the_others(update, project):
+    weights = TICKETS / "checkpoint" / WEIGHTS_FILE
+    weights.write_bytes(weights.read_bytes()[:-1])
+    found = update("tickets", "mail")
+    assert outcomes(found) == {"tickets": "refused", "mail": "added"}
+    assert str(weights) in found["tickets"]["reason"]
+
+    other = SentenceEncoder.load(make_backbone_folder(project / "other", "bert", seed=1))
+    rewrite(Path("data/domains/late/checkpoint"), other)
+    shutil.copytree(TICKETS / "prepared", "data/domains/late/prepared")
+    found = update("late", "mail")
+    assert outcomes(found) == {"late": "refused", "mail": "unchanged"}
+    assert "another backbone" in found["late"]["reason"]
+    assert list(in_bank()) == ["mail.safetensors"]
+
+
+def test_data_that_are_missing_are_a_reason(update, project):
+    shutil.rmtree(TICKETS / "prepared")
+    found = update("tickets", "mail")
+    assert outcomes(found) == {"tickets": "refused", "mail": "added"}
+    assert str(TICKETS / "prepared") in found["tickets"]["reason"]
+
+
+def test_a_bank_that_is_not_there_is_made(update, project):
+    assert outcomes(update("mail", "-s", "bank.folder=elsewhere")) == {"mail": "added"}
+    assert list(in_bank()) == []
+    assert list(contents(Path("elsewhere/domains"))) == ["mail.safetensors"]
+    made_here, given = (OnnxEncoder(place, provider="cpu") for place in ("elsewhere", "data/bank"))
+    assert made_here.manifest.backbone == given.manifest.backbone
+
+
+def test_mistakes_are_one_line_and_write_nothing(cse, project):
+    assert cse("bank", "update", "ticket").refused() == "ticket: not in bank.domains; did you mean 'tickets'?"
+    assert "bank.domains: names no domains" in cse("bank", "update", "-s", "bank.domains={}").refused()
+    said = cse("bank", "update", "mail", "--json", "params.yaml").refused()
+    assert said.startswith("params.yaml: ")
+    assert in_bank() == {}
+    said = cse("bank", "update", "-s", "bank.folder=data/domains/mail/checkpoint").refused()
+    assert said.startswith("data/domains/mail/checkpoint: ")
