@@ -89,12 +89,12 @@ def train_domains(settings: Settings, names: Sequence[str], *, scratch: Path = S
         scratch: folder for the states of killed runs.
     """
     with ray_session() as ray:
-        from ray.exceptions import RayActorError
+        from ray.exceptions import OutOfMemoryError, RayActorError
 
         resources = ray.cluster_resources()
         cpus, gpus = int(resources.get("CPU", usable_cpus())), float(resources.get("GPU", 0))
         at_once = max(1, min(settings.bank.at_once, len(names), cpus))
-        options = {"num_cpus": cpus // at_once, "num_gpus": gpus / at_once, "max_restarts": MOST_LOSSES}
+        options = {"num_cpus": cpus // at_once, "num_gpus": gpus / at_once}
         make = ray.remote(**options)(DomainWorker)
         given = (settings, str(Path.cwd()), str(scratch.resolve()), cpus // at_once)
         idle = [make.remote(*given) for _ in range(at_once)]
@@ -106,15 +106,18 @@ def train_domains(settings: Settings, names: Sequence[str], *, scratch: Path = S
                 busy[worker.train.remote(name)] = name, worker
             (done,), _ = ray.wait(list(busy), num_returns=1)
             name, worker = busy.pop(done)
-            idle.append(worker)
             try:
-                yield ray.get(done)
-            except RayActorError:
+                trained = ray.get(done)
+            except (RayActorError, OutOfMemoryError):
+                idle.append(make.remote(*given))  # not restarted by Ray, which would count one domain's losses for all
                 losses[name] += 1
                 if losses[name] > MOST_LOSSES:
                     yield Trained(name, f"its worker died {losses[name]} times, killed externally or out of memory")
                 else:
                     todo.insert(0, name)
+            else:
+                idle.append(worker)
+                yield trained
 
 
 def main(names: Sequence[str]) -> None:

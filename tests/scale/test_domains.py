@@ -1,0 +1,183 @@
+"""``cse.scale.domains``: domains side by side equal those trained alone; a lost worker or bad data cost no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from cse.errors import CseError
+from cse.scale.domains import main
+from cse.settings.domains import load_domain_settings
+from cse.stages.domain import domain_stage
+from tests.cli.workspace import contents, write_params
+from tests.pipeline.workspace import write_pairs, write_triplets
+from tests.waiting import wait_for
+
+WORKER = "DomainWorker"
+DOMAINS = {
+    "first": "{data: raw/first, set: {train.epochs: 20}}",
+    "second": "{data: raw/second, set: {prompt.length: 2}}",
+    "third": "{data: raw/third, set: {data.view: pairs, objective.energy_hinge.weight: 0.0, pooler.kind: cls}}",
+    "wrong": "{data: raw/wrong}",
+    "deadly": "{data: raw/deadly}",
+}
+# Every Python process that opens the rows of domain `deadly` is killed, as the kernel does when memory is short.
+DEADLY = """
+import os, sys
+
+def watch(event, arguments):
+    if event in ("open", "os.scandir", "os.listdir") and "raw/deadly" in str(arguments[0]):
+        os.kill(os.getpid(), 9)
+
+sys.addaudithook(watch)
+"""
+
+
+def write_project(folder: Path, backbone: Path) -> Path:
+    for seed, name in enumerate(DOMAINS):
+        for part in ("train", "dev", "evaluation"):
+            (folder / "raw" / name / part).mkdir(parents=True)
+        write_triplets(folder / f"raw/{name}/train/rows.csv", 48, seed)
+        for part in ("dev", "evaluation"):
+            write_pairs(folder / f"raw/{name}/{part}/{part}.csv", 16, seed)
+    (folder / "raw/wrong/train/rows.csv").write_text("text,label\nthe cat sits,yes\n")
+    (folder / "watch").mkdir()
+    (folder / "watch/sitecustomize.py").write_text(DEADLY)
+    write_params(folder / "params.yaml", backbone)
+    domains = "".join(f"    {name}: {entry}\n" for name, entry in DOMAINS.items())
+    with (folder / "params.yaml").open("a") as file:
+        file.write(f"bank:\n  at_once: 2\n  domains:\n{domains}")
+    return folder
+
+
+def start(folder: Path, module: str, *names: str, **variables: str) -> subprocess.Popen[str]:
+    """Start a module of the project on two processors, so that each of two workers has one thread."""
+    two = sorted(os.sched_getaffinity(0))[:2]
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *names], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | variables, preexec_fn=lambda: os.sched_setaffinity(0, two),
+    )  # fmt: skip
+
+
+def results(folder: Path, name: str) -> dict[str, bytes]:
+    """What a training gives, to the byte: weights, scores, curves."""
+    here = folder / "data/domains" / name
+    found = contents(here / "plots") | contents(here / "prepared")
+    found |= {file: (here / file).read_bytes() for file in ("train.json", "evaluation.json", "prepare.json")}
+    weights = list((here / "checkpoint").glob("*.safetensors"))
+    assert len(weights) == 1
+    return found | {"weights": weights[0].read_bytes(), "scores": scores_of(folder, name).read_bytes()}
+
+
+def scores_of(folder: Path, name: str) -> Path:
+    return folder / f"data/metrics/domains/{name}.json"
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_folders, tmp_path_factory) -> Path:
+    """A project whose domains were trained one by one by stage ``domain``; do not change it."""
+    folder = write_project(tmp_path_factory.mktemp("alone"), tiny_folders["bert"])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as many as a worker has: sums depend on it
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            for name in ("first", "second", "third"):
+                domain_stage(load_domain_settings(name), name)
+    finally:
+        torch.set_num_threads(threads)
+    assert len({results(folder, name)["weights"] for name in ("first", "second", "third")}) == 3
+    return folder
+
+
+@pytest.fixture
+def project(tiny_folders, tmp_path) -> Path:
+    return write_project(tmp_path / "project", tiny_folders["bert"])
+
+
+def training_workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The Ray workers below a command that are training a domain."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if f"{WORKER}.train" in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def said(output: str) -> dict[str, str]:
+    """What the command said of each domain; Ray's own lines are left out."""
+    lines = [line.removeprefix("domain ") for line in output.splitlines() if line.startswith("domain ")]
+    found = dict(line.split(": ", 1) for line in lines)
+    assert len(found) == len(lines)
+    return found
+
+
+@pytest.mark.slow
+def test_side_by_side_as_alone_though_a_worker_is_killed(alone, project):
+    names = ("first", "second", "third")
+    process = start(project, "cse.scale.domains", *names)
+    saved = project / "data/domains/first/prepared"
+    wait_for(lambda: process.poll() is not None or (saved.is_dir() and list(project.glob(".cse/resume/*/state.pt"))))
+    victims = training_workers(process)
+    assert 1 <= len(victims) <= 2, process.communicate(timeout=60)
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+    output, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, output + errors
+    assert said(output) == dict.fromkeys(names, "trained")
+    for name in names:
+        mine, expected = results(project, name), results(alone, name)
+        assert [file for file in expected if mine.get(file) != expected[file]] == []
+        assert isinstance(json.loads(mine["scores"])["dev_spearman"], float)
+    assert not list((project / ".cse/resume").iterdir())
+    assert not list(project.rglob(".*.cse-tmp-*"))
+
+
+@pytest.mark.slow
+def test_bad_data_and_a_domain_that_kills_its_worker_fail_alone(alone, project):
+    names = ("deadly", "wrong", "second", "third")
+    shutil.copytree(alone / "data/domains/second", project / "data/domains/wrong")  # of an earlier run
+    before = contents(project / "data/domains/wrong")
+    path = os.pathsep.join(filter(None, [str(project / "watch"), os.environ.get("PYTHONPATH")]))
+    process = start(project, "cse.scale.domains", *names, PYTHONPATH=path)
+    output, errors = process.communicate(timeout=250)
+    assert process.returncode == 2, output + errors
+    assert "Traceback" not in errors
+    outcomes = said(output)
+    assert outcomes.keys() == set(names)
+    assert outcomes["second"] == outcomes["third"] == "trained"
+    assert outcomes["deadly"] == "its worker died 3 times, killed externally or out of memory"
+    assert "raw/wrong/train/rows.csv" in outcomes["wrong"]
+    assert errors.splitlines()[-1].startswith("error: 2 of 4 domains failed: ")
+    for name in ("second", "third"):
+        assert results(project, name)["weights"] == results(alone, name)["weights"]
+    assert contents(project / "data/domains/wrong") == before, "the results of an earlier run stay"
+    assert not (project / "data/domains/deadly").exists()
+    assert not scores_of(project, "wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        ((), "name domains of bank.domains in params.yaml"),
+        (("second", "thrid"), "bank.domains: no domain 'thrid'; did you mean 'third'?"),
+    ],
+)
+def test_mistakes_start_nothing(project, monkeypatch, names, line):
+    monkeypatch.chdir(project)
+    with pytest.raises(CseError) as caught:
+        main(names)
+    assert line in str(caught.value)
+    assert not (project / "data").exists()
