@@ -74,7 +74,7 @@ def _named(settings: Settings, wanted: list[str] | None) -> list[str]:
             raise CseError(f"domains: no domain {name!r} in bank.domains{nearest(name, known)}")
     for name in wanted or known:
         settings_of_domain(settings, name)  # refuse a mistake before anything is trained
-    return wanted or list(known)
+    return list(dict.fromkeys(wanted or known))
 
 
 def _work(place: Workspace, settings: Settings, names: list[str], push: bool, promote: bool) -> tuple[str, bool]:
@@ -120,9 +120,7 @@ def train_changed(place: Workspace, names: list[str]) -> State[Any]:
 
     def read(line: str) -> None:
         log.info("%s", line)
-        words = line.split()
-        if line.startswith("domain ") and words[-1] == "trained":
-            done.append(words[1].rstrip(":"))
+        done.extend(name for name in names if line == f"domain {name}: trained")
 
     problem: tuple[str, bool] | None = None
     try:
@@ -148,11 +146,9 @@ def changed_domains(root: Path, names: list[str]) -> list[str]:
     """
     from dvc.repo import Repo
 
-    if not names:
-        return []
-    with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo:
-        changed = repo.status(targets=[f"{STAGE}@{name}" for name in names])
-    return [name for name in names if f"{STAGE}@{name}" in changed]
+    with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo, repo.lock:
+        stages = {stage.name: stage for stage in repo.index.stages if stage.path_in_repo == "dvc.yaml"}
+        return [name for name in names if stages[f"{STAGE}@{name}"].status()]  # targets would depend on the folder
 
 
 def _admit(place: Workspace, names: list[str]) -> dict[str, dict[str, Any]]:

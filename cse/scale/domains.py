@@ -134,9 +134,9 @@ def main(names: Sequence[str]) -> None:
     failed = []
     for done in train_domains(settings, names):
         click.echo(f"domain {done.name}: {done.reason or 'trained'}")
-        failed += [done.name] if done.reason else []
+        failed += [f"{done.name}: {done.reason}"] if done.reason else []
     if failed:
-        raise CseError(f"{len(failed)} of {len(names)} domains failed: {', '.join(failed)}")
+        raise CseError(f"{len(failed)} of {len(names)} domains failed: {'; '.join(failed)}")
 
 
 if __name__ == "__main__":

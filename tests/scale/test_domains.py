@@ -95,6 +95,7 @@ def alone(tiny_folders, tmp_path_factory) -> Path:
                 domain_stage(load_domain_settings(name), name)
     finally:
         torch.set_num_threads(threads)
+    assert json.loads((folder / "data/domains/first/train.json").read_text())["best_step"] > 0, "it has to learn"
     assert len({results(folder, name)["weights"] for name in ("first", "second", "third")}) == 3
     return folder
 
@@ -160,7 +161,9 @@ def test_bad_data_and_a_domain_that_kills_its_worker_fail_alone(alone, project):
     assert outcomes["second"] == outcomes["third"] == "trained"
     assert outcomes["deadly"] == "its worker died 3 times, killed externally or out of memory"
     assert "raw/wrong/train/rows.csv" in outcomes["wrong"]
-    assert errors.splitlines()[-1].startswith("error: 2 of 4 domains failed: ")
+    last = errors.splitlines()[-1]
+    assert last.startswith("error: 2 of 4 domains failed: ")
+    assert all(f"{name}: {outcomes[name]}" in last for name in ("deadly", "wrong"))
     for name in ("second", "third"):
         assert results(project, name)["weights"] == results(alone, name)["weights"]
     assert contents(project / "data/domains/wrong") == before, "the results of an earlier run stay"

@@ -1,0 +1,173 @@
+"""Flow ``train-bank`` end to end: what changed is trained, what passes the gate enters the bank as a version."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.flows.test_train_cse import environment_of, nothing_is_left
+from tests.pipeline.test_domains import write_domain
+from tests.pipeline.workspace import Workspace, tiny_clone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+DOMAINS = {
+    "mail": {"data": "data/raw/mail", "set": {"prompt.length": 2}},
+    "tickets": {"data": "data/raw/tickets", "set": {"train.learning_rate": 0.1}},
+}
+VERSIONS = [f"sentence-encoder-{name}@v1.0.0" for name in DOMAINS]
+
+# Runs the flow four times on one temporary server: the first time; again; after the rows of one domain changed, with a
+# tolerance that no domain can keep; after the rows of the other changed, and the first's are broken.
+SCRIPT = """
+import hashlib, json, subprocess, time
+from pathlib import Path
+from prefect.artifacts import Artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from dvc.repo import Repo
+from flows.server import quiet_server
+from flows.train_bank import train_bank
+from tests.pipeline.workspace import Workspace, write_triplets
+
+def rows(name, seed):
+    write_triplets(Path(f"data/raw/{name}/train/rows.csv"), 48, seed)
+
+def run():
+    state = train_bank(return_state=True)
+    chosen = FlowRunFilter(id={"any_": [state.state_details.flow_run_id]})
+    with get_client(sync_client=True) as client:
+        for _ in range(100):  # task runs reach the server a little later
+            tasks = client.read_task_runs(flow_run_filter=chosen)
+            if len(tasks) >= 2 and all(task.state.is_final() for task in tasks):
+                break
+            time.sleep(0.2)
+    tasks.sort(key=lambda task: task.start_time)
+    with Repo(".") as repo:
+        stale = sorted(repo.status(targets=["domain"]))
+    bank = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in Path("data/bank/domains").iterdir()}
+    tags = subprocess.run(["git", "tag"], capture_output=True, text=True, check=True).stdout.split()
+    return {"state": state.type.value, "message": state.message, "tasks": [[t.name, t.state.name] for t in tasks],
+            "table": json.loads(Artifact.get("domains").data), "stale": stale, "bank": bank, "tags": tags}
+
+with quiet_server():
+    found = [run(), run()]
+    rows("mail", 11)
+    Workspace(Path.cwd()).set({"export.tolerance": 1e-12})
+    found.append(run())
+    Workspace(Path.cwd()).set({"export.tolerance": 1e-5})
+    rows("tickets", 12)
+    Path("data/raw/mail/train/rows.csv").write_text("text,label\\nthe cat sits,yes\\n")
+    found.append(run())
+Path("../found.json").write_text(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def flow_run(tmp_path_factory) -> tuple[Workspace, str]:
+    workspace = tiny_clone(
+        tmp_path_factory.mktemp("bank") / "clone", bank__domains=DOMAINS, promotion__dev_tolerance=1000.0
+    )
+    for seed, name in enumerate(DOMAINS, start=5):
+        write_domain(workspace, name, seed, rows=48)
+    workspace.commit()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], cwd=workspace.folder, env=environment_of(workspace),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+    finally:
+        nothing_is_left(workspace)
+    return workspace, done.stdout
+
+
+@pytest.fixture(scope="module")
+def found(flow_run) -> list[dict[str, Any]]:
+    return json.loads((flow_run[0].folder.parent / "found.json").read_text())
+
+
+def column(run: dict[str, Any], key: str) -> dict[str, Any]:
+    return {row["domain"]: row.get(key) for row in run["table"]}
+
+
+def test_the_first_run_trains_admits_and_registers(flow_run, found):
+    first = found[0]
+    assert (first["state"], first["message"]) == ("COMPLETED", "2 of 2 domains trained; 2 entered data/bank")
+    assert first["tasks"] == [["train", "Executed"], ["bank", "Completed"], ["register", "Completed"]]
+    assert first["stale"] == []
+    assert first["bank"].keys() == {"mail.safetensors", "tickets.safetensors"}
+    production = [f"sentence-encoder-{name}#production#1" for name in DOMAINS]
+    assert sorted(first["tags"]) == sorted(VERSIONS + production)
+    assert column(first, "stage") == {"mail": "Executed", "tickets": "Executed"}
+    assert column(first, "bank") == {"mail": "added", "tickets": "added"}
+    assert column(first, "version") == {"mail": "v1.0.0", "tickets": "v1.0.0"}
+    for name, dev in column(first, "dev").items():
+        assert isinstance(dev, float), name
+
+
+def test_a_version_names_what_was_trained(flow_run, found):
+    """The commit behind the tag lists the domain's files, though nobody committed anything."""
+    folder = flow_run[0].folder
+    for name in DOMAINS:
+        version = f"sentence-encoder-{name}@v1.0.0"
+        lock = flow_run[0].run("git", "show", f"{version}:dvc.lock")
+        assert f"domain@{name}:" in lock
+        scores = json.loads(flow_run[0].run("git", "show", f"{version}:data/metrics/domains/{name}.json"))
+        assert scores["dev_spearman"] == pytest.approx(column(found[0], "dev")[name])
+    assert flow_run[0].run("git", "log", "--format=%s").split() == ["work", "work", "work"]
+    assert "domain@mail" in (folder / "dvc.lock").read_text()
+
+
+def test_a_second_run_has_nothing_to_do(flow_run, found):
+    first, second = found[:2]
+    assert (second["state"], second["message"]) == ("COMPLETED", "0 of 2 domains trained; 0 entered data/bank")
+    assert second["tasks"] == [["train", "Skipped"], ["bank", "Completed"]]
+    assert (second["bank"], second["tags"]) == (first["bank"], first["tags"])
+    assert column(second, "stage") == {"mail": "Skipped", "tickets": "Skipped"}
+    assert column(second, "bank") == {"mail": "unchanged", "tickets": "unchanged"}
+    assert column(second, "version") == {"mail": "-", "tickets": "-"}
+    assert column(second, "dev") == column(first, "dev")
+
+
+def test_only_the_changed_domain_is_trained_and_the_gate_may_refuse_it(flow_run, found):
+    second, third = found[1:3]
+    assert third["state"] == "COMPLETED"
+    assert third["message"].startswith(
+        "1 of 2 domains trained; 0 entered data/bank; mail refused: no parity with torch: "
+    )
+    assert third["stale"] == []
+    assert column(third, "stage") == {"mail": "Executed", "tickets": "Skipped"}
+    assert column(third, "bank") == {"mail": "refused", "tickets": "unchanged"}
+    assert (third["bank"], third["tags"]) == (second["bank"], second["tags"])
+    assert flow_run[1].count("domain mail: trained") == 2
+    assert flow_run[1].count("domain tickets: trained") == 2, "in the first and in the last run"
+
+
+def test_a_domain_that_fails_keeps_no_other_from_the_bank(flow_run, found):
+    third, last = found[2:]
+    assert last["state"] == "FAILED"
+    assert last["message"].startswith(
+        "1 of 2 domains trained; 1 entered data/bank; train: 1 of 2 domains failed: mail: "
+    )
+    assert "data/raw/mail/train/rows.csv" in last["message"]
+    assert last["tasks"] == [["train", "Failed"], ["bank", "Completed"], ["register", "Completed"]]
+    assert last["stale"] == ["domain@mail"]
+    assert column(last, "stage") == {"mail": "Failed", "tickets": "Executed"}
+    assert column(last, "bank")["tickets"] == "replaced"
+    assert column(last, "in the bank before")["tickets"] is not None
+    changed = [name for name, digest in last["bank"].items() if digest != third["bank"][name]]
+    assert (changed, last["bank"].keys()) == (["tickets.safetensors"], third["bank"].keys())
+    assert sorted(set(last["tags"]) - set(third["tags"])) == [
+        "sentence-encoder-tickets#production#2",
+        "sentence-encoder-tickets@v1.1.0",
+    ]
+
+
+def test_the_bank_serves_the_domains_of_the_last_run(flow_run, found):
+    workspace = flow_run[0]
+    assert workspace.run("cse", "bank", "check", "data/bank") == "data/bank: 2 of 2 domains are whole\n"
