@@ -116,7 +116,8 @@ def train_changed(place: Workspace, names: list[str]) -> State[Any]:
     names = changed_domains(place.folder, names)
     if not names:
         return Completed(name=SKIPPED, message="nothing changed")
-    log, done = get_run_logger(), []
+    log = get_run_logger()
+    done: list[str] = []
 
     def read(line: str) -> None:
         log.info("%s", line)

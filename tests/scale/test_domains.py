@@ -49,6 +49,7 @@ def write_project(folder: Path, backbone: Path) -> Path:
         write_triplets(folder / f"raw/{name}/train/rows.csv", 48, seed)
         for part in ("dev", "evaluation"):
             write_pairs(folder / f"raw/{name}/{part}/{part}.csv", 16, seed)
+    (folder / "raw/first/dev/dev.csv").unlink()  # so that it keeps its last weights, which all its updates made
     (folder / "raw/wrong/train/rows.csv").write_text("text,label\nthe cat sits,yes\n")
     (folder / "watch").mkdir()
     (folder / "watch/sitecustomize.py").write_text(DEADLY)
@@ -95,7 +96,6 @@ def alone(tiny_folders, tmp_path_factory) -> Path:
                 domain_stage(load_domain_settings(name), name)
     finally:
         torch.set_num_threads(threads)
-    assert json.loads((folder / "data/domains/first/train.json").read_text())["best_step"] > 0, "it has to learn"
     assert len({results(folder, name)["weights"] for name in ("first", "second", "third")}) == 3
     return folder
 
@@ -141,7 +141,8 @@ def test_side_by_side_as_alone_though_a_worker_is_killed(alone, project):
     for name in names:
         mine, expected = results(project, name), results(alone, name)
         assert [file for file in expected if mine.get(file) != expected[file]] == []
-        assert isinstance(json.loads(mine["scores"])["dev_spearman"], float)
+        dev = json.loads(mine["scores"])["dev_spearman"]
+        assert dev is None if name == "first" else isinstance(dev, float)
     assert not list((project / ".cse/resume").iterdir())
     assert not list(project.rglob(".*.cse-tmp-*"))
 
