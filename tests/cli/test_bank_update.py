@@ -96,13 +96,15 @@ def in_bank() -> dict[str, bytes]:
     return contents(Path("data/bank/domains"))
 
 
-def test_added_once_then_unchanged(update, project):
+def test_added_once_then_unchanged(update, project, tiny_folders):
     found = update()
     assert outcomes(found) == {"tickets": "added", "mail": "added", "late": "not trained"}
     encoder = load_checkpoint(TICKETS / "checkpoint")
     expected = dev_score(encoder, PreparedData(TICKETS / "prepared").dev)
     assert found["tickets"]["dev"] == pytest.approx(expected, abs=0.01)
-    assert (found["tickets"]["before"], found["tickets"]["reason"]) == (None, "")
+    bare = dev_score(SentenceEncoder.load(tiny_folders["bert"]), PreparedData(TICKETS / "prepared").dev)
+    assert found["tickets"]["before"] == pytest.approx(bare, abs=0.01)
+    assert found["tickets"]["reason"] == ""
     assert "run `dvc repro domain@late`" in found["late"]["reason"]
     bank = OnnxEncoder("data/bank", provider="cpu")
     np.testing.assert_allclose(bank.encode(TEXTS, domain="mail"), encoder.encode(TEXTS, normalize=True), atol=1e-5)
@@ -138,13 +140,24 @@ def test_a_worse_checkpoint_is_refused_and_the_old_one_stays(update, project):
         lost, kept = found["tickets"]["dev"], found["tickets"]["before"]
         assert kept == first["tickets"]["dev"] > lost + 0.5
         assert found["tickets"]["reason"] == (
-            f"dev Spearman {lost:.2f} is more than 0.5 below the promoted model's {kept:.2f} on the same pairs "
+            f"dev Spearman {lost:.2f} is more than 0.5 below the bank's domain's {kept:.2f} on the same pairs "
             "(promotion.dev_tolerance)"
         )
         assert contents(Path("data/bank")) == before
     gap = kept - lost
     assert outcomes(update("tickets", "-s", f"promotion.dev_tolerance={gap - 0.1}")) == {"tickets": "refused"}
     assert outcomes(update("tickets", "-s", f"promotion.dev_tolerance={gap + 0.1}")) == {"tickets": "replaced"}
+
+
+def test_a_new_domain_has_to_match_the_bare_backbone(update, project):
+    shutil.rmtree(TICKETS / "checkpoint")
+    shutil.copytree("worse", TICKETS / "checkpoint")
+    found = update("tickets", "mail")
+    assert outcomes(found) == {"tickets": "refused", "mail": "added"}
+    lost, bare = found["tickets"]["dev"], found["tickets"]["before"]
+    assert found["tickets"]["reason"].startswith(f"dev Spearman {lost:.2f} is more than 0.5 below the bare backbone's ")
+    assert list(in_bank()) == ["mail.safetensors"]
+    assert outcomes(update("tickets", "-s", f"promotion.dev_tolerance={bare - lost + 0.1}")) == {"tickets": "added"}
 
 
 def test_without_dev_pairs_the_first_enters_and_no_other(update, project):

@@ -156,7 +156,7 @@ def test_only_what_changed_is_trained_and_a_failure_keeps_no_other_from_the_bank
     assert column(last, "stage") == {"calls": "Skipped", "mail": "Failed", "tickets": "Executed"}
     assert column(last, "bank") == {"calls": "added", "mail": None, "tickets": "replaced"}
     assert column(last, "version") == {"calls": "v1.1.0", "mail": None, "tickets": "v1.1.0"}
-    assert column(last, "in the bank before")["tickets"] is not None
+    assert column(last, "dev before")["tickets"] is not None
     assert last["bank"].keys() == second["bank"].keys()
     assert last["bank"]["mail.safetensors"] == second["bank"]["mail.safetensors"]
     assert last["bank"]["tickets.safetensors"] != second["bank"]["tickets.safetensors"]
