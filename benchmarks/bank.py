@@ -99,6 +99,12 @@ def opened(folder: Path) -> tuple[float, int]:
     return float(seconds), int(memory)
 
 
+def least(folder: Path) -> tuple[float, int]:
+    """Return the least seconds and the least memory of three processes that open a bank."""
+    seconds, memory = zip(*(opened(folder) for _ in range(3)), strict=True)
+    return min(seconds), min(memory)
+
+
 def under_load(folder: Path, domain: Domain, names: list[str], texts: list[str], seconds: float) -> dict[str, float]:
     """Encode while domains are replaced; count the answers, and those that no prompt in force gives."""
     bank = OnnxEncoder(folder, threads=1)
@@ -167,7 +173,7 @@ def main() -> None:
         with write_bundle(encoder, root / "bundle", normalize=True, metrics={}):
             pass
         domain = make_domain(encoder, "own")
-        empty = min(opened(root / "bank") for _ in range(3))
+        empty = least(root / "bank")
         adding, curve = [], {0: empty[1]}
         names = [f"domain-{number:04d}" for number in range(options.domains)]
         for number, name in enumerate(names):
@@ -177,8 +183,8 @@ def main() -> None:
             add_domain(root / "bank", new)
             adding.append(time.perf_counter() - begin)
             if number + 1 in (1, 10, 100):
-                curve[number + 1] = opened(root / "bank")[1]
-        full = min(opened(root / "bank") for _ in range(3))
+                curve[number + 1] = least(root / "bank")[1]
+        full = least(root / "bank")
         curve[options.domains] = full[1]
         own = sum(path.stat().st_size for path in (root / "bank" / DOMAINS).iterdir())
         bundle_bytes = sum(path.stat().st_size for path in (root / "bundle").iterdir())

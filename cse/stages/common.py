@@ -51,7 +51,8 @@ def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
     tasks = sorted(trained.keys() & backbone.keys())
     if not tasks:
         return ""
-    mine, bare = (sum(model[task] for task in tasks) / len(tasks) for model in (trained, backbone))
+    # rounded like the table's average
+    mine, bare = (sum(round(model[task], 2) for task in tasks) / len(tasks) for model in (trained, backbone))
     over = tasks[0] if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     return f"below its bare backbone: {mine:.2f} against {bare:.2f} ({over})" if mine < bare else ""
 
