@@ -44,6 +44,10 @@ def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
             ended: Any = work(**parameters, return_state=True)
         except ParameterTypeError as error:
             raise CseError(str(error)) from None
+        except httpx.TransportError:
+            if served:
+                raise
+            raise CseError("stopped with its temporary Prefect server; run the same command again to resume") from None
     state: State[Any] = ended
     if not state.is_completed():
         raise CseError(state.message or state.name or "the run failed")
@@ -95,5 +99,6 @@ def _settings(database: Path) -> dict[str, object]:
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{database}",
         "PREFECT_SERVER_ANALYTICS_ENABLED": False,
         "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+        "PREFECT_CLIENT_MAX_RETRIES": 1,  # Ctrl-C ends the server too; five retries of every call would take minutes
         **{f"PREFECT_SERVER_SERVICES_{name.upper()}_ENABLED": False for name in services},
     }
