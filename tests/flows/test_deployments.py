@@ -40,7 +40,7 @@ def project(tmp_path_factory, server) -> Workspace:
     workspace = tiny_clone(tmp_path_factory.mktemp("project") / "clone")
     workspace.environment |= server.environment
     output = workspace.run("prefect", "--no-prompt", "deploy", "--all")
-    assert output.count("successfully created") == 6, output
+    assert output.count("successfully created") == 7, output
     server.worker(workspace, "cse-local", tmp_path_factory.mktemp("elsewhere"))
     return workspace
 
@@ -58,11 +58,11 @@ def test_what_is_deployed(project, server):
     flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
     named = {f"{flows[found['flow_id']]}/{found['name']}": found for found in deployments}
     assert set(named) == {
-        "train-cse/local", "train-cse/gpu", "evaluate-cse/local", "export-cse/local", "embed-cse/local",
+        "train-cse/local", "train-cse/gpu", "train-bank/local", "evaluate-cse/local", "export-cse/local", "embed-cse/local",
         "watch-data/local",
     }  # fmt: skip
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
-    assert len(schedules) == 3
+    assert len(schedules) == 4
     assert not any(schedule["active"] for schedule in schedules)
     gpu = named["train-cse/gpu"]
     assert gpu["tags"] == ["cse", "gpu"]
@@ -78,7 +78,7 @@ def test_what_is_deployed(project, server):
 def test_deploying_again_changes_what_is_there(project, server):
     output = project.run("prefect", "--no-prompt", "deploy", "--all")
     assert "error" not in output.lower()
-    assert len(server.post("deployments/filter")) == 6
+    assert len(server.post("deployments/filter")) == 7
 
 
 def test_a_deployment_runs_the_pipeline(project, server, first_run, tmp_path):
