@@ -58,8 +58,8 @@ def test_what_is_deployed(project, server):
     flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
     named = {f"{flows[found['flow_id']]}/{found['name']}": found for found in deployments}
     assert set(named) == {
-        "train-cse/local", "train-cse/gpu", "train-bank/local", "evaluate-cse/local", "export-cse/local", "embed-cse/local",
-        "watch-data/local",
+        "train-cse/local", "train-cse/gpu", "train-bank/local", "evaluate-cse/local", "export-cse/local",
+        "embed-cse/local", "watch-data/local",
     }  # fmt: skip
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
     assert len(schedules) == 4
