@@ -11,7 +11,7 @@ import pytest
 
 from tests.flows.test_train_cse import environment_of, nothing_is_left
 from tests.pipeline.test_domains import write_domain
-from tests.pipeline.workspace import Workspace, tiny_clone
+from tests.pipeline.workspace import ROOT, Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -76,7 +76,8 @@ def flow_run(tmp_path_factory) -> tuple[Workspace, str]:
     workspace.commit()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], cwd=workspace.folder, env=environment_of(workspace),
+            [sys.executable, "-c", SCRIPT], cwd=workspace.folder,
+            env=environment_of(workspace) | {"PYTHONPATH": str(ROOT)},  # for tests; the clone's own code comes first
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
