@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cse.errors import CseError
-from cse.outputs import publish_file
+from cse.outputs import check_file, publish_file
 from cse.process import only_one
 from cse.runtime.bank import DOMAINS, Bank, read_bank_manifest
-from cse.runtime.domain import SUFFIX, Domain, check_fit, check_name
+from cse.runtime.domain import SUFFIX, Domain, check_fit, check_name, is_domain
 
 _LOCK = ".lock"
 _WAIT = 30.0  # seconds for another writer of the bank, which takes milliseconds
@@ -28,8 +28,8 @@ def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
         The domain's file.
 
     Raises:
-        CseError: not a bank, the domain is made for another backbone or damaged, the name is taken, or another writer
-            does not finish.
+        CseError: not a bank, the domain is made for another backbone or damaged, the name is taken, by a file
+            of somebody else even with ``replace``, or another writer does not finish.
         OSError: the file cannot be written; the bank is unchanged.
     """
     manifest = read_bank_manifest(folder)
@@ -38,6 +38,7 @@ def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
     with _writing(folder):
         if path.exists() and not replace:
             raise CseError(f"{folder}: has a domain {domain.name} already; choose another name, or replace it")
+        check_file(path, is_domain)
         for other in path.parent.glob(f"[!.]*{SUFFIX}"):
             if other != path and other.name.lower() == path.name.lower():
                 raise CseError(
@@ -53,13 +54,14 @@ def remove_domain(folder: Path, name: str) -> None:
     """Remove a domain, damaged or not.
 
     Raises:
-        CseError: not a bank, or the domain is not there.
+        CseError: not a bank, the domain is not there, or the file is not one that this project wrote.
     """
     read_bank_manifest(folder)
     path = _path(folder, name)
     with _writing(folder):
         if not path.is_file():
             Bank(folder).domain(name)  # raises, and names the nearest
+        check_file(path, is_domain)
         path.unlink(missing_ok=True)
 
 

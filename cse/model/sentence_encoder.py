@@ -160,6 +160,8 @@ class SentenceEncoder(Encoder):
         self, bank: Bank, sentences: str | Sequence[str], domain: Chosen, normalize: bool, options: dict[str, Any]
     ) -> np.ndarray:
         device = next(self.parameters()).device
+        was_training = self.training
+        self.eval()
 
         def run(given: dict[str, np.ndarray]) -> np.ndarray:
             moved = {name: torch.from_numpy(array).to(device) for name, array in given.items()}
@@ -168,7 +170,10 @@ class SentenceEncoder(Encoder):
 
         options |= {"tokenizers": self.text_tokenizers, "dimension": self.dimension}
         options |= {"max_length": self.max_length, "pad_id": self.backbone.pad_id}
-        return encode_mixed(bank, run, sentences, domain, normalize=normalize, **options).warned()
+        try:
+            return encode_mixed(bank, run, sentences, domain, normalize=normalize, **options).warned()
+        finally:
+            self.train(was_training)
 
     @contextmanager
     def read_as_in_training(self) -> Iterator[None]:

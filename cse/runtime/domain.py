@@ -28,6 +28,7 @@ POOLERS = ("cls", "mean")
 _AGAIN = "add the domain again"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _METADATA = "cse"
+_START = b'{"__metadata__":{"cse":'  # of the header, behind its length
 _TENSORS = ("prompt", "cls", "projector_weight", "projector_bias", "centres")
 
 
@@ -136,6 +137,12 @@ class Shape:
     head_size: int
     dimension: int
     max_length: int
+
+
+def is_domain(path: Path) -> bool:
+    """Return whether this project wrote a file as a domain, be it damaged since: by the start of its header."""
+    with path.open("rb") as file:
+        return file.read(8 + len(_START))[8:] == _START
 
 
 def check_name(name: str) -> str:

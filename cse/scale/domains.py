@@ -24,7 +24,7 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
-from cse.stages.common import MISTAKE, SCRATCH, run_safely
+from cse.stages.common import SCRATCH, run_safely
 from cse.stages.domain import domain_stage
 
 MOST_LOSSES = 2  # lost workers before a domain gives up
@@ -140,4 +140,4 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_safely(lambda: main(sys.argv[1:])) and MISTAKE)
+    sys.exit(run_safely(lambda: main(sys.argv[1:])))

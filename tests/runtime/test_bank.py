@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
@@ -240,6 +241,24 @@ def edit(folder, **changes):
 
 def re_name(path):
     return path.name.replace(".", r"\.")
+
+
+@pytest.mark.parametrize("content", [b"my notes", save({"prompt": np.zeros(3, np.float32)}, {"cse2": "?"})])
+def test_a_file_of_somebody_else_is_neither_replaced_nor_removed(bank, content):
+    file_of(bank, "mine").write_bytes(content)
+    for touch in (lambda: add_domain(bank, make_domain("mine"), replace=True), lambda: remove_domain(bank, "mine")):
+        with pytest.raises(CseError, match="exists and is not an earlier output"):
+            touch()
+        assert file_of(bank, "mine").read_bytes() == content
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.999])
+def test_a_truncated_domain_is_replaced_and_removed(bank, share):
+    path = file_of(bank, "a")
+    for touch in (lambda: add_domain(bank, make_domain("a", 4.0), replace=True), lambda: remove_domain(bank, "a")):
+        path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+        touch()
+    assert not path.exists()
 
 
 def test_removing_what_is_not_there(bank):
