@@ -24,7 +24,7 @@ from prefect.states import Completed, Failed
 from cse.errors import CseError, nearest
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.domains import settings_of_domain
-from cse.stages.common import run_safely
+from cse.stages.common import METRICS, run_safely
 from flows.cse_command import run_command
 from flows.processes import CommandError, explain, run_dvc, run_module
 from flows.registry import assign, fetch_tags, name_of_domain, push_tags, register
@@ -93,7 +93,7 @@ def _work(place: Workspace, settings: Settings, names: list[str], push: bool, pr
             row |= outcomes[row["domain"]]
         entered = [row["domain"] for row in rows if row["bank"] in _ENTERED]
         refused = [f"{row['domain']} refused: {row.pop('reason')}" for row in rows if row["bank"] == "refused"]
-        versions = _register(place, settings, entered, push)
+        versions = give_versions(place, settings, entered, push) if entered else {}
         for row in rows:
             row["version"] = versions.get(row["domain"], "-")
             row.pop("reason", None)
@@ -169,11 +169,9 @@ def _admit(place: Workspace, names: list[str]) -> dict[str, dict[str, Any]]:
 
 def _row(root: Path, name: str, stage: str) -> dict[str, Any]:
     """Return a domain's cells of the table: what ran, and its scores."""
-    from cse.stages.common import METRICS
-
     scores = json.loads((root / METRICS / "domains" / f"{name}.json").read_text(encoding="utf-8"))
     row = {"domain": name, "stage": stage, "dev": scores["dev_spearman"]}
-    return row | {f"{task}": value for task, value in scores.get("trained", {}).items()}
+    return row | scores.get("trained", {})
 
 
 @task(task_run_name="register", cache_policy=NO_CACHE)
@@ -190,10 +188,6 @@ def give_versions(place: Workspace, settings: Settings, names: list[str], push: 
             push_tags(place.source, model.tag, tag)
         versions[name] = model.version
     return versions
-
-
-def _register(place: Workspace, settings: Settings, names: list[str], push: bool) -> dict[str, str]:
-    return give_versions(place, settings, names, push) if names else {}
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def add_command(
     from cse.stages.bank import add
 
     settings = settings_from(params, overrides, optional=True)
-    added = add(model, bank, name, settings, data=data, metrics={}, replace=replace)
+    added = add(model, bank, name, settings, data=data, replace=replace)
     click.echo(f"{bank}: domain {name}, {_prompt(added)}, {_bytes(bank, added):,} bytes")
 
 

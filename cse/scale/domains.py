@@ -94,7 +94,8 @@ def train_domains(settings: Settings, names: Sequence[str], *, scratch: Path = S
         resources = ray.cluster_resources()
         cpus, gpus = int(resources.get("CPU", usable_cpus())), float(resources.get("GPU", 0))
         at_once = max(1, min(settings.bank.at_once, len(names), cpus))
-        options = {"num_cpus": cpus // at_once, "num_gpus": gpus / at_once}
+        each = gpus / at_once
+        options = {"num_cpus": cpus // at_once, "num_gpus": each if each <= 1 else int(each)}  # Ray's rule for shares
         make = ray.remote(**options)(DomainWorker)
         given = (settings, str(Path.cwd()), str(scratch.resolve()), cpus // at_once)
         idle = [make.remote(*given) for _ in range(at_once)]
@@ -129,8 +130,13 @@ def main(names: Sequence[str]) -> None:
     settings = load_settings(PARAMS_FILE, any_view=True)
     if not names:
         raise CseError("python -m cse.scale.domains NAME...: name domains of bank.domains in params.yaml")
-    for name in names:
-        settings_of_domain(settings, name)  # refuse a mistake before anything is trained
+    for name in names:  # refuse a mistake before anything is trained
+        workers = settings_of_domain(settings, name).train.workers
+        if workers > 1:
+            raise CseError(
+                f"bank.domains.{name}: train.workers is {workers}, but domains are trained side by side, one worker "
+                f"each; set it to 1, or run `dvc repro domain@{name}`"
+            )
     failed = []
     for done in train_domains(settings, names):
         click.echo(f"domain {done.name}: {done.reason or 'trained'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cse.errors import CseError, nearest
+from cse.runtime.domain import POOLERS
 from cse.settings.load import PARAMS_FILE, check_settings, load_settings, set_key
 from cse.settings.tree import Settings
 
@@ -63,8 +64,8 @@ def _obstacle(settings: Settings) -> str:
         return "template.text: a template changes the tokenizer that domains share"
     if settings.post.kind != "none":
         return f"post.kind: {settings.post.kind}"
-    if settings.pooler.kind not in (None, "cls", "mean"):
-        return f"pooler.kind: {settings.pooler.kind}; use cls or mean"
+    if settings.pooler.kind not in (None, *POOLERS):
+        return f"pooler.kind: {settings.pooler.kind}; use {' or '.join(POOLERS)}"
     if settings.pooler.mlp == "always" and settings.pooler.projector != "tanh":
         return f"pooler.projector: {settings.pooler.projector}; use tanh"
     return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -45,9 +44,7 @@ def _create(encoder: SentenceEncoder, bank: Path, settings: Settings) -> str:
     return f"{bank}: bank of {name} without domains; largest difference from torch {difference:.1e}"
 
 
-def add(
-    model: str, bank: Path, name: str, settings: Settings, *, data: Path | None, metrics: dict[str, Any], replace: bool
-) -> Domain:
+def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | None, replace: bool) -> Domain:
     """Compare a model's prompts in the bank with torch, then add them as a domain.
 
     Args:
@@ -56,7 +53,6 @@ def add(
         name: the domain's name.
         settings: ``export`` is used.
         data: prepared data of the domain, for the comparison and for the choice of domains by text; or None.
-        metrics: scores to record.
         replace: whether to replace a domain of that name.
 
     Raises:
@@ -64,7 +60,7 @@ def add(
     """
     encoder, onnx = SentenceEncoder.load(model), _open(bank, settings)
     prepared = None if data is None else PreparedData(data)
-    domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared, metrics)
+    domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared, settings.export.sentences)
         check_parity(encoder, DomainEncoder(onnx, domain), sentences, tolerance=settings.export.tolerance)
@@ -126,7 +122,7 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
     if held is not None and held.facts.checkpoint == identity_of(checkpoint):
         return Admission(name, "unchanged", held.facts.metrics.get("dev_spearman"))
     encoder = load_checkpoint(checkpoint)
-    domain = _domain_of(encoder, checkpoint, onnx, name, settings, data, {})
+    domain = _domain_of(encoder, checkpoint, onnx, name, settings, data)
     check_fit(folder, domain.facts, domain.tensors(), onnx.bank.manifest.shape)
     rival = held or (None if data.dev is None else onnx.bank.bare)
     verdict = judge_encoders(
@@ -157,14 +153,13 @@ def _domain_of(
     name: str,
     settings: Settings,
     data: PreparedData | None,
-    metrics: dict[str, Any],
 ) -> Domain:
     """Return an encoder as a domain, with what its checkpoint records and the centres of its text."""
-    checkpoint, centres = "", None
+    checkpoint, metrics, centres = "", {}, None
     if is_checkpoint(model):
         checkpoint = identity_of(model)
         score = read_config(model)["facts"].get("dev_spearman")
-        metrics = ({} if score is None else {"dev_spearman": score}) | metrics
+        metrics = {} if score is None else {"dev_spearman": score}
     if data is not None and onnx.bank is not None:
         centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), training_sentences(data, _TEXTS))
     return make_domain(
@@ -174,7 +169,7 @@ def _domain_of(
 
 def training_sentences(data: PreparedData, count: int) -> list[str]:
     """Return up to ``count`` distinct training sentences, spread over the whole set."""
-    texts = dict.fromkeys(text for column in data.train.column_names[:1] for text in data.train[column])
+    texts = dict.fromkeys(data.train[data.train.column_names[0]])
     step = max(len(texts) // count, 1)
     return list(texts)[::step][:count]
 

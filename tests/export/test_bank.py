@@ -57,8 +57,9 @@ def test_mixed_batches_equal_each_domains_own_encoder(banked, rows, batch_size, 
 
 def test_torch_gives_the_same(banked, rows):
     texts, names, expected = rows
-    encoder = SentenceEncoder.load(banked[0])
+    encoder = SentenceEncoder.load(banked[0]).train()
     np.testing.assert_allclose(encoder.encode(texts, 5, domain=names), expected, atol=1e-5)
+    assert encoder.training, "dropout is off while it encodes, and stays as the caller left it"
     one = names[0]
     np.testing.assert_allclose(encoder.encode(texts[0], domain=one), expected[0], atol=1e-5)
 
