@@ -17,7 +17,7 @@ from cse.model.pooling import NEEDS_ALL_LAYERS, POOLERS, BatchNormProjector, Tan
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
-from cse.runtime.encode import Tokenizers
+from cse.runtime.tokens import Tokenizers
 
 
 class Encoder(nn.Module):

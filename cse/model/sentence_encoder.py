@@ -22,8 +22,9 @@ from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words
 from cse.model.template import make_template
 from cse.runtime.bank import Bank, Chosen, is_bank
-from cse.runtime.encode import Tokenizers, cosine_similarity, encode_sentences, is_text
+from cse.runtime.encode import cosine_similarity, encode_sentences, is_text
 from cse.runtime.mixed import encode_mixed
+from cse.runtime.tokens import Tokenizers
 
 
 class SentenceEncoder(Encoder):

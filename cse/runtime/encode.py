@@ -15,17 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from cse.errors import CseError
 from cse.runtime.seal import short
+from cse.runtime.tokens import Tokenizers, pad, tokenize
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
     from cse.runtime.domain import Domain
 
 Float = TypeVar("Float", np.float32, np.float64)
 Embed = Callable[[NDArray[np.int64], NDArray[np.int64], "list[Domain]"], NDArray[np.float32]]
 
-_CHUNK = 8192
-_NO_TOKENS = np.empty(0, np.int32)
 _log = logging.getLogger("cse")
 
 
@@ -51,26 +48,6 @@ class Encoded(NamedTuple):
         if self.truncated:
             _log.warning("%d of %d distinct sentences were cut at %d tokens", *self[1:4])
         return self.embeddings
-
-
-class Tokenizers:
-    """Copies of a tokenizer that truncate and do not pad, one per maximum length.
-
-    Making a copy takes tens of milliseconds, so they are kept. The caller's tokenizer is not modified.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._copies: dict[int, Tokenizer] = {}
-
-    def truncating_at(self, max_length: int) -> Tokenizer:
-        """Return the copy that truncates at ``max_length`` tokens, special tokens included."""
-        if max_length not in self._copies:
-            copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
-            copy.no_padding()
-            copy.enable_truncation(max_length)
-            self._copies[max_length] = copy
-        return self._copies[max_length]
 
 
 def encode_sentences(
@@ -128,12 +105,11 @@ def encode_sentences(
         first.setdefault(key, index)
     distinct = [text for text, _ in first]
     origin = np.fromiter(first.values(), np.int64, len(first))
-    tokens, starts, truncated = _tokenize(distinct, [limits[index] for index in origin], tokenizers)
-    lengths = np.diff(starts)
+    tokens = tokenize(distinct, [limits[index] for index in origin], tokenizers)
     embeddings = np.empty((len(distinct), dimension), np.float32)
 
     def run(rows: NDArray[np.int64]) -> int:
-        ids, mask = _pad(tokens, starts, lengths, rows, pad_id)
+        ids, mask = pad([tokens.row(row) for row in rows], pad_id)
         vectors = embed(ids, mask, [domains[index] for index in origin[rows]] if domains else [])
         if vectors.shape != (len(rows), dimension):
             raise CseError(f"the model returned shape {vectors.shape} for {len(rows)} rows of width {dimension}")
@@ -149,7 +125,7 @@ def encode_sentences(
         return len(rows)
 
     rows_per_batch = min(batch_size, max(1, -(-len(distinct) // workers)))
-    batches = list(_batches(lengths, rows_per_batch, batch_tokens))
+    batches = list(_batches(tokens.lengths, rows_per_batch, batch_tokens))
     _run_all(run, batches, len(distinct), workers, show_progress_bar)
 
     if normalize:
@@ -159,7 +135,7 @@ def encode_sentences(
         embeddings = embeddings[[position[key] for key in zip(texts, kinds, strict=True)]]
     names = [domain.name for domain in domains]
     return Encoded(
-        embeddings[0] if single else embeddings, truncated, len(distinct), min(limits, default=max_length), names
+        embeddings[0] if single else embeddings, tokens.truncated, len(distinct), min(limits, default=max_length), names
     )
 
 
@@ -219,42 +195,6 @@ def as_texts(sentences: Sequence[str]) -> list[str]:
     return texts
 
 
-def _tokenize(
-    texts: list[str], limits: list[int], tokenizers: Tokenizers
-) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
-    """Return all tokens in one array, the start of each text in it (plus one entry for the end), and the number of
-    truncated texts.
-    """
-    pieces: list[NDArray[np.int32]] = [_NO_TOKENS] * len(texts)
-    truncated = 0
-    for max_length in set(limits):
-        tokenizer = tokenizers.truncating_at(max_length)
-        rows = [row for row, limit in enumerate(limits) if limit == max_length]
-        for start in range(0, len(rows), _CHUNK):
-            chunk = rows[start : start + _CHUNK]
-            try:
-                encodings = tokenizer.encode_batch_fast([texts[row] for row in chunk])
-            except TypeError:
-                raise CseError(_not_unicode([texts[row] for row in chunk])) from None
-            for row, encoding in zip(chunk, encodings, strict=True):
-                ids = encoding.ids
-                pieces[row] = np.array(ids, np.int32)
-                truncated += len(ids) == max_length and bool(encoding.overflowing)
-    starts = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum([len(piece) for piece in pieces], out=starts[1:])
-    return np.concatenate([_NO_TOKENS, *pieces]), starts, truncated
-
-
-def _not_unicode(texts: list[str]) -> str:
-    """Name the text that the tokenizer refused."""
-    for text in texts:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            return f"text {text[:40]!a}: contains a lone surrogate; decode the source with its own encoding"
-    return f"the tokenizer refused a text among those that start {texts[0][:40]!r}"
-
-
 def _batches(lengths: NDArray[np.int64], rows: int, tokens: int | None) -> Iterator[NDArray[np.int64]]:
     """Yield row numbers, longest rows first, so that memory peaks early and threads finish at about the same time."""
     order = np.argsort(-lengths, kind="stable")
@@ -264,17 +204,6 @@ def _batches(lengths: NDArray[np.int64], rows: int, tokens: int | None) -> Itera
         count = rows if tokens is None else max(1, min(rows, tokens // longest))
         yield order[start : start + count]
         start += count
-
-
-def _pad(
-    tokens: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64], rows: NDArray[np.int64], pad: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return ids and mask (b, l) of the given rows; a batch without any tokens gets one masked column."""
-    columns = np.arange(max(1, int(lengths[rows].max())))
-    mask = columns < lengths[rows, None]
-    ids = np.full(mask.shape, pad, np.int64)
-    ids[mask] = tokens[(starts[rows, None] + columns)[mask]]
-    return ids, mask.astype(np.int64)
 
 
 def _run_all(

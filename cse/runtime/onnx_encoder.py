@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from tokenizers import Tokenizer
 from cse.errors import CseError, error_line
 from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, verify
-from cse.runtime.encode import Encoded, Tokenizers, cosine_similarity, encode_sentences, is_text
-from cse.runtime.mixed import INPUTS, encode_mixed
+from cse.runtime.domain import Domain
+from cse.runtime.encode import Encoded, cosine_similarity, encode_sentences, is_text
+from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
 from cse.runtime.providers import open_session, usable_cpus
 from cse.runtime.seal import short
+from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
 
 # Tokens per batch on the CPU: activations stay in the L2 cache (measured: 512 to 1024 are equally fast).
 _CPU_BATCH_TOKENS = 768
@@ -78,6 +80,8 @@ class OnnxEncoder:
             raise CseError(f"{self.path / TOKENIZER}: not a tokenizer: {error}; export the bundle again") from None
         self._check_tokenizer(tokenizer)
         self._tokenizers = Tokenizers(tokenizer)
+        self._one_core: ort.InferenceSession | None = None
+        self._opening = threading.Lock()
 
     def encode(
         self,
@@ -119,7 +123,7 @@ class OnnxEncoder:
         """
         few = isinstance(sentences, str) or not hasattr(sentences, "__len__") or len(sentences) < 4 * self.threads
         shared_out = self.provider == "cpu" and self.threads > 1 and not few
-        session = self._one_core_session if shared_out else self._session
+        session = self._open_one_core() if shared_out else self._session
         options: dict[str, Any] = {
             "tokenizers": self._tokenizers,
             "dimension": self.dimension,
@@ -145,6 +149,46 @@ class OnnxEncoder:
         if normalize is None:
             normalize = not isinstance(self.manifest, Bundle) or self.manifest.normalize
         return encode_sentences(sentences, embed=embed, normalize=normalize, **options)
+
+    def tokenize(self, texts: Sequence[str], domains: Sequence[Domain] = ()) -> Tokens:
+        """Return the tokens of texts, cut at ``max_length`` or, in a bank, at that of each text's domain.
+
+        Raises:
+            CseError: a text is not valid Unicode.
+        """
+        limits = [domain.max_length for domain in domains] or [self.max_length] * len(texts)
+        return tokenize(texts, limits, self._tokenizers)
+
+    def from_token_ids(self, rows: Sequence[Sequence[int]], domains: Sequence[Domain] = ()) -> Tokens:
+        """Return the tokens of texts whose ids are given without special tokens, which are put around them.
+
+        Raises:
+            CseError: an id is not in the vocabulary, or is a special token that stands around every text.
+        """
+        limits = [domain.max_length for domain in domains] or [self.max_length] * len(rows)
+        return wrap(rows, limits, self._tokenizers)
+
+    def embed_rows(
+        self, rows: Sequence[NDArray[np.int32]], domains: Sequence[Domain] = (), *, one_core: bool = False
+    ) -> NDArray[np.float32]:
+        """Return the vectors (b, d) of one batch of tokenised texts, not scaled to unit length.
+
+        Several threads may call it at once.
+
+        Args:
+            rows: token ids of each text (b), special tokens included, see ``tokenize``.
+            domains: domain of each row, for a bank.
+            one_core: whether to use one CPU core only, so that other batches run beside this one.
+
+        Raises:
+            CseError: onnxruntime failed.
+        """
+        ids, mask = pad(rows, self.manifest.pad_id)
+        given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
+        session = self._open_one_core() if one_core and self.provider == "cpu" else self._session
+        if self.bank is None:
+            return self._run(session, given)
+        return finish(self._run(session, {**given, **feed(domains)}), domains, normalize=False)
 
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
         """Return the cosines (n, m) between ``a`` and ``b``, each a list of sentences or embeddings (n, d)."""
@@ -190,9 +234,11 @@ class OnnxEncoder:
         if tokenizer.id_to_token(self.manifest.pad_id) is None:
             raise CseError(f"{self._manifest}: {TOKENIZER} has no token {self.manifest.pad_id} (pad_id); export again")
 
-    @cached_property
-    def _one_core_session(self) -> ort.InferenceSession:
-        return open_session(self.path / MODEL, "cpu", 1).session
+    def _open_one_core(self) -> ort.InferenceSession:
+        with self._opening:
+            if self._one_core is None:
+                self._one_core = open_session(self.path / MODEL, "cpu", 1).session
+            return self._one_core
 
     def _vectors(self, values: Sequence[str] | ArrayLike) -> ArrayLike:
         return self.encode(values) if is_text(values) else values  # type: ignore[arg-type]

@@ -7,8 +7,9 @@ import pytest
 from tokenizers import processors
 
 from cse.errors import CseError
-from cse.runtime.encode import Tokenizers, cosine_similarity, encode_sentences
+from cse.runtime.encode import cosine_similarity, encode_sentences
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.tokens import Tokenizers
 
 from .conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, masked_mean
 

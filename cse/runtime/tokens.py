@@ -1,0 +1,166 @@
+"""Texts as token ids, and rows of them as a padded batch.
+
+Legend: ``n`` texts, ``b`` rows of a batch, ``l`` tokens of its longest row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cse.errors import CseError
+from cse.runtime.seal import short
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_CHUNK = 8192
+_NO_TOKENS = np.empty(0, np.int32)
+
+
+class Tokens(NamedTuple):
+    """Tokens of several texts.
+
+    Attributes:
+        ids: token ids of all texts, one after another.
+        starts: where each text starts in ``ids``, and the end (n + 1).
+        truncated: number of texts that were cut at their maximum length.
+    """
+
+    ids: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    truncated: int
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each text (n)."""
+        return np.diff(self.starts)
+
+    def row(self, index: int) -> NDArray[np.int32]:
+        """Return the token ids of one text."""
+        return self.ids[self.starts[index] : self.starts[index + 1]]
+
+    @classmethod
+    def of(cls, rows: Sequence[NDArray[np.int32]], truncated: int = 0) -> Tokens:
+        """Return the tokens of texts whose ids are given one by one."""
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=starts[1:])
+        return cls(np.concatenate([_NO_TOKENS, *rows]), starts, truncated)
+
+
+class Tokenizers:
+    """Copies of a tokenizer that truncate and do not pad, one per maximum length.
+
+    Making a copy takes tens of milliseconds, so they are kept. The caller's tokenizer is not modified. Several threads
+    may use one at once.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._copies: dict[int, Tokenizer] = {}
+        self._lock = threading.Lock()
+
+    def truncating_at(self, max_length: int) -> Tokenizer:
+        """Return the copy that truncates at ``max_length`` tokens, special tokens included."""
+        if max_length not in self._copies:
+            with self._lock:
+                if max_length not in self._copies:
+                    copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
+                    copy.no_padding()
+                    copy.enable_truncation(max_length)
+                    self._copies[max_length] = copy
+        return self._copies[max_length]
+
+    @cached_property
+    def around(self) -> tuple[list[int], list[int]]:
+        """Ids of the special tokens that the tokenizer puts before and after a text."""
+        encoding = self._tokenizer.encode("a")
+        special = encoding.special_tokens_mask
+        first = special.index(0) if 0 in special else len(special)
+        last = len(special) - special[::-1].index(0) if 0 in special else len(special)
+        return encoding.ids[:first], encoding.ids[last:]
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Number of token ids, added tokens included."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+
+def tokenize(texts: Sequence[str], limits: Sequence[int], tokenizers: Tokenizers) -> Tokens:
+    """Return the tokens of texts, each cut at its own maximum length.
+
+    Args:
+        texts: n texts.
+        limits: maximum tokens of each (n), special tokens included.
+        tokenizers: truncating tokenizers.
+
+    Raises:
+        CseError: a text is not valid Unicode.
+    """
+    pieces: list[NDArray[np.int32]] = [_NO_TOKENS] * len(texts)
+    truncated = 0
+    for max_length in set(limits):
+        tokenizer = tokenizers.truncating_at(max_length)
+        rows = [row for row, limit in enumerate(limits) if limit == max_length]
+        for start in range(0, len(rows), _CHUNK):
+            chunk = rows[start : start + _CHUNK]
+            try:
+                encodings = tokenizer.encode_batch_fast([texts[row] for row in chunk])
+            except TypeError:
+                raise CseError(_not_unicode([texts[row] for row in chunk])) from None
+            for row, encoding in zip(chunk, encodings, strict=True):
+                ids = encoding.ids
+                pieces[row] = np.array(ids, np.int32)
+                truncated += len(ids) == max_length and bool(encoding.overflowing)
+    return Tokens.of(pieces, truncated)
+
+
+def wrap(rows: Sequence[Sequence[int]], limits: Sequence[int], tokenizers: Tokenizers) -> Tokens:
+    """Return the tokens of texts whose ids are given without special tokens, which are put around them.
+
+    Args:
+        rows: token ids of each text (n).
+        limits: maximum tokens of each (n), special tokens included.
+        tokenizers: of the model.
+
+    Raises:
+        CseError: an id is not in the vocabulary, or is a special token that stands around every text.
+    """
+    before, after = tokenizers.around
+    known, taken = tokenizers.vocabulary, {*before, *after}
+    found, truncated = [], 0
+    for index, (row, limit) in enumerate(zip(rows, limits, strict=True)):
+        wrong = next((token for token in row if not 0 <= token < known or token in taken), None)
+        if wrong is not None:
+            what = "a special token, which is added for you" if wrong in taken else f"not in 0 to {known - 1}"
+            raise CseError(
+                f"input[{index}]: token id {short(wrong)} is {what}; send text, or ids of this model's tokenizer"
+            )
+        room = limit - len(before) - len(after)
+        truncated += len(row) > room
+        found.append(np.array([*before, *row[:room], *after], np.int32))
+    return Tokens.of(found, truncated)
+
+
+def pad(rows: Sequence[NDArray[np.int32]], pad_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return ids and mask (b, l) of a batch of rows; a batch without any tokens gets one masked column."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    mask = np.arange(max(1, int(lengths.max()))) < lengths[:, None]
+    ids = np.full(mask.shape, pad_id, np.int64)
+    ids[mask] = np.concatenate(rows)
+    return ids, mask.astype(np.int64)
+
+
+def _not_unicode(texts: list[str]) -> str:
+    """Name the text that the tokenizer refused."""
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            return f"text {text[:40]!a}: contains a lone surrogate; decode the source with its own encoding"
+    return f"the tokenizer refused a text among those that start {texts[0][:40]!r}"
