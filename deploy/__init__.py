@@ -1,0 +1,1 @@
+"""What runs in front of downstream services: a script and a server, both without torch."""

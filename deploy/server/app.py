@@ -1,0 +1,319 @@
+"""The ASGI application: routes of OpenAI and of Text Embeddings Inference, the page, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse
+
+from cse import __version__
+from cse.errors import CseError, one_line
+from cse.runtime.encode import cosine_similarity
+from deploy.server.door import Door
+from deploy.server.errors import TEI_ROUTES, ServiceError, body_of
+from deploy.server.keys import read_keys
+from deploy.server.metrics import Metrics
+from deploy.server.options import Options
+from deploy.server.schema import (
+    EmbeddingAnswer,
+    EmbeddingRequest,
+    EmbedRequest,
+    ErrorAnswer,
+    Info,
+    ModelList,
+    SimilarityRequest,
+    TeiError,
+)
+from deploy.server.service import Answer, Inputs, Service
+
+_PAGE = Path(__file__).parent / "page"
+_TYPES = {"page.css": "text/css", "page.js": "text/javascript"}
+_POLICY = {"Content-Security-Policy": "default-src 'self'; img-src 'self' data:", "X-Content-Type-Options": "nosniff"}
+_JSON = "application/json"
+_MANY = 64  # vectors whose answer is written in another thread
+
+_OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": text}
+    for status, text in {
+        400: "The request is not valid, or a token id is not the model's",
+        401: "No known API key",
+        404: "No such model",
+        408: "The request did not arrive in time",
+        413: "Too many or too long texts",
+        424: "The model failed",
+        429: "The queue is full; see Retry-After",
+        503: "No answer in time",
+    }.items()
+}
+_TEI_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {**facts, "model": TeiError}
+    for status, facts in (_OPENAI_ERRORS | {422: {"description": "The request is not valid"}}).items()
+}
+
+
+def create_app(options: Options) -> Door:
+    """Return the application; the model is loaded when it starts.
+
+    Raises:
+        CseError: the file of API keys is not valid.
+    """
+    metrics = Metrics()
+    keys = [] if options.api_keys is None else read_keys(options.api_keys)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            app.state.service = await asyncio.get_running_loop().run_in_executor(None, Service, options, metrics)
+        except CseError as error:
+            door.failure = error
+            raise
+        yield
+        app.state.service.close()
+
+    app = FastAPI(title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan)
+    app.state.service, app.state.options, app.state.metrics, app.state.closed = None, options, metrics, bool(keys)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(CseError, _not_tokenized)
+    closed = [Depends(HTTPBearer(auto_error=False))] if keys else []
+    for path, answer, model in (("/v1/embeddings", embeddings, EmbeddingAnswer),):
+        app.add_api_route(
+            path, answer, methods=["POST"], response_model=model, responses=_OPENAI_ERRORS, dependencies=closed
+        )
+    app.add_api_route("/v1/models", models, response_model=ModelList, responses=_OPENAI_ERRORS, dependencies=closed)
+    app.add_api_route(
+        "/embed", embed, methods=["POST"], response_model=list[list[float]], responses=_TEI_ERRORS, dependencies=closed
+    )
+    app.add_api_route(
+        "/similarity",
+        similarity,
+        methods=["POST"],
+        response_model=list[float],
+        responses=_TEI_ERRORS,
+        dependencies=closed,
+    )
+    app.add_api_route("/info", info, response_model=Info)
+    app.add_api_route("/health", health)
+    app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
+    for path, page in (("/metrics", metrics_page), ("/", page_file), ("/page/{name}", page_file), ("/report", report)):
+        app.add_api_route(path, page, include_in_schema=False)
+    door = Door(app, options, metrics, keys)
+    return door
+
+
+async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
+    """Embed texts, or lists of token ids, in OpenAI's form.
+
+    A text beyond the model's length is cut; header `x-truncated` counts them. Token ids are those of the model's own
+    tokenizer, without special tokens.
+    """
+    service: Service = request.app.state.service
+    inputs: Inputs = _listed(body.input)
+    _check_size(inputs, service.options, "input")
+    _check_dimensions(body.dimensions, service)
+    answer = await service.embed(inputs, body.model, normalize=None)
+    as_text = body.encoding_format == "base64"
+    if len(answer.vectors) > _MANY:
+        content = await asyncio.get_running_loop().run_in_executor(None, _openai_json, answer, as_text)
+    else:
+        content = _openai_json(answer, as_text)
+    return _json(content, answer, request)
+
+
+async def models(request: Request) -> Response:
+    """List the models: the bundle, or the domains of the bank."""
+    served = request.app.state.service.served
+    return Response(
+        orjson.dumps({"object": "list", "data": [served.card(name) for name in served.ids()]}), media_type=_JSON
+    )
+
+
+async def embed(body: EmbedRequest, request: Request) -> Response:
+    """Embed texts in the form of Text Embeddings Inference."""
+    service: Service = request.app.state.service
+    inputs: Inputs = _listed(body.inputs)
+    _check_size(inputs, service.options, "inputs")
+    _check_dimensions(body.dimensions, service)
+    answer = await service.embed(inputs, body.model, normalize=body.normalize, whole=not body.truncate)
+    return _json(orjson.dumps(list(answer.vectors), option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
+
+
+async def similarity(body: SimilarityRequest, request: Request) -> Response:
+    """Compare one sentence with others: their cosines."""
+    service: Service = request.app.state.service
+    inputs = [body.inputs.source_sentence, *body.inputs.sentences]
+    _check_size(inputs, service.options, "inputs.sentences")
+    answer = await service.embed(inputs, body.model, normalize=True)
+    cosines = cosine_similarity(answer.vectors[:1], answer.vectors[1:])[0]
+    return _json(orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
+
+
+async def info(request: Request) -> Response:
+    """Say what is in service, and its limits."""
+    state = request.app.state
+    service: Service = state.service
+    served, options = service.served, service.options
+    encoder = served.encoder
+    facts = {
+        "model_id": served.name,
+        "model_sha": served.sha256,
+        "models": served.ids(),
+        "dimension": encoder.dimension,
+        "max_input_length": encoder.max_length,
+        "max_client_batch_size": options.max_texts,
+        "max_batch_tokens": service.batch_tokens,
+        "normalize": bool(getattr(encoder.manifest, "normalize", True)),
+        "pooler": encoder.pooler,
+        "truncates": True,
+        "keys_required": state.closed,
+        "report": "/report" if options.report is not None else None,
+        "provider": encoder.provider,
+        "version": served.version,
+    }
+    return Response(orjson.dumps(facts), media_type=_JSON)
+
+
+async def health() -> dict[str, str]:
+    """Answer while the process lives."""
+    return {"status": "ok"}
+
+
+async def ready(request: Request) -> dict[str, str]:
+    """Answer 200 if a request would be taken."""
+    service: Service | None = request.app.state.service
+    if service is None or not service.ready:
+        raise ServiceError(503, "not ready: the queue is full", retry_after=1)
+    return {"status": "ready"}
+
+
+async def metrics_page(request: Request) -> Response:
+    """Return the metrics for Prometheus."""
+    return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def page_file(name: str = "index.html") -> Response:
+    """Return the page, or a file of it."""
+    if name != "index.html" and name not in _TYPES:
+        raise ServiceError(404, "no such page")
+    return FileResponse(_PAGE / name, media_type=_TYPES.get(name, "text/html"), headers=_POLICY)
+
+
+async def report(request: Request) -> Response:
+    """Return the report of the model."""
+    path: Path | None = request.app.state.options.report
+    if path is None or not path.is_file():
+        raise ServiceError(404, "this server was started without a report (--report)")
+    return FileResponse(path, media_type="text/html")
+
+
+def _openai_json(answer: Answer, as_text: bool) -> bytes:
+    """Return the body of ``/v1/embeddings``; as text, a vector is base64 of little-endian float32."""
+    data = []
+    for index, vector in enumerate(answer.vectors):
+        value = base64.b64encode(vector.astype("<f4", copy=False)).decode() if as_text else vector
+        item: dict[str, Any] = {"object": "embedding", "index": index, "embedding": value}
+        if answer.domains:
+            item["domain"] = answer.domains[index]
+        data.append(item)
+    usage = {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens}
+    tree = {"object": "list", "data": data, "model": answer.model, "usage": usage}
+    return orjson.dumps(tree, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _json(content: bytes, answer: Answer, request: Request) -> Response:
+    facts = {"texts": len(answer.vectors), "tokens": answer.tokens, "model": answer.model}
+    request.state.facts = facts | {"truncated": answer.truncated}
+    return Response(
+        content,
+        media_type=_JSON,
+        headers={
+            "x-truncated": str(answer.truncated),
+            "x-compute-tokens": str(answer.tokens),
+            "x-queue-time": str(round(answer.queue_seconds * 1000)),
+            "x-inference-time": str(round(answer.compute_seconds * 1000)),
+        },
+    )
+
+
+def _listed(given: Any) -> Any:
+    """Return one text, or one list of token ids, as a list of one."""
+    return [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
+
+
+def _check_size(inputs: Inputs, options: Options, param: str) -> None:
+    """Refuse too many or too long texts.
+
+    Raises:
+        ServiceError: 413.
+    """
+    if len(inputs) > options.max_texts:
+        message = f"{param}: {len(inputs)} texts; a request may have {options.max_texts}"
+        raise ServiceError(413, message, param=param, code="too_many_inputs")
+    longest = max(range(len(inputs)), key=lambda index: len(inputs[index]))
+    if len(inputs[longest]) > options.max_characters:
+        message = f"{param}[{longest}]: {len(inputs[longest])} characters; a text may have {options.max_characters}"
+        raise ServiceError(413, message, param=param, code="input_too_long")
+
+
+def _check_dimensions(wanted: int | None, service: Service) -> None:
+    """Refuse a width that the model does not have: its vectors were not trained to be cut.
+
+    Raises:
+        ServiceError: 400.
+    """
+    dimension = service.served.encoder.dimension
+    if wanted not in (None, dimension):
+        message = f"dimensions: {wanted}; this model gives {dimension}, and its vectors cannot be shortened"
+        raise ServiceError(400, message, param="dimensions", code="dimensions_not_supported")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
+    body = orjson.dumps(body_of(error, request.url.path))
+    return Response(body, error.status_code, headers=error.headers, media_type=_JSON)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type
+    tei = request.url.path in TEI_ROUTES
+    field = "inputs" if tei else "input"
+    value = error.body.get(field) if isinstance(error.body, dict) else None
+    others = [one for one in error.errors() if one["loc"][1:2] != (field,)]
+    if others or value is None:
+        first = others[0] if others else error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "body"
+        refusal = ServiceError(422 if tei else 400, f"{where}: {one_line(first['msg'])[:200]}", param=where)
+    else:
+        where, empty = _first_wrong(field, value)
+        kind = "Empty" if empty else "Validation"
+        why = "is empty" if empty else "is not valid: send a text, a list of texts, or lists of token ids"
+        status = 422 if tei and not empty else 400
+        refusal = ServiceError(status, f"{where} {why}", param=field, code="empty_input" if empty else None, kind=kind)
+    return await _refused(request, refusal)
+
+
+async def _not_tokenized(request: Request, error: Exception) -> Response:
+    status = 422 if request.url.path in TEI_ROUTES else 400
+    return await _refused(request, ServiceError(status, one_line(str(error)), param="input", code="invalid_tokens"))
+
+
+def _first_wrong(field: str, value: Any) -> tuple[str, bool]:
+    """Return the place of the first wrong input, and whether it is wrong for being empty."""
+    items = value.get("sentences", value) if isinstance(value, dict) else value
+    if not isinstance(items, list) or not items:
+        return field, items in ("", [])
+    kind = type(items[0])
+    for index, item in enumerate(items):
+        if item in ("", []) or type(item) is not kind or not isinstance(item, str | int | list):
+            return f"{field}[{index}]", item in ("", [])
+    return field, False

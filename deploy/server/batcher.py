@@ -1,0 +1,273 @@
+"""Batches across requests, formed by tokens.
+
+Rows wait in the order of their tags, as in start-time fair queueing: a request's rows are tagged with the virtual time
+of its arrival plus the tokens before them, so a request of many texts does not hold up one of a single text, and
+virtual time moves on with every batch, so that it does not starve either. A batch holds the row with the lowest tag and
+those of nearly its length among the next ones, up to a number of tokens with padding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cse.runtime.domain import Domain
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.tokens import Tokens
+from deploy.server.errors import ServiceError
+
+_WINDOW = 256  # rows among which a batch looks for its own length
+_MOST_ROWS = 64
+_SHARE = 8  # a request of many texts gets the share of this many clients
+
+
+class BatchFacts(NamedTuple):
+    """What is known of a batch once it has run."""
+
+    rows: int
+    tokens: int
+    padded: int
+    seconds: float
+
+
+@dataclass(eq=False)
+class Work:
+    """The rows of one request.
+
+    Attributes:
+        encoder: the model that answers; requests in progress keep theirs when another one takes over.
+        tokens: of the request's texts.
+        domains: domain of each text, for a bank.
+        vectors: answers (n, d), not scaled to unit length.
+        waiting: rows that no batch has taken yet.
+        left: rows that are not answered yet.
+        submitted: time of arrival, in seconds.
+        started: time when the first row was taken.
+    """
+
+    encoder: OnnxEncoder
+    tokens: Tokens
+    domains: Sequence[Domain]
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[None]
+    vectors: NDArray[np.float32]
+    waiting: int
+    left: int
+    submitted: float = field(default_factory=time.perf_counter)
+    started: float = math.inf
+
+
+class _Row(NamedTuple):
+    """A text that waits; ordered by tag, then by number, which is unique."""
+
+    tag: float
+    number: int
+    length: int
+    place: int
+    work: Work
+
+
+class Batcher:
+    """A queue of rows and the threads (lanes) that run batches of them.
+
+    Args:
+        lanes: batches that run at once; on a CPU, each uses one core unless it is alone.
+        batch_tokens: maximum tokens of a batch, padding included; a row beyond it runs alone.
+        capacity: tokens that may wait.
+        ran: is told of every batch, from the thread that ran it.
+    """
+
+    def __init__(
+        self, *, lanes: int, batch_tokens: int, capacity: int, ran: Callable[[BatchFacts], object] = lambda _: None
+    ) -> None:
+        self._batch_tokens, self._capacity, self._ran = batch_tokens, capacity, ran
+        self._changed = threading.Condition()
+        self._rows: list[_Row] = []  # in order of tags
+        self._tokens = 0  # that wait
+        self._now = 0.0  # virtual time
+        self._active = 0  # requests with waiting rows
+        self._busy = 0  # lanes that run a batch
+        self._rate = 0.0  # tokens per second, of late
+        self._numbers = itertools.count()
+        self._open = True
+        self._several = lanes > 1
+        self._lanes = [threading.Thread(target=self._lane, name=f"lane-{lane}", daemon=True) for lane in range(lanes)]
+        for lane in self._lanes:
+            lane.start()
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Texts and tokens that wait."""
+        return len(self._rows), self._tokens
+
+    @property
+    def full(self) -> bool:
+        """Whether no more requests are taken."""
+        return self._tokens >= self._capacity
+
+    def submit(self, encoder: OnnxEncoder, tokens: Tokens, domains: Sequence[Domain] = ()) -> Work:
+        """Queue the rows of a request; ``Work.done`` is set when all are answered. Called from an event loop.
+
+        Raises:
+            ServiceError: 429, the queue is full.
+        """
+        loop = asyncio.get_running_loop()
+        lengths = tokens.lengths
+        count, total = len(lengths), int(lengths.sum())
+        vectors = np.empty((count, encoder.dimension), np.float32)
+        work = Work(encoder, tokens, domains, loop, loop.create_future(), vectors, count, count)
+        if not count:
+            work.done.set_result(None)
+            return work
+        order = np.argsort(-lengths, kind="stable").tolist() if count > 1 else [0]
+        with self._changed:
+            if self._tokens and self._tokens + total > self._capacity:
+                wait = math.ceil(self._tokens / self._rate) if self._rate else 1
+                raise ServiceError(
+                    429,
+                    f"the queue is full: {self._tokens} tokens wait; ask again in {max(1, wait)} s",
+                    code="overloaded",
+                    retry_after=max(1, wait),
+                )
+            tag = self._now
+            for index in order:
+                length = int(lengths[index])
+                self._rows.append(_Row(tag, next(self._numbers), length, index, work))
+                tag += length / _SHARE
+            self._rows.sort()  # nearly sorted, so close to linear
+            self._tokens += total
+            self._active += 1
+            self._changed.notify(min(count, len(self._lanes)))
+        return work
+
+    def cancel(self, work: Work) -> None:
+        """Drop the rows of a request whose client has gone; rows in progress run to their end."""
+        with self._changed:
+            mine = [row for row in self._rows if row.work is work]
+            if mine:
+                self._rows = [row for row in self._rows if row.work is not work]
+                self._tokens -= sum(row.length for row in mine)
+                self._active -= 1
+                work.waiting = 0
+
+    def close(self) -> None:
+        """Let the lanes finish what waits, and end them."""
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+        for lane in self._lanes:
+            lane.join()
+
+    def _lane(self) -> None:
+        while True:
+            with self._changed:
+                while not self._rows and self._open:
+                    self._changed.wait()
+                if not self._rows:
+                    return
+                batch = self._take()
+                self._busy += 1
+                alone = self._busy == 1 and not self._rows
+            try:
+                self._run(batch, one_core=self._several and not alone)
+            finally:
+                with self._changed:
+                    self._busy -= 1
+
+    def _take(self) -> list[_Row]:
+        """Remove a batch from the queue: the first row and the nearest in length."""
+        head = self._rows[0]
+        near = [row for row in self._rows[:_WINDOW] if row.work.encoder is head.work.encoder]
+        near.sort(key=lambda row: (row.length, row.number))
+        low = high = near.index(head)
+        while high - low + 1 < _MOST_ROWS:
+            shorter = near[low - 1] if low > 0 else None
+            longer = near[high + 1] if high + 1 < len(near) else None
+            rows = high - low + 2
+            if longer is not None and rows * longer.length > self._batch_tokens:
+                longer = None
+            if shorter is not None and rows * near[high].length > self._batch_tokens:
+                shorter = None
+            if shorter is None and longer is None:
+                break
+            nearer = shorter is None or (
+                longer is not None and longer.length - near[high].length < near[low].length - shorter.length
+            )
+            if nearer:
+                high += 1
+            else:
+                low -= 1
+        batch = near[low : high + 1]
+        taken = {row.number for row in batch}
+        self._rows = [row for row in self._rows if row.number not in taken]
+        tokens = sum(row.length for row in batch)
+        self._tokens -= tokens
+        self._now = max(self._now, head.tag) + tokens / max(1, self._active)
+        now = time.perf_counter()
+        for row in batch:
+            row.work.started = min(row.work.started, now)
+            row.work.waiting -= 1
+            self._active -= row.work.waiting == 0
+        return batch
+
+    def _run(self, batch: list[_Row], *, one_core: bool) -> None:
+        start = time.perf_counter()
+        try:
+            self._answer(batch, one_core)
+        except Exception as error:
+            if len(batch) == 1:
+                self._fail(batch[0].work, error)
+                return
+            for row in batch:  # one row's failure is not the others'
+                self._run([row], one_core=one_core)
+            return
+        seconds = time.perf_counter() - start
+        tokens = sum(row.length for row in batch)
+        self._rate = tokens / seconds * len(self._lanes) * 0.1 + 0.9 * self._rate if self._rate else tokens / seconds
+        self._ran(BatchFacts(len(batch), tokens, len(batch) * max(row.length for row in batch), seconds))
+
+    def _answer(self, batch: list[_Row], one_core: bool) -> None:
+        rows = [row.work.tokens.row(row.place) for row in batch]
+        domains = [row.work.domains[row.place] for row in batch] if batch[0].work.domains else []
+        vectors = batch[0].work.encoder.embed_rows(rows, domains, one_core=one_core)
+        finite = np.isfinite(vectors).all(axis=1).tolist()
+        finished: dict[asyncio.AbstractEventLoop, list[Work]] = {}
+        with self._changed:
+            for row, vector, good in zip(batch, vectors, finite, strict=True):
+                row.work.vectors[row.place] = vector if good else np.nan
+                row.work.left -= 1
+                if row.work.left == 0:
+                    finished.setdefault(row.work.loop, []).append(row.work)
+        for loop, works in finished.items():
+            _call(loop, _finish, works)
+
+    def _fail(self, work: Work, error: Exception) -> None:
+        self.cancel(work)
+        _call(work.loop, _refuse, work, error)
+
+
+def _call(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:  # the loop has ended; nobody waits
+        return
+
+
+def _finish(works: list[Work]) -> None:
+    for work in works:
+        if not work.done.done():
+            work.done.set_result(None)
+
+
+def _refuse(work: Work, error: Exception) -> None:
+    if not work.done.done():
+        work.done.set_exception(error)

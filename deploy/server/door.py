@@ -1,0 +1,187 @@
+"""What every request passes: limits on its body and time, keys, metrics and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+
+from cse.errors import CseError
+from deploy.server.errors import ServiceError, body_of
+from deploy.server.keys import is_known
+from deploy.server.logs import log
+from deploy.server.metrics import Metrics
+from deploy.server.options import Options
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CLOSED = ("/v1/", "/embed", "/similarity")  # routes that need a key where keys are set
+_REASONS = {400: "invalid", 401: "key", 404: "unknown", 405: "unknown", 408: "slow", 413: "too large", 422: "invalid"}
+_GONE = 499  # the client went away; nobody reads this status
+_ID = re.compile(r"[\w.-]{1,128}")
+
+
+class Door:
+    """ASGI middleware around the application.
+
+    Args:
+        app: the application.
+        options: limits.
+        metrics: where requests are counted.
+        keys: hashes of the API keys; empty: the service is open.
+
+    Attributes:
+        metrics: as given.
+        failure: why the application did not start.
+    """
+
+    def __init__(self, app: App, options: Options, metrics: Metrics, keys: list[str]) -> None:
+        self._app, self._options, self.metrics, self._keys = app, options, metrics, keys
+        self.failure: CseError | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        status = 0
+
+        async def reply(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request.encode())]
+            await send(message)
+
+        try:
+            self._admit(scope, headers)
+            body = await self._body(headers, receive)
+            await self._answer(scope, body, receive, reply)
+        except _GoneError:
+            status = status or _GONE
+        except HTTPException as error:
+            await _refuse(error, scope, reply)
+        except Exception:
+            log.exception("unforeseen error", extra={"facts": {"request": request, "path": scope["path"][:100]}})
+            if not status:
+                await _refuse(HTTPException(500, "unforeseen error; the log says where"), scope, reply)
+        self._note(scope, status, time.perf_counter() - start, request)
+
+    def _admit(self, scope: Scope, headers: Headers) -> None:
+        """Refuse a request without a key, or one that says that it is too large, before reading it.
+
+        Raises:
+            ServiceError: 401 or 413.
+        """
+        if self._keys and scope["path"].startswith(CLOSED) and not is_known(headers.get("authorization"), self._keys):
+            raise ServiceError(401, "send a known API key: Authorization: Bearer KEY", code="invalid_api_key")
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._options.max_body:
+            raise self._too_large()
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        """Return the request's body.
+
+        Raises:
+            ServiceError: 408, it does not arrive in time; 413, it is too large.
+            _GoneError: the client went away.
+        """
+        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+            return b""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._options.receive_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _GoneError
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > self._options.max_body:
+                        raise self._too_large()
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            wait = self._options.receive_timeout
+            raise ServiceError(408, f"the request did not arrive within {wait:g} s", code="slow_request") from None
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, reply: Send) -> None:
+        """Run the application on a request that has arrived whole; give up when its client goes or time is up."""
+        task = asyncio.current_task()
+        read = gone = False
+
+        async def whole() -> Message:
+            nonlocal read
+            if read:
+                await asyncio.get_running_loop().create_future()  # only `_left` waits for the client to go
+            read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def left() -> None:
+            nonlocal gone
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            if task is not None:
+                task.cancel()
+
+        watcher = asyncio.create_task(left()) if body else None
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                await self._app(scope, whole, reply)
+        except TimeoutError:
+            wait = self._options.timeout
+            raise ServiceError(503, f"no answer within {wait:g} s", code="timeout", retry_after=1) from None
+        except asyncio.CancelledError:
+            if not gone:
+                raise
+            if task is not None:
+                task.uncancel()
+            raise _GoneError from None
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watcher
+
+    def _too_large(self) -> ServiceError:
+        return ServiceError(413, f"the request is larger than {self._options.max_body} bytes; send it in parts")
+
+    def _note(self, scope: Scope, status: int, seconds: float, request: str) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        self.metrics.requests.labels(route, status).inc()
+        self.metrics.request_seconds.labels(route).observe(seconds)
+        if status >= 400:
+            self.metrics.refused.labels(_REASONS.get(status, str(status))).inc()
+        if self._options.log_requests or status >= 500:
+            facts = {"request": request, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+            log.info("request", extra={"facts": facts | scope.get("state", {}).get("facts", {})})
+
+
+class _GoneError(Exception):
+    """The client went away."""
+
+
+async def _refuse(error: HTTPException, scope: Scope, reply: Send) -> None:
+    body = orjson.dumps(body_of(error, scope["path"]))
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **(error.headers or {})}
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await reply({"type": "http.response.start", "status": error.status_code, "headers": pairs})
+    await reply({"type": "http.response.body", "body": body})

@@ -1,0 +1,145 @@
+"""The model in service, and the ids by which requests name it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cse.errors import CseError, nearest
+from cse.runtime.domain import AUTO, Domain
+from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy.server.errors import ServiceError
+
+
+class Target(NamedTuple):
+    """What a request's ``model`` stands for.
+
+    Attributes:
+        served: the model.
+        id: as in ``/v1/models``.
+        domain: of a bank; None for a bundle, and for ``auto``.
+        auto: whether each text goes to the nearest domain of the bank.
+    """
+
+    served: Served
+    id: str
+    domain: Domain | None
+    auto: bool
+
+    @property
+    def max_length(self) -> int:
+        """Maximum tokens per text, special tokens included."""
+        return self.served.encoder.max_length if self.domain is None else self.domain.max_length
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A model that is loaded.
+
+    Attributes:
+        encoder: runs it.
+        name: id of a bundle.
+        version: in the registry, else the start of the hash of its files.
+    """
+
+    encoder: OnnxEncoder
+    name: str
+    version: str
+    loaded: float = field(default_factory=time.time)
+
+    @classmethod
+    def load(cls, folder: Path, name: str, version: str | None, *, provider: str, threads: int | None) -> Served:
+        """Load a bundle or bank and answer one text, so that the first request does not wait.
+
+        Raises:
+            CseError: it is damaged or does not load.
+        """
+        encoder = OnnxEncoder(folder, provider=provider, threads=threads)
+        tokens = encoder.tokenize(["warm up"])
+        rows, bare = [tokens.row(0)], [] if encoder.bank is None else [encoder.bank.bare]
+        for one_core in {False, encoder.threads > 1}:
+            encoder.embed_rows(rows, bare, one_core=one_core)
+        files = encoder.manifest.files
+        return cls(encoder, name, version or files["model.onnx"]["sha256"][:12])
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the ONNX graph."""
+        return str(self.encoder.manifest.files["model.onnx"]["sha256"])
+
+    def ids(self) -> list[str]:
+        """Return the ids by which requests may name it: the bundle's name, or the domains of the bank."""
+        bank = self.encoder.bank
+        if bank is None:
+            return [self.name]
+        usable = bank.domains().usable
+        some = any(domain.centres is not None for domain in usable.values())
+        return [*usable, *([AUTO] if some else [])]
+
+    def target(self, model: str | None) -> Target:
+        """Return what an id stands for.
+
+        Args:
+            model: the id; None where the route does not ask for one: the only model.
+
+        Raises:
+            ServiceError: 404, there is no such model; 400, one of several must be named; 503, its file is damaged.
+        """
+        bank = self.encoder.bank
+        if bank is None:
+            if model is None or model == self.name:
+                return Target(self, self.name, None, auto=False)
+            raise _unknown(model, [self.name])
+        domains = bank.domains()
+        if model is None:
+            if len(domains.usable) == 1:
+                model = next(iter(domains.usable))
+            else:
+                raise ServiceError(
+                    400, f"model: name one of {_listed(self.ids())}", param="model", code="model_missing"
+                )
+        if model == AUTO and AUTO in self.ids():
+            return Target(self, AUTO, None, auto=True)
+        if model in domains.usable:
+            return Target(self, model, domains.usable[model], auto=False)
+        if model in domains.refused:
+            message = f"model {model!r}: its file in the bank is damaged; the log says how"
+            raise ServiceError(503, message, param="model", code="model_damaged")
+        raise _unknown(model, self.ids())
+
+    def card(self, name: str) -> dict[str, Any]:
+        """Return the entry of ``/v1/models``."""
+        manifest, target = self.encoder.manifest, self.target(name)
+        normalize = getattr(manifest, "normalize", True) if target.domain is None else target.domain.facts.normalize
+        return {
+            "id": name,
+            "object": "model",
+            "created": int(self.loaded),
+            "owned_by": "cse",
+            "dimension": self.encoder.dimension,
+            "max_length": target.max_length,
+            "normalize": normalize,
+        }
+
+
+def folder_name(folder: Path) -> str:
+    """Return the id of a bundle that was given as a folder: the folder's name.
+
+    Raises:
+        CseError: no such folder.
+    """
+    if not folder.is_dir():
+        raise CseError(f"{folder}: no such folder; give a bundle (cse export), a bank (cse bank create) or NAME@STAGE")
+    return folder.resolve().name
+
+
+def _unknown(model: str, known: list[str]) -> ServiceError:
+    message = f"model {model[:80]!r} does not exist{nearest(model, known)}; there is {_listed(known)}"
+    return ServiceError(404, message, param="model", code="model_not_found")
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none yet") + more

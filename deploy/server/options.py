@@ -1,0 +1,33 @@
+"""What a server is told when it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Options(BaseModel):
+    """Options of one server process; ``cse serve --help`` and ``deploy/serve.yaml`` show them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(description="Bundle, bank, or NAME@STAGE of the registry.")
+    name: str | None = Field(None, description="Model id of a bundle in requests; default: its name or folder.")
+    provider: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to run.")
+    threads: int | None = Field(None, ge=1, description="CPU threads; default: one per usable CPU.")
+    max_texts: int = Field(2048, ge=1, description="Most texts in a request.")
+    max_characters: int = Field(100_000, ge=1, description="Most characters in a text.")
+    max_body: int = Field(16 * 2**20, ge=1024, description="Most bytes in a request.")
+    max_queue_tokens: int = Field(262_144, ge=1, description="Tokens that may wait; beyond them requests get 429.")
+    batch_tokens: int | None = Field(
+        None, ge=1, description="Tokens of a batch, padding included; default: 768 on a CPU, 16384 on a GPU."
+    )
+    timeout: float = Field(60.0, gt=0, description="Seconds after which a request is given up.")
+    receive_timeout: float = Field(20.0, gt=0, description="Seconds in which a client must send its request.")
+    follow_seconds: float = Field(30.0, gt=0, description="Seconds between questions for a new promotion.")
+    api_keys: Path | None = Field(None, description="File of hashed API keys, see `cse serve-key`.")
+    report: Path | None = Field(None, description="HTML report to link from the page.")
+    drift: bool = Field(False, description="Keep a sketch of the vectors and compare it with the one of the export.")
+    log_requests: bool = Field(False, description="Log every request, without its texts.")

@@ -1,0 +1,121 @@
+"""Run the application with uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from cse.errors import CseError, error_line
+from deploy.server.app import create_app
+from deploy.server.logs import log, set_up
+from deploy.server.options import Options
+
+_SWITCH_SECONDS = 0.0005  # a lane that has computed waits no longer than this for the event loop's thread
+_BACKLOG = 2048
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, which hangs up on a client that connects and does not send the head of a request in time."""
+
+    patience = 20.0
+    opened = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock."""
+        super().connection_made(transport)
+        _Protocol.opened += 1
+        self._clock: asyncio.TimerHandle | None = self.loop.call_later(self.patience, self._hang_up)
+
+    def on_headers_complete(self) -> None:
+        """Stop the clock: the head of a request is there."""
+        self._stop_clock()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        _Protocol.opened -= 1
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _hang_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+
+def run(options: Options, host: str, port: int, drain: float) -> None:
+    """Serve until SIGTERM or Ctrl-C; requests in progress are finished.
+
+    Raises:
+        CseError: the address cannot be bound, or the model does not load.
+    """
+    set_up()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    _Protocol.patience = options.receive_timeout
+    app = create_app(options)
+    app.metrics.watch(app.metrics.connections, lambda: _Protocol.opened)
+    listener = _listen(host, port)
+    address, found = listener.getsockname()[:2]
+    if not _is_loopback(address) and options.api_keys is None:
+        log.warning("listening on %s without API keys: whoever reaches this machine can use it", address)
+    config = uvicorn.Config(
+        app,
+        http=_Protocol,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, round(drain)),
+        backlog=_BACKLOG,
+        lifespan="on",
+    )
+    server = _Server(config, f"http://{f'[{address}]' if ':' in address else address}:{found}")
+    server.run([listener])
+    if app.failure is not None:
+        raise app.failure
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, url: str) -> None:
+        super().__init__(config)
+        self._url = url
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain on the first signal, stop on the second; uvicorn would end with the signal's exit code."""
+        log.info("stopping" if self.should_exit else "draining", extra={"facts": {"signal": signal.Signals(sig).name}})
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            log.info("listening", extra={"facts": {"url": self._url}})
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise CseError(
+            f"{host}:{port}: cannot listen there ({error_line(error)}); choose another --port or --host"
+        ) from None
+    listener.set_inheritable(True)
+    return listener
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

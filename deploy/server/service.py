@@ -1,0 +1,202 @@
+"""From a request's texts to its vectors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cse.runtime.domain import Domain
+from cse.runtime.encode import unit_rows
+from cse.runtime.mixed import nearest_domains
+from cse.runtime.tokens import Tokens
+from deploy.server.batcher import Batcher, BatchFacts, Work
+from deploy.server.errors import ServiceError
+from deploy.server.logs import log
+from deploy.server.metrics import Metrics
+from deploy.server.models import Served, Target, folder_name
+from deploy.server.options import Options
+from deploy.server.registry import Follower
+
+Inputs = Sequence[str] | Sequence[Sequence[int]]
+
+_CPU_TOKENS, _GPU_TOKENS = 768, 16_384  # of a batch
+_SHORT = 2000  # characters that are tokenised in less time than another thread takes to start
+
+
+class Answer(NamedTuple):
+    """Vectors of a request.
+
+    Attributes:
+        vectors: (n, d) float32.
+        model: id of the model.
+        tokens: number of tokens, special tokens included.
+        truncated: number of texts that were cut.
+        domains: name of each text's domain, where the server chose it; else empty.
+        queue_seconds: from arrival to the first batch.
+        compute_seconds: from then to the answer.
+    """
+
+    vectors: NDArray[np.float32]
+    model: str
+    tokens: int
+    truncated: int
+    domains: list[str]
+    queue_seconds: float
+    compute_seconds: float
+
+
+class Service:
+    """The model in service, the queue in front of it, and the limits on both.
+
+    Raises:
+        CseError: the model is damaged, does not load or is not there.
+    """
+
+    def __init__(self, options: Options, metrics: Metrics) -> None:
+        self.options, self.metrics = options, metrics
+        self._follower: Follower | None = None
+        self._served = self._open()
+        encoder = self._served.encoder
+        on_gpu = encoder.provider == "cuda"
+        self.batch_tokens = options.batch_tokens or (_GPU_TOKENS if on_gpu else _CPU_TOKENS)
+        self._batcher = Batcher(
+            lanes=1 if on_gpu else encoder.threads,
+            batch_tokens=self.batch_tokens,
+            capacity=options.max_queue_tokens,
+            ran=self._ran,
+        )
+        self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        metrics.watch(metrics.queue_texts, lambda: self._batcher.waiting[0])
+        metrics.watch(metrics.queue_tokens, lambda: self._batcher.waiting[1])
+        metrics.serves(self._served.name, self._served.version)
+        log.info("serving", extra={"facts": {"model": self._served.name, "version": self._served.version}})
+
+    @property
+    def served(self) -> Served:
+        """The model in service now."""
+        return self._served
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be taken."""
+        return not self._batcher.full
+
+    def close(self) -> None:
+        """Answer what waits, and stop."""
+        if self._follower is not None:
+            self._follower.stop()
+        self._batcher.close()
+        self._beside.shutdown()
+
+    async def embed(self, inputs: Inputs, model: str | None, *, normalize: bool | None, whole: bool = False) -> Answer:
+        """Return the vectors of texts, or of lists of token ids.
+
+        Args:
+            inputs: checked against the limits already.
+            model: id of the model; None: the only one.
+            normalize: whether vectors have unit length; None: as the model says.
+            whole: whether to refuse texts that do not fit instead of cutting them.
+
+        Raises:
+            ServiceError: the model is unknown, or the queue is full.
+            CseError: an input cannot be tokenised, or a token id is not the model's.
+        """
+        target = self._served.target(model)
+        domains, queued = await self._domains(target, inputs)
+        tokens = await self._tokenize(target, inputs, domains)
+        if whole and tokens.truncated:
+            message = (
+                f"{tokens.truncated} of {len(inputs)} inputs exceed {target.max_length} tokens; send truncate: true"
+            )
+            raise ServiceError(413, message, param="inputs")
+        work = await self._run(target, tokens, domains)
+        vectors = _scaled(work.vectors, target, domains, normalize)
+        count = int(tokens.starts[-1])
+        self.metrics.texts.labels(target.id).inc(len(inputs))
+        self.metrics.tokens.labels(target.id).inc(count)
+        if tokens.truncated:
+            self.metrics.truncated.labels(target.id).inc(tokens.truncated)
+        names = [domain.name for domain in domains] if target.auto else []
+        now = time.perf_counter()
+        queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
+        return Answer(vectors, target.id, count, tokens.truncated, names, queue_seconds, max(0.0, now - work.started))
+
+    async def _domains(self, target: Target, inputs: Inputs) -> tuple[list[Domain], float]:
+        """Return the domain of each input of a bank, and the seconds that choosing them waited."""
+        bank = target.served.encoder.bank
+        if bank is None or not target.auto:
+            return [] if target.domain is None else [target.domain] * len(inputs), 0.0
+        bare = [bank.bare] * len(inputs)
+        work = await self._run(target, await self._tokenize(target, inputs, bare), bare)
+        return nearest_domains(work.vectors, bank.domains(), bank.folder), max(0.0, work.started - work.submitted)
+
+    async def _tokenize(self, target: Target, inputs: Inputs, domains: Sequence[Domain]) -> Tokens:
+        encoder = target.served.encoder
+        if inputs and not isinstance(inputs[0], str):
+            return encoder.from_token_ids(cast("Sequence[Sequence[int]]", inputs), domains)
+        texts = cast("Sequence[str]", inputs)
+        if sum(map(len, texts)) <= _SHORT:
+            return encoder.tokenize(texts, domains)
+        return await asyncio.get_running_loop().run_in_executor(self._beside, encoder.tokenize, texts, domains)
+
+    async def _run(self, target: Target, tokens: Tokens, domains: Sequence[Domain]) -> Work:
+        work = self._batcher.submit(target.served.encoder, tokens, domains)
+        try:
+            await work.done
+        except asyncio.CancelledError:
+            self._batcher.cancel(work)
+            raise
+        except Exception as error:
+            log.exception("a batch failed")
+            raise ServiceError(
+                424, "the model failed on this request; the log says where", code="model_failed"
+            ) from error
+        self.metrics.queue_seconds.observe(max(0.0, work.started - work.submitted))
+        bad = np.flatnonzero(~np.isfinite(work.vectors).all(axis=1))
+        if len(bad):
+            message = f"input[{bad[0]}]: the model's answer is not a finite number; its weights are damaged"
+            raise ServiceError(424, message, code="model_failed")
+        return work
+
+    def _ran(self, batch: BatchFacts) -> None:
+        self.metrics.batch_texts.observe(batch.rows)
+        self.metrics.batch_tokens.observe(batch.tokens)
+        self.metrics.padding_tokens.inc(batch.padded - batch.tokens)
+        self.metrics.compute_seconds.observe(batch.seconds)
+
+    def _open(self) -> Served:
+        path = Path(self.options.model)
+        if "@" in self.options.model and not path.exists():
+            self._follower = Follower(
+                self.options.model, load=self._load, take=self._take, failed=self.metrics.load_failures.inc
+            )
+            return self._follower.start(self.options.follow_seconds)
+        return self._load(path, self.options.name or folder_name(path), None)
+
+    def _load(self, folder: Path, name: str, version: str | None) -> Served:
+        options = self.options
+        return Served.load(folder, options.name or name, version, provider=options.provider, threads=options.threads)
+
+    def _take(self, served: Served) -> None:
+        self._served = served
+        self.metrics.serves(served.name, served.version)
+
+
+def _scaled(
+    vectors: NDArray[np.float32], target: Target, domains: Sequence[Domain], normalize: bool | None
+) -> NDArray[np.float32]:
+    """Return vectors (n, d), of unit length where that is wanted."""
+    if normalize is None and domains:
+        unit = [index for index, domain in enumerate(domains) if domain.facts.normalize]
+        vectors[unit] = unit_rows(vectors[unit])
+        return vectors
+    if normalize is None:
+        normalize = bool(getattr(target.served.encoder.manifest, "normalize", True))
+    return unit_rows(vectors) if normalize else vectors
