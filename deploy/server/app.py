@@ -62,26 +62,22 @@ _TEI_ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(options: Options) -> Door:
-    """Return the application; the model is loaded when it starts.
+    """Load the model and return the application.
 
     Raises:
-        CseError: the file of API keys is not valid.
+        CseError: the file of API keys is not valid, or the model is damaged, does not load or is not there.
     """
     metrics = Metrics()
     keys = [] if options.api_keys is None else read_keys(options.api_keys)
+    service = Service(options, metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        try:
-            app.state.service = await asyncio.get_running_loop().run_in_executor(None, Service, options, metrics)
-        except CseError as error:
-            door.failure = error
-            raise
         yield
-        app.state.service.close()
+        service.close()
 
     app = FastAPI(title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan)
-    app.state.service, app.state.options, app.state.metrics, app.state.closed = None, options, metrics, bool(keys)
+    app.state.service, app.state.closed = service, bool(keys)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(CseError, _not_tokenized)
@@ -107,8 +103,7 @@ def create_app(options: Options) -> Door:
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
     for path, page in (("/metrics", metrics_page), ("/", page_file), ("/page/{name}", page_file), ("/report", report)):
         app.add_api_route(path, page, include_in_schema=False)
-    door = Door(app, options, metrics, keys)
-    return door
+    return Door(app, options, metrics, keys)
 
 
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
@@ -190,15 +185,15 @@ async def health() -> dict[str, str]:
 
 async def ready(request: Request) -> dict[str, str]:
     """Answer 200 if a request would be taken."""
-    service: Service | None = request.app.state.service
-    if service is None or not service.ready:
+    service: Service = request.app.state.service
+    if not service.ready:
         raise ServiceError(503, "not ready: the queue is full", retry_after=1)
     return {"status": "ready"}
 
 
 async def metrics_page(request: Request) -> Response:
     """Return the metrics for Prometheus."""
-    return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4")
+    return Response(request.app.state.service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 async def page_file(name: str = "index.html") -> Response:
@@ -210,7 +205,7 @@ async def page_file(name: str = "index.html") -> Response:
 
 async def report(request: Request) -> Response:
     """Return the report of the model."""
-    path: Path | None = request.app.state.options.report
+    path: Path | None = request.app.state.service.options.report
     if path is None or not path.is_file():
         raise ServiceError(404, "this server was started without a report (--report)")
     return FileResponse(path, media_type="text/html")
@@ -292,7 +287,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if others or value is None:
         first = others[0] if others else error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "body"
-        refusal = ServiceError(422 if tei else 400, f"{where}: {one_line(first['msg'])[:200]}", param=where)
+        refusal = ServiceError(
+            422 if tei else 400, f"{where}: {one_line(first['msg'])[:200]}", param=where, kind="Validation"
+        )
     else:
         where, empty = _first_wrong(field, value)
         kind = "Empty" if empty else "Validation"
@@ -309,7 +306,11 @@ async def _not_tokenized(request: Request, error: Exception) -> Response:
 
 def _first_wrong(field: str, value: Any) -> tuple[str, bool]:
     """Return the place of the first wrong input, and whether it is wrong for being empty."""
-    items = value.get("sentences", value) if isinstance(value, dict) else value
+    if isinstance(value, dict) and "source_sentence" in value:
+        if value.get("source_sentence") == "":
+            return f"{field}.source_sentence", True
+        field, value = f"{field}.sentences", value.get("sentences")
+    items = value
     if not isinstance(items, list) or not items:
         return field, items in ("", [])
     kind = type(items[0])

@@ -239,7 +239,7 @@ class Batcher:
         rows = [row.work.tokens.row(row.place) for row in batch]
         domains = [row.work.domains[row.place] for row in batch] if batch[0].work.domains else []
         vectors = batch[0].work.encoder.embed_rows(rows, domains, one_core=one_core)
-        finite = np.isfinite(vectors).all(axis=1).tolist()
+        finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
         finished: dict[asyncio.AbstractEventLoop, list[Work]] = {}
         with self._changed:
             for row, vector, good in zip(batch, vectors, finite, strict=True):

@@ -14,7 +14,6 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from cse.errors import CseError
 from deploy.server.errors import ServiceError, body_of
 from deploy.server.keys import is_known
 from deploy.server.logs import log
@@ -44,12 +43,10 @@ class Door:
 
     Attributes:
         metrics: as given.
-        failure: why the application did not start.
     """
 
     def __init__(self, app: App, options: Options, metrics: Metrics, keys: list[str]) -> None:
         self._app, self._options, self.metrics, self._keys = app, options, metrics, keys
-        self.failure: CseError | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -63,9 +63,9 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     set_up()
     sys.setswitchinterval(_SWITCH_SECONDS)
     _Protocol.patience = options.receive_timeout
+    listener = _listen(host, port)  # first: it fails sooner than a model loads
     app = create_app(options)
     app.metrics.watch(app.metrics.connections, lambda: _Protocol.opened)
-    listener = _listen(host, port)
     address, found = listener.getsockname()[:2]
     if not _is_loopback(address) and options.api_keys is None:
         log.warning("listening on %s without API keys: whoever reaches this machine can use it", address)
@@ -82,8 +82,6 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     )
     server = _Server(config, f"http://{f'[{address}]' if ':' in address else address}:{found}")
     server.run([listener])
-    if app.failure is not None:
-        raise app.failure
 
 
 class _Server(uvicorn.Server):

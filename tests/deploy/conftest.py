@@ -1,0 +1,42 @@
+"""A tiny bundle and a tiny bank, each behind a running server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.deploy.servers import serving
+from tests.export.banks import make_bank, make_encoders
+from tests.runtime.conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, write_model
+
+
+@pytest.fixture(scope="session")
+def small_bundle(tmp_path_factory) -> Path:
+    """Eight numbers, six tokens, twelve words; the word "bad" gives an infinite vector."""
+    folder = tmp_path_factory.mktemp("served") / "small"
+    folder.mkdir()
+    write_model(folder / MODEL)
+    make_tokenizer().save(str(folder / TOKENIZER))
+    Bundle(FORMAT, DIMENSION, "mean", True, MAX_LENGTH, PAD, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_bank(tiny_folders, empty_banks, tmp_path_factory) -> Path:
+    encoders = make_encoders(tiny_folders["bert"])
+    return make_bank(tmp_path_factory.mktemp("served") / "bank", empty_banks("bert"), encoders)
+
+
+@pytest.fixture(scope="package")
+def server(small_bundle, tmp_path_factory):
+    with serving(small_bundle, "--threads", 2, log=tmp_path_factory.mktemp("log") / "bundle") as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def bank_server(small_bank, tmp_path_factory):
+    with serving(small_bank, "--threads", 2, log=tmp_path_factory.mktemp("log") / "bank") as found:
+        yield found

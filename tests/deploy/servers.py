@@ -1,0 +1,73 @@
+"""Start ``cse serve`` on a free loopback port, and stop it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from tests.waiting import wait_for
+
+
+class Server(NamedTuple):
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has logged so far, all of it JSON."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def post(self, route: str, body: Any, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + route, json=body, timeout=60, **options)
+
+    def metric(self, series: str) -> float:
+        text = httpx.get(f"{self.url}/metrics").text
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(series))
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def serving(model: object, *options: object, log: Path, cwd: Path | None = None) -> Iterator[Server]:
+    command = [sys.executable, "-m", "cse.cli", "serve", str(model), "--port", "0", *map(str, options)]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stderr=stream, cwd=cwd)
+    try:
+        urls: list[str] = []
+
+        def listens() -> bool:
+            assert process.poll() is None, log.read_text()
+            urls[:] = [line["url"] for line in map(json.loads, whole_lines(log)) if line["event"] == "listening"]
+            return bool(urls)
+
+        wait_for(listens)
+        yield Server(urls[0], process, log)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+def whole_lines(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -1,0 +1,243 @@
+"""Batches across requests: which rows run together, in what order, and what becomes of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from cse.runtime.tokens import Tokens
+from deploy.server.batcher import Batcher
+from deploy.server.errors import ServiceError
+
+WIDTH = 2
+
+
+class Slow:
+    """An encoder whose answer to a row is its sum and length; it waits at a gate, and notes what it ran."""
+
+    dimension = WIDTH
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.batches: list[list[list[int]]] = []
+        self.at_gate = threading.Semaphore(0)
+
+    def embed_rows(self, rows, domains=(), *, one_core=False):
+        self.batches.append([row.tolist() for row in rows])
+        self.at_gate.release()
+        assert self.gate.wait(30)
+        if any(len(row) and row[0] == 666 for row in rows):
+            raise RuntimeError("this row fails")
+        return np.array([[row.sum(), len(row)] for row in rows], np.float32)
+
+
+def tokens(*rows):
+    return Tokens.of([np.array(row, np.int32) for row in rows])
+
+
+def of_lengths(*lengths):
+    return tokens(*(np.full(length, length) for length in lengths))
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def new(**options):
+        made.append(Batcher(**({"lanes": 1, "batch_tokens": 64, "capacity": 10_000} | options)))
+        return made[-1]
+
+    yield new
+    for batcher in made:
+        batcher.close()
+
+
+async def blocked(batcher, encoder):
+    """Keep the only lane busy, so that what follows waits."""
+    work = batcher.submit(encoder, tokens([1]))
+    await asyncio.to_thread(encoder.at_gate.acquire)
+    return work
+
+
+def test_each_request_gets_its_own_vectors_in_order(make):
+    batcher, encoder, random = make(lanes=2), Slow(), np.random.default_rng(1)
+    encoder.gate.set()
+
+    async def main():
+        given = [of_lengths(*random.integers(1, 30, size)) for size in (1, 7, 2, 40, 1, 0)]
+        works = [batcher.submit(encoder, one) for one in given]
+        await asyncio.gather(*(work.done for work in works))
+        for one, work in zip(given, works, strict=True):
+            lengths = one.lengths.tolist()
+            wanted = np.array([[length**2, length] for length in lengths]).reshape(-1, WIDTH)
+            np.testing.assert_array_equal(work.vectors, wanted)
+
+    asyncio.run(main())
+    assert max(map(len, encoder.batches)) > 1, "rows of several requests ran together"
+    assert batcher.waiting == (0, 0)
+
+
+def test_a_batch_holds_the_oldest_row_and_those_of_about_its_length_up_to_the_budget(make):
+    batcher, encoder = make(), Slow()
+
+    async def main():
+        works = [await blocked(batcher, encoder)]
+        works += [batcher.submit(encoder, of_lengths(length)) for length in (10, 50, 11, 9, 52, 12, 8, 10)]
+        encoder.gate.set()
+        await asyncio.gather(*(work.done for work in works))
+
+    asyncio.run(main())
+    ran = [sorted(len(row) for row in batch) for batch in encoder.batches]
+    assert ran[1] == [8, 9, 10, 10, 11], "five rows of at most 12 tokens fit in 64"
+    assert sorted(map(tuple, ran[2:])) == [(12,), (50,), (52,)]
+
+
+def test_a_row_beyond_the_budget_runs_alone(make):
+    batcher, encoder = make(), Slow()
+
+    async def main():
+        works = [
+            await blocked(batcher, encoder),
+            batcher.submit(encoder, of_lengths(500)),
+            batcher.submit(encoder, of_lengths(3)),
+        ]
+        encoder.gate.set()
+        await asyncio.gather(*(work.done for work in works))
+
+    asyncio.run(main())
+    assert [500] in [[len(row) for row in batch] for batch in encoder.batches]
+
+
+def test_a_large_request_does_not_hold_up_a_small_one(make):
+    batcher, encoder = make(batch_tokens=40), Slow()
+
+    async def main():
+        first = await blocked(batcher, encoder)
+        large = batcher.submit(encoder, of_lengths(*[20] * 200))
+        small = batcher.submit(encoder, of_lengths(19))
+        encoder.gate.set()
+        await asyncio.gather(first.done, large.done, small.done)
+
+    asyncio.run(main())
+    place = next(number for number, batch in enumerate(encoder.batches) if [19] * 19 in batch)
+    assert place <= 3 < len(encoder.batches) - 50, "the small request did not wait for the large one"
+
+
+def test_many_small_requests_do_not_starve_a_large_one(make):
+    batcher, encoder = make(batch_tokens=40), Slow()
+    encoder.gate.set()
+
+    async def main():
+        large = batcher.submit(encoder, of_lengths(*[20] * 60))
+        served = 0
+        while not large.done.done():  # eight clients, each with its next request at once
+            await asyncio.gather(*(batcher.submit(encoder, of_lengths(20)).done for _ in range(8)))
+            served += 8
+            assert served < 5000, "the large request starves"
+        assert served >= 8
+
+    asyncio.run(main())
+
+
+def test_long_texts_among_many_short_ones_are_answered(make):
+    batcher, encoder = make(batch_tokens=64), Slow()
+    encoder.gate.set()
+
+    async def main():
+        long = batcher.submit(encoder, of_lengths(64))
+        served = 0
+        while not long.done.done():
+            await asyncio.gather(*(batcher.submit(encoder, of_lengths(4)).done for _ in range(16)))
+            served += 16
+            assert served < 500, "the long text starves"
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(make):
+    batcher, encoder = make(capacity=100), Slow()
+
+    async def main():
+        works = [await blocked(batcher, encoder), batcher.submit(encoder, of_lengths(90))]
+        with pytest.raises(ServiceError) as refused:
+            batcher.submit(encoder, of_lengths(11))
+        assert refused.value.status_code == 429
+        assert int(refused.value.headers["Retry-After"]) >= 1
+        works.append(batcher.submit(encoder, of_lengths(10)))  # what fits is taken
+        encoder.gate.set()
+        await asyncio.gather(*(work.done for work in works))
+        work = batcher.submit(encoder, of_lengths(300))  # an empty queue takes any request
+        await work.done
+
+    asyncio.run(main())
+
+
+def test_rows_of_a_client_that_left_are_dropped(make):
+    batcher, encoder = make(batch_tokens=40), Slow()
+
+    async def main():
+        first = await blocked(batcher, encoder)
+        left, other = batcher.submit(encoder, of_lengths(*[20] * 50)), batcher.submit(encoder, of_lengths(20))
+        batcher.cancel(left)
+        batcher.cancel(left)
+        assert batcher.waiting == (1, 20)
+        encoder.gate.set()
+        await asyncio.gather(first.done, other.done)
+
+    asyncio.run(main())
+    assert sum(map(len, encoder.batches)) == 2
+
+
+def test_a_row_that_fails_does_not_fail_its_neighbours(make):
+    batcher, encoder = make(), Slow()
+
+    async def main():
+        first = await blocked(batcher, encoder)
+        good, bad, other = (batcher.submit(encoder, tokens([start, 1, 1])) for start in (1, 666, 2))
+        encoder.gate.set()
+        await asyncio.gather(first.done, good.done, other.done)
+        with pytest.raises(RuntimeError, match="this row fails"):
+            await bad.done
+        np.testing.assert_array_equal(good.vectors, [[3, 3]])
+
+    asyncio.run(main())
+    assert len(encoder.batches[1]) == 3, "they ran together at first"
+
+
+def test_two_models_never_share_a_batch(make):
+    batcher, old, new = make(), Slow(), Slow()
+    new.gate.set()
+
+    async def main():
+        works = [await blocked(batcher, old)]
+        works += [batcher.submit(encoder, of_lengths(5)) for encoder in (old, new, old, new)]
+        old.gate.set()
+        await asyncio.gather(*(work.done for work in works))
+
+    asyncio.run(main())
+    assert [len(batch) for batch in old.batches] == [1, 2]
+    assert [len(batch) for batch in new.batches] == [2]
+
+
+def test_domains_follow_their_rows(make):
+    batcher = make(batch_tokens=1000)
+    seen = []
+
+    def embed_rows(rows, domains, *, one_core):
+        seen.extend((int(row[0]), domain) for row, domain in zip(rows, domains, strict=True))
+        return np.zeros((len(rows), WIDTH), np.float32)
+
+    async def main():
+        encoder = SimpleNamespace(dimension=WIDTH, embed_rows=embed_rows)
+        works = [
+            batcher.submit(encoder, tokens([1, 1, 1], [2], [3, 3]), ["one", "two", "three"]),
+            batcher.submit(encoder, tokens([4, 4]), ["four"]),
+        ]
+        await asyncio.gather(*(work.done for work in works))
+
+    asyncio.run(main())
+    assert sorted(seen) == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]

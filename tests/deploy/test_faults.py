@@ -1,0 +1,152 @@
+"""What clients do wrong with a connection, and what becomes of the others."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import numpy as np
+
+from tests.deploy.servers import serving
+from tests.waiting import wait_for
+
+BODY = {"model": "small", "input": "the cat sat"}
+
+
+def written(body: dict) -> bytes:
+    """A request as bytes on the wire."""
+    content = json.dumps(body).encode()
+    head = (
+        "POST /v1/embeddings HTTP/1.1",
+        "Host: x",
+        "Content-Type: application/json",
+        f"Content-Length: {len(content)}",
+    )
+    return "\r\n".join([*head, "", ""]).encode() + content
+
+
+def connected(server):
+    return socket.create_connection(server.address, timeout=30)
+
+
+def test_a_thousand_silent_connections_are_hung_up_on_and_hold_nobody_up(small_bundle, tmp_path):
+    with serving(small_bundle, "--receive-timeout", 3, log=tmp_path / "log") as server:
+        server.post("/v1/embeddings", BODY)
+        before = server.memory()
+        silent = [connected(server) for _ in range(1000)]
+        wait_for(lambda: server.metric("cse_connections ") >= 1000)
+        start = time.monotonic()
+        assert server.post("/v1/embeddings", BODY).status_code == 200
+        assert time.monotonic() - start < 2
+        wait_for(lambda: server.metric("cse_connections ") < 10, seconds=20)
+        assert all(one.recv(1) == b"" for one in silent[::100]), "the server hung up"
+        assert server.memory() - before < 30 * 2**20
+        for one in silent:
+            one.close()
+
+
+def test_a_request_that_never_ends_is_given_up(small_bundle, tmp_path):
+    with serving(small_bundle, "--receive-timeout", 1, log=tmp_path / "log") as server, connected(server) as slow:
+        slow.sendall(
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+        )
+        answer = slow.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b'"code":"slow_request"' in answer
+        assert server.post("/v1/embeddings", BODY).status_code == 200
+
+
+def test_rows_of_a_client_that_goes_away_are_dropped(small_bundle, tmp_path):
+    texts = [f"the cat sat {'mat ' * (index % 4)}" for index in range(2048)]
+    request = written(BODY | {"input": texts})
+    with serving(small_bundle, "--batch-tokens", 6, "--threads", 1, log=tmp_path / "log") as server:
+        for _ in range(5):
+            with connected(server) as leaving:
+                leaving.sendall(request)
+                wait_for(lambda: server.metric("cse_queue_texts ") > 0)
+        wait_for(lambda: server.metric("cse_queue_texts ") == 0, seconds=5)
+        wait_for(lambda: server.metric('cse_requests_total{route="/v1/embeddings",status="499"}') == 5)
+        assert server.metric("cse_texts_total") == 0, "none was answered"
+        assert server.metric("cse_batch_texts_sum") < 5 * 2048, "and not all were computed"
+        assert server.post("/v1/embeddings", BODY).status_code == 200
+
+
+def test_a_slow_reader_holds_nobody_up(server):
+    request = written(BODY | {"input": ["the cat sat"] * 2048})
+    slow = [connected(server) for _ in range(4)]
+    for one in slow:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.sendall(request)
+        assert one.recv(16).startswith(b"HTTP/1.1 200")
+    for _ in range(5):
+        assert server.post("/v1/embeddings", BODY).status_code == 200
+    for one in slow:
+        one.close()
+
+
+def test_a_full_queue_answers_429_and_every_request_is_answered(small_bundle, tmp_path):
+    options = ("--max-queue-tokens", 200, "--batch-tokens", 6, "--threads", 1)
+    with serving(small_bundle, *options, log=tmp_path / "log") as server, httpx.Client(timeout=60) as client:
+        body = BODY | {"input": ["the cat sat"] * 39}
+
+        def ask(_):
+            return client.post(f"{server.url}/v1/embeddings", json=body)
+
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            answers = list(pool.map(ask, range(200)))
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+        assert refused[0].json()["error"]["type"] == "rate_limit_error"
+        assert server.metric('cse_refused_total{reason="429"}') == len(refused)
+        assert client.get(f"{server.url}/ready").status_code == 200
+
+
+def test_a_request_that_takes_too_long_is_answered_503(small_bundle, tmp_path):
+    options = ("--timeout", 0.2, "--batch-tokens", 3, "--threads", 1, "--max-texts", 50_000)
+    with serving(small_bundle, *options, log=tmp_path / "log") as server:
+        answer = server.post("/v1/embeddings", BODY | {"input": ["the cat sat"] * 50_000})
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
+        wait_for(lambda: server.metric("cse_queue_texts ") == 0, seconds=5)
+
+
+def test_sigterm_lets_requests_in_progress_finish(small_bundle, tmp_path):
+    texts = ["the cat sat", "a dog"] * 1000
+    with serving(small_bundle, "--batch-tokens", 6, "--threads", 1, log=tmp_path / "log") as server:
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(server.post("/v1/embeddings", BODY | {"input": texts})))
+        asking.start()
+        wait_for(lambda: server.metric("cse_queue_texts ") > 0)
+        server.process.send_signal(signal.SIGTERM)
+        asking.join()
+        assert answers[0].status_code == 200
+        assert len(answers[0].json()["data"]) == 2000
+        assert server.process.wait(20) == 0
+    events = [line["event"] for line in server.lines()]
+    assert "draining" in events
+
+
+def test_concurrent_clients_get_their_own_vectors_while_others_misbehave(server, small_bundle):
+    from cse.runtime.onnx_encoder import OnnxEncoder
+
+    words = ["the", "cat", "dog", "sat", "on", "a", "mat"]
+    random = np.random.default_rng(3)
+    texts = [
+        [" ".join(random.choice(words, random.integers(1, 5))) for _ in range(random.integers(1, 9))]
+        for _ in range(120)
+    ]
+    expected = [OnnxEncoder(small_bundle, provider="cpu").encode(one) for one in texts]
+    wrong = [{"model": "small", "input": "bad"}, {"model": "nobody", "input": "a"}, {"model": "small", "input": ""}]
+    with httpx.Client(base_url=server.url, timeout=60) as client, concurrent.futures.ThreadPoolExecutor(24) as pool:
+        good = [pool.submit(client.post, "/v1/embeddings", json={"model": "small", "input": one}) for one in texts]
+        bad = [pool.submit(client.post, "/v1/embeddings", json=wrong[index % 3]) for index in range(60)]
+        for answer, vectors in zip(good, expected, strict=True):
+            found = np.array([item["embedding"] for item in answer.result().json()["data"]])
+            np.testing.assert_allclose(found, vectors, atol=1e-6)
+        assert [one.result().status_code for one in bad] == [424, 404, 400] * 20

@@ -1,0 +1,128 @@
+"""A server that follows a stage of the registry: real git tags, files from DVC, requests all the while."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
+from cse.runtime.onnx_encoder import OnnxEncoder
+from flows.registry import assign, find, register
+from tests.deploy.servers import serving
+from tests.flows.conftest import repository  # noqa: F401 - a fixture
+from tests.flows.repositories import commit
+from tests.runtime.conftest import edit
+from tests.waiting import wait_for
+
+NAME, TEXT = "sentence-encoder", "the cat sat"
+
+
+def publish(root, bundle) -> None:
+    """Track a bundle with DVC, register it and put it in production."""
+    shutil.rmtree(root / "data/bundle", ignore_errors=True)
+    shutil.copytree(bundle, root / "data/bundle")
+    subprocess.run([sys.executable, "-m", "dvc", "add", "--quiet", "data/bundle"], cwd=root, check=True)
+    model = register(root, NAME, commit(root, f"bundle {bundle.name}"))
+    assign(root, model, "production")
+
+
+def other(bundle, folder):
+    """The same bundle with other word vectors."""
+    shutil.copytree(bundle, folder)
+    model = onnx.load(folder / MODEL)
+    (table,) = [one for one in model.graph.initializer if one.name == "table"]
+    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:, ::-1].copy(), "table"))
+    onnx.save(model, folder / MODEL)
+    edit(folder, files=describe_files(folder, [MODEL, TOKENIZER]))
+    return folder
+
+
+class Load:
+    """Four clients that ask without a pause; every answer must be one of the vectors given."""
+
+    def __init__(self, url: str, allowed: list[np.ndarray]) -> None:
+        self._url, self._allowed = url, allowed
+        self.answers = [0] * len(allowed)
+        self.wrong: list[str] = []
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        with httpx.Client(timeout=30) as client:
+            while not self._over.is_set():
+                answer = client.post(f"{self._url}/v1/embeddings", json={"model": NAME, "input": TEXT})
+                if answer.status_code != 200:
+                    self.wrong.append(answer.text)
+                    continue
+                vector = np.array(answer.json()["data"][0]["embedding"], np.float32)
+                near = [index for index, one in enumerate(self._allowed) if np.abs(one - vector).max() < 1e-5]
+                if not near:
+                    self.wrong.append(f"a vector of no version: {vector}")
+                for index in near:
+                    self.answers[index] += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.slow
+def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not(small_bundle, repository, tmp_path):  # noqa: F811
+    second = other(small_bundle, tmp_path / "second")
+    broken = shutil.copytree(second, tmp_path / "broken")
+    (broken / MODEL).write_bytes(b"no graph")
+    edit(broken, files=describe_files(broken, [MODEL, TOKENIZER]))
+    vectors = [OnnxEncoder(folder, provider="cpu").encode(TEXT) for folder in (small_bundle, second)]
+    assert np.abs(vectors[0] - vectors[1]).max() > 0.1
+
+    publish(repository, small_bundle)
+    server_options = (f"{NAME}@production", "--follow-seconds", 0.5)
+    with serving(*server_options, log=tmp_path / "log", cwd=repository) as server:
+
+        def version():
+            return httpx.get(f"{server.url}/info").json()["version"]
+
+        assert version() == "v1.0.0"
+        load = Load(server.url, vectors)
+        try:
+            wait_for(lambda: load.answers[0] > 20)
+            publish(repository, second)
+            wait_for(lambda: version() == "v1.1.0", seconds=60)
+            wait_for(lambda: load.answers[1] > 20)
+            publish(repository, broken)
+            wait_for(lambda: server.metric("cse_model_load_failures_total") >= 1, seconds=60)
+            assert version() == "v1.1.0", "the old one goes on serving"
+            assign(repository, find(repository, NAME, "v1.0.0"), "production")
+            seen = load.answers[0]
+            wait_for(lambda: version() == "v1.0.0" and load.answers[0] > seen + 20, seconds=60)
+        finally:
+            load.stop()
+        assert load.wrong == []
+        events = [line["event"] for line in server.lines()]
+    assert any(
+        "v1.2.0 was not taken; v1.1.0 goes on serving" in event and "onnxruntime cannot load" in event
+        for event in events
+    )
+    copies = sorted(path.name for path in (repository / ".cse/serving").glob("sentence-encoder@*") if path.is_dir())
+    assert copies == [f"{NAME}@v1.{minor}.0" for minor in (0, 1, 2)]
+
+
+def test_outside_a_repository_the_error_says_what_is_missing(cse, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "not inside a DVC repository" in cse("serve", f"{NAME}@production").refused()
+
+
+def test_a_name_that_nobody_registered(cse, repository, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(repository)
+    assert "no version registered yet" in cse("serve", f"{NAME}@production").refused()

@@ -1,0 +1,320 @@
+"""The server's answers: OpenAI's form, that of Text Embeddings Inference, and what it says of bad requests."""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import json
+import shutil
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from cse.export.bank import make_domain
+from cse.export.domains import add_domain, remove_domain
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.deploy.servers import serving
+from tests.export.banks import KINDS, make_encoder
+
+TEXTS = ["the cat sat", "a dog", "mat", "the cat sat on a mat", "zebra", "a dog"]
+
+
+@pytest.fixture(scope="module")
+def expected(small_bundle):
+    return OnnxEncoder(small_bundle, provider="cpu").encode(TEXTS)
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def vectors_of(answer):
+    return np.array([item["embedding"] for item in answer.json()["data"]], np.float32)
+
+
+# ---- OpenAI --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["float", None])
+def test_the_official_client_gets_the_runtimes_vectors(client, expected, form):
+    answer = client.embeddings.create(model="small", input=TEXTS, **({"encoding_format": form} if form else {}))
+    np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)
+    assert [item.index for item in answer.data] == list(range(len(TEXTS)))
+    assert (answer.model, answer.object) == ("small", "list")
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens == 5 + 4 + 3 + 6 + 3 + 4
+
+
+def test_one_text_and_base64_as_openai_sends_it(server, expected):
+    answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS[0], "encoding_format": "base64"})
+    (item,) = answer.json()["data"]
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(item["embedding"]), "<f4"), expected[0], atol=1e-6)
+
+
+def test_token_ids_are_those_of_the_text(client, expected):
+    one = client.embeddings.create(model="small", input=[4, 5, 7])  # the cat sat
+    two = client.embeddings.create(model="small", input=[[4, 5, 7], [9, 6]])
+    np.testing.assert_allclose(one.data[0].embedding, expected[0], atol=1e-6)
+    np.testing.assert_allclose([item.embedding for item in two.data], expected[:2], atol=1e-6)
+
+
+def test_the_client_raises_its_own_errors(client):
+    with pytest.raises(openai.NotFoundError, match="did you mean 'small'"):
+        client.embeddings.create(model="smal", input="the cat")
+    with pytest.raises(openai.BadRequestError, match="gives 8"):
+        client.embeddings.create(model="small", input="the cat", dimensions=4)
+    assert len(client.embeddings.create(model="small", input="the cat", dimensions=8).data[0].embedding) == 8
+
+
+def test_models_are_listed(client, bank_server):
+    (card,) = client.models.list().data
+    assert (card.id, card.object, card.dimension, card.max_length) == ("small", "model", 8, 6)
+    assert {card["id"] for card in httpx.get(f"{bank_server.url}/v1/models").json()["data"]} == KINDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"input": ""}, 400, "input is empty"),
+        ({"input": []}, 400, "input is empty"),
+        ({"input": ["a", ""]}, 400, "input[1] is empty"),
+        ({"input": [[4], []]}, 400, "input[1] is empty"),
+        ({"input": ["a", 4]}, 400, "input[1] is not valid"),
+        ({"input": {"a": 1}}, 400, "input is not valid"),
+        ({"input": None}, 400, "input"),
+        ({}, 400, "input: Field required"),
+        ({"input": [12]}, 400, "token id 12 is not in 0 to 11"),
+        ({"input": [[4], [2, 5]]}, 400, "input[1]: token id 2 is a special token"),
+        ({"input": [-1]}, 400, "input"),
+        ({"input": "a", "dimensions": -1}, 400, "dimensions"),
+        ({"input": "a", "dimensions": 7}, 400, "dimensions: 7; this model gives 8"),
+        ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format"),
+        ({"input": "a", "model": "other"}, 404, "model 'other' does not exist; there is small"),
+        ({"input": "a", "model": None}, 400, "model"),
+        ({"input": ["a"] * 2049}, 413, "2049 texts; a request may have 2048"),
+        ({"input": ["a", "cat " * 25_001]}, 413, "input[1]: 100004 characters"),
+        ({"input": "bad"}, 424, "not a finite number"),
+    ],
+)
+def test_bad_requests_of_openai(server, body, status, message):
+    answer = server.post("/v1/embeddings", {"model": "small"} | body)
+    error = answer.json()["error"]
+    assert answer.status_code == status, answer.text
+    assert message in error["message"]
+    assert error.keys() == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{bad",
+        b"",
+        b"[]",
+        b'"text"',
+        b'{"model": "small", "input": "\xff"}',
+        b'{"model": "small", "input": "\\ud800"}',
+        b"[" * 10_000,
+    ],
+)
+def test_bodies_that_are_no_request(server, content):
+    answer = httpx.post(f"{server.url}/v1/embeddings", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_hundred_thousand_texts_are_refused_and_a_megabyte_is_cut(server, tmp_path):
+    assert server.post("/v1/embeddings", {"model": "small", "input": ["a"] * 100_000}).status_code == 413
+    long = "the cat sat on a mat " * 50_000
+    assert server.post("/v1/embeddings", {"model": "small", "input": long}).status_code == 413
+    assert httpx.get(f"{server.url}/ready").status_code == 200
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server):
+    def parts():
+        for _ in range(40):
+            yield b"x" * 2**20
+
+    for sized in (b"x" * (17 * 2**20), parts()):
+        try:
+            answer = httpx.post(f"{server.url}/v1/embeddings", content=sized, timeout=30)
+        except httpx.WriteError:  # the server has hung up already
+            continue
+        assert answer.status_code == 413
+        assert "larger than" in answer.json()["error"]["message"]
+
+
+def test_unknown_routes_and_methods_get_openais_form(server):
+    for answer, status in ((httpx.get(f"{server.url}/v2"), 404), (httpx.get(f"{server.url}/v1/embeddings"), 405)):
+        assert answer.status_code == status
+        assert answer.json()["error"]["message"]
+
+
+# ---- Text Embeddings Inference -------------------------------------------------------------------------------------
+
+
+def test_embed_and_similarity_of_tei(server, small_bundle, expected):
+    found = server.post("/embed", {"inputs": TEXTS, "truncate": True})
+    np.testing.assert_allclose(found.json(), expected, atol=1e-6)
+    assert int(found.headers["x-compute-tokens"]) == 25
+    raw = OnnxEncoder(small_bundle, provider="cpu").encode(TEXTS[:1], normalize=False)
+    np.testing.assert_allclose(server.post("/embed", {"inputs": TEXTS[0], "normalize": False}).json(), raw, atol=1e-6)
+    cosines = server.post("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}).json()
+    np.testing.assert_allclose(cosines, expected[1:] @ expected[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status", "kind"),
+    [
+        ("/embed", {"inputs": ""}, 400, "Empty"),
+        ("/embed", {"inputs": []}, 400, "Empty"),
+        ("/embed", {"inputs": ["a", ""]}, 400, "Empty"),
+        ("/embed", {"inputs": 3}, 422, "Validation"),
+        ("/embed", {}, 422, "Validation"),
+        ("/embed", {"inputs": [[99]]}, 422, "Tokenizer"),
+        ("/embed", {"inputs": ["a"] * 3000}, 413, "Validation"),
+        ("/embed", {"inputs": "the cat sat on a mat"}, 413, "Validation"),
+        ("/embed", {"inputs": "bad"}, 424, "Backend"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
+        ("/similarity", {"inputs": {"source_sentence": "", "sentences": ["a"]}}, 400, "Empty"),
+        ("/similarity", {"inputs": "a"}, 422, "Validation"),
+    ],
+)
+def test_bad_requests_of_tei(server, route, body, status, kind):
+    answer = server.post(route, body)
+    assert (answer.status_code, answer.json().get("error_type")) == (status, kind), answer.text
+    assert isinstance(answer.json()["error"], str)
+
+
+def test_truncation_is_said_and_counted(server):
+    before = server.metric("cse_truncated_texts_total")
+    long = "the cat sat on a mat the cat"
+    answer = server.post("/v1/embeddings", {"model": "small", "input": [long, "a dog", long]})
+    assert answer.headers["x-truncated"] == "2"
+    assert answer.json()["usage"]["prompt_tokens"] == 6 + 4 + 6
+    assert server.metric("cse_truncated_texts_total") == before + 2
+    cut = server.post("/embed", {"inputs": long, "truncate": True})
+    np.testing.assert_allclose(cut.json()[0], vectors_of(answer)[0], atol=1e-6)
+
+
+# ---- a bank --------------------------------------------------------------------------------------------------------
+
+
+def test_each_domain_is_a_model_whatever_runs_beside_it(bank_server, small_bank):
+    encoder = OnnxEncoder(small_bank, provider="cpu")
+    random = np.random.default_rng(0)
+    words = ["the", "cat", "sits", "a", "dog", "mat", "runs", "on"]
+    texts = [" ".join(random.choice(words, random.integers(1, 12))) for _ in range(160)]
+    names = [str(name) for name in random.choice(sorted(KINDS), len(texts))]
+    expected = encoder.encode(texts, domain=names)
+
+    def ask(place):
+        answer = bank_server.post("/v1/embeddings", {"model": names[place], "input": texts[place]})
+        assert answer.json()["model"] == names[place]
+        return vectors_of(answer)[0]
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        found = np.stack(list(pool.map(ask, range(len(texts)))))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    rows, batches = (bank_server.metric(f"cse_batch_texts_{part}") for part in ("sum", "count"))
+    assert rows / batches > 1.5, "requests shared batches"
+
+
+def test_a_bank_asks_which_domain(bank_server):
+    answer = bank_server.post("/embed", {"inputs": "a"})
+    assert answer.status_code == 400
+    assert "name one of bare" in answer.json()["error"]
+    assert bank_server.post("/embed", {"inputs": "a", "model": "plain"}).status_code == 200
+    assert bank_server.post("/v1/embeddings", {"input": "a", "model": "auto"}).status_code == 404, "nothing has centres"
+
+
+def test_domains_come_and_go_while_it_serves(small_bank, tiny_folders, tmp_path):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    with serving(bank, log=tmp_path / "log") as server:
+        asked = {"model": "plain", "input": "the cat sits"}
+        old = vectors_of(server.post("/v1/embeddings", asked))
+        add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
+        new = vectors_of(server.post("/v1/embeddings", asked))
+        np.testing.assert_allclose(new, OnnxEncoder(bank).encode(["the cat sits"], domain="plain"), atol=1e-6)
+        assert np.abs(new - old).max() > 0.01
+        remove_domain(bank, "plain")
+        assert server.post("/v1/embeddings", asked).status_code == 404
+        (bank / "domains/hidden.safetensors").write_bytes(b"damaged")
+        answer = server.post("/v1/embeddings", asked | {"model": "hidden"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_damaged")
+        assert server.post("/v1/embeddings", asked | {"model": "shared"}).status_code == 200
+
+
+# ---- keys, logs, health --------------------------------------------------------------------------------------------
+
+
+def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from deploy.server.command import serve_key
+
+    made = [CliRunner().invoke(serve_key, ["search team"]) for _ in range(2)]
+    (tmp_path / "keys").write_text("# ours\n" + "".join(one.stdout for one in made))
+    keys = [one.stderr.strip() for one in made]
+    body = {"model": "small", "input": "secret words"}
+    with serving(small_bundle, "--api-keys", tmp_path / "keys", "--log-requests", log=tmp_path / "log") as server:
+        for header in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": f"Basic {keys[0]}"},
+            {"Authorization": "Bearer \xff"},
+        ):
+            answer = server.post("/v1/embeddings", body, headers={k: v.encode("latin-1") for k, v in header.items()})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        for key in keys:
+            assert server.post("/v1/embeddings", body, headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert server.post("/embed", {"inputs": "a"}).status_code == 401
+        for route in ("/health", "/ready", "/metrics", "/info", "/docs", "/openapi.json", "/"):
+            assert httpx.get(server.url + route).status_code == 200, route
+        events = server.lines()
+    text = server.log.read_text()
+    assert "secret" not in text
+    assert not any(key in text for key in keys)
+    requests = [
+        line
+        for line in events
+        if line["event"] == "request" and line["status"] == 200 and line["route"] == "/v1/embeddings"
+    ]
+    assert [(line["texts"], line["model"]) for line in requests] == [(1, "small")] * 2
+    assert all(line["request"] for line in requests)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "not a hash\n"])
+def test_a_file_of_keys_that_would_lock_or_open_the_door_is_refused(cse, small_bundle, tmp_path, text):
+    (tmp_path / "keys").write_text(text)
+    assert "cse serve-key" in cse("serve", small_bundle, "--api-keys", tmp_path / "keys").refused()
+
+
+def test_what_cannot_be_served_is_said_in_one_line(cse, small_bundle, server, tmp_path):
+    damaged = shutil.copytree(small_bundle, tmp_path / "damaged")
+    (damaged / "model.onnx").write_bytes((damaged / "model.onnx").read_bytes() + b"x")
+    assert "bundle.json says" in cse("serve", damaged, "--port", 0).refused()
+    assert "no such folder" in cse("serve", tmp_path / "nothing").refused()
+    assert "cannot listen there" in cse("serve", small_bundle, "--port", server.address[1]).refused()
+    assert "--max-texts" in cse("serve", small_bundle, "--max-texts", 0).refused()
+
+
+def test_info_metrics_and_openapi(server, small_bundle):
+    info = httpx.get(f"{server.url}/info").json()
+    manifest = json.loads((small_bundle / "bundle.json").read_text())
+    assert info["model_sha"] == manifest["files"]["model.onnx"]["sha256"]
+    assert (info["dimension"], info["max_input_length"], info["max_client_batch_size"]) == (8, 6, 2048)
+    server.post("/v1/embeddings", {"model": "small", "input": TEXTS})
+    text = httpx.get(f"{server.url}/metrics").text
+    assert 'cse_requests_total{route="/v1/embeddings",status="200"}' in text
+    assert f'cse_model_info{{model="small",version="{info["version"]}"}} 1.0' in text
+    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    assert {"/v1/embeddings", "/v1/models", "/embed", "/similarity", "/info", "/health", "/ready"} == paths.keys()
+
+
+def test_a_request_id_is_kept_if_it_is_plain(server):
+    assert httpx.get(f"{server.url}/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    assert httpx.get(f"{server.url}/health", headers={"x-request-id": "a b"}).headers["x-request-id"] != "a b"
