@@ -1,0 +1,291 @@
+// The page of the embedding server: asks for vectors, computes cosines, draws a ranking and a heat map per model.
+
+const LIMIT = 200; // sentences
+const at = (id) => document.getElementById(id);
+const [form, sentences, query, model, other, key, compare] =
+  ["form", "sentences", "query", "model", "other", "key", "compare"].map(at);
+let info = {}; // what GET /info says
+let models = []; // what GET /v1/models lists
+let newest = null; // AbortController of the newest comparison
+
+class ServerError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+// ---- the server ----------------------------------------------------------------------------------------------------
+
+async function request(address, options = {}) {
+  const headers = { ...options.headers };
+  if (key.value) headers.Authorization = `Bearer ${key.value}`;
+  let response;
+  try {
+    response = await fetch(address, { ...options, headers });
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new ServerError("The server does not answer.", 0);
+  }
+  if (!response.ok) throw new ServerError(await reason(response), response.status);
+  return response;
+}
+
+async function reason(response) {
+  const said = await response.json().catch(() => null);
+  const wait = response.headers.get("retry-after");
+  const message = said?.error?.message ?? `The server answered ${response.status} ${response.statusText}`.trim();
+  return wait ? `${message.replace(/\.?$/, ".")} Try again in ${wait} s.` : message;
+}
+
+async function loadModels() {
+  try {
+    models = (await (await request("v1/models")).json()).data;
+  } catch (error) {
+    if (error.status !== 401) throw error;
+    askForKey();
+    models = (info.models ?? []).map((id) => ({ id, dimension: info.dimension, max_length: info.max_input_length }));
+  }
+  fill(model, models.map(({ id }) => [id, id]));
+  fill(other, [["", "none"], ...models.map(({ id }) => [id, id])]);
+  at("models").hidden = models.length < 2;
+  showChosen();
+  if (!models.length) throw new ServerError("The server has no model.", 0);
+}
+
+/** Returns unit vectors, chosen domains and the number of truncated texts. */
+async function embed(name, texts, signal) {
+  const found = { name, vectors: [], domains: [], truncated: 0 };
+  const batch = info.max_client_batch_size || texts.length;
+  for (let start = 0; start < texts.length; start += batch) {
+    const body = { model: name, input: texts.slice(start, start + batch), encoding_format: "base64" };
+    const headers = { "Content-Type": "application/json" };
+    const response = await request("v1/embeddings", { method: "POST", headers, body: JSON.stringify(body), signal });
+    found.truncated += Number(response.headers.get("x-truncated") ?? 0);
+    for (const item of (await response.json()).data) {
+      found.vectors[start + item.index] = unit(decode(item.embedding));
+      found.domains[start + item.index] = item.domain;
+    }
+  }
+  return found;
+}
+
+// ---- numbers -------------------------------------------------------------------------------------------------------
+
+function decode(base64) {
+  return new Float32Array(Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0)).buffer);
+}
+
+function unit(vector) {
+  const length = Math.hypot(...vector) || 1;
+  return vector.map((value) => value / length);
+}
+
+function cosine(a, b) {
+  let sum = 0;
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
+  return sum;
+}
+
+function written(value, digits) {
+  const text = value.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
+/** Returns rows and their cosines with the query, nearest first. */
+function ranked(vectors, wanted) {
+  const scored = vectors.map((vector, row) => ({ row, score: cosine(vector, wanted) }));
+  return scored.sort((a, b) => b.score - a.score);
+}
+
+// ---- drawing -------------------------------------------------------------------------------------------------------
+
+function make(tag, properties, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+function fill(select, options) {
+  const before = select.value;
+  select.replaceChildren(...options.map(([value, label]) => make("option", { value }, label)));
+  if (options.some(([value]) => value === before)) select.value = before;
+}
+
+function chip(domain) {
+  return domain ? [" ", make("span", { className: "domain", title: "domain chosen for this text" }, domain)] : [];
+}
+
+function percent(element, value) {
+  element.style.setProperty("--v", `${(100 * Math.min(Math.max(value, 0), 1)).toFixed(1)}%`);
+  return element;
+}
+
+function moved(places) {
+  if (!places) return make("span", { className: "moved" });
+  const way = places > 0 ? "up" : "down";
+  const sign = make("span", { ariaHidden: "true" }, `${places > 0 ? "▲" : "▼"}${Math.abs(places)}`);
+  return make("span", { className: `moved ${way}`, title: `${way} by ${Math.abs(places)}, compared with the first model` },
+    sign, make("span", { className: "unseen" }, `${way} by ${Math.abs(places)}`));
+}
+
+/** Draws a ranking; `first` is that of the first model, to mark what moved. */
+function drawRanking(found, texts, ranking, first) {
+  const places = new Map(first?.map(({ row }, place) => [row, place]));
+  const items = ranking.map(({ row, score }, place) =>
+    make("li", {},
+      make("span", { className: "place" }, String(place + 1)),
+      make("span", { className: "text" }, texts[row], ...chip(found.domains[row])),
+      moved(first ? places.get(row) - place : 0),
+      make("span", { className: "score" }, written(score, 3)),
+      percent(make("span", { className: "bar" }), score)));
+  const title = make("h3", {}, found.name, ...chip(found.domains[texts.length]));
+  return make("div", { className: "side" }, title, make("ol", {}, ...items));
+}
+
+function heading(scope, row, texts, domain) {
+  const label = make("span", {}, make("b", {}, String(row + 1)), texts[row], ...(scope === "row" ? chip(domain) : []));
+  return make("th", { scope, title: texts[row] }, label);
+}
+
+function drawHeatMap(found, texts) {
+  const heads = texts.map((_, row) => heading("col", row, texts));
+  const rows = texts.map((_, row) => {
+    const cells = texts.map((_, column) => {
+      const value = cosine(found.vectors[row], found.vectors[column]);
+      const cell = make("td", { className: value < 0 ? "negative" : "" }, written(value, 2));
+      return percent(cell, Math.abs(value));
+    });
+    return make("tr", {}, heading("row", row, texts, found.domains[row]), ...cells);
+  });
+  const top = make("thead", {}, make("tr", {}, make("td", { className: "corner" }), ...heads));
+  const table = make("table", {}, top, make("tbody", {}, ...rows));
+  table.addEventListener("pointerover", ({ target }) => {
+    if (target.matches("tbody td")) target.title = `${texts[target.parentNode.rowIndex - 1]}\n${texts[target.cellIndex - 1]}`;
+  });
+  const box = make("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Cosines, ${found.name}` }, table);
+  return make("div", { className: "side" }, make("h3", {}, found.name), box);
+}
+
+function show(section, drawn) {
+  const sides = section.querySelector(".sides");
+  sides.classList.toggle("two", drawn.length > 1);
+  sides.replaceChildren(...drawn);
+  section.hidden = !drawn.length;
+}
+
+function showResults(sides, texts, wanted) {
+  const rankings = wanted ? sides.map(({ vectors }) => ranked(vectors.slice(0, texts.length), vectors[texts.length])) : [];
+  show(at("ranking"), rankings.map((ranking, i) => drawRanking(sides[i], texts, ranking, i ? rankings[0] : null)));
+  show(at("similarities"), sides.map((found) => drawHeatMap(found, texts)));
+  at("asked").textContent = `Cosine of each sentence with “${wanted}”`;
+  at("notes").textContent = sides.flatMap(notes).join(" ");
+  at("results").hidden = false;
+}
+
+/** Returns what a reader of a model's numbers should know. */
+function notes({ name, truncated, domains }) {
+  const said = [];
+  const longest = models.find(({ id }) => id === name)?.max_length;
+  const limit = longest ? ` at ${longest} tokens` : "";
+  if (truncated) said.push(`${name}: ${truncated} ${truncated > 1 ? "texts were" : "text was"} cut${limit}.`);
+  if (new Set(domains).size > 1) said.push(`${name}: cosines between texts of different domains mean little.`);
+  return said;
+}
+
+// ---- the form ------------------------------------------------------------------------------------------------------
+
+function lines() {
+  return sentences.value.split("\n").map((line) => line.trim()).filter(Boolean);
+}
+
+function showCount() {
+  at("count").textContent = `one per line, ${lines().length} of at most ${LIMIT}`;
+}
+
+function showChosen() {
+  for (const option of other.options) option.disabled = option.value !== "" && option.value === model.value;
+  if (other.selectedOptions[0]?.disabled) other.value = "";
+  const { id, dimension, max_length: longest } = models.find((one) => one.id === model.value) ?? {};
+  const facts = [id, dimension && `${dimension} dimensions`, longest && `at most ${longest} tokens`];
+  at("facts").textContent = [...facts, info.version && `cse ${info.version}`].filter(Boolean).join(" · ");
+}
+
+function askForKey() {
+  at("key-field").hidden = false;
+}
+
+function say(status, error = "") {
+  at("status").textContent = status;
+  at("error").textContent = error;
+}
+
+function setBusy(busy) {
+  const focused = document.activeElement === compare || document.activeElement === document.body;
+  compare.disabled = busy;
+  compare.textContent = busy ? "Comparing…" : "Compare";
+  at("results").classList.toggle("old", busy);
+  if (!busy && focused) compare.focus({ preventScroll: true });
+}
+
+/** Returns why the form cannot be sent, or an empty string. */
+function obstacle(texts) {
+  if (!texts.length) return "Paste at least one sentence.";
+  return texts.length > LIMIT ? `${texts.length} sentences; this page compares at most ${LIMIT}.` : "";
+}
+
+async function run() {
+  const [texts, wanted] = [lines(), query.value.trim()];
+  newest?.abort();
+  const mine = (newest = new AbortController());
+  const problem = obstacle(texts);
+  setBusy(!problem);
+  if (problem) return say("", problem);
+  say(`Comparing ${texts.length} ${texts.length > 1 ? "sentences" : "sentence"}…`);
+  const started = performance.now();
+  try {
+    if (!models.length) await loadModels();
+    const names = [model.value, other.value].filter(Boolean);
+    const asked = wanted ? [...texts, wanted] : texts;
+    const sides = await Promise.all(names.map((name) => embed(name, asked, mine.signal)));
+    if (mine !== newest) return;
+    const seconds = ((performance.now() - started) / 1000).toFixed(2);
+    showResults(sides, texts, wanted);
+    say(`Compared ${texts.length} ${texts.length > 1 ? "sentences" : "sentence"} in ${seconds} s.`);
+  } catch (error) {
+    if (mine === newest) fail(error);
+  } finally {
+    mine.abort(); // the other model's request, if one failed
+    if (mine === newest) setBusy(false);
+  }
+}
+
+function fail(error) {
+  say("", error.message);
+  if (error.status !== 401) return;
+  askForKey();
+  key.focus();
+}
+
+function sendOn(event, wanted) {
+  if (event.key !== "Enter" || !wanted) return;
+  event.preventDefault();
+  form.requestSubmit(); // also while the button is disabled: the newer question wins
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  run();
+});
+form.addEventListener("keydown", (event) => sendOn(event, event.ctrlKey || event.metaKey || event.target.matches("input")));
+sentences.addEventListener("input", showCount);
+model.addEventListener("change", showChosen);
+showCount();
+try {
+  info = await (await request("info")).json();
+  at("report").hidden = !info.report;
+  if (info.report) at("report").href = info.report;
+  if (info.keys_required) askForKey();
+  await loadModels();
+} catch (error) {
+  say("", error.message);
+}
