@@ -143,7 +143,7 @@ function drawRanking(found, texts, ranking, first) {
 }
 
 function heading(scope, row, texts, domain) {
-  const label = make("span", {}, make("b", {}, String(row + 1)), texts[row], ...(scope === "row" ? chip(domain) : []));
+  const label = make("span", {}, make("b", {}, String(row + 1)), " ", texts[row], ...(scope === "row" ? chip(domain) : []));
   return make("th", { scope, title: texts[row] }, label);
 }
 
@@ -177,6 +177,7 @@ function showResults(sides, texts, wanted) {
   const rankings = wanted ? sides.map(({ vectors }) => ranked(vectors.slice(0, texts.length), vectors[texts.length])) : [];
   show(at("ranking"), rankings.map((ranking, i) => drawRanking(sides[i], texts, ranking, i ? rankings[0] : null)));
   show(at("similarities"), sides.map((found) => drawHeatMap(found, texts)));
+  at("sections").classList.toggle("beside", sides.length === 1 && Boolean(wanted) && texts.length <= 10);
   at("asked").textContent = `Cosine of each sentence with “${wanted}”`;
   at("notes").textContent = sides.flatMap(notes).join(" ");
   at("results").hidden = false;
@@ -199,7 +200,7 @@ function lines() {
 }
 
 function showCount() {
-  at("count").textContent = `one per line, ${lines().length} of at most ${LIMIT}`;
+  at("sentences-hint").textContent = `one per line · ${lines().length} of ${LIMIT}`;
 }
 
 function showChosen() {
