@@ -126,7 +126,7 @@ def heat_map(page, place=0):
     rows = table.locator("tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => cell.textContent))"
     )
-    return np.array([[float(text.replace("−", "-")) for text in row] for row in rows])
+    return np.array([[float(text.replace("\u2212", "-")) for text in row] for row in rows])
 
 
 def ranking(page, place=0):
@@ -136,7 +136,7 @@ def ranking(page, place=0):
         "items => items.map(item => ['place', 'text', 'moved', 'score'].map("
         "name => item.querySelector('.' + name).firstChild?.textContent ?? ''))"
     )
-    return [(int(rank), text.strip(), mark, float(score.replace("−", "-"))) for rank, text, mark, score in found]
+    return [(int(rank), text.strip(), mark, float(score.replace("\u2212", "-"))) for rank, text, mark, score in found]
 
 
 def expected_order(encoder, domain, texts=TEXTS, query=QUERY):

@@ -42,7 +42,7 @@ async function loadModels() {
     models = (await (await request("v1/models")).json()).data;
   } catch (error) {
     if (error.status !== 401) throw error;
-    askForKey();
+    at("key-field").hidden = false;
     models = (info.models ?? []).map((id) => ({ id, dimension: info.dimension, max_length: info.max_input_length }));
   }
   fill(model, models.map(({ id }) => [id, id]));
@@ -123,9 +123,10 @@ function percent(element, value) {
 function moved(places) {
   if (!places) return make("span", { className: "moved" });
   const way = places > 0 ? "up" : "down";
+  const said = `${way} by ${Math.abs(places)}`;
   const sign = make("span", { ariaHidden: "true" }, `${places > 0 ? "▲" : "▼"}${Math.abs(places)}`);
-  return make("span", { className: `moved ${way}`, title: `${way} by ${Math.abs(places)}, compared with the first model` },
-    sign, make("span", { className: "unseen" }, `${way} by ${Math.abs(places)}`));
+  const title = `${said}, compared with the first model`;
+  return make("span", { className: `moved ${way}`, title }, sign, make("span", { className: "unseen" }, said));
 }
 
 /** Draws a ranking; `first` is that of the first model, to mark what moved. */
@@ -143,8 +144,8 @@ function drawRanking(found, texts, ranking, first) {
 }
 
 function heading(scope, row, texts, domain) {
-  const label = make("span", {}, make("b", {}, String(row + 1)), " ", texts[row], ...(scope === "row" ? chip(domain) : []));
-  return make("th", { scope, title: texts[row] }, label);
+  const label = make("span", {}, make("b", {}, String(row + 1)), " ", texts[row]);
+  return make("th", { scope, title: texts[row] }, label, ...chip(domain));
 }
 
 function drawHeatMap(found, texts) {
@@ -160,10 +161,11 @@ function drawHeatMap(found, texts) {
   const top = make("thead", {}, make("tr", {}, make("td", { className: "corner" }), ...heads));
   const table = make("table", {}, top, make("tbody", {}, ...rows));
   table.addEventListener("pointerover", ({ target }) => {
-    if (target.matches("tbody td")) target.title = `${texts[target.parentNode.rowIndex - 1]}\n${texts[target.cellIndex - 1]}`;
+    if (!target.matches("tbody td")) return;
+    target.title = `${texts[target.parentNode.rowIndex - 1]}\n${texts[target.cellIndex - 1]}`;
   });
-  const box = make("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Cosines, ${found.name}` }, table);
-  return make("div", { className: "side" }, make("h3", {}, found.name), box);
+  const box = { className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Cosines, ${found.name}` };
+  return make("div", { className: "side" }, make("h3", {}, found.name), make("div", box, table));
 }
 
 function show(section, drawn) {
@@ -174,7 +176,8 @@ function show(section, drawn) {
 }
 
 function showResults(sides, texts, wanted) {
-  const rankings = wanted ? sides.map(({ vectors }) => ranked(vectors.slice(0, texts.length), vectors[texts.length])) : [];
+  const rank = ({ vectors }) => ranked(vectors.slice(0, texts.length), vectors[texts.length]);
+  const rankings = wanted ? sides.map(rank) : [];
   show(at("ranking"), rankings.map((ranking, i) => drawRanking(sides[i], texts, ranking, i ? rankings[0] : null)));
   show(at("similarities"), sides.map((found) => drawHeatMap(found, texts)));
   at("sections").classList.toggle("beside", sides.length === 1 && Boolean(wanted) && texts.length <= 10);
@@ -209,10 +212,6 @@ function showChosen() {
   const { id, dimension, max_length: longest } = models.find((one) => one.id === model.value) ?? {};
   const facts = [id, dimension && `${dimension} dimensions`, longest && `at most ${longest} tokens`];
   at("facts").textContent = [...facts, info.version && `cse ${info.version}`].filter(Boolean).join(" · ");
-}
-
-function askForKey() {
-  at("key-field").hidden = false;
 }
 
 function say(status, error = "") {
@@ -263,12 +262,14 @@ async function run() {
 function fail(error) {
   say("", error.message);
   if (error.status !== 401) return;
-  askForKey();
+  at("key-field").hidden = false;
   key.focus();
 }
 
-function sendOn(event, wanted) {
-  if (event.key !== "Enter" || !wanted) return;
+/** Sends on Enter in a field, on Ctrl+Enter anywhere. */
+function sendOn(event) {
+  if (event.key !== "Enter" || event.isComposing) return;
+  if (!event.ctrlKey && !event.metaKey && !event.target.matches("input")) return;
   event.preventDefault();
   form.requestSubmit(); // also while the button is disabled: the newer question wins
 }
@@ -277,7 +278,7 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   run();
 });
-form.addEventListener("keydown", (event) => sendOn(event, event.ctrlKey || event.metaKey || event.target.matches("input")));
+form.addEventListener("keydown", sendOn);
 sentences.addEventListener("input", showCount);
 model.addEventListener("change", showChosen);
 showCount();
@@ -285,7 +286,7 @@ try {
   info = await (await request("info")).json();
   at("report").hidden = !info.report;
   if (info.report) at("report").href = info.report;
-  if (info.keys_required) askForKey();
+  if (info.keys_required) at("key-field").hidden = false;
   await loadModels();
 } catch (error) {
   say("", error.message);
