@@ -55,7 +55,6 @@ def serving(app: FastAPI) -> Iterator[str]:
 def make_app(folder: Path) -> FastAPI:
     """The routes that the page uses."""
     encoder, app = OnnxEncoder(folder, provider="cpu", threads=1), FastAPI()
-    models = describe_models(encoder)
 
     @app.get("/")
     def page() -> FileResponse:
@@ -67,25 +66,25 @@ def make_app(folder: Path) -> FastAPI:
     def info() -> dict[str, Any]:
         return {
             "model_id": folder.name,
-            "models": [model["id"] for model in models],
+            "models": [model["id"] for model in describe_models(encoder)],
             "max_input_length": encoder.max_length,
-            "max_client_batch_size": 32,
+            "max_client_batch_size": 256,
             "dimension": encoder.dimension,
             "version": __version__,
-            "report": None if encoder.bank else "/report",
+            "report": None,
             "keys_required": False,
         }
 
     @app.get("/v1/models")
     def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": models}
+        return {"object": "list", "data": describe_models(encoder)}
 
     @app.post("/v1/embeddings")
     def embed(body: dict[str, Any]) -> JSONResponse:
         try:
             return answer(encoder, body)
         except CseError as error:
-            return JSONResponse({"error": {"message": str(error), "type": "invalid_request_error"}}, 400)
+            return JSONResponse({"error": {"message": str(error), "code": "model_not_found"}}, 404)
 
     return app
 

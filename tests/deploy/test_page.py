@@ -10,8 +10,9 @@ from urllib.parse import urlparse
 import numpy as np
 import pytest
 
+from cse import __version__
 from cse.export.bank import make_domain
-from cse.export.domains import add_domain
+from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bundle import MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.parts import server  # noqa: F401
@@ -145,6 +146,15 @@ def expected_order(encoder, domain, texts=TEXTS, query=QUERY):
     return [texts[row] for row in order], scores[order]
 
 
+def with_info(**changes):
+    """Change what GET /info says."""
+
+    def change(page):
+        page.route("**/info", lambda route: route.fulfill(json=route.fetch().json() | changes))
+
+    return change
+
+
 def cut_off(page):
     """By how many pixels the page is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
@@ -182,12 +192,15 @@ def test_headings_are_numbered_and_carry_the_full_text(visit, bank):
 
 
 def test_vectors_that_are_not_of_unit_length(visit, bundle):
-    """This bundle's are not; one text is asked for in more than one request."""
+    """This bundle's are not. The server takes sixteen texts at a time."""
     texts = [f"{'the cat ' * (i % 3)}dog sat" for i in range(40)]
-    page, encoder = visit(bundle), OnnxEncoder(bundle, provider="cpu", threads=1)
+    page = visit(bundle, before=with_info(max_client_batch_size=16))
+    encoder, sizes = OnnxEncoder(bundle, provider="cpu", threads=1), []
+    page.on("request", lambda asked: sizes.append(len(asked.post_data_json["input"])))
     assert abs(np.linalg.norm(encoder.encode(texts[0])) - 1) > 0.05
     compare(page, texts, query="")
     np.testing.assert_allclose(heat_map(page), encoder.similarity(texts, texts), atol=0.006)
+    assert sizes == [16, 16, 8]
     assert page.get_by_role("heading", name="Ranking").is_hidden(), "there is no query"
 
 
@@ -242,29 +255,44 @@ def test_auto_says_which_domain_it_chose(visit, bank):
     assert "different domains mean little" in page.locator("#notes").inner_text()
 
 
-def test_a_bundle_is_named_and_there_is_nothing_to_choose(visit, bundle):
+def test_a_bundle_is_named_and_there_is_nothing_to_choose(visit, bundle, server):  # noqa: F811
     page = visit(bundle)
-    assert page.locator("#facts").inner_text().startswith(f"bundle · {DIMENSION} dimensions · at most {MAX_LENGTH} tok")
+    (model,) = page.request.get(f"{server(bundle)}/v1/models").json()["data"]
+    facts = f"{model['id']} · {DIMENSION} dimensions · at most {MAX_LENGTH} tokens · cse {__version__}"
+    assert page.locator("#facts").inner_text() == facts
     assert page.locator("select:visible").count() == 0
-    assert page.get_by_role("link", name="Report").get_attribute("href") == "/report"
-    assert page.get_by_role("link", name="API").is_visible()
-    assert page.title()
     compare(page, ["the cat sat", "a dog sat on the mat the cat", "dog"], query="dog")
-    assert page.locator("#notes").inner_text() == f"bundle: 1 text was cut at {MAX_LENGTH} tokens."
+    assert page.locator("#notes").inner_text() == f"{model['id']}: 1 text was cut at {MAX_LENGTH} tokens."
+
+
+@pytest.mark.parametrize("report", ["/report", None])
+def test_links(visit, bundle, report):
+    page = visit(bundle, before=with_info(report=report))
+    links = (
+        page.get_by_role("navigation")
+        .get_by_role("link")
+        .evaluate_all("all => all.map(link => new URL(link.href).pathname)")
+    )
+    assert links == [report] * bool(report) + ["/docs"]
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_error_is_shown_in_one_line_and_goes_away(visit, bundle):
-    page = visit(bundle, expected="400")
-    page.get_by_label("Sentences").fill("bad cat")  # an infinite vector, see tests/runtime/conftest.py
+def test_a_domain_that_was_removed_meanwhile(visit, bank, tmp_path):
+    """The server's own error, in one line; the next comparison takes it away."""
+    changing = tmp_path / "bank"
+    shutil.copytree(bank, changing)
+    page = visit(changing, expected="404")
+    remove_domain(changing, "projected")
+    page.get_by_label("Model", exact=True).select_option("projected")
     page.get_by_role("button", name="Compare").click()
     alert = page.get_by_role("alert")
-    alert.filter(has_text="is not finite").wait_for()
-    assert page.get_by_role("button", name="Compare").is_enabled()
-    compare(page, ["the cat", "a dog"])
+    alert.filter(has_text=re.compile("^.*projected.*$")).wait_for()
+    page.locator("#model option", has_text="projected").wait_for(state="detached")
+    compare(page)
     assert alert.inner_text() == ""
+    assert page.locator("table").count() == 1
 
 
 @pytest.mark.parametrize(

@@ -252,15 +252,16 @@ async function run() {
     showResults(sides, texts, wanted);
     say(`Compared ${texts.length} ${texts.length > 1 ? "sentences" : "sentence"} in ${seconds} s.`);
   } catch (error) {
-    if (mine === newest) fail(error);
+    if (mine === newest) await fail(error);
   } finally {
     mine.abort(); // the other model's request, if one failed
     if (mine === newest) setBusy(false);
   }
 }
 
-function fail(error) {
+async function fail(error) {
   say("", error.message);
+  if (error.status === 404) await loadModels().catch(() => {}); // a bank's domains change while it is served
   if (error.status !== 401) return;
   at("key-field").hidden = false;
   key.focus();
