@@ -13,8 +13,10 @@ import orjson
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
+from starlette.staticfiles import StaticFiles
 
 from cse import __version__
 from cse.errors import CseError, one_line
@@ -37,9 +39,12 @@ from deploy.server.schema import (
 from deploy.server.service import Answer, Inputs, Service
 
 _PAGE = Path(__file__).parent / "page"
-_TYPES = {"page.css": "text/css", "page.js": "text/javascript"}
-_POLICY = {"Content-Security-Policy": "default-src 'self'; img-src 'self' data:", "X-Content-Type-Options": "nosniff"}
 _JSON = "application/json"
+_POLICY = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
 _MANY = 64  # vectors whose answer is written in another thread
 
 _OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
@@ -76,33 +81,25 @@ def create_app(options: Options) -> Door:
         yield
         service.close()
 
-    app = FastAPI(title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan)
+    # its documentation page asks no other host for files
+    app = FastAPIOffline(title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan)
     app.state.service, app.state.closed = service, bool(keys)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(CseError, _not_tokenized)
     closed = [Depends(HTTPBearer(auto_error=False))] if keys else []
-    for path, answer, model in (("/v1/embeddings", embeddings, EmbeddingAnswer),):
-        app.add_api_route(
-            path, answer, methods=["POST"], response_model=model, responses=_OPENAI_ERRORS, dependencies=closed
-        )
-    app.add_api_route("/v1/models", models, response_model=ModelList, responses=_OPENAI_ERRORS, dependencies=closed)
-    app.add_api_route(
-        "/embed", embed, methods=["POST"], response_model=list[list[float]], responses=_TEI_ERRORS, dependencies=closed
-    )
-    app.add_api_route(
-        "/similarity",
-        similarity,
-        methods=["POST"],
-        response_model=list[float],
-        responses=_TEI_ERRORS,
-        dependencies=closed,
-    )
+    openai: dict[str, Any] = {"responses": _OPENAI_ERRORS, "dependencies": closed}
+    tei: dict[str, Any] = {"responses": _TEI_ERRORS, "dependencies": closed}
+    app.add_api_route("/v1/embeddings", embeddings, methods=["POST"], response_model=EmbeddingAnswer, **openai)
+    app.add_api_route("/v1/models", models, response_model=ModelList, **openai)
+    app.add_api_route("/embed", embed, methods=["POST"], response_model=list[list[float]], **tei)
+    app.add_api_route("/similarity", similarity, methods=["POST"], response_model=list[float], **tei)
     app.add_api_route("/info", info, response_model=Info)
     app.add_api_route("/health", health)
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
-    for path, page in (("/metrics", metrics_page), ("/", page_file), ("/page/{name}", page_file), ("/report", report)):
+    for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
         app.add_api_route(path, page, include_in_schema=False)
+    app.mount("/page", StaticFiles(directory=_PAGE))
     return Door(app, options, metrics, keys)
 
 
@@ -196,11 +193,9 @@ async def metrics_page(request: Request) -> Response:
     return Response(request.app.state.service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-async def page_file(name: str = "index.html") -> Response:
-    """Return the page, or a file of it."""
-    if name != "index.html" and name not in _TYPES:
-        raise ServiceError(404, "no such page")
-    return FileResponse(_PAGE / name, media_type=_TYPES.get(name, "text/html"), headers=_POLICY)
+async def front_page() -> Response:
+    """Return the page."""
+    return FileResponse(_PAGE / "index.html", headers=_POLICY)
 
 
 async def report(request: Request) -> Response:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import ExitStack
 from urllib.parse import urlparse
 
 import numpy as np
 import pytest
 
-from cse import __version__
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bundle import MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.deploy.parts import server  # noqa: F401
+from tests.deploy.servers import serving
 from tests.export.banks import make_encoder
 from tests.runtime.conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, write_model
 
@@ -75,20 +75,35 @@ def browser():
         opened.close()
 
 
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """Serve a bundle or a bank once, and return its address."""
+    running = {}
+    with ExitStack() as stack:
+
+        def of(model):
+            if model not in running:
+                log = tmp_path_factory.mktemp("log") / "server"
+                running[model] = stack.enter_context(serving(model, log=log)).url
+            return running[model]
+
+        yield of
+
+
 @pytest.fixture
-def visit(browser, server, request):  # noqa: F811
+def visit(browser, address, request):
     """Open the page of a model; afterwards fail if it logged an error or asked another host for anything."""
     wrong, contexts = [], []
 
     def go(model, *, expected="", before=None, **options):
-        address = server(model)
+        site = address(model)
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)
         page.on("console", lambda said: said.type == "error" and note(said.text))
         page.on("pageerror", lambda error: note(str(error)))
-        page.on("request", lambda asked: urlparse(asked.url).netloc == urlparse(address).netloc or note(asked.url))
+        page.on("request", lambda asked: urlparse(asked.url).netloc == urlparse(site).netloc or note(asked.url))
 
         def note(text):
             if not (expected and re.search(expected, text)):
@@ -96,7 +111,7 @@ def visit(browser, server, request):  # noqa: F811
 
         if before:
             before(page)
-        page.goto(address)
+        page.goto(site)
         page.locator("#facts").filter(has_text="dimensions").wait_for()
         return page
 
@@ -255,10 +270,11 @@ def test_auto_says_which_domain_it_chose(visit, bank):
     assert "different domains mean little" in page.locator("#notes").inner_text()
 
 
-def test_a_bundle_is_named_and_there_is_nothing_to_choose(visit, bundle, server):  # noqa: F811
+def test_a_bundle_is_named_and_there_is_nothing_to_choose(visit, bundle, address):
     page = visit(bundle)
-    (model,) = page.request.get(f"{server(bundle)}/v1/models").json()["data"]
-    facts = f"{model['id']} · {DIMENSION} dimensions · at most {MAX_LENGTH} tokens · cse {__version__}"
+    (model,) = page.request.get(f"{address(bundle)}/v1/models").json()["data"]
+    version = page.request.get(f"{address(bundle)}/info").json()["version"]
+    facts = f"{model['id']} · {DIMENSION} dimensions · at most {MAX_LENGTH} tokens · version {version}"
     assert page.locator("#facts").inner_text() == facts
     assert page.locator("select:visible").count() == 0
     compare(page, ["the cat sat", "a dog sat on the mat the cat", "dog"], query="dog")
@@ -421,9 +437,9 @@ def test_text_is_never_taken_for_markup(visit, bundle):
     assert sorted(row[1] for row in ranking(page)) == [text, "dog"]
 
 
-def test_the_policy_forbids_everything_from_elsewhere(visit, bundle, server):  # noqa: F811
+def test_the_policy_forbids_everything_from_elsewhere(visit, bundle, address):
     page = visit(bundle, expected="Content Security Policy")
-    policy = page.request.get(server(bundle)).headers["content-security-policy"]
+    policy = page.request.get(address(bundle)).headers["content-security-policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
     blocked = """() => new Promise((done) => {

@@ -211,7 +211,7 @@ function showChosen() {
   if (other.selectedOptions[0]?.disabled) other.value = "";
   const { id, dimension, max_length: longest } = models.find((one) => one.id === model.value) ?? {};
   const facts = [id, dimension && `${dimension} dimensions`, longest && `at most ${longest} tokens`];
-  at("facts").textContent = [...facts, info.version && `cse ${info.version}`].filter(Boolean).join(" · ");
+  at("facts").textContent = [...facts, info.version && `version ${info.version}`].filter(Boolean).join(" · ");
 }
 
 function say(status, error = "") {
