@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 
@@ -15,25 +16,27 @@ NAME = "Embeddings"
 _IN_PROGRESS = 512  # requests that a replica holds; its own queue says when it is full
 _HEALTH_SECONDS = 2.0
 _DRAIN_SECONDS = 30.0
+_LOGGING = {"encoding": "JSON", "log_level": "ERROR", "enable_access_log": False}
 
 
 def app_builder(args: Options) -> serve.Application:
     """Return the application for ``serve run``; the arguments are those of ``Options``."""
+    return _deployment(args).bind()
 
+
+def _deployment(options: Options) -> serve.Deployment:
     def build() -> Door:
         from deploy.server.app import create_app
 
         set_up()
-        return create_app(args)
+        return create_app(options)
 
-    deployment = serve.deployment(
+    return serve.deployment(
         name=NAME,
         max_ongoing_requests=_IN_PROGRESS,
         health_check_period_s=_HEALTH_SECONDS,
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
     )(serve.ingress(build)())
-    application: serve.Application = deployment.bind()
-    return application
 
 
 def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:
@@ -47,18 +50,24 @@ def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:
     from cse.process import handling
     from cse.runtime.providers import usable_cpus
     from cse.scale.session import ray_session
+    from deploy.server.run import listen
 
     set_up()
     threads = options.threads or max(1, usable_cpus() // replicas)
     over = threading.Event()
+    with listen(host, port) as free:
+        port = free.getsockname()[1]
     with (
         ray_session(cpus=max(replicas, usable_cpus()) + 1),
         handling(lambda _: over.set(), signal.SIGTERM, signal.SIGINT),
     ):
-        serve.start(http_options={"host": host, "port": port})
-        application = app_builder(options.model_copy(update={"threads": threads}))
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # its lines are not JSON
+        serve.start(http_options={"host": host, "port": port}, logging_config=_LOGGING)
+        deployment = _deployment(options.model_copy(update={"threads": threads}))
         try:
-            serve.run(application, name="cse", route_prefix="/")
+            serve.run(
+                deployment.options(num_replicas=replicas).bind(), name="cse", route_prefix="/", logging_config=_LOGGING
+            )
             log.info("listening", extra={"facts": {"url": f"http://{host}:{port}", "replicas": replicas}})
             over.wait()
             log.info("draining")

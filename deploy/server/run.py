@@ -63,7 +63,7 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     set_up()
     sys.setswitchinterval(_SWITCH_SECONDS)
     _Protocol.patience = options.receive_timeout
-    listener = _listen(host, port)  # first: it fails sooner than a model loads
+    listener = listen(host, port)  # first: it fails sooner than a model loads
     app = create_app(options)
     app.metrics.watch(app.metrics.connections, lambda: _Protocol.opened)
     address, found = listener.getsockname()[:2]
@@ -101,7 +101,12 @@ class _Server(uvicorn.Server):
             log.info("listening", extra={"facts": {"url": self._url}})
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket bound to an address; port 0 takes any free one.
+
+    Raises:
+        CseError: the address is taken or not this machine's.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)

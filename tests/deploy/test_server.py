@@ -230,6 +230,19 @@ def test_a_bank_asks_which_domain(bank_server):
     assert bank_server.post("/v1/embeddings", {"input": "a", "model": "auto"}).status_code == 404, "nothing has centres"
 
 
+def test_auto_says_whose_prompts_it_chose(small_bank, tiny_folders, tmp_path):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    encoder, texts = OnnxEncoder(bank, provider="cpu"), ["the cat sits on the mat", "music near the river"]
+    for name, text in zip(("projected", "hidden"), texts, strict=True):
+        centre = encoder.encode([text], normalize=True, domain=encoder.bank.bare)
+        domain = make_domain(make_encoder(tiny_folders["bert"], name), name, centres=centre)
+        add_domain(bank, domain, replace=True)
+    with serving(bank, log=tmp_path / "log") as server:
+        answer = server.post("/v1/embeddings", {"model": "auto", "input": texts})
+    assert [item["domain"] for item in answer.json()["data"]] == ["projected", "hidden"]
+    np.testing.assert_allclose(vectors_of(answer), encoder.encode(texts, domain=["projected", "hidden"]), atol=1e-5)
+
+
 def test_domains_come_and_go_while_it_serves(small_bank, tiny_folders, tmp_path):
     bank = shutil.copytree(small_bank, tmp_path / "bank")
     with serving(bank, log=tmp_path / "log") as server:

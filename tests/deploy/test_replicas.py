@@ -1,0 +1,82 @@
+"""Replicas under Ray Serve: one is killed under load."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.deploy.servers import serving
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+BODY = {"model": "small", "input": "the cat sat"}
+
+
+def replicas_of(server) -> list[int]:
+    """Process ids of the replicas that run."""
+    found = []
+    for child in psutil.Process(server.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, too
+            found += [child.pid] if "ServeReplica" in " ".join(child.cmdline()) else []
+    return sorted(found)
+
+
+def test_a_replica_that_is_killed_under_load_costs_no_request_its_answer(small_bundle, tmp_path):
+    expected = OnnxEncoder(small_bundle, provider="cpu").encode([BODY["input"]])[0]
+    with serving(small_bundle, "--replicas", 2, log=tmp_path / "log") as server:
+        before = replicas_of(server)
+        assert len(before) == 2
+        over, statuses, unanswered, wrong = threading.Event(), Counter(), [], []
+
+        def ask():
+            with httpx.Client(timeout=60) as client:
+                while not over.is_set():
+                    try:
+                        answer = client.post(f"{server.url}/v1/embeddings", json=BODY)
+                    except httpx.HTTPError as error:
+                        unanswered.append(repr(error))
+                        continue
+                    statuses[answer.status_code] += 1
+                    if answer.status_code == 200:
+                        vector = answer.json()["data"][0]["embedding"]
+                        wrong.extend([vector] if np.abs(vector - expected).max() > 1e-5 else [])
+
+        clients = [threading.Thread(target=ask) for _ in range(8)]
+        for client in clients:
+            client.start()
+        try:
+            wait_for(lambda: statuses[200] > 50)
+            start = time.monotonic()
+            os.kill(before[0], signal.SIGKILL)
+            wait_for(lambda: len(set(replicas_of(server)) - {before[0]}) == 2, seconds=60)
+            answered = statuses[200]
+            wait_for(lambda: statuses[200] > answered + 50)
+            recovery = time.monotonic() - start
+        finally:
+            over.set()
+            for client in clients:
+                client.join()
+        failed = sum(count for status, count in statuses.items() if status != 200)
+        assert unanswered == [] and wrong == []
+        assert failed <= len(clients), "only requests that the dead replica was computing may fail"
+        assert before[1] in replicas_of(server), "the other one served on"
+        assert recovery < 60
+
+
+def test_replicas_are_gone_when_the_server_ends(small_bundle, tmp_path):
+    with serving(small_bundle, "--replicas", 2, log=tmp_path / "log") as server:
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        assert len(replicas_of(server)) == 2
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    wait_for(lambda: not any(child.is_running() and child.status() != "zombie" for child in children), seconds=30)
