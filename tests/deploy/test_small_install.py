@@ -85,9 +85,8 @@ def test_training_packages_are_left_out(extras, request):
 
 
 def test_the_runtime_imports_quickly(small):
-    script = (
-        "import time; start = time.perf_counter(); import cse.runtime.onnx_encoder; print(time.perf_counter() - start)"
-    )
+    """In processor time, which other work on the machine does not stretch."""
+    script = "import time, cse.runtime.onnx_encoder; print(time.process_time())"
     seconds = [float(worked(small / "python", "-c", script)) for _ in range(5)]
     assert min(seconds) < IMPORT_SECONDS, seconds
 
