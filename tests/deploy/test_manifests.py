@@ -64,11 +64,14 @@ def test_ray_serve_accepts_its_configuration(name):
     assert {"num_cpus", "num_gpus"} <= set(deployment.ray_actor_options.model_dump(exclude_unset=True))
 
 
-def test_both_configurations_have_the_same_keys():
+def test_both_configurations_have_the_same_keys_and_a_thread_per_cpu():
     here, cluster = (config["applications"][0] for config in serve_configs().values())
     assert here.keys() == cluster.keys()
     assert here["deployments"][0].keys() == cluster["deployments"][0].keys()
     assert cluster["args"]["model"] == "/model"
+    for application in (here, cluster):
+        (deployment,) = application["deployments"]
+        assert application["args"]["threads"] == deployment["ray_actor_options"]["num_cpus"]
 
 
 def test_the_cluster_lets_nobody_in_who_was_not_asked():
