@@ -14,6 +14,7 @@ import click
 from cse.cli.bank import bank
 from cse.cli.corpus import embed, index_command, search
 from cse.cli.evaluate import evaluate
+from cse.cli.missing import naming_extra
 from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import report
@@ -46,9 +47,24 @@ class _Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for command in entry_points(group=_BROUGHT, name=cmd_name):
-            brought: click.Command = command.load()
+            try:
+                with naming_extra():
+                    brought: click.Command = command.load()
+            except CseError as error:
+                return _cannot_run(cmd_name, error)
             return brought
         return super().get_command(ctx, cmd_name)
+
+
+def _cannot_run(name: str, reason: CseError) -> click.Command:
+    """Return what stands for a command whose packages are missing: listed in the help, refused when called."""
+
+    def refuse(**_: object) -> None:
+        raise reason
+
+    anything = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    lenient = {"ignore_unknown_options": True}
+    return click.Command(name, lenient, refuse, [anything], short_help="(needs more packages)", add_help_option=False)
 
 
 @click.group(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -196,7 +212,7 @@ def encode(
     """
     from cse.files import write_array
     from cse.outputs import check_file, is_npy, publish_file
-    from cse.stages.open_model import open_bank, open_model
+    from cse.runtime.opening import open_bank
 
     check_file(out, is_npy)
     options: dict[str, Any] = {
@@ -205,7 +221,7 @@ def encode(
         "show_progress_bar": sys.stderr.isatty(),
     }
     if domain_column is None:
-        lines, encoder = _texts(text, column), open_model(model, device=device)
+        lines, encoder = _texts(text, column), _open(model, device)
     else:
         lines, options["domain"] = _texts_and_domains(text, column, domain_column)
         encoder = open_bank(model, device=device)
@@ -226,7 +242,8 @@ def main() -> None:
 
     def work() -> None:
         try:
-            cli.main(prog_name="cse", standalone_mode=False)
+            with naming_extra():
+                cli.main(prog_name="cse", standalone_mode=False)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
         except click.exceptions.Abort:
@@ -240,6 +257,18 @@ def main() -> None:
 def _help_hint(error: click.ClickException) -> str:
     ctx = getattr(error, "ctx", None)
     return "" if ctx is None else f" (see {ctx.command_path} --help)"
+
+
+def _open(model: str, device: str) -> Any:
+    """Return an encoder; a bundle or a bank's domain opens without the training packages."""
+    from cse.runtime.opening import open_onnx
+
+    onnx = open_onnx(model, device=device)
+    if onnx is not None:
+        return onnx
+    with naming_extra(f"{model}: not a bundle or a bank's domain; any other model"):
+        from cse.stages.open_model import open_model
+    return open_model(model, device=device)
 
 
 def _texts(stream: Any, column: str | None) -> list[str]:

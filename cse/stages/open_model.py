@@ -24,8 +24,8 @@ from cse.model.static_words import is_word_file
 from cse.runtime.bank import Bank, domain_of, is_bank
 from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.domain import AUTO
-from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.opening import open_onnx, refuse_whole_bank
 from cse.stages.common import CHECKPOINT
 from cse.stages.environment import environment
 from cse.training.precision import choose_device
@@ -56,33 +56,14 @@ def open_model(
     if isinstance(model, BackboneOf):
         return load_bare_backbone(model.checkpoint).to(choose_device(device))
     check_model(model)
-    found = domain_of(model)
-    if found is not None:
-        bank, name = found
-        opened = {} if banks is None else banks
-        if bank not in opened:
-            opened[bank] = OnnxEncoder(bank, provider=device)
-        onnx = opened[bank]
-        # a domain that is replaced while it is in use changes nothing here
-        return DomainEncoder(onnx, name if onnx.bank is None or name == AUTO else onnx.bank.domain(name))
+    onnx = open_onnx(model, device=device, banks=banks)
+    if onnx is not None:
+        return onnx
     folder = Path(model)
-    if (folder / MANIFEST).is_file():
-        return OnnxEncoder(folder, provider=device)
     notes = training_notes(folder)
     if notes:
         click.echo(f"{folder}: {notes}", err=True)
     return SentenceEncoder.load(model).to(choose_device(device))
-
-
-def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
-    """Open a bank to encode sentences of several domains together.
-
-    Raises:
-        CseError: the folder is no bank, or damaged.
-    """
-    if not is_bank(folder):
-        raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
-    return OnnxEncoder(folder, provider=device)
 
 
 def each_domain(models: Mapping[str, str]) -> dict[str, str]:
@@ -116,18 +97,13 @@ def check_model(path_or_name: str) -> None:
     folder = Path(path_or_name)
     if domain_of(path_or_name) is not None:
         return
-    if is_bank(folder):
-        raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{_first_domain(folder)}")
+    refuse_whole_bank(folder)
     if folder.is_file() and not is_word_file(folder):
         raise CseError(f"{folder}: a file; name the folder of a checkpoint, bundle or backbone")
     if not folder.exists() and means_folder(path_or_name):
         raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
     if folder.is_dir() and not any((folder / name).is_file() for name in (MANIFEST, "checkpoint.json", "config.json")):
         raise CseError(f"{folder}: contains no checkpoint.json, bundle.json or config.json; is it a model folder?")
-
-
-def _first_domain(bank: Path) -> str:
-    return next(iter(Bank(bank).domains().usable), "NAME")
 
 
 def describe_model(model: str | BackboneOf) -> dict[str, Any]:

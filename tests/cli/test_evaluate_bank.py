@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cse.runtime.opening as opening
 import cse.stages.open_model as open_model_module
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
@@ -48,7 +49,7 @@ def opened(monkeypatch) -> list[str]:
             folders.append(str(path))
             super().__init__(path, **options)
 
-    monkeypatch.setattr(open_model_module, "OnnxEncoder", Counted)
+    monkeypatch.setattr(opening, "OnnxEncoder", Counted)
     return folders
 
 

@@ -8,28 +8,23 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cse.runtime.bundle import MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.runtime.conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, write_model
+from tests.deploy.bundles import LINES, write_bundle
+from tests.runtime.conftest import DIMENSION
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy/embed.py"
-LINES = ["the cat sat", "", "a dog on mat", "the cat sat"]
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("deploy") / "bundle"
-    folder.mkdir()
-    write_model(folder / MODEL)
-    make_tokenizer().save(str(folder / TOKENIZER))
-    Bundle(1, DIMENSION, "mean", True, MAX_LENGTH, PAD, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
-    return folder
+    return write_bundle(tmp_path_factory.mktemp("deploy") / "bundle")
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +141,8 @@ def test_help_has_an_example(embed):
     assert b"python deploy/embed.py data/bundle sentences.txt --out vectors.npy" in embed("--help")[0]
 
 
-def test_it_needs_only_what_its_requirements_name(bundle):
-    """Standard input in a process of its own: every module belongs to Python or a requirement, and none is torch."""
+def test_it_needs_only_what_the_small_installation_brings(bundle):
+    """Standard input in a process of its own: every module belongs to Python or to `cse[cpu]`, none is torch."""
     script = f"""
 import json, runpy, sys
 before = set(sys.modules)
@@ -168,16 +163,19 @@ print("MODULES", json.dumps([sorted(found), cse]))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[0])["text"] == "the cat"
     found, cse = json.loads(done.stdout.partition("MODULES ")[2])
-    wanted = set(re.findall(r"^[a-z]+", (SCRIPT.parent / "requirements.txt").read_text(), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = [*project["dependencies"], *project["optional-dependencies"]["cpu"]]
+    wanted = {re.match(r"[a-z]+", requirement)[0] for requirement in required}
     assert wanted == {"numpy", "tokenizers", "onnxruntime", "safetensors", "tqdm"}
     beside = {name for name in found if not name.startswith("_")} - wanted - {"cse"}
-    assert beside == set(), f"not in deploy/requirements.txt: {beside}"
+    assert beside == set(), f"not in cse[cpu]: {beside}"
     assert {"numpy", "tokenizers", "onnxruntime", "safetensors"} <= set(found)
     assert all(name in ("cse", "cse.errors") or name.startswith("cse.runtime") for name in cse), cse
 
 
 def test_options_that_its_pages_name_exist():
-    pages = "".join((ROOT / "deploy" / name).read_text(encoding="utf-8") for name in ("requirements.txt", "README.md"))
-    named = set(re.findall(r"(?<![\w-])--[a-z-]+", pages)) - {"--no-deps"}  # pip's
+    page = (ROOT / "deploy/README.md").read_text(encoding="utf-8")
+    about = [line for line in page.splitlines() if "embed.py" in line or re.search("`--(out|provider)", line)]
+    named = set(re.findall(r"(?<![\w-])--[a-z-]+", "".join(about)))
     assert {"--out", "--provider"} <= named
     assert named <= set(re.findall(r'"(--[a-z-]+)"', SCRIPT.read_text(encoding="utf-8")))

@@ -1,0 +1,61 @@
+"""Open what a user names, if it needs no torch: a bundle, or a domain of a bank (``BANK:NAME``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cse.errors import CseError
+from cse.runtime.bank import Bank, domain_of, is_bank
+from cse.runtime.bundle import MANIFEST
+from cse.runtime.domain import AUTO
+from cse.runtime.mixed import DomainEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+
+
+def open_onnx(
+    model: str, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None
+) -> OnnxEncoder | DomainEncoder | None:
+    """Open a bundle folder or a bank's domain; return None for anything else.
+
+    Args:
+        model: path given by the user.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
+
+    Raises:
+        CseError: a damaged bundle or bank, an unknown domain, a bank without a domain's name, or no GPU as requested.
+    """
+    found = domain_of(model)
+    if found is not None:
+        bank, name = found
+        opened = {} if banks is None else banks
+        if bank not in opened:
+            opened[bank] = OnnxEncoder(bank, provider=device)
+        onnx = opened[bank]
+        # a domain that is replaced while it is in use changes nothing here
+        return DomainEncoder(onnx, name if onnx.bank is None or name == AUTO else onnx.bank.domain(name))
+    folder = Path(model)
+    refuse_whole_bank(folder)
+    return OnnxEncoder(folder, provider=device) if (folder / MANIFEST).is_file() else None
+
+
+def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
+    """Open a bank to encode sentences of several domains together.
+
+    Raises:
+        CseError: the folder is no bank, or damaged.
+    """
+    if not is_bank(folder):
+        raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
+    return OnnxEncoder(folder, provider=device)
+
+
+def refuse_whole_bank(folder: Path) -> None:
+    """Refuse a bank where one of its domains is needed.
+
+    Raises:
+        CseError: the folder is a bank.
+    """
+    if is_bank(folder):
+        name = next(iter(Bank(folder).domains().usable), "NAME")
+        raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{name}")

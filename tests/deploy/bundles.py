@@ -1,0 +1,18 @@
+"""A tiny bundle that needs no training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cse.runtime.bundle import MODEL, TOKENIZER, Bundle, describe_files
+from tests.runtime.conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, write_model
+
+LINES = ["the cat sat", "", "a dog on mat", "the cat sat"]
+
+
+def write_bundle(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    write_model(folder / MODEL)
+    make_tokenizer().save(str(folder / TOKENIZER))
+    Bundle(1, DIMENSION, "mean", True, MAX_LENGTH, PAD, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
+    return folder

@@ -1,0 +1,198 @@
+"""Image, cluster and orchestrator files: they parse, agree with each other and with the project."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+FILES = sorted(path for path in DEPLOY.iterdir() if path.suffix in (".yaml", ".json"))
+APPLICATION = "deploy.server.cluster:app_builder"
+# of the custom resource, ray.io/v1
+SERVICE_FIELDS = {"serveConfigV2", "rayClusterConfig"}
+CLUSTER_FIELDS = {"rayVersion", "enableInTreeAutoscaling", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"}
+GROUP_FIELDS = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
+
+
+def documents(path: Path) -> list:
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(text)] if path.suffix == ".json" else list(YAML(typ="safe", pure=True).load_all(text))
+
+
+def service() -> dict:
+    (found,) = (document for document in documents(DEPLOY / "rayservice.yaml") if document["kind"] == "RayService")
+    return found
+
+
+def serve_configs() -> dict[str, dict]:
+    embedded = YAML(typ="safe", pure=True).load(service()["spec"]["serveConfigV2"])
+    return {"serve.yaml": documents(DEPLOY / "serve.yaml")[0], "rayservice.yaml": embedded}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_files_parse(path):
+    assert {"serve.yaml", "rayservice.yaml", "grafana.json", "ray-cluster.yaml"} <= {file.name for file in FILES}
+    assert all(documents(path))
+
+
+# ---- Ray Serve ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Serve's own, while it is imported
+@pytest.mark.parametrize("name", ["serve.yaml", "rayservice.yaml"])
+def test_ray_serve_accepts_its_configuration(name):
+    from ray.serve.config import AutoscalingConfig
+    from ray.serve.schema import ServeDeploySchema
+
+    config = ServeDeploySchema.model_validate(serve_configs()[name])
+    (application,) = config.applications
+    assert application.import_path == APPLICATION
+    assert set(application.args) >= {"model"}
+    (deployment,) = application.deployments
+    assert deployment.name == "Embeddings"
+    limits = AutoscalingConfig(**deployment.autoscaling_config)  # Serve refuses unknown names only when it starts
+    assert set(deployment.autoscaling_config) <= set(AutoscalingConfig.model_fields)
+    assert 0 < limits.min_replicas <= limits.max_replicas
+    assert limits.target_ongoing_requests < deployment.max_ongoing_requests, "no replica would ever be added"
+    assert {"num_cpus", "num_gpus"} <= set(deployment.ray_actor_options.model_dump(exclude_unset=True))
+
+
+def test_both_configurations_have_the_same_keys_and_a_thread_per_cpu():
+    here, cluster = (config["applications"][0] for config in serve_configs().values())
+    assert here.keys() == cluster.keys()
+    assert here["deployments"][0].keys() == cluster["deployments"][0].keys()
+    assert cluster["args"]["model"] == "/model"
+    for application in (here, cluster):
+        (deployment,) = application["deployments"]
+        assert application["args"]["threads"] == deployment["ray_actor_options"]["num_cpus"]
+
+
+def test_the_cluster_lets_nobody_in_who_was_not_asked():
+    configs = serve_configs()
+    assert configs["serve.yaml"]["http_options"]["host"] == "127.0.0.1"
+    assert configs["rayservice.yaml"]["http_options"]["host"] == "0.0.0.0"  # behind the service of Kubernetes
+
+
+# ---- Kubernetes ---------------------------------------------------------------------------------------------------
+
+
+def groups() -> list[dict]:
+    cluster = service()["spec"]["rayClusterConfig"]
+    return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+
+
+def test_the_resource_has_fields_that_it_knows():
+    assert service()["apiVersion"] == "ray.io/v1"
+    assert set(service()["spec"]) == SERVICE_FIELDS
+    assert set(service()["spec"]["rayClusterConfig"]) <= CLUSTER_FIELDS
+    for group in groups():
+        assert set(group) <= GROUP_FIELDS
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+
+
+def test_ray_has_the_version_that_is_installed():
+    pinned = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    assert service()["spec"]["rayClusterConfig"]["rayVersion"] == pinned
+
+
+def test_pods_are_confined_probed_and_limited():
+    claims = {found["metadata"]["name"] for found in documents(DEPLOY / "rayservice.yaml")} - {"cse"}
+    users = {numbers[0] for name, numbers in instructions() if name == "USER"}
+    for group in groups():
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert users == {f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"}
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert {"livenessProbe", "readinessProbe"} <= set(container)
+        assert {"requests", "limits"} == set(container["resources"])
+        assert re.search(r":[\d.]+$", container["image"])
+        (mount,) = container["volumeMounts"]
+        (volume,) = pod["volumes"]
+        assert (mount["mountPath"], mount["name"], mount["readOnly"]) == ("/model", volume["name"], True)
+        assert volume["persistentVolumeClaim"]["claimName"] in claims
+
+
+def test_a_worker_has_room_for_a_replica_and_time_to_end_it():
+    (deployment,) = serve_configs()["rayservice.yaml"]["applications"][0]["deployments"]
+    (worker,) = service()["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    cpus = int(worker["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+    needed = deployment["ray_actor_options"]["num_cpus"]
+    assert needed * deployment["autoscaling_config"]["min_replicas"] <= cpus * worker["minReplicas"]
+    assert needed * deployment["autoscaling_config"]["max_replicas"] <= cpus * worker["maxReplicas"]
+    assert worker["template"]["spec"]["terminationGracePeriodSeconds"] > deployment["graceful_shutdown_timeout_s"]
+
+
+# ---- Dockerfile ---------------------------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, list[str]]]:
+    """Every instruction of the Dockerfile with its words."""
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [(line.split()[0], line.split()[1:]) for line in joined.splitlines()]
+
+
+def arguments_of(name: str) -> list[str]:
+    return [" ".join(words) for found, words in instructions() if found == name]
+
+
+def test_images_are_pinned_and_stages_exist():
+    stages: set[str] = set()
+    for words in arguments_of("FROM"):
+        image, _, stage = words.split()
+        if image == "${DEVICE}":
+            assert {"cpu", "gpu"} <= stages
+        elif image not in stages:
+            assert re.search(r":\d+\.\d+\.\d+-", image), f"{image}: name a version"
+            assert "latest" not in image
+        stages.add(stage)
+    assert {"cpu", "gpu", "server", "server-with-model"} <= stages
+    for words in arguments_of("COPY"):
+        taken = re.match(r"--from=(\S+)", words)
+        assert taken is None or taken[1] in stages
+    assert any("python:3.12" in words for words in arguments_of("FROM"))
+
+
+def test_the_server_is_not_root_and_gets_its_signals():
+    (user,) = arguments_of("USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    (entry,), (command,) = arguments_of("ENTRYPOINT"), arguments_of("CMD")
+    assert ast.literal_eval(entry) == ["cse", "serve"]
+    words = ast.literal_eval(command)
+    assert words[0] == "/model"
+    assert words[words.index("--host") + 1] == "0.0.0.0"
+    assert [words[words.index("--port") + 1]] == arguments_of("EXPOSE")
+
+
+def test_the_health_check_asks_without_other_programs():
+    (check,) = arguments_of("HEALTHCHECK")
+    program = ast.literal_eval(check.partition("CMD ")[2])
+    assert program[:2] == ["python", "-c"]
+    compile(program[2], "check", "exec")
+    assert f"http://127.0.0.1:{arguments_of('EXPOSE')[0]}/ready" in program[2]
+
+
+def test_the_build_sees_what_it_copies_and_no_more():
+    seen = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert "*" in (ROOT / ".dockerignore").read_text().splitlines()
+    assert all((ROOT / name).exists() or name.startswith("data/") for name in seen)
+    copied = [words.split()[:-1] for words in arguments_of("COPY") if not words.startswith("--from")]
+    names = {word for words in copied for word in words if not word.startswith("--")} - {"${MODEL}"}
+    assert names <= set(seen)
+    (model,) = [words.partition("=")[2] for words in arguments_of("ARG") if words.startswith("MODEL=")]
+    assert model in seen
+
+
+def test_extras_of_the_image_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    defaults = dict(words.split("=") for words in arguments_of("ARG") if "=" in words)
+    assert {defaults["DEVICE"], defaults["EXTRAS"], "gpu", "cluster"} <= set(extras)

@@ -1,0 +1,125 @@
+"""The small installation: `cse[cpu]` and `cse[serve,cpu]` in new environments, from the wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.deploy.bundles import LINES, write_bundle
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+LEFT_OUT = {"torch", "transformers", "ray", "prefect", "dvc", "datasets", "pyarrow", "onnxruntime-gpu", "scipy"}
+IMPORT_SECONDS = 0.5
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def run(*command: object, stdin: str = "", folder: Path | None = None) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [*map(str, command)], input=stdin, capture_output=True, text=True, timeout=600, env=ENVIRONMENT, cwd=folder
+    )
+
+
+def worked(*command: object, **options: object) -> str:
+    done = run(*command, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The project's wheel, built outside the tree, so that no old ``build/`` gets in."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("cse", "flows", "deploy"):
+        shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / "source")
+    worked(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, folder / "source")
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def environment_with(folder: Path, wheel: Path, extras: str) -> Path:
+    """Make a virtual environment with the project and these extras; return its ``bin``."""
+    worked(sys.executable, "-m", "venv", folder)
+    pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    worked(*pip, "-c", ROOT / "constraints.txt", f"{wheel}[{extras}]")
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def small(wheel, tmp_path_factory) -> Path:
+    return environment_with(tmp_path_factory.mktemp("small") / "venv", wheel, "cpu")
+
+
+@pytest.fixture(scope="module")
+def server(wheel, tmp_path_factory) -> Path:
+    return environment_with(tmp_path_factory.mktemp("server") / "venv", wheel, "serve,cpu")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    return write_bundle(tmp_path_factory.mktemp("installed") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def expected(bundle) -> np.ndarray:
+    return OnnxEncoder(bundle, provider="cpu").encode(LINES)
+
+
+@pytest.mark.parametrize("extras", ["small", "server"])
+def test_training_packages_are_left_out(extras, request):
+    listed = worked(request.getfixturevalue(extras) / "python", "-m", "pip", "list", "--format=json")
+    names = {package["name"].lower() for package in json.loads(listed)}
+    assert {"cse", "onnxruntime", "tokenizers"} <= names
+    assert names & LEFT_OUT == set()
+
+
+def test_the_runtime_imports_quickly(small):
+    """In processor time, which other work on the machine does not stretch."""
+    script = "import time, cse.runtime.onnx_encoder; print(time.process_time())"
+    seconds = [float(worked(small / "python", "-c", script)) for _ in range(5)]
+    assert min(seconds) < IMPORT_SECONDS, seconds
+
+
+def test_it_encodes_as_the_developers_environment_does(small, bundle, expected, tmp_path):
+    script = (
+        "import sys, json, numpy, cse\n"
+        "found = cse.OnnxEncoder(sys.argv[1], provider='cpu').encode(json.load(sys.stdin))\n"
+        "numpy.save(sys.argv[2], found)\n"
+    )
+    worked(small / "python", "-c", script, bundle, tmp_path / "x.npy", stdin=json.dumps(LINES))
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
+
+
+def test_the_runtime_alone_has_no_command_line(small):
+    done = run(small / "cse", "--help")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the command line needs the server packages (")
+    assert done.stderr.endswith("): pip install 'cse[serve]'\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_server_installation_helps_serves_and_encodes(server, bundle, expected, tmp_path):
+    assert re.search(r"^  encode +Embed TEXT", worked(server / "cse", "--help"), re.MULTILINE)
+    assert "cse serve" in worked(server / "cse", "serve", "--help")
+    worked(server / "cse", "encode", bundle, "--out", tmp_path / "x.npy", stdin="\n".join(LINES) + "\n")
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
+
+
+def test_the_server_installation_says_what_training_needs(server, tmp_path):
+    (tmp_path / "params.yaml").write_text("{}\n")
+    done = run(server / "cse", "train", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: this command needs the training packages (")
+    assert done.stderr.count("\n") == 1
