@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from typing import Any
 
 from ray import serve
 
@@ -19,9 +20,16 @@ _DRAIN_SECONDS = 30.0
 _LOGGING = {"encoding": "JSON", "log_level": "ERROR", "enable_access_log": False}
 
 
-def app_builder(args: Options) -> serve.Application:
-    """Return the application for ``serve run``; the arguments are those of ``Options``."""
-    return _deployment(args).bind()
+def app_builder(args: dict[str, Any]) -> serve.Application:
+    """Return the application for ``serve run``.
+
+    Args:
+        args: as in ``Options``. Ray Serve would check them itself, but cannot read an annotation that is a string.
+
+    Raises:
+        pydantic.ValidationError: an argument is unknown or not valid.
+    """
+    return _deployment(Options.model_validate(args)).bind()
 
 
 def _deployment(options: Options) -> serve.Deployment:

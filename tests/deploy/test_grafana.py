@@ -9,34 +9,9 @@ from pathlib import Path
 
 import pytest
 
-METRICS = {
-    "cse_batch_texts_bucket",
-    "cse_batch_texts_count",
-    "cse_batch_texts_sum",
-    "cse_batch_tokens_bucket",
-    "cse_batch_tokens_count",
-    "cse_batch_tokens_sum",
-    "cse_compute_seconds_bucket",
-    "cse_compute_seconds_count",
-    "cse_compute_seconds_sum",
-    "cse_connections",
-    "cse_drift_distance",
-    "cse_model_info",
-    "cse_model_load_failures_total",
-    "cse_queue_seconds_bucket",
-    "cse_queue_seconds_count",
-    "cse_queue_seconds_sum",
-    "cse_queue_texts",
-    "cse_queue_tokens",
-    "cse_refused_total",
-    "cse_request_seconds_bucket",
-    "cse_request_seconds_count",
-    "cse_request_seconds_sum",
-    "cse_requests_total",
-    "cse_texts_total",
-    "cse_tokens_total",
-    "cse_truncated_texts_total",
-}
+from deploy.server.metrics import names
+
+METRICS = names()
 
 BOARD = json.loads((Path(__file__).parents[2] / "deploy/grafana.json").read_text(encoding="utf-8"))
 SHOWN = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
