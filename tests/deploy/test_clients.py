@@ -1,0 +1,247 @@
+"""Clients of the service: each example of docs/serve.md as it stands there, and the libraries they use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import numpy as np
+import onnx
+import openai
+import pytest
+from onnx import numpy_helper
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy.server.command import serve
+from deploy.server.metrics import names
+from deploy.server.options import Options
+from tests.deploy.servers import serving
+from tests.runtime.conftest import DIMENSION, PAD, make_tokenizer, write_model
+from tests.waiting import wait_for
+
+PAGE = (Path(__file__).parents[2] / "docs/serve.md").read_text("utf-8")
+ADDRESS = "http://127.0.0.1:8080"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+CARD, COME, LOAN = "Where is my card?", "My card has not come.", "I want a loan."
+TEXTS = ["the cat sat", "a dog", "mat", "the cat sat on", "zebra", "a dog", "on a mat"]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    """A bundle of the id that the page uses, which knows the words of the page: no two of its texts are alike."""
+    folder = tmp_path_factory.mktemp("clients") / "bundle"
+    folder.mkdir()
+    split = pre_tokenizers.Whitespace()
+    words = sorted({word for text in (CARD, COME, LOAN) for word, _ in split.pre_tokenize_str(text)})
+    tokenizer = make_tokenizer()
+    vocabulary = tokenizer.get_vocab()
+    for word in words:
+        vocabulary.setdefault(word, len(vocabulary))
+    larger = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    larger.pre_tokenizer, larger.post_processor = split, tokenizer.post_processor
+    larger.save(str(folder / TOKENIZER))
+    write_model(folder / MODEL)
+    model = onnx.load(folder / MODEL)
+    (table,) = [one for one in model.graph.initializer if one.name == "table"]
+    vectors = np.random.default_rng(1).normal(size=(len(vocabulary), DIMENSION)).astype(np.float32)
+    table.CopyFrom(numpy_helper.from_array(vectors, "table"))
+    onnx.save(model, folder / MODEL)
+    Bundle(FORMAT, DIMENSION, "mean", True, 16, PAD, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encode(bundle):
+    return OnnxEncoder(bundle, provider="cpu").encode
+
+
+@pytest.fixture(scope="module")
+def service(bundle, tmp_path_factory):
+    with serving(bundle, "--threads", 2, log=tmp_path_factory.mktemp("log") / "log") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def expected(encode):
+    return encode(TEXTS)
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+
+def of_curl(output: str) -> list[float]:
+    answer = json.loads(output)
+    return answer if isinstance(answer, list) else [one for item in answer["data"] for one in item["embedding"]]
+
+
+def numbers(output: str) -> list[float]:
+    return [float(number) for number in NUMBER.findall(output)]
+
+
+# for each example: a part of it that no other has, how its output is read, and what it prints
+EXAMPLES = {
+    "curl": ("8080/v1/embeddings -H", of_curl, lambda encode: encode([CARD, COME]).ravel()),
+    "curl, TEI": ("8080/similarity", of_curl, lambda encode: encode([COME, LOAN]) @ encode(CARD)),
+    "openai": (
+        "from openai",
+        numbers,
+        lambda encode: [3, DIMENSION, *encode([CARD, COME, LOAN]) @ encode(CARD)],
+    ),
+    "httpx": ("httpx.post", numbers, lambda encode: [2, DIMENSION, 0, encode(CARD) @ encode(LOAN)]),
+    "javascript": ("await fetch", numbers, lambda encode: [DIMENSION, encode(CARD) @ encode(LOAN)]),
+    "langchain": ("from langchain_openai", numbers, lambda encode: encode([COME, LOAN]) @ encode(CARD)),
+    "llamaindex": ("from llama_index", numbers, lambda encode: encode([COME, LOAN]) @ encode(CARD)),
+}
+# libraries that take seconds to import
+NEEDS = {"langchain": "langchain_openai", "llamaindex": "llama_index"}
+
+
+def interpreter(language: str) -> list[str]:
+    if language == "python":
+        return [sys.executable, "-"]
+    if language == "bash":
+        return ["bash", "-s"]
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    return [node, "--input-type=module", "-"]
+
+
+def test_every_example_is_tested():
+    blocks = BLOCK.findall(PAGE)
+    assert {language for language, _ in blocks} == {"bash", "python", "javascript"}
+    assert len(blocks) == len(EXAMPLES)
+    for part, _, _ in EXAMPLES.values():
+        assert sum(part in code for _, code in blocks) == 1, part
+    assert all(ADDRESS in code for _, code in blocks)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in NEEDS else []) for name in EXAMPLES]
+)
+def test_the_example_works(name, service, encode):
+    if name in NEEDS and find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{NEEDS[name]} is not installed")
+    part, read, wanted = EXAMPLES[name]
+    ((language, code),) = [block for block in BLOCK.findall(PAGE) if part in block[1]]
+    done = subprocess.run(
+        interpreter(language),
+        input=code.replace(ADDRESS, service.url),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")},
+    )
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(read(done.stdout), wanted(encode), atol=1e-5)
+
+
+def test_the_options_on_the_page_are_those_of_the_command(cse):
+    help_text = cse("serve", "--help").out
+    offered = set(re.findall(r"^ +(--[a-z-]+)", help_text, re.M)) - {"--help"}
+    rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| (.*?) ?\|", PAGE, re.M))
+    assert rows.keys() == offered
+    commands = re.findall(r"^    (cse serve.*)$", PAGE, re.M)
+    assert len(commands) >= 4
+    assert set(re.findall(r"(?<![\w-])--[a-z-]+", " ".join(commands))) <= offered
+    defaults = {option.opts[0]: option.default for option in serve.params if option.opts[0] in rows}
+    for flag, default in defaults.items():
+        field = Options.model_fields.get(flag[2:].replace("-", "_"))
+        default = default if field is None else field.default
+        assert rows[flag] == ("" if default in (None, False) else str(default)), flag
+
+
+def test_the_metrics_and_routes_on_the_page_are_those_of_the_server(service):
+    listed = set(re.findall(r"`(cse_\w+)", PAGE))
+    assert listed == {re.sub(r"_(bucket|sum|count)$", "", name) for name in names()}
+    routes = set(httpx.get(f"{service.url}/openapi.json").json()["paths"]) | {"/", "/metrics", "/docs", "/openapi.json"}
+    table = PAGE.partition("## Routes")[2].partition("## Clients")[0]
+    assert routes <= set(re.findall(r"(?<=[ `])/[\w/.]*(?=`)", table))
+    assert all(httpx.get(service.url + route).status_code == 200 for route in ("/", "/docs", "/metrics", "/ready"))
+
+
+# ---- OpenAI's client -----------------------------------------------------------------------------------------------
+
+
+def test_fifty_requests_at_once_of_the_async_client(service, encode):
+    words = ["the", "cat", "dog", "sat", "on", "a", "mat"]
+    random = np.random.default_rng(5)
+    texts = [
+        [" ".join(random.choice(words, random.integers(1, 12))) for _ in range(random.integers(1, 7))]
+        for _ in range(50)
+    ]
+
+    async def ask_all() -> list[list[list[float]]]:
+        async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+            answers = await asyncio.gather(*(client.embeddings.create(model="bundle", input=one) for one in texts))
+        return [[item.embedding for item in answer.data] for answer in answers]
+
+    for found, asked in zip(asyncio.run(ask_all()), texts, strict=True):
+        np.testing.assert_allclose(found, encode(asked), atol=1e-5)
+
+
+def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path):
+    options = ("--max-queue-tokens", 200, "--batch-tokens", 5, "--threads", 1, "--max-texts", 5000)
+    statuses = []
+    http = openai.DefaultHttpxClient(event_hooks={"response": [lambda answer: statuses.append(answer.status_code)]})
+    with (
+        serving(bundle, *options, log=tmp_path / "log") as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=20, http_client=http) as client,
+    ):
+        client.embeddings.create(model="bundle", input=TEXTS)  # now the server knows how fast it is
+        many = {"model": "bundle", "input": ["the cat sat"] * 5000}
+        answers = []
+        load = threading.Thread(target=lambda: answers.append(server.post("/v1/embeddings", many).status_code))
+        load.start()
+        wait_for(lambda: server.metric("cse_queue_tokens ") > 200)
+        found = client.embeddings.create(model="bundle", input=TEXTS)
+        load.join()
+    np.testing.assert_allclose([item.embedding for item in found.data], expected, atol=1e-5)
+    assert answers == [200]
+    assert statuses == [200, *[429] * (len(statuses) - 2), 200]
+    assert len(statuses) > 2, "it was refused at first"
+
+
+# ---- libraries on top of it ----------------------------------------------------------------------------------------
+
+
+async def gathered(*calls):
+    return await asyncio.gather(*calls)
+
+
+def test_langchain_gets_the_runtimes_vectors_in_order(service, expected):
+    library = pytest.importorskip("langchain_openai")
+    embeddings = library.OpenAIEmbeddings(
+        model="bundle", base_url=f"{service.url}/v1", api_key="none", check_embedding_ctx_length=False, chunk_size=3
+    )
+    np.testing.assert_allclose(embeddings.embed_documents(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(embeddings.embed_query(TEXTS[3]), expected[3], atol=1e-5)
+    documents, query = asyncio.run(gathered(embeddings.aembed_documents(TEXTS), embeddings.aembed_query(TEXTS[3])))
+    np.testing.assert_allclose(documents, expected, atol=1e-5)
+    np.testing.assert_allclose(query, expected[3], atol=1e-5)
+
+
+def test_llamaindex_gets_the_runtimes_vectors_in_order(service, expected):
+    library = pytest.importorskip("llama_index.embeddings.openai_like")
+    embedding = library.OpenAILikeEmbedding(
+        model_name="bundle", api_base=f"{service.url}/v1", api_key="none", embed_batch_size=3
+    )
+    np.testing.assert_allclose(embedding.get_text_embedding_batch(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(embedding.get_query_embedding(TEXTS[3]), expected[3], atol=1e-5)
+    documents, query = asyncio.run(
+        gathered(embedding.aget_text_embedding_batch(TEXTS), embedding.aget_query_embedding(TEXTS[3]))
+    )
+    np.testing.assert_allclose(documents, expected, atol=1e-5)
+    np.testing.assert_allclose(query, expected[3], atol=1e-5)
