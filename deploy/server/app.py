@@ -251,7 +251,8 @@ def _check_size(inputs: Inputs, options: Options, param: str) -> None:
         raise ServiceError(413, message, param=param, code="too_many_inputs")
     longest = max(range(len(inputs)), key=lambda index: len(inputs[index]))
     if len(inputs[longest]) > options.max_characters:
-        message = f"{param}[{longest}]: {len(inputs[longest])} characters; a text may have {options.max_characters}"
+        unit = "characters" if isinstance(inputs[longest], str) else "token ids"
+        message = f"{param}[{longest}]: {len(inputs[longest])} {unit}; a text may have {options.max_characters}"
         raise ServiceError(413, message, param=param, code="input_too_long")
 
 

@@ -9,6 +9,7 @@ those of nearly its length among the next ones, up to a number of tokens with pa
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import math
 import threading
@@ -25,8 +26,8 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokens
 from deploy.server.errors import ServiceError
 
-_WINDOW = 256  # rows among which a batch looks for its own length
-_MOST_ROWS = 64
+_WINDOW = 4  # times the rows of a batch: among so many a batch looks for its own length
+_LONGEST_WAIT = 60  # seconds that a refused client is told to wait; clients do not come back after more
 _SHARE = 8  # a request of many texts gets the share of this many clients
 
 
@@ -49,6 +50,7 @@ class Work:
         domains: domain of each text, for a bank.
         vectors: answers (n, d), not scaled to unit length.
         waiting: rows that no batch has taken yet.
+        waiting_tokens: their tokens.
         left: rows that are not answered yet.
         submitted: time of arrival, in seconds.
         started: time when the first row was taken.
@@ -61,6 +63,7 @@ class Work:
     done: asyncio.Future[None]
     vectors: NDArray[np.float32]
     waiting: int
+    waiting_tokens: int
     left: int
     submitted: float = field(default_factory=time.perf_counter)
     started: float = math.inf
@@ -82,21 +85,32 @@ class Batcher:
     Args:
         lanes: batches that run at once; on a CPU, each uses one core unless it is alone.
         batch_tokens: maximum tokens of a batch, padding included; a row beyond it runs alone.
+        batch_rows: maximum rows of a batch.
         capacity: tokens that may wait.
+        patience: seconds that a request may take; no more is queued than is answered in that time.
         ran: is told of every batch, from the thread that ran it.
     """
 
     def __init__(
-        self, *, lanes: int, batch_tokens: int, capacity: int, ran: Callable[[BatchFacts], object] = lambda _: None
+        self,
+        *,
+        lanes: int,
+        batch_tokens: int,
+        batch_rows: int,
+        capacity: int,
+        patience: float,
+        ran: Callable[[BatchFacts], object] = lambda _: None,
     ) -> None:
-        self._batch_tokens, self._capacity, self._ran = batch_tokens, capacity, ran
+        self._batch_tokens, self._batch_rows, self._ran = batch_tokens, batch_rows, ran
+        self._capacity, self._patience = capacity, patience
         self._changed = threading.Condition()
-        self._rows: list[_Row] = []  # in order of tags
-        self._tokens = 0  # that wait
+        self._rows: list[_Row] = []  # a heap by tags; rows of cancelled requests stay until their turn
+        self._texts = self._tokens = 0  # that wait
         self._now = 0.0  # virtual time
         self._active = 0  # requests with waiting rows
         self._busy = 0  # lanes that run a batch
         self._rate = 0.0  # tokens per second, of late
+        self._ended = 0.0  # when the last batch ended
         self._numbers = itertools.count()
         self._open = True
         self._several = lanes > 1
@@ -107,12 +121,12 @@ class Batcher:
     @property
     def waiting(self) -> tuple[int, int]:
         """Texts and tokens that wait."""
-        return len(self._rows), self._tokens
+        return self._texts, self._tokens
 
     @property
     def full(self) -> bool:
         """Whether no more requests are taken."""
-        return self._tokens >= self._capacity
+        return self._tokens >= self._limit()
 
     def submit(self, encoder: OnnxEncoder, tokens: Tokens, domains: Sequence[Domain] = ()) -> Work:
         """Queue the rows of a request; ``Work.done`` is set when all are answered. Called from an event loop.
@@ -124,26 +138,20 @@ class Batcher:
         lengths = tokens.lengths
         count, total = len(lengths), int(lengths.sum())
         vectors = np.empty((count, encoder.dimension), np.float32)
-        work = Work(encoder, tokens, domains, loop, loop.create_future(), vectors, count, count)
+        work = Work(encoder, tokens, domains, loop, loop.create_future(), vectors, count, total, count)
         if not count:
             work.done.set_result(None)
             return work
         order = np.argsort(-lengths, kind="stable").tolist() if count > 1 else [0]
         with self._changed:
-            if self._tokens and self._tokens + total > self._capacity:
-                wait = math.ceil(self._tokens / self._rate) if self._rate else 1
-                raise ServiceError(
-                    429,
-                    f"the queue is full: {self._tokens} tokens wait; ask again in {max(1, wait)} s",
-                    code="overloaded",
-                    retry_after=max(1, wait),
-                )
+            if self._tokens and self._tokens + total > self._limit():
+                raise self._refusal()
             tag = self._now
             for index in order:
                 length = int(lengths[index])
-                self._rows.append(_Row(tag, next(self._numbers), length, index, work))
+                heapq.heappush(self._rows, _Row(tag, next(self._numbers), length, index, work))
                 tag += length / _SHARE
-            self._rows.sort()  # nearly sorted, so close to linear
+            self._texts += count
             self._tokens += total
             self._active += 1
             self._changed.notify(min(count, len(self._lanes)))
@@ -152,12 +160,20 @@ class Batcher:
     def cancel(self, work: Work) -> None:
         """Drop the rows of a request whose client has gone; rows in progress run to their end."""
         with self._changed:
-            mine = [row for row in self._rows if row.work is work]
-            if mine:
-                self._rows = [row for row in self._rows if row.work is not work]
-                self._tokens -= sum(row.length for row in mine)
+            if work.waiting:
+                self._texts -= work.waiting
+                self._tokens -= work.waiting_tokens
                 self._active -= 1
-                work.waiting = 0
+                work.waiting = work.waiting_tokens = 0
+
+    def _limit(self) -> float:
+        """Return how many tokens may wait: no more than are answered in time."""
+        return min(self._capacity, self._rate * self._patience) if self._rate else self._capacity
+
+    def _refusal(self) -> ServiceError:
+        wait = min(_LONGEST_WAIT, math.ceil(self._tokens / self._rate)) if self._rate else 1
+        message = f"the queue is full: {self._tokens} tokens wait; ask again in {wait} s"
+        return ServiceError(429, message, code="overloaded", retry_after=max(1, wait))
 
     def close(self) -> None:
         """Let the lanes finish what waits, and end them."""
@@ -170,13 +186,13 @@ class Batcher:
     def _lane(self) -> None:
         while True:
             with self._changed:
-                while not self._rows and self._open:
+                while not self._texts and self._open:
                     self._changed.wait()
-                if not self._rows:
+                if not self._texts:
                     return
                 batch = self._take()
                 self._busy += 1
-                alone = self._busy == 1 and not self._rows
+                alone = self._busy == 1 and not self._texts
             try:
                 self._run(batch, one_core=self._several and not alone)
             finally:
@@ -185,11 +201,12 @@ class Batcher:
 
     def _take(self) -> list[_Row]:
         """Remove a batch from the queue: the first row and the nearest in length."""
-        head = self._rows[0]
-        near = [row for row in self._rows[:_WINDOW] if row.work.encoder is head.work.encoder]
+        window = self._next()
+        head = window[0]
+        near = [row for row in window if row.work.encoder is head.work.encoder]
         near.sort(key=lambda row: (row.length, row.number))
         low = high = near.index(head)
-        while high - low + 1 < _MOST_ROWS:
+        while high - low + 1 < self._batch_rows:
             shorter = near[low - 1] if low > 0 else None
             longer = near[high + 1] if high + 1 < len(near) else None
             rows = high - low + 2
@@ -208,16 +225,29 @@ class Batcher:
                 low -= 1
         batch = near[low : high + 1]
         taken = {row.number for row in batch}
-        self._rows = [row for row in self._rows if row.number not in taken]
+        for row in window:
+            if row.number not in taken:
+                heapq.heappush(self._rows, row)
         tokens = sum(row.length for row in batch)
+        self._texts -= len(batch)
         self._tokens -= tokens
         self._now = max(self._now, head.tag) + tokens / max(1, self._active)
         now = time.perf_counter()
         for row in batch:
             row.work.started = min(row.work.started, now)
             row.work.waiting -= 1
+            row.work.waiting_tokens -= row.length
             self._active -= row.work.waiting == 0
         return batch
+
+    def _next(self) -> list[_Row]:
+        """Remove the first rows from the heap, at least one, without those of cancelled requests."""
+        found: list[_Row] = []
+        while self._rows and len(found) < _WINDOW * self._batch_rows:
+            row = heapq.heappop(self._rows)
+            if row.work.waiting:
+                found.append(row)
+        return found
 
     def _run(self, batch: list[_Row], *, one_core: bool) -> None:
         start = time.perf_counter()
@@ -232,7 +262,11 @@ class Batcher:
             return
         seconds = time.perf_counter() - start
         tokens = sum(row.length for row in batch)
-        self._rate = tokens / seconds * len(self._lanes) * 0.1 + 0.9 * self._rate if self._rate else tokens / seconds
+        with self._changed:
+            now = time.perf_counter()
+            rate = tokens / (now - max(start, self._ended) + 1e-6)  # lanes end in turn, so this is the rate of all
+            self._ended = now
+            self._rate += 0.1 * (rate - self._rate) if self._rate else rate
         self._ran(BatchFacts(len(batch), tokens, len(batch) * max(row.length for row in batch), seconds))
 
     def _answer(self, batch: list[_Row], one_core: bool) -> None:

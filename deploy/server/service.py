@@ -27,6 +27,7 @@ from deploy.server.registry import Follower
 Inputs = Sequence[str] | Sequence[Sequence[int]]
 
 _CPU_TOKENS, _GPU_TOKENS = 768, 16_384  # of a batch
+_CPU_ROWS, _GPU_ROWS = 64, 512
 _SHORT = 2000  # characters that are tokenised in less time than another thread takes to start
 
 
@@ -69,7 +70,9 @@ class Service:
         self._batcher = Batcher(
             lanes=1 if on_gpu else encoder.threads,
             batch_tokens=self.batch_tokens,
+            batch_rows=_GPU_ROWS if on_gpu else _CPU_ROWS,
             capacity=options.max_queue_tokens,
+            patience=options.timeout,
             ran=self._ran,
         )
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")

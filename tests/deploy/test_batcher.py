@@ -48,7 +48,11 @@ def make():
     made = []
 
     def new(**options):
-        made.append(Batcher(**({"lanes": 1, "batch_tokens": 64, "capacity": 10_000} | options)))
+        made.append(
+            Batcher(
+                **({"lanes": 1, "batch_tokens": 64, "batch_rows": 64, "capacity": 10_000, "patience": 1e9} | options)
+            )
+        )
         return made[-1]
 
     yield new
