@@ -18,7 +18,6 @@ import asyncio
 import base64
 import contextlib
 import http.client
-import itertools
 import json
 import math
 import re
@@ -74,22 +73,30 @@ class Measured:
     kept: list[tuple[int, bytes]] = field(default_factory=list)  # request and body, to check
     kept_bytes: int = 0
 
+    @property
+    def answers(self) -> int:
+        """How many requests came to an end, errors included."""
+        return len(self.latencies) + self.miscounted + self.errors.total()
+
 
 class Load:
     """One run: ``clients`` connections, a warm-up, a measured window."""
 
-    def __init__(self, plan: Plan, clients: int, timeout: float = 60.0) -> None:
+    def __init__(self, plan: Plan, clients: int, timeout: float) -> None:
         self.plan, self.clients, self.timeout = plan, clients, timeout
         self.measured = Measured()
         self.measuring = self.stopping = False
         self.enough, self.idle = asyncio.Event(), asyncio.Event()
         self.wanted: int | None = None
-        self._numbers = itertools.cycle(range(len(plan.requests)))
+        # the warm-up starts in the middle: the measured texts are new to the server
+        self._next, self._end = len(plan.requests) // 2, len(plan.requests)
         self._open: set[_Client] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, warm_up: float, seconds: float, requests: int | None = None) -> Measured:
         """Return what was measured after the warm-up: for some seconds, or until so many answers came.
+
+        A window without an answer says nothing: it lasts until there are as many answers as clients.
 
         Raises:
             LoadError: no connection at the start.
@@ -100,10 +107,13 @@ class Load:
         await asyncio.sleep(warm_up)
         self.wanted = requests
         self.measured = found = Measured()
-        self.measuring = True
+        self.measuring, self._next = True, 0
         cpu, begin = time.process_time(), time.perf_counter()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.enough.wait(), None if requests else seconds)
+        if found.answers < self.clients and not requests:
+            self.wanted = self.clients
+            await self.enough.wait()
         found.seconds, found.cpu_seconds = time.perf_counter() - begin, time.process_time() - cpu
         self.measuring, self.stopping = False, True
         with contextlib.suppress(TimeoutError):  # leave the server idle: the next run starts from there
@@ -115,7 +125,8 @@ class Load:
 
     def next_request(self) -> int:
         """Return the position of the next request."""
-        return next(self._numbers)
+        number, self._next = self._next, (self._next + 1) % self._end
+        return number
 
     def answered(self, number: int, status: int, body: bytes, seconds: float) -> None:
         """Count a complete answer."""
@@ -152,9 +163,7 @@ class Load:
             task.add_done_callback(self._tasks.discard)
 
     def _count_to_the_end(self) -> None:
-        found = self.measured
-        answers = len(found.latencies) + found.miscounted + found.errors.total()
-        if self.wanted is not None and answers >= self.wanted:
+        if self.wanted is not None and self.measured.answers >= self.wanted:
             self.measuring = False
             self.enough.set()
 
@@ -169,9 +178,11 @@ class Load:
         while not self.stopping:
             await asyncio.sleep(_PAUSE_SECONDS)
             try:
-                return await self._connect()
+                await self._connect()
             except LoadError:
                 self.failed("connection")
+            else:
+                return
 
     async def _look(self) -> None:
         while True:
@@ -198,6 +209,7 @@ class _Client(asyncio.Protocol):
         self._length: int | None = None  # of the body; None: chunked
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the first request."""
         self._transport = transport  # type: ignore[assignment]
         self.load.opened(self)
         self.send()
@@ -214,6 +226,7 @@ class _Client(asyncio.Protocol):
         self._transport.write(self.load.plan.requests[self._number])
 
     def data_received(self, data: bytes) -> None:
+        """Collect an answer until it is complete."""
         received = self._received
         received += data
         if self._start < 0:
@@ -242,6 +255,7 @@ class _Client(asyncio.Protocol):
             asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self.send)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Count the request that had no answer yet."""
         if self.waiting:
             self.waiting = False
             self.load.failed("connection")
@@ -324,7 +338,7 @@ def compare(
 
 def summary(found: Measured, clients: int, texts_per_request: int) -> dict[str, Any]:
     """Return the figures of a run."""
-    requests, answers = len(found.latencies), len(found.latencies) + found.miscounted + found.errors.total()
+    requests = len(found.latencies)
     return {
         "clients": clients,
         "texts_per_request": texts_per_request,
@@ -336,7 +350,7 @@ def summary(found: Measured, clients: int, texts_per_request: int) -> dict[str, 
         "p99_ms": 1e3 * percentile(found.latencies, 99),
         "errors": dict(found.errors),
         "miscounted": found.miscounted,
-        "generator_cpu_ms_per_request": 1e3 * found.cpu_seconds / max(answers, 1),
+        "generator_cpu_ms_per_request": 1e3 * found.cpu_seconds / max(found.answers, 1),
     }
 
 
@@ -346,11 +360,13 @@ def own_references(asking: Asking, route: str, model: str, texts: Sequence[str],
     return {at: read_vectors(asking.ask(route, {"model": model, "input": texts[at]}))[0] for at in places}
 
 
-def run_load(plan: Plan, clients: int, *, warm_up: float, seconds: float, requests: int | None = None) -> Measured:
+def run_load(
+    plan: Plan, clients: int, *, warm_up: float, seconds: float, requests: int | None = None, timeout: float = 120.0
+) -> Measured:
     """Run clients against a server and return what was measured."""
 
     async def run() -> Measured:
-        return await Load(plan, clients).run(warm_up, seconds, requests)
+        return await Load(plan, clients, timeout).run(warm_up, seconds, requests)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(run())
@@ -370,6 +386,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0, help="measured; default: 20")
     parser.add_argument("--requests", type=int, help="measure so many answers instead of so many seconds")
     parser.add_argument("--warm-up", type=float, default=2.0, metavar="SECONDS", help="not measured; default: 2")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="of a request; default: 120")
     parser.add_argument("--texts-per-request", type=int, default=1, help="default: 1")
     parser.add_argument("--texts", type=Path, help="your texts, one per line; default: 20,000 generated ones")
     parser.add_argument(
@@ -405,11 +422,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     except (OSError, http.client.HTTPException) as error:
         raise LoadError(f"{options.url}: no answer ({error}); is the server up?") from None
     k = options.texts_per_request
-    requests = build_requests(
-        texts, host=host, port=port, route=route, model=model, texts_per_request=k, key=options.key
-    )
+    where = {"host": host, "port": port, "route": route, "key": options.key}
+    requests = build_requests(texts, **where, model=model, texts_per_request=k)
     plan = Plan(host, port, requests, k, frozenset(at // k for at in references))
-    found = run_load(plan, options.clients, warm_up=options.warm_up, seconds=options.seconds, requests=options.requests)
+    window = {"warm_up": options.warm_up, "seconds": options.seconds, "requests": options.requests}
+    found = run_load(plan, options.clients, **window, timeout=options.timeout)
     return summary(found, options.clients, k) | compare(found.kept, references, k, options.tolerance)
 
 
@@ -445,12 +462,14 @@ def own_cost(seconds: float, clients: Sequence[int] = (1, 16, 64)) -> list[dict[
 def show(figures: dict[str, Any]) -> str:
     """Return the figures of a run in two lines."""
     errors = ", ".join(f"{count} x {name}" for name, count in figures["errors"].items()) or "no errors"
+    rates = f"{figures['requests_per_s']:.1f} requests/s, {figures['texts_per_s']:.1f} texts/s"
+    times = f"p50 {figures['p50_ms']:.2f} ms, p99 {figures['p99_ms']:.2f} ms"
+    checked = f"{figures['compared']} vectors compared, {figures['wrong']} wrong"
+    own = f"this program took {figures['generator_cpu_ms_per_request']:.3f} ms a request"
     return (
-        f"{figures['clients']} clients: {figures['requests_per_s']:.1f} requests/s, {figures['texts_per_s']:.1f} texts/s, "
-        f"p50 {figures['p50_ms']:.2f} ms, p99 {figures['p99_ms']:.2f} ms\n"
-        f"  {errors}; {figures['miscounted']} answers with the wrong number of vectors; of {figures['compared']} vectors "
-        f"compared, {figures['wrong']} wrong (largest difference {figures['largest_difference']:.1e}); this program took "
-        f"{figures['generator_cpu_ms_per_request']:.3f} ms a request"
+        f"{figures['clients']} clients: {rates}, {times}\n"
+        f"  {errors}; {figures['miscounted']} answers with another number of vectors than texts; "
+        f"{checked} (largest difference {figures['largest_difference']:.1e}); {own}"
     )
 
 

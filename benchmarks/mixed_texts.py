@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 from cse.data.sample import sample_rows
@@ -32,6 +33,6 @@ def mixed_texts(count: int = COUNT, seed: int = SEED) -> list[str]:
 def histogram(texts: list[str]) -> dict[str, int]:
     """Return the number of texts by number of words, in ranges that double."""
     counts = Counter(len(text.split()) for text in texts)
-    ranges = [range(begin, end) for begin, end in zip(_BOUNDS, _BOUNDS[1:], strict=False)]
+    ranges = [range(begin, end) for begin, end in pairwise(_BOUNDS)]
     names = [str(words[0]) if len(words) == 1 else f"{words[0]}-{words[-1]}" for words in ranges]
     return {name: sum(counts[number] for number in words) for name, words in zip(names, ranges, strict=True)}

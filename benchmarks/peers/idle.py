@@ -30,9 +30,11 @@ class Idle(asyncio.Protocol):
     """Answers every request with one vector, as soon as its body is complete."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start with nothing received."""
         self.transport, self.received = transport, bytearray()
 
     def data_received(self, data: bytes) -> None:
+        """Answer once the request is complete."""
         self.received += data
         head, gap, body = self.received.partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].split()[0]) if head.startswith(b"POST") else 0
