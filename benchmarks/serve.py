@@ -157,6 +157,9 @@ class Bench:
                 failed[setting.name] = str(error)
                 self.say(f"trial of {contestant.name}, {setting.name}: does not work: {str(error).splitlines()[-1]}")
                 continue
+            if faulty(figures):
+                failed[setting.name] = self.faults.pop()
+                continue
             rates[setting.name] = figures["requests_per_s"]
             self.say(f"trial of {contestant.name}, {setting.name}: {rates[setting.name]:.1f} requests/s")
         if not rates:
@@ -183,9 +186,8 @@ class Bench:
         """Return texts per second of a request of 2,048 texts, and of as many clients in the same server."""
         most = max(self.options.clients)
         with running(ours, self.chosen[ours.name]) as server:
-            large = self.load(
-                ours, server, 1, **{"texts-per-request": LARGE, "requests": 1 if self.options.quick else 3}
-            )
+            window = {"texts-per-request": LARGE, "requests": 1 if self.options.quick else 3, "timeout": 600}
+            large = self.load(ours, server, 1, **window)
             small = self.load(ours, server, most)
         ratio = over(large["texts_per_s"], small["texts_per_s"])
         self.say(f"one request of {LARGE} texts: {large['texts_per_s']:.1f} texts/s, {ratio:.2f} of {most} clients'")
@@ -193,9 +195,9 @@ class Bench:
 
     def run(self) -> dict[str, Any]:
         """Measure everything and return the figures."""
-        figures: dict[str, Any] = {"machine": peers.machine(), "model": MINILM, "texts": self.prepare()}
-        figures["device"] = self.options.device
-        ours, others = self.contestants()
+        ours, others = self.contestants()  # first, as a peer may be missing
+        figures: dict[str, Any] = {"machine": peers.machine(), "device": self.options.device, "model": MINILM}
+        figures["texts"] = self.prepare()
         figures["load_generator"] = own_cost(min(self.options.seconds, 3.0))
         own = max(one["generator_cpu_ms_per_request"] for one in figures["load_generator"])
         self.say(f"load generator: {own:.3f} ms a request")
@@ -271,6 +273,11 @@ def ratios(rounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, fl
     return found
 
 
+def _cells(found: dict[str, dict[str, float]]) -> list[list[float]]:
+    """Return requests/s, p50 and p99 by number of clients."""
+    return [[one[key] for key in ("requests_per_s", "p50_ms", "p99_ms")] for one in found.values()]
+
+
 def over(ours: float, peer: float) -> float:
     """Return a ratio; NaN if the other side did nothing."""
     return ours / peer if peer else math.nan
@@ -282,23 +289,17 @@ def table(figures: dict[str, Any]) -> str:
     numbers = list(next(iter(servers.values()))["clients"])
     head = "".join(f"{f'{number} clients':>30}" for number in numbers)
     columns = "".join(f"{'req/s':>12}{'p50 ms':>9}{'p99 ms':>9}" for _ in numbers)
-    lines = [f"{'':30}{head}{'start':>9}{'memory':>9}", f"{'':30}{columns}{'s':>9}{'MB':>9}"]
+    lines = [f"{'':32}{head}{'start':>9}{'memory':>9}", f"{'':32}{columns}{'s':>9}{'MB':>9}"]
     for name, found in servers.items():
-        cells = "".join(
-            f"{one['requests_per_s']:12.1f}{one['p50_ms']:9.1f}{one['p99_ms']:9.1f}"
-            for one in found["clients"].values()
-        )
-        lines.append(f"{name:30}{cells}{found['cold_start_s']:9.1f}{found['memory_megabytes']:9.0f}")
-    floor = "".join(
-        f"{bare[size]:12.1f}{'':18}" if (size := "1" if number == "1" else number) in bare else f"{'':30}"
-        for number in numbers
-    )
-    lines.append(f"{'bare encoder, no server':30}{floor}")
+        cells = "".join(f"{rate:12.1f}{p50:9.1f}{p99:9.1f}" for rate, p50, p99 in _cells(found["clients"]))
+        lines.append(f"{name:32}{cells}{found['cold_start_s']:9.1f}{found['memory_megabytes']:9.0f}")
+    cells = "".join(f"{bare[number]:12.1f}{'':18}" if number in bare else f"{'':30}" for number in numbers)
+    lines.append(f"{'bare encoder, without a server':32}{cells}".rstrip())
+    if figures["ratios"]:
+        lines.append("cse serve relative to")
     for name, found in figures["ratios"].items():
-        cells = "".join(
-            f"{one['requests_per_s']:11.2f}x{one['p50_ms']:8.2f}x{one['p99_ms']:8.2f}x" for one in found.values()
-        )
-        lines.append(f"{'cse serve / ' + name:42}"[:42].ljust(30) + cells)
+        cells = "".join(f"{rate:11.2f}x{p50:8.2f}x{p99:8.2f}x" for rate, p50, p99 in _cells(found))
+        lines.append(f"{'  ' + name:32}{cells}")
     one = figures["one_large_request"]
     share = f"{one['texts_per_s_ratio']:.2f} of {one['clients']['clients']} clients'"
     lines.append(f"one request of {LARGE} texts: {one['large']['texts_per_s']:.1f} texts/s, {share}")
