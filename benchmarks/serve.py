@@ -1,7 +1,7 @@
 """``cse serve`` against other servers of the same model, measured in one run on one machine; run it while it is idle.
 
     make benchmark-serve                                              # makes infinity's environment, then runs all
-    python -m benchmarks.serve --out serve.json                       # about 40 minutes on two cores
+    python -m benchmarks.serve --out serve.json                       # about an hour on two cores
     python -m benchmarks.serve --quick --peers sentence-transformers  # a short try
 
 Model: all-MiniLM-L6-v2, from the same files for all; ours is its export. Peers: infinity-emb (torch in float32 and
@@ -206,6 +206,7 @@ class Bench:
             one.name: {
                 "setting": self.chosen[one.name].name,
                 "command": [_without_paths(part, self.folder) for part in self.chosen[one.name].command],
+                "environment": self.chosen[one.name].environment,
                 "tolerance": one.tolerance,
                 "trials": trials[one.name],
                 **one.facts,

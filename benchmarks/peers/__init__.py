@@ -14,6 +14,8 @@ from benchmarks.servers import ROOT, Contestant, Setting
 
 INFINITY = ROOT / ".venv-infinity/bin/python"
 BFLOAT16_TOLERANCE = 2e-2  # its numbers have 8 bits: the vectors are right, but differ from the third digit on
+# torch's threads wait for each other in a loop that takes the core from everything else on a busy machine
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 _INFINITY_PACKAGES = ("infinity-emb", "torch", "transformers", "sentence-transformers", "optimum", "onnxruntime")
 _OWN_PACKAGES = ("sentence-transformers", "torch", "transformers", "fastapi", "uvicorn")
 _VERSIONS = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
@@ -46,20 +48,22 @@ def sentence_transformers(model: Path, device: str) -> list[Contestant]:
             f"{error}\nsentence-transformers is missing; run: pip install -c constraints.txt -e '.[benchmarks]'"
         ) from None
     app = (sys.executable, "-m", "benchmarks.peers.sentence_transformers_app", str(model), "--port", "{port}")
-    ways = {
-        "batching": ("--batching",),
-        "no batching": (),
-        "no batching, 2 workers": ("--workers", "2", "--threads", "1"),
+    one, two = ("--threads", "1"), ("--workers", "2", "--threads", "1")
+    ways: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+        "batching, passive threads": (("--batching",), PASSIVE),
+        "batching": (("--batching",), {}),
+        "batching, 1 thread": (("--batching", *one), {}),
+        "no batching, passive threads": ((), PASSIVE),
+        "no batching, 2 workers of 1 thread": (two, {}),
     }
-    return [
-        Contestant(
-            f"sentence-transformers {dtype}",
-            tuple(Setting(name, (*app, "--dtype", dtype, "--device", device, *way)) for name, way in ways.items()),
-            tolerance=1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE,
-            facts={"versions": facts},
-        )
-        for dtype in ("float32", "bfloat16")
-    ]
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        run = (*app, "--dtype", dtype, "--device", device)
+        settings = tuple(Setting(name, (*run, *way), environment) for name, (way, environment) in ways.items())
+        tolerance = 1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE
+        name = f"sentence-transformers {dtype}"
+        found.append(Contestant(name, settings, tolerance=tolerance, facts={"versions": facts}))
+    return found
 
 
 def infinity(model: Path, device: str, python: Path = INFINITY) -> list[Contestant]:
@@ -85,33 +89,30 @@ def infinity(model: Path, device: str, python: Path = INFINITY) -> list[Contesta
         "{port}",
     )
     run = (*run, "--device", device, "--log-level", "warning")
-    plain, better, compiled = ("--no-bettertransformer", "--no-compile"), ("--bettertransformer", "--no-compile"), (
-        "--no-bettertransformer", "--compile",
-    )  # fmt: skip
-    ways = {
-        "plain": plain,
-        "plain, batches of 64": (*plain, "--batch-size", "64"),
-        "BetterTransformer": better,
-        "torch.compile": compiled,
+    plain = ("--no-bettertransformer", "--no-compile")
+    better = ("--bettertransformer", "--no-compile")
+    compiled = ("--no-bettertransformer", "--compile")
+    ways: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+        "plain, passive threads": (plain, PASSIVE),
+        "plain": (plain, {}),
+        "plain, passive threads, batches of 64": ((*plain, "--batch-size", "64"), PASSIVE),
+        "BetterTransformer, passive threads": (better, PASSIVE),
+        "torch.compile, passive threads": (compiled, PASSIVE),
     }
-    found = [
-        Contestant(
-            f"infinity torch {dtype}",
-            tuple(Setting(name, (*run, "--engine", "torch", "--dtype", dtype, *way)) for name, way in ways.items()),
-            "infinity",
-            1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE,
-            facts,
-        )
-        for dtype in ("float32", "bfloat16")
-    ]
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        torch = (*run, "--engine", "torch", "--dtype", dtype)
+        settings = tuple(Setting(name, (*torch, *way), environment) for name, (way, environment) in ways.items())
+        tolerance = 1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE
+        found.append(Contestant(f"infinity torch {dtype}", settings, "infinity", tolerance, facts))
     _export(model, python)
     onnx = (*run, "--engine", "optimum", "--pooling-method", "mean")
-    ways = {
+    engines = {
         "plain": ("--onnx-disable-optimize",),
         "plain, batches of 64": ("--onnx-disable-optimize", "--batch-size", "64"),
         "optimised": ("--no-onnx-disable-optimize",),
     }
-    settings = tuple(Setting(name, (*onnx, *way)) for name, way in ways.items())
+    settings = tuple(Setting(name, (*onnx, *way)) for name, way in engines.items())
     return [*found, Contestant("infinity ONNX", settings, "infinity", facts=facts)]
 
 
