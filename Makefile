@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export DVC_NO_ANALYTICS := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-all lint install benchmark clean
+.PHONY: repro test test-all lint install benchmark benchmark-serve clean
 
 repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
@@ -33,6 +33,17 @@ benchmark: $(STAMP)        ## speed relative to sentence-transformers, in one ru
 	pip install -q -c constraints.txt -e '.[benchmarks]'
 	python -m benchmarks.throughput
 
+# a peer's pins do not agree with ours: it has an environment of its own
+INFINITY := .venv-infinity
+benchmark-serve: $(STAMP) $(INFINITY)/.installed ## `cse serve` against infinity and sentence-transformers, in one run
+	pip install -q -c constraints.txt -e '.[benchmarks,serve]'
+	python -m benchmarks.serve $(ARGUMENTS)
+
+$(INFINITY)/.installed: benchmarks/peers/infinity.txt
+	test -x $(INFINITY)/bin/python || $(PYTHON) -m venv $(INFINITY)
+	$(INFINITY)/bin/python -m pip install -q --disable-pip-version-check -r benchmarks/peers/infinity.txt
+	touch $@
+
 # pip, not uv or poetry: the constraints pin versions, and pip picks the build of torch that fits the machine
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -41,4 +52,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:                     ## remove the environment, keep data
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(INFINITY)

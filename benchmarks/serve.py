@@ -1,0 +1,380 @@
+"""``cse serve`` against other servers of the same model, measured in one run on one machine; run it while it is idle.
+
+    make benchmark-serve                                              # makes infinity's environment, then runs all
+    python -m benchmarks.serve --out serve.json                       # about an hour on two cores
+    python -m benchmarks.serve --quick --peers sentence-transformers  # a short try
+
+Model: all-MiniLM-L6-v2, from the same files for all; ours is its export. Peers: infinity-emb (torch in float32 and
+bfloat16, ONNX) and sentence-transformers behind FastAPI; first every peer's settings are tried for a few seconds with
+the most clients, and the fastest is kept. Clients are closed-loop (benchmarks/load.py), each request holds one text of
+1 to 100 words, nothing is truncated. In every round ours and each peer take turns, each started anew; ratios are of
+neighbours, medians over the rounds. A sample of all vectors is compared with the exported model's. Also: the bare
+encoder without a server, one request of 2,048 texts against as many clients, and the time from start to first vector.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import peers
+from benchmarks.asking import LoadError
+from benchmarks.load import CHECK_EVERY, faulty, own_cost
+from benchmarks.mixed_texts import DISTRIBUTION, histogram, mixed_texts
+from benchmarks.servers import ROOT, Contestant, Running, Setting, running
+from cse import OnnxEncoder, SentenceEncoder
+from cse.export.bundle import write_bundle
+from cse.model.backbone_files import MINILM, find_backbone
+from cse.process import handling
+
+OURS = (sys.executable, "-m", "cse.cli", "serve", "{bundle}", "--host", "127.0.0.1", "--port", "{port}")
+OUR_PACKAGES = ("cse", "onnxruntime-gpu", "tokenizers", "fastapi", "uvicorn")
+PEERS = ("infinity", "sentence-transformers")
+TRUNCATION = 256  # sentence-transformers' limit for this model; no text is longer, so nobody's limit matters
+LARGE = 2048  # texts of the one large request
+REFERENCES = 200
+TRIAL_SECONDS = 5.0
+
+
+class Bench:
+    """One run of the benchmark: what to measure, and the figures so far.
+
+    Args:
+        options: the command line.
+        folder: for bundle, copy of the model, references.
+    """
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        self.bundle, self.references = folder / "bundle", folder / "references.npy"
+        self.begin = time.monotonic()
+        self.faults: list[str] = []
+        self.chosen: dict[str, Setting] = {}
+
+    def say(self, text: str) -> None:
+        """Print a line of progress with the time so far."""
+        passed = int(time.monotonic() - self.begin)
+        print(f"[{passed // 60:3}:{passed % 60:02}] {text}", file=sys.stderr, flush=True)
+
+    def prepare(self) -> dict[str, Any]:
+        """Export the model, compute the references, and return what the texts are."""
+        self.say("exporting the model")
+        with write_bundle(SentenceEncoder.load(MINILM), self.bundle, normalize=True, metrics={}):
+            pass
+        texts = mixed_texts()
+        encoder = OnnxEncoder(self.bundle, provider=self.options.device)
+        longest = max(map(len, (found.ids for found in _token_counts(self.bundle, texts))))
+        if longest > TRUNCATION:
+            raise LoadError(f"a text has {longest} tokens, more than {TRUNCATION}, where servers would truncate it")
+        np.save(self.references, encoder.encode(texts[: REFERENCES * CHECK_EVERY : CHECK_EVERY]))
+        words = [len(text.split()) for text in texts]
+        return {
+            "count": len(texts),
+            "distinct": len(set(texts)),
+            "distribution": DISTRIBUTION,
+            "words_mean": statistics.mean(words),
+            "words_histogram": histogram(texts),
+            "longest_tokens": longest,
+            "truncated": 0,
+        }
+
+    def contestants(self) -> tuple[Contestant, list[Contestant]]:
+        """Return ours and the peers."""
+        command = self.options.ours.split() if self.options.ours else OURS
+        ours = Contestant(
+            "cse serve",
+            (Setting("", tuple(part.replace("{bundle}", str(self.bundle)) for part in command)),),
+            facts={"versions": peers.versions(sys.executable, OUR_PACKAGES)},
+        )
+        found: list[Contestant] = []
+        original = find_backbone(MINILM).folder
+        if "infinity" in self.options.peers:
+            copy = peers.copy_model(original, self.folder / "minilm")
+            found += peers.infinity(copy, self.options.device, self.options.infinity)
+        if "sentence-transformers" in self.options.peers:
+            found += peers.sentence_transformers(original, self.options.device)
+        return ours, found
+
+    def load(self, contestant: Contestant, server: Running, clients: int, **changes: Any) -> dict[str, Any]:
+        """Run the load generator in a process of its own and return its figures."""
+        out = self.folder / "load.json"
+        out.unlink(missing_ok=True)
+        given: dict[str, Any] = {
+            "kind": contestant.kind,
+            "clients": clients,
+            "seconds": self.options.seconds,
+            "warm-up": self.options.warm_up,
+            "references": self.references,
+            "tolerance": contestant.tolerance,
+            "json": out,
+        } | changes
+        command = [sys.executable, "-m", "benchmarks.load", server.url]
+        command += [str(part) for name, value in given.items() for part in (f"--{name}", value)]
+        done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+        if not out.is_file():
+            raise LoadError(f"{contestant.name}, {clients} clients: {done.stderr.strip()[-1000:]}")
+        figures = json.loads(out.read_text(encoding="utf-8"))
+        if faulty(figures):
+            self.faults.append(f"{contestant.name}, {clients} clients: {done.stdout.strip()}")
+            self.say(f"FAULTY: {self.faults[-1]}")
+        return figures
+
+    def measure(self, contestant: Contestant) -> dict[str, Any]:
+        """Start a server, measure it with every number of clients, and end it."""
+        with running(contestant, self.chosen[contestant.name]) as server:
+            found: dict[str, Any] = {"cold_start_s": server.cold_start_s}
+            found["clients"] = {str(n): self.load(contestant, server, n) for n in self.options.clients}
+            found["memory_megabytes"] = server.memory_megabytes()
+        rates = ", ".join(f"{n}: {one['requests_per_s']:.1f}" for n, one in found["clients"].items())
+        self.say(f"{contestant.name}: requests/s by clients {rates}; first vector after {found['cold_start_s']:.1f} s")
+        return found
+
+    def choose(self, contestant: Contestant) -> dict[str, Any]:
+        """Try the settings of a contestant, keep the fastest, and return requests/s by setting."""
+        self.chosen[contestant.name] = contestant.settings[0]
+        if len(contestant.settings) == 1 or not self.options.trials:
+            return {}
+        rates: dict[str, float] = {}
+        failed: dict[str, str] = {}
+        for setting in contestant.settings:
+            try:
+                with running(contestant, setting) as server:
+                    figures = self.load(contestant, server, max(self.options.clients), seconds=TRIAL_SECONDS)
+            except LoadError as error:  # a setting that does not work here is no candidate
+                failed[setting.name] = str(error)
+                self.say(f"trial of {contestant.name}, {setting.name}: does not work: {str(error).splitlines()[-1]}")
+                continue
+            if faulty(figures):
+                failed[setting.name] = self.faults.pop()
+                continue
+            rates[setting.name] = figures["requests_per_s"]
+            self.say(f"trial of {contestant.name}, {setting.name}: {rates[setting.name]:.1f} requests/s")
+        if not rates:
+            raise LoadError(f"{contestant.name}: no setting works:\n{failed[contestant.settings[0].name]}")
+        best = max(rates, key=rates.__getitem__)
+        self.chosen[contestant.name] = next(one for one in contestant.settings if one.name == best)
+        return {"requests_per_s": rates, "failed": failed}
+
+    def floor(self) -> dict[str, Any]:
+        """Return texts per second of the bare encoder, by texts per call."""
+        most = max(self.options.clients)
+        command = [sys.executable, "-m", "benchmarks.bare", self.bundle, "--sizes", *sorted({1, most})]
+        command += ["--seconds", self.options.seconds, "--warm-up", self.options.warm_up]
+        command += ["--provider", self.options.device]
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=_environment())
+        if done.returncode:
+            raise LoadError(f"bare encoder: {done.stderr.strip()[-1000:]}")
+        found = json.loads(done.stdout)
+        rates = ", ".join(f"{size}: {rate:.1f}" for size, rate in found["texts_per_s"].items())
+        self.say(f"bare encoder: texts/s by texts per call {rates}")
+        return found
+
+    def one_large_request(self, ours: Contestant) -> dict[str, Any]:
+        """Return texts per second of a request of 2,048 texts, and of as many clients in the same server."""
+        most = max(self.options.clients)
+        with running(ours, self.chosen[ours.name]) as server:
+            window = {"texts-per-request": LARGE, "requests": 1 if self.options.quick else 3, "timeout": 600}
+            large = self.load(ours, server, 1, **window)
+            small = self.load(ours, server, most)
+        ratio = over(large["texts_per_s"], small["texts_per_s"])
+        self.say(f"one request of {LARGE} texts: {large['texts_per_s']:.1f} texts/s, {ratio:.2f} of {most} clients'")
+        return {"large": large, "clients": small, "texts_per_s_ratio": ratio}
+
+    def run(self) -> dict[str, Any]:
+        """Measure everything and return the figures."""
+        ours, others = self.contestants()  # first, as a peer may be missing
+        figures: dict[str, Any] = {"machine": peers.machine(), "device": self.options.device, "model": MINILM}
+        figures["texts"] = self.prepare()
+        figures["load_generator"] = own_cost(min(self.options.seconds, 3.0))
+        own = max(one["generator_cpu_ms_per_request"] for one in figures["load_generator"])
+        self.say(f"load generator: {own:.3f} ms a request")
+        trials = {one.name: self.choose(one) for one in (ours, *others)}
+        figures["contestants"] = {
+            one.name: {
+                "setting": self.chosen[one.name].name,
+                "command": [_without_paths(part, self.folder) for part in self.chosen[one.name].command],
+                "environment": self.chosen[one.name].environment,
+                "tolerance": one.tolerance,
+                "trials": trials[one.name],
+                **one.facts,
+            }
+            for one in (ours, *others)
+        }
+        rounds: list[dict[str, Any]] = []
+        figures["rounds"] = rounds
+        for number in range(self.options.rounds):
+            self.say(f"round {number + 1} of {self.options.rounds}")
+            found: dict[str, Any] = {"floor": self.floor(), "pairs": {}}
+            if not others:
+                found["pairs"][""] = {"ours": self.measure(ours)}
+            for peer in others:
+                found["pairs"][peer.name] = {"ours": self.measure(ours), "peer": self.measure(peer)}
+            rounds.append(found)
+        figures["one_large_request"] = self.one_large_request(ours)
+        figures["medians"] = medians(rounds)
+        figures["ratios"] = ratios(rounds)
+        figures["faults"] = self.faults
+        return figures
+
+
+def medians(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the medians over all rounds, by contestant."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for found in rounds:
+        for name, pair in found["pairs"].items():
+            runs.setdefault("cse serve", []).append(pair["ours"])
+            if "peer" in pair:
+                runs.setdefault(name, []).append(pair["peer"])
+    result: dict[str, Any] = {}
+    for name, those in runs.items():
+        result[name] = {
+            key: statistics.median(one[key] for one in those) for key in ("cold_start_s", "memory_megabytes")
+        }
+        result[name]["clients"] = {
+            number: {
+                key: statistics.median(one["clients"][number][key] for one in those)
+                for key in ("requests_per_s", "texts_per_s", "p50_ms", "p99_ms")
+            }
+            for number in those[0]["clients"]
+        }
+    sizes = rounds[0]["floor"]["texts_per_s"]
+    bare = {size: statistics.median(one["floor"]["texts_per_s"][size] for one in rounds) for size in sizes}
+    return {"servers": result, "bare_texts_per_s": bare}
+
+
+def ratios(rounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return ours / peer by peer and number of clients: requests/s, p50, p99; medians over neighbours in time."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name, first in rounds[0]["pairs"].items():
+        if "peer" not in first:
+            continue
+        found[name] = {
+            number: {
+                key: statistics.median(
+                    over(*(one["pairs"][name][side]["clients"][number][key] for side in ("ours", "peer")))
+                    for one in rounds
+                )
+                for key in ("requests_per_s", "p50_ms", "p99_ms")
+            }
+            for number in first["ours"]["clients"]
+        }
+    return found
+
+
+def _cells(found: dict[str, dict[str, float]]) -> list[list[float]]:
+    """Return requests/s, p50 and p99 by number of clients."""
+    return [[one[key] for key in ("requests_per_s", "p50_ms", "p99_ms")] for one in found.values()]
+
+
+def over(ours: float, peer: float) -> float:
+    """Return a ratio; NaN if the other side did nothing."""
+    return ours / peer if peer else math.nan
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Return the figures as a table: a row per server, and ours / peer."""
+    servers, bare = figures["medians"]["servers"], figures["medians"]["bare_texts_per_s"]
+    numbers = list(next(iter(servers.values()))["clients"])
+    head = "".join(f"{f'{number} clients':>30}" for number in numbers)
+    columns = "".join(f"{'req/s':>12}{'p50 ms':>9}{'p99 ms':>9}" for _ in numbers)
+    lines = [f"{'':32}{head}{'start':>9}{'memory':>9}", f"{'':32}{columns}{'s':>9}{'MB':>9}"]
+    for name, found in servers.items():
+        cells = "".join(f"{rate:12.1f}{p50:9.1f}{p99:9.1f}" for rate, p50, p99 in _cells(found["clients"]))
+        lines.append(f"{name:32}{cells}{found['cold_start_s']:9.1f}{found['memory_megabytes']:9.0f}")
+    cells = "".join(f"{bare[number]:12.1f}{'':18}" if number in bare else f"{'':30}" for number in numbers)
+    lines.append(f"{'bare encoder, without a server':32}{cells}".rstrip())
+    if figures["ratios"]:
+        lines.append("cse serve relative to")
+    for name, found in figures["ratios"].items():
+        cells = "".join(f"{rate:11.2f}x{p50:8.2f}x{p99:8.2f}x" for rate, p50, p99 in _cells(found))
+        lines.append(f"{'  ' + name:32}{cells}")
+    one = figures["one_large_request"]
+    share = f"{one['texts_per_s_ratio']:.2f} of {one['clients']['clients']} clients'"
+    lines.append(f"one request of {LARGE} texts: {one['large']['texts_per_s']:.1f} texts/s, {share}")
+    settings = {name: one["setting"] for name, one in figures["contestants"].items() if one["setting"]}
+    lines += [f"setting of {name}: {setting}" for name, setting in settings.items()]
+    return "\n".join(lines)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="default: both")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64], help="default: 1 16 64")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--seconds", type=float, default=10.0, help="measured, by server and clients; default: 10")
+    parser.add_argument("--warm-up", type=float, default=2.0, metavar="SECONDS", help="default: 2")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
+    parser.add_argument("--no-trials", dest="trials", action="store_false", help="take each peer's first setting")
+    parser.add_argument("--quick", action="store_true", help="one round of 2 seconds without trials")
+    parser.add_argument("--ours", metavar="COMMAND", help="another server instead of cse serve; {bundle}, {port}")
+    parser.add_argument("--infinity", type=Path, default=peers.INFINITY, help="Python of infinity's environment")
+    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.seconds, options.warm_up, options.trials = 1, 2.0, 1.0, False
+    if min(options.rounds, *options.clients) < 1:
+        parser.error("--rounds and --clients: give 1 or more")
+    return options
+
+
+def _token_counts(bundle: Path, texts: list[str]) -> list[Any]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer.encode_batch(texts)
+
+
+def _without_paths(part: str, folder: Path) -> str:
+    """Return a part of a command with names instead of this machine's folders."""
+    names = {str(folder): "WORK", str(find_backbone(MINILM).folder): "MINILM", sys.executable: "python"}
+    for path, name in (names | {str(ROOT): "."}).items():
+        part = part.replace(path, name)
+    return Path(part).name if Path(part).is_absolute() else part
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+
+
+def _stop(number: int) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    """Print the table; ``--out`` also writes the figures."""
+    options = parse()
+    try:
+        with handling(_stop, signal.SIGTERM), tempfile.TemporaryDirectory() as place:
+            figures = Bench(options, Path(place)).run()
+    except LoadError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; all servers are ended", file=sys.stderr)
+        return 130
+    print(table(figures))
+    if options.out is not None:
+        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if figures["faults"]:
+        print(f"error: {len(figures['faults'])} runs were faulty, see above", file=sys.stderr)
+    return int(bool(figures["faults"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Servers as processes: start one on a free port, wait for its first answer, and end it whatever happens."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from benchmarks.asking import MODELS, ROUTES, Asking, LoadError
+
+ROOT = Path(__file__).parents[1]
+START_SECONDS, END_SECONDS = 180.0, 10.0
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run a server.
+
+    Attributes:
+        name: what is special about it.
+        command: program and arguments; ``{port}`` is replaced.
+        environment: variables to add.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A server to measure, with the settings among which the fastest is chosen.
+
+    Attributes:
+        name: for the table.
+        settings: the one to take without a trial first.
+        kind: its routes, as in ``benchmarks.load``.
+        tolerance: largest difference of a number of its vectors from the reference.
+        facts: versions and the like, for the record.
+    """
+
+    name: str
+    settings: tuple[Setting, ...]
+    kind: str = "openai"
+    tolerance: float = 1e-3
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Running:
+    """A server that answers.
+
+    Attributes:
+        port: where.
+        process: the process that was started.
+        cold_start_s: seconds from its start to its first vector.
+    """
+
+    port: int
+    process: subprocess.Popen[bytes]
+    cold_start_s: float
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def memory_megabytes(self) -> float:
+        """Return the resident memory of the server and its children."""
+        own = psutil.Process(self.process.pid)
+        total = 0
+        for process in [own, *own.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                total += process.memory_info().rss
+        return total / 1e6
+
+
+def free_port() -> int:
+    """Return a free port of the loopback interface."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@contextmanager
+def running(
+    contestant: Contestant, setting: Setting | None = None, start_seconds: float = START_SECONDS
+) -> Iterator[Running]:
+    """Yield a server that has given its first answer, and end it.
+
+    Raises:
+        LoadError: it cannot be started, ends before its first answer, or gives none in time; with its last lines.
+    """
+    chosen, port = setting or contestant.settings[0], free_port()
+    command = [part.format(port=port) for part in chosen.command]
+    environment = os.environ | _OFFLINE | chosen.environment
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    with tempfile.TemporaryFile() as log:
+        begin = time.perf_counter()
+        try:
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        except OSError as error:
+            raise LoadError(f"{contestant.name}: cannot start {command[0]}: {error.strerror}") from None
+        try:
+            _wait(contestant, process, port, begin + start_seconds, log)
+            yield Running(port, process, time.perf_counter() - begin)
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a server and its children: kindly, then by force."""
+    for number, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, END_SECONDS)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+
+
+def _wait(contestant: Contestant, process: subprocess.Popen[bytes], port: int, until: float, log: IO[bytes]) -> None:
+    """Return at the first vector."""
+    model = reason = ""
+    while time.perf_counter() < until:
+        if process.poll() is not None:
+            raise LoadError(f"{contestant.name}: ended with {process.returncode} before its first answer:\n{tail(log)}")
+        try:
+            asking = Asking("127.0.0.1", port, timeout=max(until - time.perf_counter(), 1.0))
+            model = model or json.loads(asking.ask(MODELS[contestant.kind]))["data"][0]["id"]
+            asking.ask(ROUTES[contestant.kind], {"model": model, "input": "first"})
+            return
+        except (OSError, http.client.HTTPException, LoadError) as error:
+            reason = str(error)
+            time.sleep(0.02)
+    raise LoadError(f"{contestant.name}: gave no vector in time ({reason}):\n{tail(log)}")
+
+
+def tail(log: IO[bytes], lines: int = 15) -> str:
+    """Return the last lines of a log."""
+    log.seek(0)
+    return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
