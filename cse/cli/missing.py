@@ -15,7 +15,7 @@ from cse.errors import CseError
 # modules that the extras bring; a test compares them with pyproject.toml
 # fmt: off
 SERVER = frozenset({
-    "click", "fastapi", "filelock", "httptools", "orjson", "prometheus_client", "psutil", "pydantic", "ruamel",
+    "click", "fastapi", "fastapi_offline", "filelock", "httptools", "orjson", "prometheus_client", "psutil", "pydantic", "ruamel",
     "starlette", "uvicorn", "uvloop",
 })
 TRAINING = frozenset({
