@@ -86,6 +86,7 @@ class Batcher:
         lanes: batches that run at once; on a CPU, each uses one core unless it is alone.
         batch_tokens: maximum tokens of a batch, padding included; a row beyond it runs alone.
         batch_rows: maximum rows of a batch.
+        padding: tokens of padding that are worth one batch less.
         capacity: tokens that may wait.
         patience: seconds that a request may take; no more is queued than is answered in that time.
         ran: is told of every batch, from the thread that ran it.
@@ -97,12 +98,13 @@ class Batcher:
         lanes: int,
         batch_tokens: int,
         batch_rows: int,
+        padding: int,
         capacity: int,
         patience: float,
         ran: Callable[[BatchFacts], object] = lambda _: None,
     ) -> None:
         self._batch_tokens, self._batch_rows, self._ran = batch_tokens, batch_rows, ran
-        self._capacity, self._patience = capacity, patience
+        self._padding, self._capacity, self._patience = padding, capacity, patience
         self._changed = threading.Condition()
         self._rows: list[_Row] = []  # a heap by tags; rows of cancelled requests stay until their turn
         self._texts = self._tokens = 0  # that wait
@@ -205,25 +207,7 @@ class Batcher:
         head = window[0]
         near = [row for row in window if row.work.encoder is head.work.encoder]
         near.sort(key=lambda row: (row.length, row.number))
-        low = high = near.index(head)
-        while high - low + 1 < self._batch_rows:
-            shorter = near[low - 1] if low > 0 else None
-            longer = near[high + 1] if high + 1 < len(near) else None
-            rows = high - low + 2
-            if longer is not None and rows * longer.length > self._batch_tokens:
-                longer = None
-            if shorter is not None and rows * near[high].length > self._batch_tokens:
-                shorter = None
-            if shorter is None and longer is None:
-                break
-            nearer = shorter is None or (
-                longer is not None and longer.length - near[high].length < near[low].length - shorter.length
-            )
-            if nearer:
-                high += 1
-            else:
-                low -= 1
-        batch = near[low : high + 1]
+        batch = self._alike(near, near.index(head))
         taken = {row.number for row in batch}
         for row in window:
             if row.number not in taken:
@@ -239,6 +223,27 @@ class Batcher:
             row.work.waiting_tokens -= row.length
             self._active -= row.work.waiting == 0
         return batch
+
+    def _alike(self, near: list[_Row], head: int) -> list[_Row]:
+        """Return the rows around ``head`` that fit into one batch, as long as each adds little padding.
+
+        Args:
+            near: rows in order of length.
+            head: place of the row that must be among them.
+        """
+        low = high = head
+        while high - low + 1 < self._batch_rows:
+            rows, longest = high - low + 1, near[high].length
+            steps = []  # padding that a step adds, and whether the row is longer
+            if low > 0 and (rows + 1) * longest <= self._batch_tokens:
+                steps.append((longest - near[low - 1].length, False))
+            if high + 1 < len(near) and (rows + 1) * near[high + 1].length <= self._batch_tokens:
+                steps.append((rows * (near[high + 1].length - longest), True))
+            padding, longer = min(steps, default=(math.inf, False))
+            if padding > self._padding:
+                break
+            low, high = (low, high + 1) if longer else (low - 1, high)
+        return near[low : high + 1]
 
     def _next(self) -> list[_Row]:
         """Remove the first rows from the heap, at least one, without those of cancelled requests."""

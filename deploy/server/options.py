@@ -22,7 +22,7 @@ class Options(BaseModel):
     max_body: int = Field(16 * 2**20, ge=1024, description="Most bytes in a request.")
     max_queue_tokens: int = Field(262_144, ge=1, description="Tokens that may wait; beyond them requests get 429.")
     batch_tokens: int | None = Field(
-        None, ge=1, description="Tokens of a batch, padding included; default: 768 on a CPU, 16384 on a GPU."
+        None, ge=1, description="Tokens of a batch, padding included; default: 384 on a CPU, 16384 on a GPU."
     )
     timeout: float = Field(60.0, gt=0, description="Seconds after which a request is given up.")
     receive_timeout: float = Field(20.0, gt=0, description="Seconds in which a client must send its request.")

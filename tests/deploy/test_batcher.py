@@ -50,7 +50,17 @@ def make():
     def new(**options):
         made.append(
             Batcher(
-                **({"lanes": 1, "batch_tokens": 64, "batch_rows": 64, "capacity": 10_000, "patience": 1e9} | options)
+                **(
+                    {
+                        "lanes": 1,
+                        "batch_tokens": 64,
+                        "batch_rows": 64,
+                        "padding": 1000,
+                        "capacity": 10_000,
+                        "patience": 1e9,
+                    }
+                    | options
+                )
             )
         )
         return made[-1]
@@ -98,6 +108,20 @@ def test_a_batch_holds_the_oldest_row_and_those_of_about_its_length_up_to_the_bu
     ran = [sorted(len(row) for row in batch) for batch in encoder.batches]
     assert ran[1] == [8, 9, 10, 10, 11], "five rows of at most 12 tokens fit in 64"
     assert sorted(map(tuple, ran[2:])) == [(12,), (50,), (52,)]
+
+
+def test_rows_that_would_be_padded_much_run_apart(make):
+    batcher, encoder = make(batch_tokens=1000, padding=4), Slow()
+
+    async def main():
+        works = [await blocked(batcher, encoder)]
+        works += [batcher.submit(encoder, of_lengths(length)) for length in (10, 30, 12, 14, 33, 9, 60)]
+        encoder.gate.set()
+        await asyncio.gather(*(work.done for work in works))
+
+    asyncio.run(main())
+    ran = [sorted(len(row) for row in batch) for batch in encoder.batches]
+    assert ran[1:] == [[9, 10, 12], [30, 33], [14], [60]]
 
 
 def test_a_row_beyond_the_budget_runs_alone(make):
