@@ -75,8 +75,8 @@ def ask(url: str) -> list[dict[str, Any]]:
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise CseError(f"{route}: no answer of an embedding server ({error_line(error)})") from None
     if answer.status_code != 200:
-        error = found.get("error") if isinstance(found, dict) else None
-        said = error.get("message") if isinstance(error, dict) else answer.status_code
+        refusal = found.get("error") if isinstance(found, dict) else None
+        said = refusal.get("message") if isinstance(refusal, dict) else answer.status_code
         raise CseError(f"{route}: {said}; start the server with `cse serve --drift`")
     models = found.get("models") if isinstance(found, dict) else None
     needed = {"model", "version", "distance", "texts"}

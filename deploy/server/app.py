@@ -97,9 +97,8 @@ def create_app(options: Options) -> Door:
     app.add_api_route("/embed", embed, methods=["POST"], response_model=list[list[float]], **tei)
     app.add_api_route("/similarity", similarity, methods=["POST"], response_model=list[float], **tei)
     app.add_api_route("/info", info, response_model=Info)
-    app.add_api_route(
-        "/drift", drift, response_model=DriftAnswer, responses={404: {"model": ErrorAnswer, "description": "Not watched"}}
-    )
+    unwatched: dict[int | str, dict[str, Any]] = {404: {"model": ErrorAnswer, "description": "Drift is not watched"}}
+    app.add_api_route("/drift", drift, response_model=DriftAnswer, responses=unwatched)
     app.add_api_route("/health", health)
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
     for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
