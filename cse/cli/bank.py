@@ -54,7 +54,9 @@ def create_command(bank: Path, model: str, params: Path, overrides: Sequence[str
 @click.argument("model")
 @click.option("--name", required=True, help="Name of the domain: letters, digits, dots, dashes, underscores.")
 @click.option(
-    "--data", type=click.Path(path_type=Path), help="Its prepared data; lets domain `auto` choose it by text."
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Its prepared data; lets domain `auto` choose it by text, and a server notice drift.",
 )
 @click.option("--replace", is_flag=True, help="Replace a domain of that name.")
 @params_option

@@ -26,6 +26,7 @@ from cse.runtime.domain import FORMAT as DOMAIN_FORMAT
 from cse.runtime.domain import POOLERS, Domain, DomainFacts, check_name, hashes_of
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.sketch import Moments
 
 # What a new bank or domain is checked on where no text is given: short, long, empty.
 SENTENCES = (
@@ -141,6 +142,17 @@ def make_domain(
         ),
         **tensors,
     )
+
+
+def with_sketch(domain: Domain, sketch: Moments) -> Domain:
+    """Return a domain with a sketch of its vectors, see ``Domain``."""
+    named = dataclasses.replace(
+        domain,
+        sketch_mean=np.asarray(sketch.mean, np.float32),
+        sketch_variance=np.asarray(sketch.variance, np.float32),
+        sketch_count=np.array([sketch.count], np.float32),
+    )
+    return dataclasses.replace(named, facts=dataclasses.replace(domain.facts, hashes=hashes_of(named.tensors())))
 
 
 def _frozen_backbone(encoder: SentenceEncoder) -> Backbone:

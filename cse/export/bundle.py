@@ -14,6 +14,7 @@ from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.sketch import SKETCH, Moments, write_sketch
 
 _PACKAGES = ("cse", "torch", "transformers", "onnx", "onnxscript", "onnxruntime-gpu", "tokenizers")
 
@@ -25,11 +26,19 @@ def versions() -> dict[str, str]:
 
 @dataclass
 class Draft:
-    """A bundle that is written but not yet published; ``parity`` is added to its manifest at the end."""
+    """A bundle that is written but not yet published; the rest is added at the end.
+
+    Attributes:
+        folder: where it is.
+        manifest: as written so far.
+        parity: for the manifest, see ``check_parity``.
+        sketch: of the bundle's vectors of its training text; None: the bundle gets none.
+    """
 
     folder: Path
     manifest: Bundle
     parity: dict[str, Any] = field(default_factory=dict)
+    sketch: Moments | None = None
 
 
 @contextmanager
@@ -67,4 +76,8 @@ def write_bundle(
         manifest.write(folder)
         draft = Draft(folder, manifest)
         yield draft
-        Bundle(**vars(manifest) | {"parity": draft.parity}).write(folder)
+        files = manifest.files
+        if draft.sketch is not None:
+            write_sketch(folder / SKETCH, draft.sketch)
+            files = files | describe_files(folder, [SKETCH])
+        Bundle(**vars(manifest) | {"files": files, "parity": draft.parity}).write(folder)

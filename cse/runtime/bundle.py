@@ -1,7 +1,8 @@
 """The bundle folder, whose manifest ``bundle.json`` lists and verifies every other file.
 
-A bundle contains ``model.onnx`` (and ``model.onnx.data`` if weights are stored separately), ``tokenizer.json`` and
-``bundle.json``. The manifest is written last, so a folder without it is incomplete.
+A bundle contains ``model.onnx`` (and ``model.onnx.data`` if weights are stored separately), ``tokenizer.json``,
+``bundle.json`` and, unless it is older, ``sketch.safetensors``. The manifest is written last, so a folder without it is
+incomplete.
 """
 
 from __future__ import annotations

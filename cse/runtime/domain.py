@@ -29,7 +29,8 @@ _AGAIN = "add the domain again"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _METADATA = "cse"
 _START = b'{"__metadata__":{"cse":'  # of the header, behind its length
-_TENSORS = ("prompt", "cls", "projector_weight", "projector_bias", "centres")
+_SKETCH = ("sketch_mean", "sketch_variance", "sketch_count")
+_TENSORS = ("prompt", "cls", "projector_weight", "projector_bias", "centres", *_SKETCH)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ class Domain:
         projector_weight: linear layer of a tanh projector (d, d), or None.
         projector_bias: its bias (d,), or None.
         centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
+        sketch_mean: mean (d) of the domain's unit-length vectors of its training text, or None, as the next two.
+        sketch_variance: their variance (d).
+        sketch_count: their number (1).
     """
 
     facts: DomainFacts
@@ -84,6 +88,9 @@ class Domain:
     projector_weight: NDArray[np.float32] | None = None
     projector_bias: NDArray[np.float32] | None = None
     centres: NDArray[np.float32] | None = None
+    sketch_mean: NDArray[np.float32] | None = None
+    sketch_variance: NDArray[np.float32] | None = None
+    sketch_count: NDArray[np.float32] | None = None
 
     @property
     def name(self) -> str:
@@ -118,7 +125,8 @@ class Domain:
 
     def identity(self) -> str:
         """Return a hash of everything that makes the domain's vectors."""
-        return digest({key: value for key, value in vars(self.facts).items() if key not in ("metrics", "versions")})
+        facts = {key: value for key, value in vars(self.facts).items() if key not in ("metrics", "versions")}
+        return digest(facts | {"hashes": {key: one for key, one in self.facts.hashes.items() if key not in _SKETCH}})
 
 
 @dataclass(frozen=True)
@@ -241,9 +249,13 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         "projector_weight": (width, width),
         "projector_bias": (width,),
         "centres": (count, width),
+        "sketch_mean": (width,),
+        "sketch_variance": (width,),
+        "sketch_count": (1,),
     }
-    projector = {"projector_weight", "projector_bias"}
-    missing = {"prompt"} | (projector if projector & tensors.keys() else set())
+    missing = {"prompt"}
+    for together in ({"projector_weight", "projector_bias"}, set(_SKETCH)):
+        missing |= together if together & tensors.keys() else set()
     if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
         raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
     for name, tensor in tensors.items():

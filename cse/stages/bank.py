@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.export.bank import SENTENCES, create_bank, make_domain
+from cse.export.bank import SENTENCES, create_bank, make_domain, with_sketch
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.backbone import load_backbone
@@ -25,7 +25,7 @@ from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import DOMAINS
-from cse.stages.export import sentences_for_parity
+from cse.stages.export import SKETCHED, sentences_for_parity, training_sentences, vectors_sketched
 from cse.stages.gate import judge_encoders
 
 CENTRES = 8  # per domain, for `auto`
@@ -64,6 +64,8 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared, settings.export.sentences)
         check_parity(encoder, DomainEncoder(onnx, domain), sentences, tolerance=settings.export.tolerance)
+        if prepared is not None:
+            domain = _sketched(domain, onnx, prepared)
     add_domain(bank, domain, replace=replace)
     return domain
 
@@ -135,7 +137,7 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
     )
     if not verdict.passed:
         return Admission(name, "refused", verdict.dev, verdict.promoted_dev, "; ".join(verdict.reasons))
-    add_domain(onnx.path, domain, replace=True)
+    add_domain(onnx.path, _sketched(domain, onnx, data), replace=True)
     return Admission(name, "added" if held is None else "replaced", verdict.dev, verdict.promoted_dev)
 
 
@@ -167,11 +169,10 @@ def _domain_of(
     )
 
 
-def training_sentences(data: PreparedData, count: int) -> list[str]:
-    """Return up to ``count`` distinct training sentences, spread over the whole set."""
-    texts = dict.fromkeys(data.train[data.train.column_names[0]])
-    step = max(len(texts) // count, 1)
-    return list(texts)[::step][:count]
+def _sketched(domain: Domain, onnx: OnnxEncoder, data: PreparedData) -> Domain:
+    """Return a domain with the sketch of its vectors of its training text."""
+    sketch = vectors_sketched(DomainEncoder(onnx, domain), training_sentences(data, SKETCHED))
+    return domain if sketch is None else with_sketch(domain, sketch)
 
 
 def centres_of(bare: DomainEncoder, sentences: Sequence[str]) -> NDArray[np.float32]:

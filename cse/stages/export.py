@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,11 +15,14 @@ from cse.export.parity import check_parity
 from cse.model.checkpoint_config import identity_of, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
+from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.sketch import Moments, sketch_of
 from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
 GROUPS = ("export",)
+SKETCHED = 2000  # training texts that the sketch of a bundle is made of
 
 
 def export_stage(
@@ -34,17 +38,33 @@ def export_stage(
     # never look up the pipeline's own checkpoint on the hub
     encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
     checkpoint = identity_of(Path(model)) if is_checkpoint(Path(model)) else ""
-    sentences = sentences_for_parity(PreparedData(prepared), settings.export.sentences)
+    data = PreparedData(prepared)
+    sentences = sentences_for_parity(data, settings.export.sentences)
     options = settings.export
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
     with write_bundle(encoder, bundle, normalize=options.normalize, metrics=scores, checkpoint=checkpoint) as draft:
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance)
+        texts = training_sentences(data, SKETCHED) or sentences
+        draft.sketch = vectors_sketched(onnx, texts)
     click.echo(
         f"{bundle}: {encoder.dimension} dimensions, largest difference from torch "
         f"{draft.parity['largest_difference']:.1e} on {len(sentences)} sentences; {onnx.provider_note}"
     )
+
+
+def vectors_sketched(onnx: OnnxEncoder | DomainEncoder, texts: Sequence[str]) -> Moments | None:
+    """Return the sketch of an encoder's unit-length vectors, or None if the texts have fewer than two vectors."""
+    found = sketch_of(onnx.encode(texts, normalize=True))
+    return found if found.usable else None
+
+
+def training_sentences(data: PreparedData, count: int) -> list[str]:
+    """Return up to ``count`` distinct training sentences, spread over the whole set."""
+    texts = dict.fromkeys(data.train[data.train.column_names[0]])
+    step = max(len(texts) // count, 1)
+    return list(texts)[::step][:count]
 
 
 def sentences_for_parity(data: PreparedData, count: int) -> list[str]:

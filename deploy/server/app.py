@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from deploy.server.keys import read_keys
 from deploy.server.metrics import Metrics
 from deploy.server.options import Options
 from deploy.server.schema import (
+    DriftAnswer,
     EmbeddingAnswer,
     EmbeddingRequest,
     EmbedRequest,
@@ -95,6 +97,8 @@ def create_app(options: Options) -> Door:
     app.add_api_route("/embed", embed, methods=["POST"], response_model=list[list[float]], **tei)
     app.add_api_route("/similarity", similarity, methods=["POST"], response_model=list[float], **tei)
     app.add_api_route("/info", info, response_model=Info)
+    unwatched: dict[int | str, dict[str, Any]] = {404: {"model": ErrorAnswer, "description": "Drift is not watched"}}
+    app.add_api_route("/drift", drift, response_model=DriftAnswer, responses=unwatched)
     app.add_api_route("/health", health)
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
     for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
@@ -169,10 +173,20 @@ async def info(request: Request) -> Response:
         "truncates": True,
         "keys_required": state.closed,
         "report": "/report" if options.report is not None else None,
+        "drift": "/drift" if options.drift else None,
         "provider": encoder.provider,
         "version": served.version,
     }
     return Response(orjson.dumps(facts), media_type=_JSON)
+
+
+async def drift(request: Request) -> Response:
+    """Say how far the vectors of each model have moved from those of its training text.
+
+    0: the same; 1: their mean has moved as far as the training texts spread. Older texts count less and less; after
+    `half_life` more texts, one counts half.
+    """
+    return Response(orjson.dumps(await request.app.state.service.drift()), media_type=_JSON)
 
 
 async def health() -> dict[str, str]:
@@ -190,7 +204,11 @@ async def ready(request: Request) -> dict[str, str]:
 
 async def metrics_page(request: Request) -> Response:
     """Return the metrics for Prometheus."""
-    return Response(request.app.state.service.metrics.text(), media_type="text/plain; version=0.0.4")
+    service: Service = request.app.state.service
+    if service.options.drift:
+        with contextlib.suppress(CseError):  # the bank's folder is gone for now; the other metrics are needed then
+            await service.drift()
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 async def front_page() -> Response:

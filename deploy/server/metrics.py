@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
@@ -55,6 +55,13 @@ class Metrics:
         """Say which model is in service now."""
         self.model.clear()
         self.model.labels(model, version).set(1)
+
+    def drifted(self, distances: Mapping[str, float | None]) -> None:
+        """Say how far the vectors of each model have moved, where that is known."""
+        self.drift.clear()
+        for model, distance in distances.items():
+            if distance is not None:
+                self.drift.labels(model).set(distance)
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from cse.errors import CseError, nearest
 from cse.runtime.domain import AUTO, Domain
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.sketch import SKETCH, Moments, read_sketch
 from deploy.server.errors import ServiceError
 
 
@@ -42,11 +43,13 @@ class Served:
         encoder: runs it.
         name: id of a bundle.
         version: in the registry, else the start of the hash of its files.
+        reference: sketch of a bundle's vectors of its training text, if it was exported with one.
     """
 
     encoder: OnnxEncoder
     name: str
     version: str
+    reference: Moments | None = None
     loaded: float = field(default_factory=time.time)
 
     @classmethod
@@ -62,7 +65,8 @@ class Served:
         for one_core in {False, encoder.threads > 1}:
             encoder.embed_rows(rows, bare, one_core=one_core)
         files = encoder.manifest.files
-        return cls(encoder, name, version or files["model.onnx"]["sha256"][:12])
+        reference = read_sketch(folder / SKETCH, encoder.dimension) if SKETCH in files else None
+        return cls(encoder, name, version or files["model.onnx"]["sha256"][:12], reference)
 
     @property
     def sha256(self) -> str:

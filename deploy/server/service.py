@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from cse.runtime.encode import unit_rows
 from cse.runtime.mixed import nearest_domains
 from cse.runtime.tokens import Tokens
 from deploy.server.batcher import Batcher, BatchFacts, Work
+from deploy.server.drift import Drift
 from deploy.server.errors import ServiceError
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
@@ -79,6 +80,7 @@ class Service:
             ran=self._ran,
         )
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._drift = Drift(lambda: self._served, self._beside) if options.drift else None
         metrics.watch(metrics.queue_texts, lambda: self._batcher.waiting[0])
         metrics.watch(metrics.queue_tokens, lambda: self._batcher.waiting[1])
         metrics.serves(self._served.name, self._served.version)
@@ -124,6 +126,8 @@ class Service:
             raise ServiceError(413, message, param="inputs")
         work = await self._run(target, tokens, domains)
         vectors = _scaled(work.vectors, target, domains, normalize)
+        if self._drift is not None and len(vectors):
+            self._drift.note(target, domains, vectors)
         count = int(tokens.starts[-1])
         self.metrics.texts.labels(target.id).inc(len(inputs))
         self.metrics.tokens.labels(target.id).inc(count)
@@ -133,6 +137,18 @@ class Service:
         now = time.perf_counter()
         queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
         return Answer(vectors, target.id, count, tokens.truncated, names, queue_seconds, max(0.0, now - work.started))
+
+    async def drift(self) -> dict[str, Any]:
+        """Return how far the vectors of each model have moved, and tell the metrics.
+
+        Raises:
+            ServiceError: 404, nobody watches.
+        """
+        if self._drift is None:
+            raise ServiceError(404, "this server was started without --drift", code="drift_off")
+        found = await self._drift.distances()
+        self.metrics.drifted({one["model"]: one["distance"] for one in found["models"]})
+        return found
 
     async def _domains(self, target: Target, inputs: Inputs) -> tuple[list[Domain], float]:
         """Return the domain of each input of a bank, and the seconds that choosing them waited."""

@@ -325,7 +325,16 @@ def test_info_metrics_and_openapi(server, small_bundle):
     assert 'cse_requests_total{route="/v1/embeddings",status="200"}' in text
     assert f'cse_model_info{{model="small",version="{info["version"]}"}} 1.0' in text
     paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
-    assert {"/v1/embeddings", "/v1/models", "/embed", "/similarity", "/info", "/health", "/ready"} == paths.keys()
+    assert {
+        "/v1/embeddings",
+        "/v1/models",
+        "/embed",
+        "/similarity",
+        "/info",
+        "/drift",
+        "/health",
+        "/ready",
+    } == paths.keys()
 
 
 def test_a_request_id_is_kept_if_it_is_plain(server):

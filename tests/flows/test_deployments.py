@@ -13,6 +13,7 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
+from tests.flows.drift_server import drift_server
 from tests.flows.prefect_server import (
     PrefectServer,
     prefect_server,
@@ -40,7 +41,7 @@ def project(tmp_path_factory, server) -> Workspace:
     workspace = tiny_clone(tmp_path_factory.mktemp("project") / "clone")
     workspace.environment |= server.environment
     output = workspace.run("prefect", "--no-prompt", "deploy", "--all")
-    assert output.count("successfully created") == 7, output
+    assert output.count("successfully created") == 8, output
     server.worker(workspace, "cse-local", tmp_path_factory.mktemp("elsewhere"))
     return workspace
 
@@ -59,10 +60,10 @@ def test_what_is_deployed(project, server):
     named = {f"{flows[found['flow_id']]}/{found['name']}": found for found in deployments}
     assert set(named) == {
         "train-cse/local", "train-cse/gpu", "train-bank/local", "evaluate-cse/local", "export-cse/local",
-        "embed-cse/local", "watch-data/local",
+        "embed-cse/local", "watch-data/local", "watch-drift/local",
     }  # fmt: skip
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
-    assert len(schedules) == 4
+    assert len(schedules) == 5
     assert not any(schedule["active"] for schedule in schedules)
     gpu = named["train-cse/gpu"]
     assert gpu["tags"] == ["cse", "gpu"]
@@ -78,7 +79,7 @@ def test_what_is_deployed(project, server):
 def test_deploying_again_changes_what_is_there(project, server):
     output = project.run("prefect", "--no-prompt", "deploy", "--all")
     assert "error" not in output.lower()
-    assert len(server.post("deployments/filter")) == 7
+    assert len(server.post("deployments/filter")) == 8
 
 
 def test_a_deployment_runs_the_pipeline(project, server, first_run, tmp_path):
@@ -200,6 +201,26 @@ def test_changed_data_retrain_through_the_automation(project, server, first_run)
     run_deployment(server, project, "watch-data", "--watch", "--flow-run-name", "watched-again")
     assert "unchanged since the last run" in server.finished("watched-again")["state"]["message"]
     project.commit()
+
+
+def test_drift_retrains_through_the_automation(project, server, first_run):
+    before = {run["id"] for run in server.flow_runs()}
+    one = {"model": "bundle", "version": "v1", "distance": 0.31, "texts": 1200, "reference_texts": 9, "reason": None}
+    with drift_server(models=[one]) as url:
+        options = ("-p", f"url={url}", "--watch", "--flow-run-name")
+        run_deployment(server, project, "watch-drift", *options, "drifted")
+        assert "drifted: bundle v1, distance 0.310" in server.finished("drifted")["state"]["message"]
+
+        def started() -> list[dict]:
+            flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
+            runs = [run for run in server.flow_runs() if run["id"] not in before]
+            return [run for run in runs if flows[run["flow_id"]] == "train-cse"]
+
+        run = server.finished(wait_for(started, 60, server.log)[0]["name"])
+        assert run["state_type"] == "COMPLETED"
+        run_deployment(server, project, "watch-drift", *options, "drifted-again")
+        assert "reported before" in server.finished("drifted-again")["state"]["message"]
+    assert len(started()) == 1
 
 
 def test_the_other_flows(project, server, first_run, tmp_path):

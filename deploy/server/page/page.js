@@ -1,6 +1,8 @@
 // The page of the embedding server: asks for vectors, computes cosines, draws a ranking and a heat map per model.
 
 const LIMIT = 200; // sentences
+const FEW = 100; // texts, below which a distance says little
+const [LIKE, MOVED] = [0.05, 0.2]; // distances, see docs/drift.md
 const at = (id) => document.getElementById(id);
 const [form, sentences, query, model, other, key, compare] =
   ["form", "sentences", "query", "model", "other", "key", "compare"].map(at);
@@ -67,6 +69,23 @@ async function embed(name, texts, signal) {
     }
   }
   return found;
+}
+
+/** Says in words how far the chosen model's vectors have moved from those of its training text. */
+async function showDrift() {
+  const { models: found = [] } = info.drift ? await (await request("drift")).json() : {};
+  const one = found.find((each) => each.model === model.value);
+  at("drift").hidden = !one;
+  if (one) at("drift").textContent = driftInWords(one);
+}
+
+function driftInWords({ distance, texts, reason }) {
+  if (distance === null) return `Drift is not known: ${reason}.`;
+  const over = `distance ${written(distance, 2)} over ${texts.toLocaleString("en")} texts`;
+  if (texts < FEW) return `Too few texts to speak of drift (${over}).`;
+  if (distance < LIKE) return `Vectors are like those of the training text (${over}).`;
+  if (distance <= MOVED) return `Vectors differ a little from those of the training text (${over}).`;
+  return `Vectors have moved from those of the training text (${over}).`;
 }
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
@@ -251,6 +270,7 @@ async function run() {
     const seconds = ((performance.now() - started) / 1000).toFixed(2);
     showResults(sides, texts, wanted);
     say(`Compared ${texts.length} ${texts.length > 1 ? "sentences" : "sentence"} in ${seconds} s.`);
+    await showDrift();
   } catch (error) {
     if (mine === newest) await fail(error);
   } finally {
@@ -281,7 +301,10 @@ form.addEventListener("submit", (event) => {
 });
 form.addEventListener("keydown", sendOn);
 sentences.addEventListener("input", showCount);
-model.addEventListener("change", showChosen);
+model.addEventListener("change", () => {
+  showChosen();
+  showDrift().catch((error) => say("", error.message));
+});
 showCount();
 try {
   info = await (await request("info")).json();
@@ -289,6 +312,7 @@ try {
   if (info.report) at("report").href = info.report;
   if (info.keys_required) at("key-field").hidden = false;
   await loadModels();
+  await showDrift();
 } catch (error) {
   say("", error.message);
 }

@@ -1,0 +1,195 @@
+"""A sketch of unit-length vectors, and how far it has moved from another one.
+
+It keeps counts, a mean and a variance per coordinate; no vector and no text. Legend: ``n`` vectors, ``d`` their width.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from cse.errors import CseError
+from cse.runtime.encode import unit_rows
+
+SKETCH = "sketch.safetensors"  # in a bundle
+HALF_LIFE = 10_000  # texts
+LIKE, MOVED = 0.05, 0.2  # distances: below the first, vectors are alike; above the second, they have moved
+_LEAST = 1e-9  # total variance of unit-length vectors, far above that of rounding
+_AGAIN = "export the bundle again"
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What a sketch knows at one moment.
+
+    Attributes:
+        mean: (d,) float64.
+        variance: (d,) float64, unbiased.
+        count: number of vectors that stand behind them; with forgetting, of equally weighted ones.
+    """
+
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    count: float
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are two vectors that differ, which a distance needs."""
+        return self.count >= 2 and bool(self.variance.sum() > _LEAST)
+
+
+class Sketch:
+    """Mean and variance of a stream of vectors; older ones count less and less. Several threads may use it at once.
+
+    A vector that was followed by ``k`` others has the weight ``2^(-k / half_life)``. The result does not depend on how
+    the stream was cut into batches.
+
+    Args:
+        dimension: d.
+        half_life: number of vectors after which one counts half; None: all count the same.
+    """
+
+    def __init__(self, dimension: int, half_life: float | None = HALF_LIFE) -> None:
+        self.half_life = half_life
+        self._lock = threading.Lock()
+        self._texts = 0
+        self._weight = 0.0  # sum of the weights
+        self._squares = 0.0  # sum of their squares
+        self._mean = np.zeros(dimension)
+        self._spread = np.zeros(dimension)  # weighted sum of squared deviations from the mean
+
+    @property
+    def texts(self) -> int:
+        """Number of vectors added so far, the forgotten ones included."""
+        return self._texts
+
+    def add(self, vectors: NDArray[Any]) -> None:
+        """Add vectors (n, d) in the order of their arrival; each is scaled to unit length."""
+        if not len(vectors):
+            return
+        rows = unit_rows(np.asarray(vectors, np.float64))
+        weights = self._kept(np.arange(len(rows) - 1, -1, -1))
+        weight = float(weights.sum())
+        mean = weights @ rows / weight
+        rows -= mean
+        spread = weights @ np.square(rows, out=rows)
+        with self._lock:
+            self._join(len(rows), weight, float(weights @ weights), mean, spread)
+
+    def merge(self, later: Sketch) -> None:
+        """Add the vectors of another sketch as if they had arrived after this one's own.
+
+        Raises:
+            CseError: its half-life or width differs.
+        """
+        if later.half_life != self.half_life or later._mean.shape != self._mean.shape:
+            raise CseError("sketches of different widths or half-lives cannot be merged")
+        with later._lock:
+            state = later._texts, later._weight, later._squares, later._mean.copy(), later._spread.copy()
+        if state[0]:
+            with self._lock:
+                self._join(*state)
+
+    def moments(self) -> Moments:
+        """Return mean, variance and count as they are now.
+
+        With weights ``w``, the count is ``(sum w)^2 / sum w^2`` and the variance is the spread divided by
+        ``sum w - sum w^2 / sum w``: n and n - 1 where nothing is forgotten.
+        """
+        with self._lock:
+            weight, squares = self._weight, self._squares
+            freedom = weight - squares / weight if weight else 0.0
+            variance = self._spread / freedom if self._texts > 1 else np.zeros_like(self._spread)
+            return Moments(self._mean.copy(), variance, weight**2 / squares if squares else 0.0)
+
+    def distance(self, reference: Moments) -> float | None:
+        """Return how far the vectors have moved from a reference; see ``distance``."""
+        return distance(self.moments(), reference)
+
+    def _kept(self, age: Any) -> Any:
+        """Return the weight of vectors that so many others followed."""
+        return np.ones_like(age, np.float64) if self.half_life is None else np.exp2(-age / self.half_life)
+
+    def _join(
+        self, texts: int, weight: float, squares: float, mean: NDArray[np.float64], spread: NDArray[np.float64]
+    ) -> None:
+        """Take in the sums of later vectors, by Chan's formula for two groups. Called under the lock."""
+        kept = float(self._kept(np.float64(texts)))
+        own = self._weight * kept
+        total = own + weight
+        step = mean - self._mean
+        self._spread = self._spread * kept + spread + step * step * (own * weight / total)
+        self._mean = self._mean + step * (weight / total)
+        self._weight, self._squares = total, self._squares * kept**2 + squares
+        self._texts += texts
+
+
+def distance(found: Moments, reference: Moments) -> float | None:
+    """Return the squared Fréchet distance between two groups of vectors, in units of the reference's total variance.
+
+    Both are taken for Gaussians with diagonal covariance. With means ``a`` and ``b``, standard deviations ``s`` and
+    ``r`` and counts ``n`` and ``m`` (``b``, ``r`` and ``m`` the reference's)::
+
+        (|a - b|^2 + |s - r|^2 - bias) / |r|^2,    bias = 1.5 (|s|^2 / n + |r|^2 / m)
+
+    0: the same; 1: the mean has moved as far as the reference's texts spread around theirs. Finite groups of one
+    distribution differ by chance: the means by ``|s|^2 / n + |r|^2 / m`` on average (about ``1 / n + 1 / m`` of the
+    total variance), the standard deviations by half of that, if coordinates are Gaussian. This bias is subtracted, and
+    a result below 0 is 0.
+
+    Returns:
+        The distance; None if either group has fewer than two vectors, or those of the reference do not differ.
+    """
+    if found.count < 2 or not reference.usable:
+        return None
+    means = np.square(found.mean - reference.mean).sum()
+    spreads = np.square(np.sqrt(found.variance) - np.sqrt(reference.variance)).sum()
+    total = reference.variance.sum()
+    bias = 1.5 * (found.variance.sum() / found.count + total / reference.count)
+    return max(0.0, float((means + spreads - bias) / total))
+
+
+def sketch_of(vectors: NDArray[Any]) -> Moments:
+    """Return the moments of vectors (n, d), none of them forgotten."""
+    made = Sketch(vectors.shape[1], half_life=None)
+    made.add(vectors)
+    return made.moments()
+
+
+def write_sketch(path: Path, moments: Moments) -> None:
+    """Write a reference: float64 tensors ``mean`` (d,) and ``variance`` (d,), int64 ``count`` (1,)."""
+    count = np.array([round(moments.count)], np.int64)
+    path.write_bytes(save({"mean": moments.mean, "variance": moments.variance, "count": count}))
+
+
+def read_sketch(path: Path, dimension: int) -> Moments:
+    """Read a reference.
+
+    Args:
+        path: file that ``write_sketch`` wrote.
+        dimension: d.
+
+    Raises:
+        CseError: it is not such a file, of another width, or holds impossible numbers.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as error:
+        raise CseError(f"{path}: not a sketch of vectors ({str(error).splitlines()[0]}); {_AGAIN}") from None
+    shapes = {name: (tensor.shape, tensor.dtype.name) for name, tensor in found.items()}
+    wanted = {"mean": ((dimension,), "float64"), "variance": ((dimension,), "float64"), "count": ((1,), "int64")}
+    if shapes != wanted:
+        raise CseError(f"{path}: not a sketch of vectors of {dimension} numbers; {_AGAIN}")
+    moments = Moments(found["mean"], found["variance"], float(found["count"][0]))
+    finite = np.isfinite(moments.mean).all() and np.isfinite(moments.variance).all()
+    if not (finite and (moments.variance >= 0).all() and moments.usable):
+        raise CseError(f"{path}: its numbers are not those of vectors; {_AGAIN}")
+    return moments

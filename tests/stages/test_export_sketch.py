@@ -1,0 +1,41 @@
+"""Stage ``export`` and ``cse bank add --data`` leave a sketch of the vectors of the training text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cse.data.store import PreparedData
+from cse.runtime.bank import Bank
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.sketch import SKETCH, distance, read_sketch, sketch_of
+from cse.stages import bank, export
+from cse.stages.export import export_stage, training_sentences
+
+
+@pytest.mark.parametrize("most", [2000, 10])
+def test_the_sketch_is_of_the_first_column_of_the_training_text(models, data, settings, tmp_path, monkeypatch, most):
+    monkeypatch.setattr(export, "SKETCHED", most)
+    folder, prepared = tmp_path / "bundle", PreparedData(data["triplets"])
+    export_stage(settings(), model=models["bert"], prepared=data["triplets"], metrics=(), bundle=folder)
+    texts = training_sentences(prepared, most)
+    assert len(texts) == min(most, len(set(prepared.train["sent0"])))
+    assert set(texts) <= set(prepared.train["sent0"])
+    found = read_sketch(folder / SKETCH, 32)
+    vectors = OnnxEncoder(folder, provider="cpu").encode(texts, normalize=True)
+    np.testing.assert_allclose(found.mean, vectors.mean(axis=0), atol=1e-6)
+    assert found.count == len(texts)
+    assert distance(sketch_of(vectors), found) == 0
+
+
+def test_a_domain_that_is_added_with_its_text(models, data, settings, tmp_path):
+    made, folder = settings(), tmp_path / "bank"
+    bank.create(str(models["bert"]), folder, made)
+    bank.add(str(models["bert"]), folder, "told", made, data=data["sentences"], replace=False)
+    bank.add(str(models["bert"]), folder, "untold", made, data=None, replace=False)
+    domains = Bank(folder).domains().usable
+    texts = training_sentences(PreparedData(data["sentences"]), 2000)
+    vectors = OnnxEncoder(folder, provider="cpu").encode(texts, domain="told")
+    np.testing.assert_allclose(domains["told"].sketch_mean, vectors.mean(axis=0), atol=1e-6)
+    assert domains["told"].sketch_count.tolist() == [len(texts)]
+    assert domains["untold"].sketch_mean is None
