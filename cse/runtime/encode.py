@@ -61,6 +61,7 @@ def encode_sentences(
     domains: Sequence[Domain] = (),
     batch_size: int = 64,
     batch_tokens: int | None = None,
+    batch_padding: int | None = None,
     normalize: bool = True,
     show_progress_bar: bool = False,
     workers: int = 1,
@@ -81,6 +82,7 @@ def encode_sentences(
         domains: domain of each sentence (n), or none.
         batch_size: maximum rows per batch.
         batch_tokens: maximum tokens per batch, padding included; None: no limit. A batch has at least one row.
+        batch_padding: maximum padding of a row, in tokens; None: no limit.
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
         show_progress_bar: whether to show a progress bar, which counts distinct sentences.
         workers: number of threads that run batches.
@@ -125,7 +127,7 @@ def encode_sentences(
         return len(rows)
 
     rows_per_batch = min(batch_size, max(1, -(-len(distinct) // workers)))
-    batches = list(_batches(tokens.lengths, rows_per_batch, batch_tokens))
+    batches = list(_batches(tokens.lengths, rows_per_batch, batch_tokens, batch_padding))
     _run_all(run, batches, len(distinct), workers, show_progress_bar)
 
     if normalize:
@@ -195,13 +197,18 @@ def as_texts(sentences: Sequence[str]) -> list[str]:
     return texts
 
 
-def _batches(lengths: NDArray[np.int64], rows: int, tokens: int | None) -> Iterator[NDArray[np.int64]]:
+def _batches(
+    lengths: NDArray[np.int64], rows: int, tokens: int | None, padding: int | None
+) -> Iterator[NDArray[np.int64]]:
     """Yield row numbers, longest rows first, so that memory peaks early and threads finish at about the same time."""
     order = np.argsort(-lengths, kind="stable")
+    falling = -lengths[order]
     start = 0
     while start < len(order):
-        longest = max(1, int(lengths[order[start]]))
+        longest = max(1, -int(falling[start]))
         count = rows if tokens is None else max(1, min(rows, tokens // longest))
+        if padding is not None:
+            count = max(1, min(count, int(np.searchsorted(falling, padding - longest, "right")) - start))
         yield order[start : start + count]
         start += count
 

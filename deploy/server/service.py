@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cse.runtime.domain import Domain
 from cse.runtime.encode import unit_rows
 from cse.runtime.mixed import nearest_domains
+from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
 from deploy.server.batcher import Batcher, BatchFacts, Work
 from deploy.server.drift import Drift
@@ -27,9 +28,8 @@ from deploy.server.registry import Follower
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
 
-# Tokens and rows of a batch, and the padding that costs as much as one more batch. On a CPU the time per token is flat
-# from about 64 tokens on (measured: MiniLM, one core), so batches are small, for low latency.
-_CPU, _GPU = (384, 64, 8), (16_384, 512, 2048)
+# tokens and rows of a batch, and the padding that costs as much as one more batch
+_CPU, _GPU = (CPU_BATCH_TOKENS, 64, CPU_PADDING), (16_384, 512, 2048)
 _SHORT = 2000  # characters that are tokenised in less time than another thread takes to start
 
 

@@ -76,6 +76,17 @@ def test_token_budget_bounds_a_batch_but_leaves_one_row():
     assert [len(ids) for ids, _ in embed.batches] == [1] * 6
 
 
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_padding_of_a_row_is_bounded(padding):
+    embed = Recorder()
+    texts = ["", "cat", "the cat", "the cat sat", "a dog sat on", "dog", "a dog"]
+    found = encode(texts, embed, batch_padding=padding)
+    np.testing.assert_allclose(found, encode(texts), atol=1e-6)
+    most = max(int((mask.shape[1] - mask.sum(axis=1)).max()) for _, mask in embed.batches)
+    assert most == padding, "and the bound is used"
+    assert sum(len(ids) for ids, _ in embed.batches) == len(texts)
+
+
 def test_workers_share_the_rows_even_where_one_batch_would_hold_them_all():
     gate = threading.Barrier(2, timeout=10)
 
