@@ -121,6 +121,8 @@ def _session(path: Path, providers: list[str | tuple[str, dict[str, str]]], thre
     options.log_severity_level = _FATAL  # errors are raised; the log would only repeat them
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # threads that wait for the next batch would take the core that brings it (measured: a fifth more requests/s)
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     disabled: dict[str, Any] = {"disabled_optimizers": _SLOW_ON_CPU} if providers == [_CPU] else {}
     ort.set_default_logger_severity(_FATAL)
     try:

@@ -28,6 +28,7 @@ from deploy.server.errors import ServiceError
 
 _WINDOW = 4  # times the rows of a batch: among so many a batch looks for its own length
 _LONGEST_WAIT = 60  # seconds that a refused client is told to wait; clients do not come back after more
+_QUIET = 3  # batches in turn without a neighbour
 _SHARE = 8  # a request of many texts gets the share of this many clients
 
 
@@ -111,6 +112,7 @@ class Batcher:
         self._now = 0.0  # virtual time
         self._active = 0  # requests with waiting rows
         self._busy = 0  # lanes that run a batch
+        self._undisturbed = 0  # batches of late beside which nothing ran or waited
         self._rate = 0.0  # tokens per second, of late
         self._ended = 0.0  # when the last batch ended
         self._numbers = itertools.count()
@@ -194,11 +196,14 @@ class Batcher:
                     return
                 batch = self._take()
                 self._busy += 1
-                alone = self._busy == 1 and not self._texts
+                # all cores for one batch, unless another is likely to come meanwhile: they would be in each other's way
+                alone = self._busy == 1 and not self._texts and self._undisturbed >= _QUIET
             try:
                 self._run(batch, one_core=self._several and not alone)
             finally:
                 with self._changed:
+                    disturbed = self._busy > 1 or self._texts
+                    self._undisturbed = 0 if disturbed else self._undisturbed + 1
                     self._busy -= 1
 
     def _take(self) -> list[_Row]:
