@@ -5,7 +5,6 @@ Legend: ``n`` texts, ``b`` rows of a batch, ``l`` tokens of its longest row.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,17 +62,14 @@ class Tokenizers:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._copies: dict[int, Tokenizer] = {}
-        self._lock = threading.Lock()
 
     def truncating_at(self, max_length: int) -> Tokenizer:
         """Return the copy that truncates at ``max_length`` tokens, special tokens included."""
-        if max_length not in self._copies:
-            with self._lock:
-                if max_length not in self._copies:
-                    copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
-                    copy.no_padding()
-                    copy.enable_truncation(max_length)
-                    self._copies[max_length] = copy
+        if max_length not in self._copies:  # two threads may both make it; either copy will do
+            copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
+            copy.no_padding()
+            copy.enable_truncation(max_length)
+            self._copies[max_length] = copy
         return self._copies[max_length]
 
     @cached_property
