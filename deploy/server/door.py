@@ -58,6 +58,7 @@ class Door:
         given = headers.get("x-request-id", "")
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         status = 0
+        path = scope["path"].removeprefix(scope.get("root_path", ""))  # behind a proxy that adds a prefix
 
         async def reply(message: Message) -> None:
             nonlocal status
@@ -67,26 +68,27 @@ class Door:
             await send(message)
 
         try:
-            self._admit(scope, headers)
+            self._admit(path, headers)
             body = await self._body(headers, receive)
             await self._answer(scope, body, receive, reply)
         except _GoneError:
             status = status or _GONE
         except HTTPException as error:
-            await _refuse(error, scope, reply)
+            if not status:  # else the answer has begun, and what is left is to hang up
+                await _refuse(error, path, reply)
         except Exception:
-            log.exception("unforeseen error", extra={"facts": {"request": request, "path": scope["path"][:100]}})
+            log.exception("unforeseen error", extra={"facts": {"request": request, "path": path[:100]}})
             if not status:
-                await _refuse(HTTPException(500, "unforeseen error; the log says where"), scope, reply)
+                await _refuse(HTTPException(500, "unforeseen error; the log says where"), path, reply)
         self._note(scope, status, time.perf_counter() - start, request)
 
-    def _admit(self, scope: Scope, headers: Headers) -> None:
+    def _admit(self, path: str, headers: Headers) -> None:
         """Refuse a request without a key, or one that says that it is too large, before reading it.
 
         Raises:
             ServiceError: 401 or 413.
         """
-        if self._keys and scope["path"].startswith(CLOSED) and not is_known(headers.get("authorization"), self._keys):
+        if self._keys and path.startswith(CLOSED) and not is_known(headers.get("authorization"), self._keys):
             raise ServiceError(401, "send a known API key: Authorization: Bearer KEY", code="invalid_api_key")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._options.max_body:
@@ -176,8 +178,8 @@ class _GoneError(Exception):
     """The client went away."""
 
 
-async def _refuse(error: HTTPException, scope: Scope, reply: Send) -> None:
-    body = orjson.dumps(body_of(error, scope["path"]))
+async def _refuse(error: HTTPException, path: str, reply: Send) -> None:
+    body = orjson.dumps(body_of(error, path))
     headers = {"content-type": "application/json", "content-length": str(len(body)), **(error.headers or {})}
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await reply({"type": "http.response.start", "status": error.status_code, "headers": pairs})

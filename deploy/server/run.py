@@ -22,21 +22,33 @@ _BACKLOG = 2048
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which hangs up on a client that connects and does not send the head of a request in time."""
+    """uvicorn's protocol, which hangs up on a client that does not send the head of a request, or does not read."""
 
-    patience = 20.0
+    send_seconds = 20.0
+    read_seconds = 60.0
     opened = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock."""
+        """Give the client time to send the head of a request."""
         super().connection_made(transport)
         _Protocol.opened += 1
-        self._clock: asyncio.TimerHandle | None = self.loop.call_later(self.patience, self._hang_up)
+        self._clock: asyncio.TimerHandle | None = self.loop.call_later(self.send_seconds, self._hang_up)
 
     def on_headers_complete(self) -> None:
         """Stop the clock: the head of a request is there."""
         self._stop_clock()
         super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        """Give the client time to read what waits for it, answers that are complete included."""
+        super().pause_writing()
+        self._stop_clock()
+        self._clock = self.loop.call_later(self.read_seconds, self._hang_up)
+
+    def resume_writing(self) -> None:
+        """Stop the clock: the client has read nearly all."""
+        self._stop_clock()
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
@@ -50,8 +62,7 @@ class _Protocol(HttpToolsProtocol):
             self._clock = None
 
     def _hang_up(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.abort()
+        self.transport.abort()
 
 
 def run(options: Options, host: str, port: int, drain: float) -> None:
@@ -62,7 +73,7 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     """
     set_up()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    _Protocol.patience = options.receive_timeout
+    _Protocol.send_seconds, _Protocol.read_seconds = options.receive_timeout, options.timeout
     listener = listen(host, port)  # first: it fails sooner than a model loads
     app = create_app(options)
     app.metrics.watch(app.metrics.connections, lambda: _Protocol.opened)

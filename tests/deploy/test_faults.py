@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import signal
 import socket
@@ -56,6 +57,8 @@ def test_a_request_that_never_ends_is_given_up(small_bundle, tmp_path):
             b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
         )
         answer = slow.recv(4096)
+        while b"}}" not in answer:  # head and body may come apart
+            answer += slow.recv(4096)
         assert answer.startswith(b"HTTP/1.1 408")
         assert b'"code":"slow_request"' in answer
         assert server.post("/v1/embeddings", BODY).status_code == 200
@@ -87,6 +90,24 @@ def test_a_slow_reader_holds_nobody_up(server):
         assert server.post("/v1/embeddings", BODY).status_code == 200
     for one in slow:
         one.close()
+
+
+def test_a_reader_who_does_not_read_is_hung_up_on(small_bundle, tmp_path):
+    request = written(BODY | {"input": ["the cat sat"] * 50_000})  # more than the sockets hold
+    with (
+        serving(small_bundle, "--timeout", 3, "--max-texts", 50_000, log=tmp_path / "log") as server,
+        connected(server) as slow,
+    ):
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(request)
+        assert slow.recv(16).startswith(b"HTTP/1.1 200")
+        wait_for(lambda: server.metric("cse_connections ") == 1, seconds=20)  # the one that asks
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := slow.recv(65536):
+                received += len(chunk)
+        assert received < 5_000_000, "the answer was not finished"
+        assert server.post("/v1/embeddings", BODY).status_code == 200
 
 
 def test_a_full_queue_answers_429_and_every_request_is_answered(small_bundle, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import concurrent.futures
 import json
@@ -15,6 +16,9 @@ import pytest
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy.server.app import create_app
+from deploy.server.keys import digest
+from deploy.server.options import Options
 from tests.deploy.servers import serving
 from tests.export.banks import KINDS, make_encoder
 
@@ -298,6 +302,20 @@ def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path, monkeyp
     ]
     assert [(line["texts"], line["model"]) for line in requests] == [(1, "small")] * 2
     assert all(line["request"] for line in requests)
+
+
+def test_keys_hold_behind_a_proxy_that_adds_a_prefix(small_bundle, tmp_path):
+    (tmp_path / "keys").write_text(f"{digest('key')}\n")
+    app = create_app(Options(model=str(small_bundle), api_keys=tmp_path / "keys"))
+    body = {"model": "small", "input": "the cat"}
+
+    async def ask(**headers):
+        transport = httpx.ASGITransport(app, root_path="/prefix")
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post("/prefix/v1/embeddings", json=body, headers=headers)
+
+    assert asyncio.run(ask()).status_code == 401
+    assert asyncio.run(ask(authorization="Bearer key")).status_code == 200
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "not a hash\n"])
