@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 import signal
 import socket
 import sys
@@ -73,6 +74,8 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     """
     set_up()
     sys.setswitchinterval(_SWITCH_SECONDS)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a file
     _Protocol.send_seconds, _Protocol.read_seconds = options.receive_timeout, options.timeout
     listener = listen(host, port)  # first: it fails sooner than a model loads
     app = create_app(options)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import resource
 import signal
 import socket
 import threading
-import time
 
 import httpx
 import numpy as np
@@ -36,14 +36,15 @@ def connected(server):
 
 
 def test_a_thousand_silent_connections_are_hung_up_on_and_hold_nobody_up(small_bundle, tmp_path):
-    with serving(small_bundle, "--receive-timeout", 3, log=tmp_path / "log") as server:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with serving(small_bundle, "--receive-timeout", 6, log=tmp_path / "log") as server:
         server.post("/v1/embeddings", BODY)
         before = server.memory()
         silent = [connected(server) for _ in range(1000)]
         wait_for(lambda: server.metric("cse_connections ") >= 1000)
-        start = time.monotonic()
         assert server.post("/v1/embeddings", BODY).status_code == 200
-        assert time.monotonic() - start < 2
+        assert server.metric("cse_connections ") >= 1000, "they are still there"
         wait_for(lambda: server.metric("cse_connections ") < 10, seconds=20)
         assert all(one.recv(1) == b"" for one in silent[::100]), "the server hung up"
         assert server.memory() - before < 30 * 2**20
