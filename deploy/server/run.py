@@ -20,6 +20,7 @@ from deploy.server.options import Options
 
 _SWITCH_SECONDS = 0.0005  # a lane that has computed waits no longer than this for the event loop's thread
 _BACKLOG = 2048
+_FILES = 65_536
 
 
 class _Protocol(HttpToolsProtocol):
@@ -74,8 +75,7 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     """
     set_up()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a file
+    _allow_connections()
     _Protocol.send_seconds, _Protocol.read_seconds = options.receive_timeout, options.timeout
     listener = listen(host, port)  # first: it fails sooner than a model loads
     app = create_app(options)
@@ -96,6 +96,14 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     )
     server = _Server(config, f"http://{f'[{address}]' if ':' in address else address}:{found}")
     server.run([listener])
+
+
+def _allow_connections() -> None:
+    """Raise the limit on open files, which many systems set at 1,024: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Server(uvicorn.Server):
