@@ -12,21 +12,20 @@ from typing import Any
 
 import orjson
 from fastapi import Depends, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from cse import __version__
-from cse.errors import CseError, one_line
+from cse.errors import CseError
 from cse.runtime.encode import cosine_similarity
 from deploy.server.door import Door
-from deploy.server.errors import TEI_ROUTES, ServiceError, body_of
+from deploy.server.errors import ServiceError
 from deploy.server.keys import read_keys
 from deploy.server.metrics import Metrics
 from deploy.server.options import Options
+from deploy.server.refusals import refuse_in_form
 from deploy.server.schema import (
     DriftAnswer,
     EmbeddingAnswer,
@@ -86,9 +85,7 @@ def create_app(options: Options) -> Door:
     # its documentation page asks no other host for files
     app = FastAPIOffline(title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan)
     app.state.service, app.state.closed = service, bool(keys)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(CseError, _not_tokenized)
+    refuse_in_form(app)
     closed = [Depends(HTTPBearer(auto_error=False))] if keys else []
     openai: dict[str, Any] = {"responses": _OPENAI_ERRORS, "dependencies": closed}
     tei: dict[str, Any] = {"responses": _TEI_ERRORS, "dependencies": closed}
@@ -99,7 +96,7 @@ def create_app(options: Options) -> Door:
     app.add_api_route("/info", info, response_model=Info)
     unwatched: dict[int | str, dict[str, Any]] = {404: {"model": ErrorAnswer, "description": "Drift is not watched"}}
     app.add_api_route("/drift", drift, response_model=DriftAnswer, responses=unwatched)
-    app.add_api_route("/health", health)
+    app.add_api_route("/health", health, responses={503: {"model": ErrorAnswer, "description": "Restart it"}})
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
     for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
         app.add_api_route(path, page, include_in_schema=False)
@@ -189,8 +186,10 @@ async def drift(request: Request) -> Response:
     return Response(orjson.dumps(await request.app.state.service.drift()), media_type=_JSON)
 
 
-async def health() -> dict[str, str]:
-    """Answer while the process lives."""
+async def health(request: Request) -> dict[str, str]:
+    """Answer 200 while the process and its threads live."""
+    if not request.app.state.service.alive:
+        raise ServiceError(503, "a thread that computes has ended; restart the server")
     return {"status": "ok"}
 
 
@@ -284,51 +283,3 @@ def _check_dimensions(wanted: int | None, service: Service) -> None:
     if wanted not in (None, dimension):
         message = f"dimensions: {wanted}; this model gives {dimension}, and its vectors cannot be shortened"
         raise ServiceError(400, message, param="dimensions", code="dimensions_not_supported")
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
-    body = orjson.dumps(body_of(error, request.url.path))
-    return Response(body, error.status_code, headers=error.headers, media_type=_JSON)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type
-    tei = request.url.path in TEI_ROUTES
-    field = "inputs" if tei else "input"
-    value = error.body.get(field) if isinstance(error.body, dict) else None
-    others = [one for one in error.errors() if one["loc"][1:2] != (field,)]
-    if others or value is None:
-        first = others[0] if others else error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "body"
-        refusal = ServiceError(
-            422 if tei else 400, f"{where}: {one_line(first['msg'])[:200]}", param=where, kind="Validation"
-        )
-    else:
-        where, empty = _first_wrong(field, value)
-        kind = "Empty" if empty else "Validation"
-        why = "is empty" if empty else "is not valid: send a text, a list of texts, or lists of token ids"
-        status = 422 if tei and not empty else 400
-        refusal = ServiceError(status, f"{where} {why}", param=field, code="empty_input" if empty else None, kind=kind)
-    return await _refused(request, refusal)
-
-
-async def _not_tokenized(request: Request, error: Exception) -> Response:
-    status = 422 if request.url.path in TEI_ROUTES else 400
-    return await _refused(request, ServiceError(status, one_line(str(error)), param="input", code="invalid_tokens"))
-
-
-def _first_wrong(field: str, value: Any) -> tuple[str, bool]:
-    """Return the place of the first wrong input, and whether it is wrong for being empty."""
-    if isinstance(value, dict) and "source_sentence" in value:
-        if value.get("source_sentence") == "":
-            return f"{field}.source_sentence", True
-        field, value = f"{field}.sentences", value.get("sentences")
-    items = value
-    if not isinstance(items, list) or not items:
-        return field, items in ("", [])
-    kind = type(items[0])
-    for index, item in enumerate(items):
-        if item in ("", []) or type(item) is not kind or not isinstance(item, str | int | list):
-            return f"{field}[{index}]", item in ("", [])
-    return field, False

@@ -15,69 +15,19 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cse.runtime.domain import Domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokens
 from deploy.server.errors import ServiceError
+from deploy.server.work import BatchFacts, Row, Work, call, finish, refuse
 
 _WINDOW = 4  # times the rows of a batch: among so many a batch looks for its own length
 _LONGEST_WAIT = 60  # seconds that a refused client is told to wait; clients do not come back after more
 _QUIET = 3  # batches in turn without a neighbour
 _SHARE = 8  # a request of many texts gets the share of this many clients
-
-
-class BatchFacts(NamedTuple):
-    """What is known of a batch once it has run."""
-
-    rows: int
-    tokens: int
-    padded: int
-    seconds: float
-
-
-@dataclass(eq=False)
-class Work:
-    """The rows of one request.
-
-    Attributes:
-        encoder: the model that answers; requests in progress keep theirs when another one takes over.
-        tokens: of the request's texts.
-        domains: domain of each text, for a bank.
-        vectors: answers (n, d), not scaled to unit length.
-        waiting: rows that no batch has taken yet.
-        waiting_tokens: their tokens.
-        left: rows that are not answered yet.
-        submitted: time of arrival, in seconds.
-        started: time when the first row was taken.
-    """
-
-    encoder: OnnxEncoder
-    tokens: Tokens
-    domains: Sequence[Domain]
-    loop: asyncio.AbstractEventLoop
-    done: asyncio.Future[None]
-    vectors: NDArray[np.float32]
-    waiting: int
-    waiting_tokens: int
-    left: int
-    submitted: float = field(default_factory=time.perf_counter)
-    started: float = math.inf
-
-
-class _Row(NamedTuple):
-    """A text that waits; ordered by tag, then by number, which is unique."""
-
-    tag: float
-    number: int
-    length: int
-    place: int
-    work: Work
 
 
 class Batcher:
@@ -107,7 +57,7 @@ class Batcher:
         self._batch_tokens, self._batch_rows, self._ran = batch_tokens, batch_rows, ran
         self._padding, self._capacity, self._patience = padding, capacity, patience
         self._changed = threading.Condition()
-        self._rows: list[_Row] = []  # a heap by tags; rows of cancelled requests stay until their turn
+        self._rows: list[Row] = []  # a heap by tags; rows of cancelled requests stay until their turn
         self._texts = self._tokens = 0  # that wait
         self._now = 0.0  # virtual time
         self._active = 0  # requests with waiting rows
@@ -126,6 +76,11 @@ class Batcher:
     def waiting(self) -> tuple[int, int]:
         """Texts and tokens that wait."""
         return self._texts, self._tokens
+
+    @property
+    def alive(self) -> bool:
+        """Whether every lane runs."""
+        return all(lane.is_alive() for lane in self._lanes)
 
     @property
     def full(self) -> bool:
@@ -153,7 +108,7 @@ class Batcher:
             tag = self._now
             for index in order:
                 length = int(lengths[index])
-                heapq.heappush(self._rows, _Row(tag, next(self._numbers), length, index, work))
+                heapq.heappush(self._rows, Row(tag, next(self._numbers), length, index, work))
                 tag += length / _SHARE
             self._texts += count
             self._tokens += total
@@ -169,6 +124,8 @@ class Batcher:
                 self._tokens -= work.waiting_tokens
                 self._active -= 1
                 work.waiting = work.waiting_tokens = 0
+            if not self._texts:
+                self._rows.clear()
 
     def _limit(self) -> float:
         """Return how many tokens may wait: no more than are answered in time."""
@@ -206,7 +163,7 @@ class Batcher:
                     self._undisturbed = 0 if disturbed else self._undisturbed + 1
                     self._busy -= 1
 
-    def _take(self) -> list[_Row]:
+    def _take(self) -> list[Row]:
         """Remove a batch from the queue: the first row and the nearest in length."""
         window = self._next()
         head = window[0]
@@ -229,7 +186,7 @@ class Batcher:
             self._active -= row.work.waiting == 0
         return batch
 
-    def _alike(self, near: list[_Row], head: int) -> list[_Row]:
+    def _alike(self, near: list[Row], head: int) -> list[Row]:
         """Return the rows around ``head`` that fit into one batch, as long as each adds little padding.
 
         Args:
@@ -250,16 +207,16 @@ class Batcher:
             low, high = (low, high + 1) if longer else (low - 1, high)
         return near[low : high + 1]
 
-    def _next(self) -> list[_Row]:
+    def _next(self) -> list[Row]:
         """Remove the first rows from the heap, at least one, without those of cancelled requests."""
-        found: list[_Row] = []
+        found: list[Row] = []
         while self._rows and len(found) < _WINDOW * self._batch_rows:
             row = heapq.heappop(self._rows)
             if row.work.waiting:
                 found.append(row)
         return found
 
-    def _run(self, batch: list[_Row], *, one_core: bool) -> None:
+    def _run(self, batch: list[Row], *, one_core: bool) -> None:
         start = time.perf_counter()
         try:
             self._answer(batch, one_core)
@@ -279,7 +236,7 @@ class Batcher:
             self._rate += 0.1 * (rate - self._rate) if self._rate else rate
         self._ran(BatchFacts(len(batch), tokens, len(batch) * max(row.length for row in batch), seconds))
 
-    def _answer(self, batch: list[_Row], one_core: bool) -> None:
+    def _answer(self, batch: list[Row], one_core: bool) -> None:
         rows = [row.work.tokens.row(row.place) for row in batch]
         domains = [row.work.domains[row.place] for row in batch] if batch[0].work.domains else []
         vectors = batch[0].work.encoder.embed_rows(rows, domains, one_core=one_core)
@@ -292,26 +249,8 @@ class Batcher:
                 if row.work.left == 0:
                     finished.setdefault(row.work.loop, []).append(row.work)
         for loop, works in finished.items():
-            _call(loop, _finish, works)
+            call(loop, finish, works)
 
     def _fail(self, work: Work, error: Exception) -> None:
         self.cancel(work)
-        _call(work.loop, _refuse, work, error)
-
-
-def _call(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
-    try:
-        loop.call_soon_threadsafe(call, *arguments)
-    except RuntimeError:  # the loop has ended; nobody waits
-        return
-
-
-def _finish(works: list[Work]) -> None:
-    for work in works:
-        if not work.done.done():
-            work.done.set_result(None)
-
-
-def _refuse(work: Work, error: Exception) -> None:
-    if not work.done.done():
-        work.done.set_exception(error)
+        call(work.loop, refuse, work, error)

@@ -17,7 +17,7 @@ from cse.runtime.encode import unit_rows
 from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
-from deploy.server.batcher import Batcher, BatchFacts, Work
+from deploy.server.batcher import Batcher
 from deploy.server.drift import Drift
 from deploy.server.errors import ServiceError
 from deploy.server.logs import log
@@ -25,6 +25,7 @@ from deploy.server.metrics import Metrics
 from deploy.server.models import Served, Target, folder_name
 from deploy.server.options import Options
 from deploy.server.registry import Follower
+from deploy.server.work import BatchFacts, Work
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
 
@@ -94,7 +95,12 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether a request would be taken."""
-        return not self._batcher.full
+        return self.alive and not self._batcher.full
+
+    @property
+    def alive(self) -> bool:
+        """Whether every thread that computes still runs."""
+        return self._batcher.alive
 
     def close(self) -> None:
         """Answer what waits, and stop."""
