@@ -17,7 +17,7 @@ PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 test: $(STAMP) lint        ## fast tests, lint and types (under 7 minutes)
 	$(PYTEST)
 
-test-all: $(STAMP)         ## slow end-to-end and fault tests (under 40 minutes)
+test-all: $(STAMP)         ## slow end-to-end and fault tests (under 45 minutes)
 	$(PYTEST) -m slow --timeout 1800 --ignore tests/scale
 	python -m pytest -m slow --timeout 1800 tests/scale # loses workers and machines: timing counts, so nothing beside it
 
