@@ -14,7 +14,7 @@ repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has cha
 # two processes share the files out; each keeps to one thread
 PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 
-test: $(STAMP) lint        ## fast tests, lint and types (under 7 minutes)
+test: $(STAMP) lint        ## fast tests, lint and types (under 8 minutes)
 	$(PYTEST)
 
 test-all: $(STAMP)         ## slow end-to-end and fault tests (under 45 minutes)
