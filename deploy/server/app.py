@@ -152,7 +152,7 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
 
 
 async def info(request: Request) -> Response:
-    """Say what is in service, and its limits."""
+    """Describe what is in service, and its limits."""
     state = request.app.state
     service: Service = state.service
     served, options = service.served, service.options
@@ -178,7 +178,7 @@ async def info(request: Request) -> Response:
 
 
 async def drift(request: Request) -> Response:
-    """Say how far the vectors of each model have moved from those of its training text.
+    """Measure how far the vectors of each model have moved from those of its training text.
 
     0: the same; 1: their mean has moved as far as the training texts spread. Older texts count less and less; after
     `half_life` more texts, one counts half.

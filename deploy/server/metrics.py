@@ -52,7 +52,7 @@ class Metrics:
         gauge.set_function(value)
 
     def serves(self, model: str, version: str) -> None:
-        """Say which model is in service now."""
+        """Record which model is in service now."""
         self.model.clear()
         self.model.labels(model, version).set(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import threading
@@ -11,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cse.errors import CseError, error_line
+from cse.outputs import Kind, publish_folder
 from cse.process import only_one
+from cse.runtime.bundle import verify
 from deploy.server.logs import log
 from deploy.server.models import Served
 
@@ -101,27 +102,27 @@ class Follower:
         return find(self._root, self.name, self._stage).version
 
     def _fetch(self, version: str) -> Served:
-        """Return a version, loaded; pulled again if the copy from before does not load."""
+        """Return a version, loaded; pulled again if the copy from before is damaged."""
         from cse.stages.common import SCRATCH
 
         folder = self._root / SCRATCH / "serving" / f"{self.name}@{version}"
         with only_one(folder.with_name(f"{folder.name}.lock"), f"{folder}: another server pulls it", _LOCK_SECONDS):
-            if folder.is_dir():
-                try:
-                    return self._load(folder, self.name, version)
-                except CseError:
-                    shutil.rmtree(folder)
-            self._pull(version, folder)
+            try:
+                verify(folder)
+            except CseError:
+                self._pull(version, folder)
         return self._load(folder, self.name, version)
 
     def _pull(self, version: str, folder: Path) -> None:
-        draft = folder.with_name(f".{folder.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.parent.mkdir(parents=True, exist_ok=True)
+        """Put a version's bundle in place; only a bundle of this project is ever replaced."""
         tag = f"{self.name}@{version}"
-        command = [sys.executable, "-m", "dvc", "get", "--quiet", ".", _BUNDLE, "--rev", tag, "--out", str(draft)]
-        done = subprocess.run(command, cwd=self._root, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-            raise CseError(f"dvc get {tag}: {lines[-1].removeprefix('ERROR: ')}")
-        draft.rename(folder)
+        with publish_folder(folder, Kind.BUNDLE) as draft:
+            pulled = draft / "pulled"
+            command = [sys.executable, "-m", "dvc", "get", "--quiet", ".", _BUNDLE, "--rev", tag, "--out", str(pulled)]
+            done = subprocess.run(command, cwd=self._root, capture_output=True, text=True, check=False)
+            if done.returncode:
+                lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+                raise CseError(f"dvc get {tag}: {lines[-1].removeprefix('ERROR: ')}")
+            for path in pulled.iterdir():
+                path.rename(draft / path.name)
+            pulled.rmdir()

@@ -7,22 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.deploy.bundles import write_bundle
 from tests.deploy.servers import serving
 from tests.export.banks import make_bank, make_encoders
-from tests.runtime.conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, write_model
 
 
 @pytest.fixture(scope="session")
 def small_bundle(tmp_path_factory) -> Path:
     """Eight numbers, six tokens, twelve words; the word "bad" gives an infinite vector."""
-    folder = tmp_path_factory.mktemp("served") / "small"
-    folder.mkdir()
-    write_model(folder / MODEL)
-    make_tokenizer().save(str(folder / TOKENIZER))
-    Bundle(FORMAT, DIMENSION, "mean", True, MAX_LENGTH, PAD, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
-    return folder
+    return write_bundle(tmp_path_factory.mktemp("served") / "small")
 
 
 @pytest.fixture(scope="session")

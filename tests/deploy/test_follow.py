@@ -13,8 +13,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from cse.errors import CseError
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy.server.models import Served
+from deploy.server.registry import Follower
 from flows.registry import assign, find, register
 from tests.deploy.servers import serving
 from tests.flows.conftest import repository  # noqa: F401 - a fixture
@@ -116,6 +119,33 @@ def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not
     )
     copies = sorted(path.name for path in (repository / ".cse/serving").glob("sentence-encoder@*") if path.is_dir())
     assert copies == [f"{NAME}@v1.{minor}.0" for minor in (0, 1, 2)]
+
+
+@pytest.mark.slow
+def test_a_damaged_copy_is_pulled_again_and_a_foreign_folder_is_kept(small_bundle, repository, monkeypatch):  # noqa: F811
+    publish(repository, small_bundle)
+    monkeypatch.chdir(repository)
+
+    def load(folder, name, version):
+        return Served.load(folder, name, version, provider="cpu", threads=1)
+
+    def start():
+        follower = Follower(f"{NAME}@v1.0.0", load=load, take=pytest.fail, failed=pytest.fail)
+        served = follower.start(3600)
+        follower.stop()
+        return served
+
+    assert start().version == "v1.0.0"
+    copy = repository / f".cse/serving/{NAME}@v1.0.0"
+    (copy / MODEL).write_bytes(b"damaged")
+    assert start().sha256 == describe_files(small_bundle, [MODEL])[MODEL]["sha256"]
+    shutil.rmtree(copy)
+    copy.mkdir()
+    (copy / "thesis.txt").write_text("mine")
+    with pytest.raises(CseError, match="sentence-encoder@v1.0.0"):
+        start()
+    assert (copy / "thesis.txt").read_text() == "mine"
+    assert [path.name for path in copy.iterdir()] == ["thesis.txt"]
 
 
 def test_outside_a_repository_the_error_says_what_is_missing(cse, tmp_path, monkeypatch):
