@@ -142,7 +142,7 @@ def test_a_damaged_copy_is_pulled_again_and_a_foreign_folder_is_kept(small_bundl
     shutil.rmtree(copy)
     copy.mkdir()
     (copy / "thesis.txt").write_text("mine")
-    with pytest.raises(CseError, match="sentence-encoder@v1.0.0"):
+    with pytest.raises(CseError, match="sentence-encoder@v1"):
         start()
     assert (copy / "thesis.txt").read_text() == "mine"
     assert [path.name for path in copy.iterdir()] == ["thesis.txt"]
