@@ -45,14 +45,14 @@ def fused_attention(
     as past keys and values, which leaves no concatenation.
 
     Args:
-        module: the attention module; ``module.layer_idx`` selects the layer's prompt.
-        query_BHLK: queries; keys and values have the same shape.
-        key_BHLK: keys.
-        value_BHLK: values.
-        attention_mask: (B, 1, 1, P + L), boolean or additive. It is expanded to (B, 1, L, P + L), because
+        module: the attention module; not used.
+        query_BHLK: queries.
+        key_BHLK: keys, as many as queries or, grouped, of fewer heads.
+        value_BHLK: values, shaped like the keys.
+        attention_mask: (B, 1, 1 or L, P + L), boolean, or (B, H, L, P + L), additive. It is expanded to L rows, because
             onnxruntime's CPU kernel does not broadcast the third axis and fails at run time.
         scaling: factor of the scores; None: ``1 / sqrt(K)``.
-        prefix: the prompt's keys and values per layer, each (H, P, K) or (B, H, P, K); None for no prompt.
+        prefix: the layer's keys and values, each (H, P, K) or (B, H, P, K); None for no prompt.
 
     Returns:
         The layer's output (B, L, H, K), and None instead of the attention weights.
@@ -60,13 +60,13 @@ def fused_attention(
     rows, heads, length, width = query_BHLK.shape
 
     def flat(states: Tensor) -> Tensor:
-        return states.transpose(1, 2).reshape(rows, length, heads * width)
+        return states.transpose(1, 2).reshape(rows, length, states.shape[1] * width)
 
     past: list[Tensor | None] = [None, None]
     if prefix is not None:
-        past = [per_row(states, rows) for states in prefix[module.layer_idx]]
+        past = [per_row(states, rows) for states in prefix]
     if attention_mask is not None:
-        attention_mask = attention_mask.expand(rows, 1, length, -1)
+        attention_mask = attention_mask.expand(rows, -1, length, -1)
     output = torch.onnx.ops.attention(
         flat(query_BHLK),
         flat(key_BHLK),
@@ -74,7 +74,7 @@ def fused_attention(
         attention_mask,
         *past,
         q_num_heads=heads,
-        kv_num_heads=heads,
+        kv_num_heads=key_BHLK.shape[1],
         scale=scaling,
     )[0]
     return output.view(rows, length, heads, width), None

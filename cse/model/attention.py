@@ -16,8 +16,9 @@ from cse.model.dropout import dropout as cheap_dropout
 
 PREFIX_ATTENTION = "cse_prefix"
 
-# one (key, value) per layer, each (H, P, K) shared by all rows or (B, H, P, K) drawn per row
-Prefix = list[tuple[torch.Tensor, torch.Tensor]]
+# keys and values of one layer, each (H, P, K) shared by all rows or (B, H, P, K) drawn per row
+LayerPrefix = tuple[torch.Tensor, torch.Tensor]
+Prefix = list[LayerPrefix]  # one per layer
 
 
 def prefix_attention(
@@ -29,29 +30,33 @@ def prefix_attention(
     *,
     dropout: float = 0.0,
     scaling: float | None = None,
-    prefix: Prefix | None = None,
+    prefix: LayerPrefix | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend from the tokens to the prompt and the tokens: ``softmax(Q [Pk; K]^T / sqrt(K) + mask) [Pv; V]``.
 
     Args:
-        module: the layer's self-attention; its ``layer_idx`` selects the layer's prompt.
+        module: the layer's self-attention; not used.
         query_BHLK: queries of the tokens ``(B, H, L, K)``.
-        key_BHLK: keys of the tokens, same shape.
-        value_BHLK: values of the tokens, same shape.
-        attention_mask: ``(B, 1, 1, P + L)``, true for visible columns.
+        key_BHLK: keys of the tokens, same shape; with grouped keys and values, ``H`` is a divisor of the queries'.
+        value_BHLK: values of the tokens, shaped like the keys.
+        attention_mask: ``(B, 1, 1 or L, P + L)``, true for visible columns; or numbers to add to the scores
+            ``(B, H, L, P + L)``.
         dropout: probability of dropping an attention weight, including prompt columns.
         scaling: factor on the scores.
-        prefix: the prompt of every layer.
+        prefix: the layer's prompt.
 
     Returns:
         The outputs ``(B, L, H, K)``, and None for the weights.
     """
     if prefix is not None:
-        prefix_key, prefix_value = prefix[module.layer_idx]  # type: ignore[index]
+        prefix_key, prefix_value = prefix
         rows = key_BHLK.shape[0]
         key_BHLK = torch.cat([per_row(prefix_key, rows).to(key_BHLK.dtype), key_BHLK], dim=2)
         value_BHLK = torch.cat([per_row(prefix_value, rows).to(value_BHLK.dtype), value_BHLK], dim=2)
+    if key_BHLK.shape[1] != query_BHLK.shape[1]:
+        share = query_BHLK.shape[1] // key_BHLK.shape[1]
+        key_BHLK, value_BHLK = (x.repeat_interleave(share, dim=1) for x in (key_BHLK, value_BHLK))
     if dropout > 0.0 and query_BHLK.device.type == "cpu":
         output_BHLK = _attend_with_dropout(query_BHLK, key_BHLK, value_BHLK, attention_mask, dropout, scaling)
     else:
@@ -73,19 +78,46 @@ def _attend_with_dropout(
     scale = query_BHLK.shape[-1] ** -0.5 if scaling is None else scaling
     scores = (query_BHLK * scale) @ key_BHLK.transpose(-2, -1)
     if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask, float("-inf"))
+        boolean = attention_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attention_mask, float("-inf")) if boolean else scores + attention_mask
     share = scores.softmax(dim=-1, dtype=torch.float32).to(value_BHLK.dtype)
     return cheap_dropout(share, dropout) @ value_BHLK
 
 
-def visible_columns(mask_BL: torch.Tensor, prompt_length: int, prompt_BP: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the boolean mask ``(B, 1, 1, P + L)``: the real tokens of ``mask_BL``, and every prompt column or those of
-    ``prompt_BP``.
+def visible_columns(
+    mask_BL: torch.Tensor,
+    prompt_length: int,
+    prompt_BP: torch.Tensor | None = None,
+    *,
+    causal: bool = False,
+    reach: int | None = None,
+) -> torch.Tensor:
+    """Return which columns each token sees: every prompt column or those of ``prompt_BP``, and real tokens.
+
+    Args:
+        mask_BL: 1 for real tokens ``(B, L)``.
+        prompt_length: prompt columns (P).
+        prompt_BP: prompt columns that each row sees ``(B, P)``; None: all.
+        causal: whether a token sees no later one.
+        reach: how many tokens away a token sees; None: any number.
+
+    Returns:
+        A boolean mask ``(B, 1, 1, P + L)`` if all tokens of a row see the same columns, else ``(B, 1, L, P + L)``.
     """
     tokens_BL = mask_BL.to(torch.bool)
+    rows, length = tokens_BL.shape
     if prompt_BP is None:
-        prompt_BP = tokens_BL.new_ones((tokens_BL.shape[0], prompt_length))
-    return torch.cat([prompt_BP, tokens_BL], dim=1)[:, None, None, :]
+        prompt_BP = tokens_BL.new_ones((rows, prompt_length))
+    if not causal and reach is None:
+        return torch.cat([prompt_BP, tokens_BL], dim=1)[:, None, None, :]
+    column_L = torch.arange(length, device=mask_BL.device)
+    back_LL = column_L[:, None] - column_L[None, :]  # how far back a column is
+    seen_LL = back_LL >= 0 if causal else torch.ones_like(back_LL, dtype=torch.bool)
+    if reach is not None:
+        seen_LL = seen_LL & (back_LL.abs() <= reach)
+    # a padding token sees itself: a row of the softmax without any column would be NaN
+    tokens_BLL = (seen_LL & tokens_BL[:, None, :]) | (back_LL == 0)
+    return torch.cat([prompt_BP[:, None, :].expand(-1, length, -1), tokens_BLL], dim=2)[:, None]
 
 
 def per_row(block: torch.Tensor, rows: int) -> torch.Tensor:

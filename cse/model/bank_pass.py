@@ -64,7 +64,9 @@ class BankPass(nn.Module):
         ]
         columns_P = torch.arange(prompt.shape[2], device=prompt.device)
         prompt_BP = columns_P[None, :] < prompt_length[domain][:, None]
-        last_BLD = self.backbone.run(embedded_BLD, attention_mask, prefix, every=False, prompt_BP=prompt_BP)[-1]
+        last_BLD = self.backbone.run(
+            embedded_BLD, positions_BL, attention_mask, prefix, every=False, prompt_BP=prompt_BP
+        )[-1]
 
         dtype = last_BLD.dtype
         weight_BL = torch.where(pool_cls[domain][:, None], begins_BL.to(dtype), attention_mask.to(dtype))

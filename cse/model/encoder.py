@@ -130,7 +130,7 @@ class Encoder(nn.Module):
             mask_NL = torch.ones_like(ids_NL)
             positions_NL = self.backbone.positions(mask_NL, self.shift) + pushed_NL
             embedded = self.backbone.embed(self._words(ids_NL), positions_NL)
-            last_NLD = self.backbone.run(embedded, mask_NL, self.prefix(count), every=False)[-1]
+            last_NLD = self.backbone.run(embedded, positions_NL, mask_NL, self.prefix(count), every=False)[-1]
             noise.append(last_NLD[:, ids_NL.shape[1] - 1 - template.tail])
         shortest = min(len(table) for table in noise)
         return torch.stack([table[:shortest] for table in noise])
@@ -167,11 +167,11 @@ class Encoder(nn.Module):
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
         if self.prompt is None or self.prompt.deep:
-            return self.backbone.run(embedded_BLD, mask_BL, prefix, every=every)
+            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every)
         prompt_BPD = self.prompt.inputs(self.backbone, ids_BL.shape[0]).to(embedded_BLD.dtype)
         seen = torch.cat([mask_BL.new_ones((ids_BL.shape[0], self.prompt.length)), mask_BL], dim=1)
         together = torch.cat([prompt_BPD, embedded_BLD], dim=1)
-        states = self.backbone.run(together, seen, None, every=every)
+        states = self.backbone.run(together, positions_BL, seen, None, every=every)
         return [state[:, self.prompt.length :] for state in states]
 
     def pooled(

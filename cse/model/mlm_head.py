@@ -62,10 +62,16 @@ def load_mlm_head(backbone: Backbone, *, wanted_by: str) -> MlmHead:
     Raises:
         CseError: the backbone's files include no head; the message names backbones that have one.
     """
+    layout = backbone.family.mlm_head
+    if layout is None:
+        raise CseError(
+            f"{wanted_by}: {backbone.files.name} is a {backbone.family.name} model, whose MLM head is not read; backbones "
+            f"that have one: {WITH_HEAD}"
+        )
     model, loading = load_masked_lm(backbone.files)
     if not has_head(loading):
         raise CseError(f"{wanted_by}: {backbone.files.name} has no MLM head; backbones that have one: {WITH_HEAD}")
-    if backbone.family == "roberta":
+    if layout == "roberta":
         head = model.lm_head
         return MlmHead(copy.deepcopy(head.dense), copy.deepcopy(head.layer_norm), head.decoder.bias)
     head = model.cls.predictions

@@ -19,7 +19,8 @@ def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, fi
     """Pool token outputs to ``(B, D)``; means are over real tokens, including ``[CLS]`` and ``[SEP]``.
 
     Args:
-        kind: ``cls``, ``mean``, ``mean_top2`` (average of the last two layers) or ``mean_first_last``.
+        kind: ``cls``, ``last`` (the last real token), ``mean``, ``mean_top2`` (average of the last two layers) or
+            ``mean_first_last``.
         states: the last layer's output ``(B, L, D)``; for the kinds in ``NEEDS_ALL_LAYERS`` preceded by the embedding
             output and all other layers' outputs.
         counted_BL: 1 for tokens that count; it has no prompt columns, since prompts have no outputs. A row without
@@ -29,6 +30,8 @@ def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, fi
     last_BLD = states[-1]
     if kind == "cls":
         return last_BLD[:, 0]
+    if kind == "last":
+        return read_at(last_BLD, (counted_BL.sum(dim=1) - 1).clamp(min=0))
     if kind == "mean_top2":
         last_BLD = (states[-1] + states[-2]) / 2
     elif kind == "mean_first_last":

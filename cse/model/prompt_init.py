@@ -43,7 +43,8 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
     was_training = backbone.model.training
     backbone.model.eval()
     mask_1P = torch.ones_like(ids_1P)
-    states = backbone.run(backbone.embed(words_1PD, backbone.positions(mask_1P, 0)), mask_1P, None)[:-1]
+    positions_1P = backbone.positions(mask_1P, 0)
+    states = backbone.run(backbone.embed(words_1PD, positions_1P), positions_1P, mask_1P, None)[:-1]
     backbone.model.train(was_training)
     if prompt.kind == "hidden_state":
         table = torch.cat(states)  # (layers, P, D)
@@ -51,11 +52,11 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
         return
     if prompt.kind != "key_value":
         raise CseError(f"prompt.init: a prompt of kind {prompt.kind} cannot start from a text; set prompt.init: random")
-    blocks = [(block.attention.self, state[0]) for block, state in zip(backbone.blocks, states, strict=True)]
-    pairs = torch.stack([torch.stack([layer.key(x), layer.value(x)]) for layer, x in blocks])  # (layers, 2, P, D)
+    blocks = backbone.keys_and_values(torch.cat(states))
+    pairs = torch.stack([torch.stack(pair) for pair in blocks])  # (layers, 2, H, P, K)
     if prompt.shared:
         pairs = pairs.mean(dim=0, keepdim=True)
-    prompt.table.copy_(pairs.permute(2, 0, 1, 3).reshape(prompt.table.shape))
+    prompt.table.copy_(pairs.permute(3, 0, 1, 2, 4).reshape(prompt.table.shape))
 
 
 def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> None:

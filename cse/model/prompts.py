@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from cse.errors import CseError
 from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.dropout import dropout
@@ -28,10 +29,10 @@ class PromptKind(NamedTuple):
 
 
 def key_value_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
-    """Cut a table ``(P, 2 * layers * D)`` into one ``(H, P, K)`` key and value per layer.
+    """Cut a table ``(P, 2 * layers * H * K)`` into one ``(H, P, K)`` key and value per layer.
 
-    Columns are ``(layer, key | value, H, K)``, the layout of the released PromCSE checkpoints. A table ``(P, 2 * D)``
-    holds one layer's columns, shared by all layers.
+    Columns are ``(layer, key | value, H, K)``, the layout of the released PromCSE checkpoints. A table
+    ``(P, 2 * H * K)`` holds one layer's columns, shared by all layers. ``H`` are the heads of keys and values.
     """
     cut = table.view(table.shape[0], -1, 2, backbone.heads, backbone.head_size).permute(1, 2, 3, 0, 4)
     return [(layer[0], layer[1]) for layer in cut.expand(backbone.layers, -1, -1, -1, -1)]
@@ -42,19 +43,12 @@ def hidden_state_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
 
     A table ``(1, P, D)`` is shared: every layer projects the same hidden states.
     """
-    blocks = []
-    for hidden_PD, layer in zip(table.expand(backbone.layers, -1, -1), backbone.blocks, strict=True):
-        attention = layer.attention.self
-        shape = (hidden_PD.shape[0], backbone.heads, backbone.head_size)
-        key_HPK = attention.key(hidden_PD).view(shape).transpose(0, 1)
-        value_HPK = attention.value(hidden_PD).view(shape).transpose(0, 1)
-        blocks.append((key_HPK, value_HPK))
-    return blocks
+    return backbone.keys_and_values(table.expand(backbone.layers, -1, -1))
 
 
 DEEP_KINDS = {
     "key_value": PromptKind(
-        lambda b, k, shared: (k, 2 * (1 if shared else b.layers) * b.hidden_size), key_value_blocks
+        lambda b, k, shared: (k, 2 * (1 if shared else b.layers) * b.heads * b.head_size), key_value_blocks
     ),
     "hidden_state": PromptKind(lambda b, k, shared: (1 if shared else b.layers, k, b.hidden_size), hidden_state_blocks),
 }
@@ -91,11 +85,16 @@ class Prompt(nn.Module):
         new_layers: str,
     ) -> None:
         super().__init__()
+        if kind == INPUT and backbone.family.input_norm is None:
+            raise CseError(
+                f"prompt.kind: an 'input' prompt needs a model with learned positions alone, and {backbone.files.name} is "
+                f"a {backbone.family.name} model; use key_value or hidden_state"
+            )
         self.kind = kind
         self.length = length
         self.dropout = dropout
         self.shared = shared
-        shape = (length, backbone.hidden_size) if kind == INPUT else DEEP_KINDS[kind].shape(backbone, length, shared)
+        shape = (length, backbone.word_size) if kind == INPUT else DEEP_KINDS[kind].shape(backbone, length, shared)
         self.table: nn.Parameter | None = None
         self.network: Reparametrized | None = None
         if reparametrize == "none":
@@ -130,7 +129,7 @@ class Prompt(nn.Module):
 
         They are normalised like word vectors, but have neither position nor type embeddings.
         """
-        vectors_PD = backbone.model.embeddings.LayerNorm(self.values())  # type: ignore[union-attr, operator]
+        vectors_PD = backbone.family.normalised(backbone.model, self.values())
         return self._drop(vectors_PD, rows) if self.training else vectors_PD.unsqueeze(0).expand(rows, -1, -1)
 
     def _drop(self, block: torch.Tensor, rows: int) -> torch.Tensor:

@@ -89,7 +89,13 @@ class StaticWords(nn.Module):
         return words_BLD
 
     def run(
-        self, embedded_BLD: torch.Tensor, mask_BL: torch.Tensor, prefix: Prefix | None, *, every: bool = True
+        self,
+        embedded_BLD: torch.Tensor,
+        positions_BL: torch.Tensor,
+        mask_BL: torch.Tensor,
+        prefix: Prefix | None,
+        *,
+        every: bool = True,
     ) -> list[torch.Tensor]:
         """Return the word vectors as the only state: there are no layers."""
         return [embedded_BLD]

@@ -15,8 +15,8 @@ class PoolerSettings(Group):
 
     kind: PoolerKind | None = Field(
         None,
-        description="null: the backbone's own pooling (`mean` for MiniLM, `cls` for BERT and RoBERTa); `mask`: the "
-        "output at the template's mask; `cnn`: IS-BERT's trained convolutions.",
+        description="null: the backbone's own pooling (`mean` for MiniLM, `cls` for BERT and RoBERTa, `last` for "
+        "decoders); `mask`: the output at the template's mask; `cnn`: IS-BERT's trained convolutions.",
     )
     kind_in_loss: Literal["cls", "mean", "mean_top2", "mean_first_last"] | None = Field(
         None, description="Pooling for the loss, if it differs from the embedding's (ConSERT); null: same as `kind`."

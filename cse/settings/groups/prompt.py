@@ -25,7 +25,11 @@ class PromptSettings(Group):
     dropout: Share | None = Field(
         None, description="Prompt dropout rate, drawn per row; null: the backbone's hidden dropout."
     )
-    position_shift: bool = Field(True, description="Number token positions from k, as the released checkpoints do.")
+    position_shift: bool | None = Field(
+        None,
+        description="Number token positions from k, as the released checkpoints do; null: only where positions are "
+        "learned, not where they are rotary.",
+    )
     init: Literal["random", "text", "checkpoint"] = Field(
         "random",
         description="Initialise the prompt from normal noise, the backbone's states for a text, or a checkpoint.",

@@ -47,6 +47,7 @@ def encoder_from(
         if prompt.kind != "none" and isinstance(backbone, Backbone)
         else None
     )
+    learned = isinstance(backbone, StaticWords) or backbone.family.positions != "rotary"
     encoder = SentenceEncoder(
         backbone,
         made,
@@ -55,7 +56,7 @@ def encoder_from(
         mlp=pooler.mlp,
         projector=pooler.projector,
         first_layer=pooler.first_layer,
-        position_shift=prompt.position_shift,
+        position_shift=learned if prompt.position_shift is None else prompt.position_shift,
         cls=prompt.cls,
         templates=_templates_from(template, backbone, train.max_length) if isinstance(backbone, Backbone) else (),
         denoise=template.denoise,

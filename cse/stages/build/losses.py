@@ -82,7 +82,7 @@ def _masked_lm(settings: MaskedLmSettings, parts: Parts) -> MaskedLm:
     encoder, head = parts.encoder, parts.head
     assert head is not None  # noqa: S101 - MaskedLmSettings.head is set
     if settings.train_head:
-        head.untie(encoder.backbone.model.embeddings.word_embeddings.weight)
+        head.untie(encoder.backbone.word_table)
     values = settings.model_dump(exclude={"train_head"})
     return MaskedLm(encoder, head, Vocabulary.of(encoder.backbone), seed=parts.seed, **values)
 

@@ -52,7 +52,7 @@ class MaskedLm(Term):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy over all chosen tokens in the batch."""
         encoder = self.encoder
-        table_VD = encoder.backbone.model.embeddings.word_embeddings.weight
+        table_VD = encoder.backbone.word_table
         total = torch.zeros((), device=batch.projected_XD.device)
         count = torch.zeros_like(total)
         for piece in batch.slices:

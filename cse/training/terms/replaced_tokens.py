@@ -111,11 +111,12 @@ class ReplacedTokens(Term):
             prefix = encoder.prefix(len(corrupted_BL)) if self.separate_draw else piece.prefix()
             return encoder.states(corrupted_BL, mask_BL, prefix, _first(sentence_BD))[-1]
         body = encoder.backbone if self.copy is None else self.copy
-        embedded_BLD = body.embed(body.words(corrupted_BL), body.positions(mask_BL, 0))
+        positions_BL = body.positions(mask_BL, 0)
+        embedded_BLD = body.embed(body.words(corrupted_BL), positions_BL)
         alter = _first(sentence_BD)
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
-        return body.run(embedded_BLD, mask_BL, None, every=False)[-1]
+        return body.run(embedded_BLD, positions_BL, mask_BL, None, every=False)[-1]
 
 
 class _First:

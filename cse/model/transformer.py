@@ -1,0 +1,127 @@
+"""A pretrained transformer, called layer by layer with the keys and values of a prompt in each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from cse.model.attention import LayerPrefix, Prefix, visible_columns
+from cse.model.families import BY_TYPE, SLIDING, layer_types
+
+
+class Transformer(nn.Module):
+    """A model of a known family and the properties that prompts need.
+
+    Attributes:
+        model: the library's model, without its own pooler, attending with ``PREFIX_ATTENTION``.
+        family: what its family has in common.
+        layers, heads, hidden_size, head_size: shape of the model; ``heads`` are those of keys and values.
+        pad_id: padding token id.
+        max_positions: number of positions that it was made for.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        config: Any = model.config
+        self.model: Any = model
+        self.family = BY_TYPE[config.model_type]
+        self.layers = len(self.blocks)
+        queries: int = config.num_attention_heads
+        self.heads: int = getattr(config, "num_key_value_heads", None) or queries
+        self.hidden_size: int = config.hidden_size
+        self.head_size: int = getattr(config, "head_dim", None) or self.hidden_size // queries
+        self.pad_id: int = config.pad_token_id
+        self.max_positions: int = config.max_position_embeddings
+
+    @property
+    def blocks(self) -> list[Any]:
+        """The transformer layers, first to last."""
+        return self.family.layers_of(self.model)
+
+    @property
+    def word_table(self) -> nn.Parameter:
+        """The word vectors ``(vocabulary, W)``."""
+        return self.model.get_input_embeddings().weight
+
+    @property
+    def word_size(self) -> int:
+        """Width of the word vectors; narrower than the layers in some models."""
+        return self.word_table.shape[1]
+
+    def words(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Return word vectors ``(B, L, W)``."""
+        return self.model.get_input_embeddings()(ids_BL)
+
+    def embed(self, words_BLW: torch.Tensor, positions_BL: torch.Tensor) -> torch.Tensor:
+        """Return the first layer's input ``(B, L, D)``: in BERT, word vectors plus position and type embeddings,
+        normalised, with dropout.
+        """
+        return self.family.first_input(self.model, words_BLW, positions_BL)
+
+    def keys_and_values(self, hidden_LPD: torch.Tensor) -> Prefix:
+        """Pass hidden states ``(layers, P, D)`` through each layer's own projections: ``(H, P, K)`` each."""
+        return [
+            self.family.keys_and_values(layer, hidden_PD, self.heads, self.head_size)
+            for layer, hidden_PD in zip(self.blocks, hidden_LPD, strict=True)
+        ]
+
+    def run(
+        self,
+        embedded_BLD: torch.Tensor,
+        positions_BL: torch.Tensor,
+        mask_BL: torch.Tensor,
+        prefix: Prefix | None,
+        *,
+        every: bool = True,
+        prompt_BP: torch.Tensor | None = None,
+    ) -> list[torch.Tensor]:
+        """Return the states ``(B, L, D)``: the input of the first layer, then every layer's output, the last one after
+        the model's last norm if it has one.
+
+        Args:
+            embedded_BLD: from ``embed``.
+            positions_BL: from ``positions``; only rotary positions matter here.
+            mask_BL: 1 for real tokens ``(B, L)``.
+            prefix: keys and values per layer, attended to in addition to the tokens.
+            every: whether to return all states; otherwise only the last one, which saves memory.
+            prompt_BP: which prompt columns each row sees ``(B, P)``; None: all.
+        """
+        family, config = self.family, self.model.config
+        given = family.by_type(self.model, embedded_BLD, positions_BL)
+        length = 0 if prefix is None else prefix[0][0].shape[-2]
+        visible = {
+            kind: visible_columns(
+                mask_BL,
+                length,
+                prompt_BP,
+                causal=family.is_causal(config),
+                reach=family.reach(config) if kind == SLIDING else None,
+            )
+            for kind in given
+        }
+        blocks = self.blocks
+        prefixes: list[LayerPrefix | None] = [None] * len(blocks) if prefix is None else [*prefix]
+        states = [embedded_BLD]
+        for block, kind, own in zip(blocks, layer_types(config, len(blocks)), prefixes, strict=True):
+            state = family.through(block, states[-1], visible[kind], own, given[kind])
+            states = [*states, state] if every else [state]
+        if family.last_norm is not None:
+            states[-1] = getattr(self.model, family.last_norm)(states[-1])
+        return states
+
+    def positions(self, mask_BL: torch.Tensor, shift: int | torch.Tensor) -> torch.Tensor:
+        """Return position ids ``(B, L)`` of the tokens after ``shift`` earlier positions, one number or ``(B, 1)``.
+
+        BERT, and models with rotary positions, count columns from ``shift``; RoBERTa counts real tokens from
+        ``pad_id + 1 + shift`` and gives padding the position ``pad_id``, like the library with a cache of that length.
+        """
+        if self.family.positions == "after_padding":
+            count_BL = mask_BL.cumsum(dim=1) * mask_BL
+            return count_BL + shift * mask_BL + self.pad_id
+        return torch.arange(mask_BL.shape[1], device=mask_BL.device).expand_as(mask_BL) + shift
+
+    def usable_length(self, shift: int) -> int:
+        """Return how many tokens fit in the position table after ``shift`` positions."""
+        return self.max_positions - shift - (self.pad_id + 1 if self.family.positions == "after_padding" else 0)

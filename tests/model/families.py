@@ -1,0 +1,131 @@
+"""A tiny random model of every family, of the library's real classes; a new family is one more entry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, processors
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    BertConfig,
+    BertModel,
+    CamembertConfig,
+    CamembertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
+    Gemma3TextConfig,
+    Gemma3TextModel,
+    ModernBertConfig,
+    ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
+    Qwen3Config,
+    Qwen3Model,
+    RobertaConfig,
+    RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
+
+from tests.conftest import SHAPE, make_tokenizer
+
+WINDOW = 4  # of sliding layers, in tokens; test sentences are longer
+_ROTARY = {name: value for name, value in SHAPE.items() if name != "max_position_embeddings"} | {
+    "max_position_embeddings": 64,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "cls_token_id": 2,
+    "sep_token_id": 3,
+}
+_GROUPED = _ROTARY | {"num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
+_SLIDING = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+_BERT = SHAPE | {"pad_token_id": 0, "initializer_range": 0.2}
+_ROBERTA = SHAPE | {"pad_token_id": 1, "initializer_range": 0.2, "type_vocab_size": 1}
+
+# name of a case: config class, model class, values, tokenizer
+CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
+    "bert": (BertConfig, BertModel, _BERT, "bert"),
+    "roberta": (RobertaConfig, RobertaModel, _ROBERTA, "roberta"),
+    "xlm-roberta": (XLMRobertaConfig, XLMRobertaModel, _ROBERTA, "roberta"),
+    "camembert": (CamembertConfig, CamembertModel, _ROBERTA, "roberta"),
+    "electra": (ElectraConfig, ElectraModel, _BERT | {"embedding_size": 24}, "bert"),
+    "electra, wide words": (ElectraConfig, ElectraModel, _BERT | {"embedding_size": 32}, "bert"),
+    "distilbert": (
+        DistilBertConfig,
+        DistilBertModel,
+        {
+            "vocab_size": 64, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 40,
+            "initializer_range": 0.2, "pad_token_id": 0,
+        },
+        "bert",
+    ),
+    "mpnet": (MPNetConfig, MPNetModel, _ROBERTA | {"type_vocab_size": None}, "roberta"),
+    "albert": (AlbertConfig, AlbertModel, _BERT | {"embedding_size": 24, "num_hidden_layers": 4}, "bert"),
+    "albert, two groups of two": (
+        AlbertConfig,
+        AlbertModel,
+        _BERT | {"embedding_size": 24, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
+        "bert",
+    ),
+    "modernbert": (
+        ModernBertConfig,
+        ModernBertModel,
+        _ROTARY | _SLIDING | {"local_attention": 2 * WINDOW, "initializer_range": 0.2, "pad_token_id": 0},
+        "bert",
+    ),
+    "qwen3": (Qwen3Config, Qwen3Model, _GROUPED | {"initializer_range": 0.2}, "last"),
+    "qwen3, sliding": (
+        Qwen3Config,
+        Qwen3Model,
+        _GROUPED | _SLIDING | {"use_sliding_window": True, "sliding_window": WINDOW, "initializer_range": 0.2},
+        "last",
+    ),
+    "gemma3": (
+        Gemma3TextConfig,
+        Gemma3TextModel,
+        _GROUPED | _SLIDING | {"sliding_window": WINDOW, "query_pre_attn_scalar": 16, "initializer_range": 0.2},
+        "both",
+    ),
+    "gemma3, both ways": (
+        Gemma3TextConfig,
+        Gemma3TextModel,
+        _GROUPED
+        | _SLIDING
+        | {
+            "sliding_window": 2 * WINDOW, "query_pre_attn_scalar": 16, "use_bidirectional_attention": True,
+            "initializer_range": 0.2,
+        },
+        "both",
+    ),
+}  # fmt: skip
+
+
+def tokenizer_of(kind: str) -> Tokenizer:
+    """A word-level tokenizer: BERT's or RoBERTa's, or a decoder's with an end token or with both."""
+    if kind in ("bert", "roberta"):
+        return make_tokenizer(kind)
+    tokenizer = make_tokenizer("bert")  # its ids 2 and 3 stand for begin and end
+    around = "$A [SEP]" if kind == "last" else "[CLS] $A [SEP]"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=around, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
+def make_family_folder(folder: Path, name: str, **changes: Any) -> Path:
+    """Save the tiny model of a case as a backbone folder."""
+    config, model, values, tokenizer = CASES[name]
+    torch.manual_seed(0)
+    made = model(config(**(values | changes)))
+    with torch.no_grad():  # norms that change something
+        for weight_name, weight in made.named_parameters():
+            if "norm" in weight_name.lower():
+                weight.add_(0.3 * torch.randn_like(weight))
+    made.save_pretrained(folder)
+    tokenizer_of(tokenizer).save(str(folder / "tokenizer.json"))
+    return folder

@@ -1,0 +1,198 @@
+"""Prompts on every family: against the library's whole model with attention written out in numpy, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AttentionInterface, AutoModel
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.models.mpnet import modeling_mpnet
+
+from cse.export.bundle import write_bundle
+from cse.export.optimize import attention_nodes
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.families import FAMILIES
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.model.families import CASES, make_family_folder
+from tests.parts import embed, new_prompt, sentence_encoder
+
+LENGTHS = (12, 5, 9)  # tokens of the rows: longer than the windows
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("families")
+    return {name: make_family_folder(root / str(number), name) for number, name in enumerate(CASES)}
+
+
+@pytest.fixture(params=list(CASES))
+def case(request, folders):
+    return request.param, folders[request.param]
+
+
+@pytest.fixture
+def rows():
+    mask_BL = torch.tensor([[1] * n + [0] * (max(LENGTHS) - n) for n in LENGTHS])
+    ids_BL = torch.randint(5, 60, mask_BL.shape, generator=torch.Generator().manual_seed(1))
+    return ids_BL, mask_BL
+
+
+def load(folder):
+    return load_backbone(find_backbone(str(folder)))
+
+
+def prompted(backbone, kind="key_value", length=3, shift=False):
+    torch.manual_seed(3)
+    prompt = new_prompt(kind, backbone, length=length, dropout=0.0, init_std=0.7)
+    return sentence_encoder(backbone, prompt, position_shift=shift, pooler="mean").double()
+
+
+def test_every_family_has_a_case(folders):
+    assert {load(folder).family.name for folder in folders.values()} == {family.name for family in FAMILIES}
+    assert {load(folder).model.config.model_type for folder in folders.values()} == {
+        kind for family in FAMILIES for kind in family.types
+    }
+
+
+# ---- the reference: the library's forward, with prompts in attention written out in numpy ---------------------------
+
+
+def attend(query, key, value, mask, scaling, prefix):
+    """Attention of one batch in numpy; ``prefix`` (key, value) (H, P, K), ``mask`` is added to the scores of tokens."""
+    query, key, value = (x.detach().numpy() for x in (query, key, value))
+    rows, heads, length, width = query.shape
+    out = np.zeros((rows, length, heads, width))
+    for b in range(rows):
+        for h in range(heads):
+            kv = h // (heads // key.shape[1])
+            keys, values = key[b, kv], value[b, kv]
+            bias = np.zeros((length, length)) if mask is None else mask[b % len(mask), h % mask.shape[1]].numpy()
+            if prefix is not None:
+                keys, values = (np.concatenate([new[kv], old]) for new, old in zip(prefix, (keys, values), strict=True))
+                bias = np.concatenate([np.zeros((length, len(prefix[0][kv]))), np.broadcast_to(bias, (length, length))], 1)
+            scores = query[b, h] @ keys.T * scaling + bias
+            share = np.exp(scores - scores.max(axis=1, keepdims=True))
+            out[b, :, h] = share / share.sum(axis=1, keepdims=True) @ values
+    return torch.from_numpy(out)
+
+
+class Reference:
+    """The library's own model in float64; the n-th attention of a pass gets the n-th layer's prompt."""
+
+    def __init__(self, folder, monkeypatch):
+        self.model = AutoModel.from_pretrained(folder, dtype=torch.float64).eval()
+        self.prefix, self.calls = None, 0
+        AttentionInterface.register("written_out", self._interface)
+        AttentionMaskInterface.register("written_out", eager_mask)
+        if self.model.config.model_type == "mpnet":
+            monkeypatch.setattr(modeling_mpnet.MPNetSelfAttention, "forward", self._mpnet)
+        self.model.set_attn_implementation("eager" if self.model.config.model_type == "mpnet" else "written_out")
+
+    def states(self, ids_BL, mask_BL, prefix, shift):
+        self.prefix, self.calls = prefix, 0
+        kind = self.model.config.model_type
+        positions = torch.arange(ids_BL.shape[1]).expand_as(ids_BL) + shift
+        if kind in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+            positions = torch.where(mask_BL == 1, mask_BL.cumsum(dim=1) + 1 + shift, 1)
+        given = {"inputs_embeds": self._words(ids_BL, shift)} if kind == "distilbert" else {
+            "input_ids": ids_BL, "position_ids": positions
+        }  # fmt: skip
+        with torch.no_grad():
+            found = self.model(attention_mask=mask_BL, **given).last_hidden_state
+        assert prefix is None or self.calls == len(prefix)
+        return found
+
+    def _words(self, ids_BL, shift):
+        """DistilBERT takes no positions: move them into the word vectors."""
+        table = self.model.embeddings.position_embeddings.weight
+        length = ids_BL.shape[1]
+        return self.model.embeddings.word_embeddings(ids_BL) + table[shift : shift + length] - table[:length]
+
+    def _next(self):
+        self.calls += 1
+        return None if self.prefix is None else self.prefix[self.calls - 1]
+
+    def _interface(self, module, query, key, value, attention_mask, scaling=None, **_):
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return attend(query, key, value, attention_mask, scaling, self._next()), None
+
+    def _mpnet(self, module, hidden_states, attention_mask=None, position_bias=None, **_):
+        shape = (*hidden_states.shape[:-1], -1, module.attention_head_size)
+        query, key, value = (linear(hidden_states).view(shape).transpose(1, 2) for linear in (module.q, module.k, module.v))
+        mask = position_bias + attention_mask
+        scaling = 1 / math.sqrt(module.attention_head_size)
+        return (module.o(attend(query, key, value, mask, scaling, self._next()).flatten(-2)),)
+
+
+def reference(folder, monkeypatch):
+    made = Reference(folder, monkeypatch)
+    if made.model.config.model_type == "mpnet":
+        bound = made._mpnet
+        monkeypatch.setattr(
+            modeling_mpnet.MPNetSelfAttention, "forward", lambda module, *args, **given: bound(module, *args, **given)
+        )
+    return made
+
+
+def real(states_BLD, mask_BL):
+    return (states_BLD * mask_BL[..., None]).numpy()
+
+
+@pytest.mark.parametrize("shift", [0, 3])
+@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
+def test_states_equal_the_library_with_attention_written_out(case, rows, kind, shift, monkeypatch):
+    _, folder = case
+    encoder = prompted(load(folder), kind, shift=bool(shift))
+    with torch.no_grad():
+        prefix = encoder.prefix()
+        found = encoder.states(*rows, prefix)[-1]
+        bare = encoder.states(*rows, None)[-1]
+    blocks = [(key.detach().numpy(), value.detach().numpy()) for key, value in prefix]
+    expected = reference(folder, monkeypatch).states(*rows, blocks, shift)
+    np.testing.assert_allclose(real(found, rows[1]), real(expected, rows[1]), atol=2e-6)
+    assert np.abs(real(found, rows[1]) - real(bare, rows[1])).max() > 0.05, "the prompt changed nothing"
+
+
+def test_gradient_equals_finite_differences(case, rows):
+    _, folder = case
+    encoder = prompted(load(folder))
+    table, generator = encoder.prompt.table, torch.Generator().manual_seed(5)
+    along = torch.randn(table.shape, generator=generator, dtype=torch.float64)
+    target = torch.randn((len(LENGTHS), encoder.dimension), generator=generator, dtype=torch.float64)
+
+    def loss():
+        return (embed(encoder, *rows) * target).sum()
+
+    loss().backward()
+    assert (table.grad.view(len(table), encoder.backbone.layers, 2, -1).abs().sum(dim=-1) > 0).all()
+    assert all(weight.grad is None for weight in encoder.backbone.parameters())
+    start, step, found = table.detach().clone(), 1e-3, []
+    with torch.no_grad():
+        for factor in (1, -1, 2, -2):
+            table.copy_(start + factor * step * along)
+            found.append(loss().item())
+    near, far = (found[0] - found[1]) / (2 * step), (found[2] - found[3]) / (4 * step)
+    assert (4 * near - far) / 3 == pytest.approx((table.grad * along).sum().item(), rel=2e-4)
+
+
+SENTENCES = ["the cat sits on the mat", "", "red " * 30, "a small bird", "two friends read music in the old house"]
+
+
+@pytest.mark.parametrize("pooler", ["mean", "last"])
+def test_exported_bundle_equals_torch(case, tmp_path, pooler):
+    _, folder = case
+    torch.manual_seed(3)
+    backbone = load(folder)
+    prompt = new_prompt("key_value", backbone, length=3, dropout=0.0, init_std=0.7)
+    encoder = sentence_encoder(backbone, prompt, position_shift=backbone.family.positions != "rotary", pooler=pooler)
+    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
+        pass
+    onnx = OnnxEncoder(tmp_path / "bundle", provider="cpu")
+    assert attention_nodes(tmp_path / "bundle" / "model.onnx") == backbone.layers
+    np.testing.assert_allclose(onnx.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
+    alone = np.stack([onnx.encode(text) for text in SENTENCES])
+    np.testing.assert_allclose(alone, encoder.encode(SENTENCES), atol=2e-6)
