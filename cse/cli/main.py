@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import click
 
 from cse.cli.bank import bank
 from cse.cli.corpus import embed, index_command, search
+from cse.cli.encode import encode
 from cse.cli.evaluate import evaluate
 from cse.cli.missing import naming_extra
 from cse.cli.options import params_option, set_option, settings_from
@@ -177,60 +177,7 @@ def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: 
     export_stage(settings_from(params, overrides), model=model, prepared=data, bundle=out, **named)
 
 
-@cli.command(
-    epilog="\b\nExamples:\n  cse encode data/bundle sentences.txt --out vectors.npy\n"
-    "  cse encode data/bundle tickets.csv --column body --out vectors.npy\n"
-    "  cse encode data/bank:billing sentences.txt --out vectors.npy\n"
-    "  cse encode data/bank tickets.csv --column body --domain-column queue --out vectors.npy"
-)
-@click.argument("model")
-@click.argument("text", type=click.File(encoding="utf-8"), default="-")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output .npy, float32 (lines, dimension).")
-@click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
-@click.option("--domain-column", help="Column that names each row's domain; MODEL is a bank.")
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Sentences per forward pass."
-)
-@click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
-)
-@click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
-def encode(
-    model: str,
-    text: Any,
-    out: Path,
-    column: str | None,
-    domain_column: str | None,
-    batch_size: int,
-    device: str,
-    normalize: bool,
-) -> None:
-    """Embed TEXT, one vector per line or row.
-
-    MODEL is a checkpoint, a bundle, a bank's domain (BANK:NAME, or BANK:auto for the nearest), or a backbone's folder
-    or hub id. TEXT is a text file, csv, tsv, jsonl or parquet; default: standard input.
-    """
-    from cse.files import write_array
-    from cse.outputs import check_file, is_npy, publish_file
-    from cse.runtime.opening import open_bank
-
-    check_file(out, is_npy)
-    options: dict[str, Any] = {
-        "batch_size": batch_size,
-        "normalize": normalize,
-        "show_progress_bar": sys.stderr.isatty(),
-    }
-    if domain_column is None:
-        lines, encoder = _texts(text, column), _open(model, device)
-    else:
-        lines, options["domain"] = _texts_and_domains(text, column, domain_column)
-        encoder = open_bank(model, device=device)
-    vectors = encoder.encode(lines, **options)
-    with publish_file(out) as target:
-        write_array(target, vectors)
-    click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
-
-
+cli.add_command(encode)
 cli.add_command(bank)
 cli.add_command(embed)
 cli.add_command(index_command)
@@ -257,47 +204,6 @@ def main() -> None:
 def _help_hint(error: click.ClickException) -> str:
     ctx = getattr(error, "ctx", None)
     return "" if ctx is None else f" (see {ctx.command_path} --help)"
-
-
-def _open(model: str, device: str) -> Any:
-    """Return an encoder; a bundle or a bank's domain opens without the training packages."""
-    from cse.runtime.opening import open_onnx
-
-    onnx = open_onnx(model, device=device)
-    if onnx is not None:
-        return onnx
-    with naming_extra(f"{model}: not a bundle or a bank's domain; any other model"):
-        from cse.stages.open_model import open_model
-    return open_model(model, device=device)
-
-
-def _texts(stream: Any, column: str | None) -> list[str]:
-    """Return the texts to encode: a column of a table, or the lines of a text file."""
-    from cse.data.checks import no_rows
-    from cse.data.readers import read_texts
-    from cse.data.tables import TABLES
-    from cse.data.text_files import file_lines
-
-    source = Path(getattr(stream, "name", "<stdin>"))
-    if source.suffix.lower() in TABLES:
-        return read_texts(source, column)
-    if column is not None:
-        raise CseError(f"--column {column}: {source} is read line by line; use a {', '.join(TABLES)} file")
-    lines = list(file_lines(stream.buffer, str(source)))
-    if not lines:
-        raise no_rows(str(source))
-    return lines
-
-
-def _texts_and_domains(stream: Any, column: str | None, domain_column: str) -> tuple[list[str], list[str]]:
-    """Return the texts to encode and the name of each one's domain."""
-    from cse.data.readers import read_texts_and_names
-    from cse.data.tables import TABLES
-
-    source = Path(getattr(stream, "name", "<stdin>"))
-    if source.suffix.lower() not in TABLES:
-        raise CseError(f"--domain-column {domain_column}: {source} has no columns; use a {', '.join(TABLES)} file")
-    return read_texts_and_names(source, column, domain_column)
 
 
 def _corrupted(prepared: Path) -> Path:

@@ -57,6 +57,11 @@ def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> flo
     check_folder(out, Kind.BANK)
     backbone = _frozen_backbone(encoder)
     bare = SentenceEncoder.bare(backbone)
+    if bare.pooler not in POOLERS:
+        raise CseError(
+            f"{backbone.files.name}: its pooler is {bare.pooler}, and a bank has {' and '.join(POOLERS)}; export each "
+            "domain as a bundle (cse export)"
+        )
     with publish_folder(out, Kind.BANK) as folder:
         write_bank_graph(backbone, folder / MODEL)
         (folder / TOKENIZER).write_text(backbone.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")

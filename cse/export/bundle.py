@@ -72,6 +72,8 @@ def write_bundle(
             versions=versions(),
             metrics=metrics,
             checkpoint=checkpoint,
+            texts=facts["texts"],
+            widths=facts["widths"],
         )
         manifest.write(folder)
         draft = Draft(folder, manifest)

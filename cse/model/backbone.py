@@ -15,7 +15,8 @@ from transformers.utils import logging as transformers_logging
 
 from cse.errors import CseError, nearest
 from cse.model.attention import PREFIX_ATTENTION
-from cse.model.backbone_files import BackboneFiles, pooling_of, read_json, read_tokenizer
+from cse.model.backbone_files import BackboneFiles, read_tokenizer
+from cse.model.declared import Declared, declared_by, read_json
 from cse.model.dropout import Dropout, replace_dropout
 from cse.model.families import BY_TYPE, FAMILIES
 from cse.model.transformer import Transformer
@@ -27,17 +28,19 @@ class Backbone(Transformer):
     Attributes:
         tokenizer: fast tokenizer, shared with the runtime; no transformers tokenizer is kept.
         files: where it was read from.
-        pooling: pooling that the model was made for, ``mean``, ``cls`` or ``last``.
+        declared: what its folder says of its use.
+        pooling: pooling that it was made for, ``mean``, ``cls`` or ``last``.
         hidden_dropout: its own dropout after each layer.
         vocabulary: number of word vectors.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: Tokenizer, files: BackboneFiles, pooling: str) -> None:
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, files: BackboneFiles, declared: Declared) -> None:
         super().__init__(model)
         config: Any = model.config
         self.tokenizer = tokenizer
         self.files = files
-        self.pooling = pooling
+        self.declared = declared
+        self.pooling = declared.pooling or self.family.pooling
         self.hidden_dropout: float = getattr(config, self.family.hidden_dropout, 0.0)
         self.vocabulary: int = config.vocab_size
 
@@ -68,7 +71,7 @@ class Backbone(Transformer):
             if isinstance(module, Dropout):
                 module.p = 0.0
             if isinstance(getattr(module, "attention_dropout", None), float):
-                module.attention_dropout = 0.0
+                module.attention_dropout = 0.0  # type: ignore[assignment]
 
     def sibling(self) -> Backbone:
         """Return a backbone that shares only the memory of the weights, so moving it to a device, setting it to
@@ -140,7 +143,7 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str 
     if found.adapt is not None:
         found.adapt(model)
     replace_dropout(model)
-    return Backbone(model, tokenizer, files, pooling or pooling_of(files.folder, found.pooling)).eval()
+    return Backbone(model, tokenizer, files, declared_by(files.folder, pooling)).eval()
 
 
 def _config(files: BackboneFiles) -> Any:

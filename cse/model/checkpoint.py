@@ -90,6 +90,8 @@ def describe(encoder: Encoder) -> dict[str, Any]:
             "first_layer": encoder.first_layer,
         },
         "post": None if encoder.post is None else encoder.post.config(),
+        "texts": encoder.texts,
+        "widths": list(encoder.widths),
         "parameters": "prompts" if encoder.frozen else "full",
         "dimension": encoder.dimension,
         "max_length": encoder.max_length,

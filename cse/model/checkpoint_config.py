@@ -90,6 +90,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config["files"] = {}
     if config["format"] == 1:
         config = _from_format_1(config)
+    config = {"texts": {}, "widths": []} | config  # not written before models had them
     _check_config(config, path)
     return config
 
@@ -112,6 +113,7 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
     """Reject a config that lacks a value or has one that ``describe`` never writes."""
     types: dict[str, type] = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
     types |= {"backbone.width": int, "dimension": int, "max_length": int, "facts": dict}
+    types |= {"texts": dict, "widths": list}
     choices: dict[str, tuple[Any, ...]] = {
         "pooler.kind": get_args(PoolerKind),
         "pooler.mlp": get_args(ProjectorUse),

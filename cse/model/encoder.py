@@ -11,6 +11,7 @@ from torch import nn
 from cse.errors import CseError, nearest
 from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
+from cse.model.declared import Declared
 from cse.model.mlm_head import load_mlm_head
 from cse.model.passes import Alteration, Constants, Tokens
 from cse.model.pooling import NEEDS_ALL_LAYERS, POOLERS, BatchNormProjector, TanhMlp, TokenCnn, pool, read_at
@@ -18,6 +19,7 @@ from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
 from cse.runtime.tokens import Tokenizers
+from cse.runtime.uses import check_room
 
 
 class Encoder(nn.Module):
@@ -37,9 +39,11 @@ class Encoder(nn.Module):
         denoise: when to subtract the template's output without the sentence: ``none``, ``train_only`` or ``always``.
         frozen: whether to freeze the backbone's weights.
         new_layers: initialisation of a ``batch_norm`` projector, see ``BatchNormProjector``.
+        use: length, task texts and shorter widths; None: as the backbone's folder declares.
 
     Raises:
-        CseError: an unknown pooler, a position table too short for the prompt, or a projector that the backbone lacks.
+        CseError: an unknown pooler, a position table too short for the prompt, a projector that the backbone lacks, or
+            a task text without room for a sentence.
     """
 
     def __init__(
@@ -58,9 +62,12 @@ class Encoder(nn.Module):
         denoise: str,
         frozen: bool,
         new_layers: str,
+        use: Declared | None = None,
     ) -> None:
         super().__init__()
         self.backbone: Any = backbone
+        use = use or backbone.declared
+        self.texts, self.widths = use.texts, use.widths
         self.prompt = prompt
         self.pooler = pooler or backbone.pooling
         self.loss_pooler = loss_pooler or self.pooler
@@ -92,8 +99,11 @@ class Encoder(nn.Module):
                 f"prompt.length: {self.shift} leaves {max(self.max_length, 0)} of the {backbone.max_positions} "
                 f"positions of {backbone.files.name}; lower it, or set prompt.position_shift: false"
             )
+        self.max_length = min(self.max_length, use.max_length or self.max_length)
         self.tokenizer = self.tokenizer_of_view(0, training=False)
         self.text_tokenizers = Tokenizers(self.tokenizer)
+        for role, text in self.texts.items():
+            check_room(text, self.text_tokenizers, self.max_length, f"task text of role {role}")
         self.eval()
 
     @property

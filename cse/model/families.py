@@ -116,18 +116,21 @@ class Family:
         }
 
     def through(
-        self, layer: Any, state_BLD: torch.Tensor, visible: torch.Tensor, prefix: LayerPrefix | None, given: dict[str, Any]
+        self,
+        layer: Any,
+        state_BLD: torch.Tensor,
+        visible: torch.Tensor,
+        prefix: LayerPrefix | None,
+        given: dict[str, Any],
     ) -> torch.Tensor:
         """Return a layer's output ``(B, L, D)``; ``given`` is from ``by_type``."""
-        if self.relative:  # the one argument that the layer passes on
-            given = {"position_bias": (given["bias_1HLL"], prefix)}
-        else:
-            given = given | {"prefix": prefix}
-        output = layer(state_BLD, attention_mask=visible, **given)
+        # MPNet's layer passes on this one argument
+        own = {"position_bias": (given["bias_1HLL"], prefix)} if self.relative else given | {"prefix": prefix}
+        output = layer(state_BLD, attention_mask=visible, **own)
         return output[0] if isinstance(output, tuple) else output
 
     def keys_and_values(self, layer: Any, hidden_PD: torch.Tensor, heads: int, head_size: int) -> LayerPrefix:
-        """Pass hidden states ``(P, D)`` through a layer's own projections: keys and values ``(H, P, K)``, not rotated."""
+        """Pass hidden states ``(P, D)`` through a layer's projections: keys and values ``(H, P, K)``, unrotated."""
         attention = attrgetter(self.attention)(layer)
         if self.before is not None:
             hidden_PD = attrgetter(self.before)(layer)(hidden_PD)
@@ -149,7 +152,7 @@ class Family:
 
 
 def layer_types(config: Any, count: int = 1) -> list[str]:
-    """Return the attention of each layer, full or sliding, as the config lists it; if it does not, full ``count`` times."""
+    """Return the attention of each layer, full or sliding, as the config lists it; else ``count`` times full."""
     return getattr(config, "layer_types", None) or [FULL] * count
 
 

@@ -65,8 +65,8 @@ def load_mlm_head(backbone: Backbone, *, wanted_by: str) -> MlmHead:
     layout = backbone.family.mlm_head
     if layout is None:
         raise CseError(
-            f"{wanted_by}: {backbone.files.name} is a {backbone.family.name} model, whose MLM head is not read; backbones "
-            f"that have one: {WITH_HEAD}"
+            f"{wanted_by}: {backbone.files.name} is of family {backbone.family.name}, whose MLM head is not read; "
+            f"backbones that have one: {WITH_HEAD}"
         )
     model, loading = load_masked_lm(backbone.files)
     if not has_head(loading):

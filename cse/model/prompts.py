@@ -87,8 +87,8 @@ class Prompt(nn.Module):
         super().__init__()
         if kind == INPUT and backbone.family.input_norm is None:
             raise CseError(
-                f"prompt.kind: an 'input' prompt needs a model with learned positions alone, and {backbone.files.name} is "
-                f"a {backbone.family.name} model; use key_value or hidden_state"
+                f"prompt.kind: an 'input' prompt needs learned positions alone, and {backbone.files.name} is of family "
+                f"{backbone.family.name}; use key_value or hidden_state"
             )
         self.kind = kind
         self.length = length

@@ -16,6 +16,7 @@ from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.bank_pass import BankPass
 from cse.model.checkpoint import find_recorded_backbone, load_weights, read_weights
 from cse.model.checkpoint_config import CONFIG_FILE, WEIGHTS_FILE, WORDS, is_checkpoint, read_config
+from cse.model.declared import Declared
 from cse.model.encoder import Encoder
 from cse.model.post import build_post
 from cse.model.prompts import Prompt
@@ -25,6 +26,7 @@ from cse.runtime.bank import Bank, Chosen, is_bank
 from cse.runtime.encode import cosine_similarity, encode_sentences, is_text
 from cse.runtime.mixed import encode_mixed
 from cse.runtime.tokens import Tokenizers
+from cse.runtime.uses import check_dimensions, refuse_uses, text_of
 
 
 class SentenceEncoder(Encoder):
@@ -94,8 +96,10 @@ class SentenceEncoder(Encoder):
         show_progress_bar: bool = False,
         *,
         domain: Chosen = None,
+        role: str | None = None,
+        dimensions: int | None = None,
     ) -> np.ndarray:
-        """Encode sentences in float32 without dropout, truncating only at the end of the position table.
+        """Encode sentences in float32 without dropout, truncating at ``max_length``.
 
         Args:
             sentences: ``n`` sentences, or one.
@@ -104,20 +108,25 @@ class SentenceEncoder(Encoder):
             show_progress_bar: whether to show a progress bar on stderr.
             domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
                 domain whose text is nearest.
+            role: whose task text goes before each sentence, for instance ``query``; None: no text.
+            dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
 
         Returns:
-            float32 ``(n, D)``, or ``(D,)`` for one sentence.
+            float32 ``(n, D)``, or ``(D,)`` for one sentence; ``D`` is ``dimensions`` where it is given.
 
         Raises:
-            CseError: an item is not a string, an embedding is not finite (names the sentence), or the domain is
-                missing, unknown or damaged.
+            CseError: an item is not a string, an embedding is not finite (names the sentence), the role or the number
+                of dimensions is not the model's, or the domain is missing, unknown or damaged.
         """
         if self.bank is not None:
+            refuse_uses(role, dimensions)
             options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
             return self._encode_mixed(self.bank, sentences, domain, normalize, options)
         if domain is not None:
             raise CseError("domain: this is one model; load a bank (cse bank create) to choose prompts by domain")
-        return self.encode_cut(sentences, self.max_length, batch_size, normalize, show_progress_bar)
+        return self.encode_cut(
+            sentences, self.max_length, batch_size, normalize, show_progress_bar, role=role, dimensions=dimensions
+        )
 
     def encode_cut(
         self,
@@ -126,8 +135,12 @@ class SentenceEncoder(Encoder):
         batch_size: int = 64,
         normalize: bool = True,
         show_progress_bar: bool = False,
+        *,
+        role: str | None = None,
+        dimensions: int | None = None,
     ) -> np.ndarray:
         """Encode like ``encode``, but truncate sentences to ``max_length`` tokens, including special tokens."""
+        check_dimensions(dimensions, self.widths, self.dimension)
         device = next(self.parameters()).device
         was_training = self.training
         self.eval()
@@ -153,6 +166,8 @@ class SentenceEncoder(Encoder):
                 batch_size=batch_size,
                 normalize=normalize,
                 show_progress_bar=show_progress_bar,
+                before=text_of(role, self.texts),
+                keep=dimensions,
             ).warned()
         finally:
             self.train(was_training)
@@ -266,6 +281,8 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
         denoise="always" if template is not None and template["denoise"] else "none",
         frozen=config["parameters"] == "prompts",
         new_layers="normal",
+        # the recorded length is what its parts gave in training; load_checkpoint compares the two
+        use=Declared(None, config["max_length"], config["texts"], tuple(config["widths"])),
     )
     if config["post"] is not None:
         encoder.post = build_post(config["post"]).eval()

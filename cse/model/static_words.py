@@ -19,6 +19,7 @@ from tqdm import tqdm
 from cse.errors import CseError
 from cse.model.attention import Prefix
 from cse.model.backbone_files import BackboneFiles
+from cse.model.declared import Declared
 from cse.runtime.seal import sha256
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors
@@ -40,6 +41,7 @@ class StaticWords(nn.Module):
     """
 
     pooling = "mean"
+    declared = Declared()
     layers = heads = head_size = 0
     hidden_dropout = 0.0
     pad_id, unknown_id = 0, 1

@@ -57,6 +57,8 @@ class Bundle:
         metrics: scores of the model, by task.
         parity: largest difference from torch, and where it was measured.
         checkpoint: identity of the exported checkpoint; empty for a bare backbone.
+        texts: task texts by role, which go before a text.
+        widths: numbers of dimensions that its vectors may be cut to.
     """
 
     format: int
@@ -72,6 +74,8 @@ class Bundle:
     metrics: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = ""
+    texts: dict[str, Any] = field(default_factory=dict)
+    widths: list[Any] = field(default_factory=list)
 
     def write(self, folder: Path | str) -> None:
         """Write ``bundle.json`` into the folder."""
@@ -106,6 +110,9 @@ def read_manifest(folder: Path | str) -> Bundle:
 def _check_plausible(bundle: Bundle, path: Path) -> None:
     limits = {"dimension": (1, WIDEST), "max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
     check_limits({key: getattr(bundle, key) for key in limits}, limits, path, _EXPORT)
+    widths_fit = all(type(width) is int and 1 <= width <= bundle.dimension for width in bundle.widths)
+    if not widths_fit or not all(isinstance(text, str) for text in bundle.texts.values()):
+        raise CseError(f"{path}: texts or widths are not those of a model of {bundle.dimension} dimensions; {_EXPORT}")
 
 
 def verify(folder: Path | str) -> Bundle:

@@ -65,6 +65,8 @@ def encode_sentences(
     normalize: bool = True,
     show_progress_bar: bool = False,
     workers: int = 1,
+    before: str = "",
+    keep: int | None = None,
 ) -> Encoded:
     """Encode sentences and return their embeddings in the same order.
 
@@ -86,6 +88,8 @@ def encode_sentences(
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
         show_progress_bar: whether to show a progress bar, which counts distinct sentences.
         workers: number of threads that run batches.
+        before: task text to put before each sentence.
+        keep: how many of the d numbers to keep of each embedding, before it is scaled; None: all.
 
     Raises:
         CseError: the sentences are unordered (a set, a dict), have more than one axis or contain an item that is not
@@ -96,6 +100,8 @@ def encode_sentences(
         single, texts = True, [sentences]
     else:
         single, texts = False, as_texts(sentences)
+    if before:
+        texts = [before + text for text in texts]
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise CseError(f"batch_size: {short(batch_size)} is not valid; give a whole number of at least 1")
     if not isinstance(normalize, bool | np.bool):
@@ -130,6 +136,8 @@ def encode_sentences(
     batches = list(_batches(tokens.lengths, rows_per_batch, batch_tokens, batch_padding))
     _run_all(run, batches, len(distinct), workers, show_progress_bar)
 
+    if keep is not None:
+        embeddings = np.ascontiguousarray(embeddings[:, :keep])
     if normalize:
         unit_rows(embeddings, out=embeddings)
     if len(distinct) < len(texts):

@@ -17,6 +17,7 @@ from cse.errors import CseError
 from cse.runtime.bank import Bank, Chosen, Domains
 from cse.runtime.domain import POOLERS, Domain
 from cse.runtime.encode import Encoded, as_texts, encode_sentences, unit_rows
+from cse.runtime.uses import refuse_uses
 
 INPUTS = ("domain", "prompt", "prompt_length", "position_shift", "trained_cls", "cls", "pool_cls")  # see ``feed``
 
@@ -66,8 +67,12 @@ class DomainEncoder:
         batch_size: int = 64,
         normalize: bool = True,
         show_progress_bar: bool = False,
+        *,
+        role: str | None = None,
+        dimensions: int | None = None,
     ) -> NDArray[np.float32]:
         """Encode like the bank's encoder."""
+        refuse_uses(role, dimensions)
         return self.mixing.encode(sentences, batch_size, normalize, show_progress_bar, domain=self.domain)
 
 

@@ -22,6 +22,7 @@ from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
 from cse.runtime.providers import open_session, usable_cpus
 from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
+from cse.runtime.uses import check_dimensions, refuse_uses, text_of
 
 # On a CPU the time per token is flat from about 64 tokens on (measured: MiniLM, one core), so batches are small, which
 # shares them out more evenly, and padding of a row beyond this costs more than another batch.
@@ -49,6 +50,8 @@ class OnnxEncoder:
         bank: the bank, whose domains may change at any time; None for a bundle.
         dimension: embedding width.
         max_length: maximum tokens per sentence, special tokens included; a domain's own may be smaller.
+        texts: task texts by role; a bank has none.
+        widths: numbers of dimensions that vectors may be cut to; a bank has none.
         provider: the attached provider, ``cpu`` or ``cuda``.
         provider_note: one line on which provider attached and why.
 
@@ -66,6 +69,8 @@ class OnnxEncoder:
         self.dimension = self.manifest.dimension
         self.max_length = self.manifest.max_length
         self.pooler = self.manifest.pooler
+        self.texts: dict[str, str] = getattr(self.manifest, "texts", {})
+        self.widths: list[int] = getattr(self.manifest, "widths", [])
         self.threads = usable_cpus() if threads is None else threads
         attached = open_session(self.path / MODEL, provider, self.threads, tf32=tf32)
         self.provider, self.provider_note = attached.provider, attached.note
@@ -92,6 +97,8 @@ class OnnxEncoder:
         show_progress_bar: bool = False,
         *,
         domain: Chosen = None,
+        role: str | None = None,
+        dimensions: int | None = None,
     ) -> NDArray[np.float32]:
         """Return embeddings (n, d) float32 in the order of the sentences; (d,) for a single ``str``.
 
@@ -102,12 +109,21 @@ class OnnxEncoder:
             show_progress_bar: whether to show a progress bar.
             domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
                 domain whose text is nearest.
+            role: whose task text goes before each sentence, for instance ``query``; None: no text.
+            dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
 
         Raises:
-            CseError: an item is not text, an embedding is not finite, or the domain is missing, unknown or damaged.
+            CseError: an item is not text, an embedding is not finite, the role or the number of dimensions is not the
+                model's, or the domain is missing, unknown or damaged.
         """
         return self.encode_counting(
-            sentences, batch_size, normalize=normalize, show_progress_bar=show_progress_bar, domain=domain
+            sentences,
+            batch_size,
+            normalize=normalize,
+            show_progress_bar=show_progress_bar,
+            domain=domain,
+            role=role,
+            dimensions=dimensions,
         ).warned()
 
     def encode_counting(
@@ -118,6 +134,8 @@ class OnnxEncoder:
         normalize: bool | None = None,
         show_progress_bar: bool = False,
         domain: Chosen = None,
+        role: str | None = None,
+        dimensions: int | None = None,
     ) -> Encoded:
         """Encode like ``encode``, but return the number of truncated sentences instead of logging a warning, and the
         name of each sentence's domain.
@@ -141,6 +159,7 @@ class OnnxEncoder:
             return self._run(session, given)
 
         if self.bank is not None:
+            refuse_uses(role, dimensions)
             return encode_mixed(self.bank, run, sentences, domain, normalize=normalize, **options)
         if domain is not None:
             raise CseError(f"{self.path}: a bundle of one model; domain {short(domain)} needs a bank (cse bank create)")
@@ -150,6 +169,8 @@ class OnnxEncoder:
 
         if normalize is None:
             normalize = not isinstance(self.manifest, Bundle) or self.manifest.normalize
+        check_dimensions(dimensions, self.widths, self.dimension)
+        options |= {"before": text_of(role, self.texts), "keep": dimensions}
         return encode_sentences(sentences, embed=embed, normalize=normalize, **options)
 
     def tokenize(self, texts: Sequence[str], domains: Sequence[Domain] = ()) -> Tokens:

@@ -17,7 +17,7 @@ import click
 
 from cse.errors import CseError, error_line, one_line
 from cse.files import fingerprint
-from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
 from cse.runtime.providers import usable_cpus
 from cse.scale.session import ray_session
@@ -26,6 +26,7 @@ from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import SCRATCH, run_safely
 from cse.stages.domain import domain_stage
+from cse.stages.fitting import open_language_model
 
 MOST_LOSSES = 2  # lost workers before a domain gives up
 
@@ -73,7 +74,7 @@ class DomainWorker:
         key = fingerprint({"backbone": settings.backbone.model_dump(), "pooler": settings.pooler.kind})
         if key not in self._backbones:
             files = find_backbone(settings.backbone.name, settings.backbone.revision)
-            opened = load_backbone(files, settings.pooler.kind, family=settings.backbone.family)
+            opened = open_language_model(files, settings.backbone, settings.pooler)
             self._backbones = {key: opened}
         return self._backbones[key].sibling()
 

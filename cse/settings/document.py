@@ -146,7 +146,8 @@ def _describe_type(annotation: Any, metadata: list[Any]) -> list[str]:
     if origin is list:
         if get_origin(parts[0]) is Literal:
             return [f"list of {', '.join(_describe_type(parts[0], []))}"]
-        return [f"list of {_KINDS[parts[0]]}s"]
+        (item,) = _describe_type(parts[0], [])
+        return [f"list of {_KINDS[str]}s" if parts[0] is str else f"list of: {item}"]
     if origin is dict:
         return ["table"]
     if annotation is NoneType:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -13,7 +15,7 @@ from torch import nn
 from cse.data.store import VIEW_COLUMNS, PreparedData
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
-from cse.model.backbone_files import find_backbone
+from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.post import Flow, fit_flow, fit_whitening, kept_dimension
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words, words_of
@@ -34,8 +36,20 @@ def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: Prep
         words = words_of(_texts(data, everything=True))
         bar = sys.stderr.isatty()
         return load_words(find_words(backbone.name), words, dimension=backbone.word_dimension, progress=bar)
-    files = find_backbone(backbone.name, backbone.revision)
-    return load_backbone(files, pooler.kind, backbone.family)
+    return open_language_model(find_backbone(backbone.name, backbone.revision), backbone, pooler)
+
+
+def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler: PoolerSettings) -> Backbone:
+    """Load a language model whose use is as its folder declares, unless the settings say otherwise.
+
+    Raises:
+        CseError: what ``load_backbone`` raises.
+    """
+    opened = load_backbone(files, pooler.kind, backbone.family)
+    said = {"max_length": backbone.max_length, "texts": backbone.texts}
+    chosen: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    opened.declared = dataclasses.replace(opened.declared, **chosen)
+    return opened
 
 
 def check_post(encoder: SentenceEncoder, post: PostSettings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from cse.stages.build.plan import plan_from, second_text_from
 from cse.stages.common import training_code
 from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
+from cse.stages.uses import set_widths, texts_before
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.memory import OutOfMemory, is_out_of_memory
@@ -70,6 +71,7 @@ class Training:
     def table(self) -> TokenTable:
         """Return the training rows as token ids; shared rows are memory-mapped."""
         settings, encoder = self.settings, self.encoder
+        before = texts_before(encoder, settings.train.roles, self.data.view)
         tokenizers = [encoder.tokenizer_of_view(view, training=True) for view in range(max(len(encoder.templates), 1))]
 
         def make() -> TokenTable:
@@ -80,6 +82,7 @@ class Training:
                 max_length=settings.train.max_length,
                 pad_id=encoder.backbone.pad_id,
                 views=settings.objective.copies,
+                before=before,
                 second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
                 progress=sys.stderr.isatty(),
             )
@@ -89,6 +92,7 @@ class Training:
         facts = {
             "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
             "max_length": settings.train.max_length,
+            "before": before,
             "views": settings.objective.copies,
             "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
         }
@@ -129,6 +133,14 @@ class Training:
 
     def score(self, dev: ScoredPairs) -> float:
         """Return the score that selects checkpoints: dev Spearman * 100, encoded as ``train.selection`` says."""
+        before = texts_before(self.encoder, self.settings.train.roles, self.data.view)
+        if before:  # a dev pair is one row's first two texts; in a row of one text, both are alike
+            first, second = before[0], before[min(1, len(before) - 1)]
+            dev = replace(
+                dev,
+                sentence1=[first + text for text in dev.sentence1],
+                sentence2=[second + text for text in dev.sentence2],
+            )
         as_in_training = self.settings.train.selection == "training"
         with self.encoder.read_as_in_training() if as_in_training else nullcontext():
             return dev_score(self.encoder, dev, DEV_BATCH)
@@ -182,6 +194,8 @@ def open_training(
     encoder = encoder_from(
         backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
     )
+    set_widths(encoder, settings.objective, settings.train)
+    texts_before(encoder, settings.train.roles, data.view)  # refuses unknown roles
     check_post(encoder, settings.post)
     wanted = [] if settings.train.parameters == "none" else settings.objective.needing_head
     head = None

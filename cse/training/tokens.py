@@ -85,6 +85,7 @@ def tokenise(
     max_length: int,
     pad_id: int,
     views: int | None = None,
+    before: Sequence[str] = (),
     second_text: Callable[[str, int], str] | None = None,
     progress: bool = False,
 ) -> TokenTable:
@@ -97,6 +98,7 @@ def tokenise(
         max_length: most tokens per sentence, including special tokens and template; cuts longer sentences.
         pad_id: id of the padding token.
         views: how many views the loss needs; None: all.
+        before: task text that goes before each column's sentences; empty: none.
         second_text: changes the text of the second view, given the text and its row number.
         progress: whether to show a progress bar.
     """
@@ -108,7 +110,8 @@ def tokenise(
         key = (index, which, change is not None)
         if key not in made:
             name = rows.column_names[index]
-            made[key] = _tokenise_column(rows, name, tokenizers[which], max_length, change, progress)
+            task = before[index] if before else ""
+            made[key] = _tokenise_column(rows, name, tokenizers[which], max_length, task, change, progress)
         columns.append(made[key])
     labels = None
     if view == "labelled":
@@ -122,6 +125,7 @@ def _tokenise_column(
     name: str,
     tokenizer: Tokenizer,
     max_length: int,
+    task: str,
     change: Callable[[str, int], str] | None,
     progress: bool,
 ) -> TokenColumn:
@@ -133,6 +137,8 @@ def _tokenise_column(
         texts: Sequence[str] = rows[start : start + _CHUNK][name]
         if change is not None:
             texts = [change(text, row) for row, text in enumerate(texts, start=start)]
+        if task:
+            texts = [task + text for text in texts]
         encodings = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
         pieces.append(np.fromiter((i for ids in encodings for i in ids), dtype=np.int32))
         lengths.append(np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings)))

@@ -113,8 +113,7 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     service: Service = request.app.state.service
     inputs: Inputs = _listed(body.input)
     _check_size(inputs, service.options, "input")
-    _check_dimensions(body.dimensions, service)
-    answer = await service.embed(inputs, body.model, normalize=None)
+    answer = await service.embed(inputs, body.model, normalize=None, dimensions=body.dimensions)
     as_text = body.encoding_format == "base64"
     if len(answer.vectors) > _MANY:
         content = await asyncio.get_running_loop().run_in_executor(None, _openai_json, answer, as_text)
@@ -136,8 +135,14 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
     service: Service = request.app.state.service
     inputs: Inputs = _listed(body.inputs)
     _check_size(inputs, service.options, "inputs")
-    _check_dimensions(body.dimensions, service)
-    answer = await service.embed(inputs, body.model, normalize=body.normalize, whole=not body.truncate)
+    answer = await service.embed(
+        inputs,
+        body.model,
+        normalize=body.normalize,
+        whole=not body.truncate,
+        role=body.prompt_name,
+        dimensions=body.dimensions,
+    )
     return _json(orjson.dumps(list(answer.vectors), option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
 
 
@@ -271,15 +276,3 @@ def _check_size(inputs: Inputs, options: Options, param: str) -> None:
         unit = "characters" if isinstance(inputs[longest], str) else "token ids"
         message = f"{param}[{longest}]: {len(inputs[longest])} {unit}; a text may have {options.max_characters}"
         raise ServiceError(413, message, param=param, code="input_too_long")
-
-
-def _check_dimensions(wanted: int | None, service: Service) -> None:
-    """Refuse a width that the model does not have: its vectors were not trained to be cut.
-
-    Raises:
-        ServiceError: 400.
-    """
-    dimension = service.served.encoder.dimension
-    if wanted not in (None, dimension):
-        message = f"dimensions: {wanted}; this model gives {dimension}, and its vectors cannot be shortened"
-        raise ServiceError(400, message, param="dimensions", code="dimensions_not_supported")

@@ -81,7 +81,10 @@ class ModelList(BaseModel):
 
 
 class EmbedRequest(BaseModel):
-    """Body of ``POST /embed``, as Text Embeddings Inference takes it; ``model`` names a domain of a bank."""
+    """Body of ``POST /embed``, as Text Embeddings Inference takes it.
+
+    ``model`` names a domain of a bank, ``prompt_name`` a role whose task text goes before each text.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -89,7 +92,7 @@ class EmbedRequest(BaseModel):
     normalize: bool = True
     truncate: bool | None = False
     truncation_direction: Literal["right", "Right"] = "right"
-    prompt_name: None = None
+    prompt_name: StrictStr | None = None
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = None
     model: StrictStr | None = None
 

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cse.errors import CseError
 from cse.runtime.domain import Domain
 from cse.runtime.encode import unit_rows
 from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
+from cse.runtime.uses import check_dimensions, text_of
 from deploy.server.batcher import Batcher
 from deploy.server.drift import Drift
 from deploy.server.errors import ServiceError
@@ -109,7 +111,16 @@ class Service:
         self._batcher.close()
         self._beside.shutdown()
 
-    async def embed(self, inputs: Inputs, model: str | None, *, normalize: bool | None, whole: bool = False) -> Answer:
+    async def embed(
+        self,
+        inputs: Inputs,
+        model: str | None,
+        *,
+        normalize: bool | None,
+        whole: bool = False,
+        role: str | None = None,
+        dimensions: int | None = None,
+    ) -> Answer:
         """Return the vectors of texts, or of lists of token ids.
 
         Args:
@@ -117,12 +128,16 @@ class Service:
             model: id of the model; None: the only one.
             normalize: whether vectors have unit length; None: as the model says.
             whole: whether to refuse texts that do not fit instead of cutting them.
+            role: whose task text goes before each text; None: no text.
+            dimensions: how many numbers to keep of each vector; None: all.
 
         Raises:
-            ServiceError: the model is unknown, or the queue is full.
+            ServiceError: the model is unknown or has no such role or number of dimensions, or the queue is full.
             CseError: an input cannot be tokenised, or a token id is not the model's.
         """
         target = self._served.target(model)
+        inputs = _with_task_text(inputs, target, role)
+        _check_dimensions(dimensions, target)
         domains, queued = await self._domains(target, inputs)
         tokens = await self._tokenize(target, inputs, domains)
         if whole and tokens.truncated:
@@ -131,8 +146,9 @@ class Service:
             )
             raise ServiceError(413, message, param="inputs")
         work = await self._run(target, tokens, domains)
-        vectors = _scaled(work.vectors, target, domains, normalize)
-        if self._drift is not None and len(vectors):
+        vectors = _scaled(np.ascontiguousarray(work.vectors[:, :dimensions]), target, domains, normalize)
+        whole_vectors = vectors.shape[1] == target.served.encoder.dimension
+        if self._drift is not None and len(vectors) and whole_vectors:
             self._drift.note(target, domains, vectors)
         count = int(tokens.starts[-1])
         self.metrics.texts.labels(target.id).inc(len(inputs))
@@ -215,6 +231,36 @@ class Service:
     def _take(self, served: Served) -> None:
         self._served = served
         self.metrics.serves(served.name, served.version)
+
+
+def _with_task_text(inputs: Inputs, target: Target, role: str | None) -> Inputs:
+    """Return the texts with the role's task text before each; token ids have no role.
+
+    Raises:
+        ServiceError: 400.
+    """
+    if role is None:
+        return inputs
+    if inputs and not isinstance(inputs[0], str):
+        raise ServiceError(400, "prompt_name: token ids take no task text; send texts", param="prompt_name")
+    try:
+        before = text_of(role, target.served.encoder.texts)
+    except CseError as error:
+        raise ServiceError(400, f"prompt_name: {error}", param="prompt_name") from None
+    return [before + text for text in cast("Sequence[str]", inputs)]
+
+
+def _check_dimensions(wanted: int | None, target: Target) -> None:
+    """Refuse a width that the model was not trained for.
+
+    Raises:
+        ServiceError: 400.
+    """
+    encoder = target.served.encoder
+    try:
+        check_dimensions(wanted, encoder.widths, encoder.dimension)
+    except CseError as error:
+        raise ServiceError(400, str(error), param="dimensions", code="dimensions_not_supported") from None
 
 
 def _scaled(

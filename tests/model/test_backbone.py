@@ -9,7 +9,6 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import DistilBertConfig, DistilBertModel
 
 from cse.errors import CseError, OfflineError
 from cse.model import backbone_files
@@ -174,14 +173,6 @@ def test_tokenizer_that_is_missing_or_broken(folder, content):
     message = refused(folder)
     assert "tokenizer" in message
     assert str(folder) in message
-
-
-def test_another_family_is_told_which_are_supported(tmp_path):
-    config = DistilBertConfig(vocab_size=64, dim=32, n_layers=1, n_heads=4, hidden_dim=48, max_position_embeddings=40)
-    DistilBertModel(config).save_pretrained(tmp_path)
-    message = refused(tmp_path)
-    assert "is a 'distilbert' model" in message
-    assert "bert, camembert, roberta, xlm-roberta" in message
 
 
 # ---- positions ----------------------------------------------------------------------------------------------------

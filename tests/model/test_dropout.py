@@ -60,10 +60,6 @@ def test_attention_with_dropout_has_the_mean_of_attention_without():
     torch.testing.assert_close(drawn.mean(dim=0), plain[0], atol=0.05, rtol=0)
 
 
-class Layer(nn.Module):
-    layer_idx = 1
-
-
 def attention_inputs(dtype):
     """Queries, keys and values ``(2, 3, 5, 4)``, a mask over 2 prompt columns and 5 tokens, and prompts."""
     torch.manual_seed(2)
@@ -82,9 +78,10 @@ def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, pro
     drawn = []
     monkeypatch.setattr("cse.model.attention.cheap_dropout", lambda share, p: drawn.append(p) or share)
     (query, key, value), mask, prompts = attention_inputs(torch.float64)
-    blocks = [tuple(torch.zeros_like(prompts[prompt])), tuple(prompts[prompt])]  # layer 1 takes its own
     given = {"dropout": probability} if probability else {}
-    found, weights = prefix_attention(Layer(), query, key, value, mask, scaling=scaling, prefix=blocks, **given)
+    found, weights = prefix_attention(
+        nn.Identity(), query, key, value, mask, scaling=scaling, prefix=tuple(prompts[prompt]), **given
+    )
     expected = torch.zeros(2, 5, 3, 4, dtype=torch.float64)
     for b in range(2):
         for h in range(3):
@@ -102,8 +99,8 @@ def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, pro
 @pytest.mark.parametrize("probability", [0.0, 0.2])
 def test_attention_of_half_precision_takes_a_float32_prompt(probability):
     (query, key, value), mask, prompts = attention_inputs(torch.bfloat16)
-    blocks = [tuple(prompts["shared"].float())] * 2
-    found, _ = prefix_attention(Layer(), query, key, value, mask, dropout=probability, prefix=blocks)
+    block = tuple(prompts["shared"].float())
+    found, _ = prefix_attention(nn.Identity(), query, key, value, mask, dropout=probability, prefix=block)
     assert found.dtype == torch.bfloat16
     assert torch.isfinite(found).all()
 
@@ -117,5 +114,5 @@ def test_on_another_device_torchs_own_kernel_drops(monkeypatch):
 
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", kernel)
     query = torch.empty(2, 3, 5, 4, device="meta")
-    prefix_attention(Layer(), query, query, query, None, dropout=0.2, scaling=0.3)
+    prefix_attention(nn.Identity(), query, query, query, None, dropout=0.2, scaling=0.3)
     assert asked == {"attn_mask": None, "dropout_p": 0.2, "scale": 0.3}

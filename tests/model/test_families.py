@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -11,14 +12,21 @@ from transformers import AttentionInterface, AutoModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.models.mpnet import modeling_mpnet
 
+from cse.errors import CseError
+from cse.export.bank import create_bank
 from cse.export.bundle import write_bundle
 from cse.export.optimize import attention_nodes
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.families import FAMILIES
+from cse.model.mlm_head import load_mlm_head
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.training.batch import Cut
+from cse.training.loop import train
+from cse.training.state import RunFolder
 from tests.model.families import CASES, make_family_folder
-from tests.parts import embed, new_prompt, sentence_encoder
+from tests.parts import embed, new_plan, new_prompt, new_template, sentence_encoder
+from tests.training.helpers import Recorder, losses_of, make_table
 
 LENGTHS = (12, 5, 9)  # tokens of the rows: longer than the windows
 
@@ -73,7 +81,9 @@ def attend(query, key, value, mask, scaling, prefix):
             bias = np.zeros((length, length)) if mask is None else mask[b % len(mask), h % mask.shape[1]].numpy()
             if prefix is not None:
                 keys, values = (np.concatenate([new[kv], old]) for new, old in zip(prefix, (keys, values), strict=True))
-                bias = np.concatenate([np.zeros((length, len(prefix[0][kv]))), np.broadcast_to(bias, (length, length))], 1)
+                bias = np.concatenate(
+                    [np.zeros((length, len(prefix[0][kv]))), np.broadcast_to(bias, (length, length))], 1
+                )
             scores = query[b, h] @ keys.T * scaling + bias
             share = np.exp(scores - scores.max(axis=1, keepdims=True))
             out[b, :, h] = share / share.sum(axis=1, keepdims=True) @ values
@@ -122,7 +132,9 @@ class Reference:
 
     def _mpnet(self, module, hidden_states, attention_mask=None, position_bias=None, **_):
         shape = (*hidden_states.shape[:-1], -1, module.attention_head_size)
-        query, key, value = (linear(hidden_states).view(shape).transpose(1, 2) for linear in (module.q, module.k, module.v))
+        query, key, value = (
+            linear(hidden_states).view(shape).transpose(1, 2) for linear in (module.q, module.k, module.v)
+        )
         mask = position_bias + attention_mask
         scaling = 1 / math.sqrt(module.attention_head_size)
         return (module.o(attend(query, key, value, mask, scaling, self._next()).flatten(-2)),)
@@ -196,3 +208,79 @@ def test_exported_bundle_equals_torch(case, tmp_path, pooler):
     np.testing.assert_allclose(onnx.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
     alone = np.stack([onnx.encode(text) for text in SENTENCES])
     np.testing.assert_allclose(alone, encoder.encode(SENTENCES), atol=2e-6)
+
+
+def test_a_few_steps_train_the_prompt_alone(case, tmp_path):
+    _, folder = case
+    torch.manual_seed(3)
+    backbone = load(folder)
+    before = {name: weight.clone() for name, weight in backbone.state_dict().items()}
+    prompt = new_prompt("key_value", backbone, length=3, dropout=0.1, init_std=0.02)
+    encoder = sentence_encoder(backbone, prompt, position_shift=backbone.family.positions != "rotary", pooler="mean")
+    start, seen = prompt.table.detach().clone(), Recorder()
+    plan = new_plan(learning_rate=0.05, batch_size=8, epochs=6, schedule="constant", cut=Cut(2, None))
+    train(
+        encoder, losses_of(encoder), make_table(backbone, 24), plan, dev=None, folder=RunFolder(tmp_path), observer=seen
+    )
+    losses = [record.loss for record in seen.records]
+    assert len(losses) == 18
+    assert np.mean(losses[-6:]) < 0.9 * np.mean(losses[:3])
+    assert (encoder.prompt.table - start).abs().max() > 0.05
+    assert all(torch.equal(weight, before[name]) for name, weight in backbone.state_dict().items())
+
+
+# ---- what a family cannot do ---------------------------------------------------------------------------------------
+
+
+def test_what_a_family_cannot_do_is_refused_by_name(folders, tmp_path):
+    decoder, electra = load(folders["qwen3"]), load(folders["electra"])
+    with pytest.raises(CseError, match=r"\(qwen3\) has no begin, end and mask token, which templates"):
+        new_template("{sentence} means {mask}", decoder)
+    with pytest.raises(CseError, match=r"a trained .CLS."):
+        sentence_encoder(decoder, cls=True)
+    with pytest.raises(CseError, match=r"an 'input' prompt needs learned positions alone, and .* is of family qwen3"):
+        new_prompt("input", decoder, length=3)
+    with pytest.raises(
+        CseError, match=r"objective.masked_lm.weight: .* is of family electra, whose MLM head is not read"
+    ):
+        load_mlm_head(electra, wanted_by="objective.masked_lm.weight")
+    with pytest.raises(CseError, match="its pooler is last, and a bank has mean and cls"):
+        create_bank(sentence_encoder(decoder), tmp_path / "bank", tolerance=1e-5)
+
+
+def test_a_decoder_without_a_padding_token(tmp_path):
+    folder = make_family_folder(tmp_path / "model", "qwen3", pad_token_id=None)
+    with pytest.raises(CseError, match=r"names no padding token; set pad_token_id in its config\.json"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "modern-bert"}, "is a 'modern-bert' model; did you mean 'modernbert'"),
+        ({"model_type": "new", "auto_map": {"AutoModel": "x.y"}}, "needs code of its own, which is not run"),
+    ],
+)
+def test_an_unknown_family_names_the_nearest(tmp_path, changes, message):
+    folder = make_family_folder(tmp_path / "model", "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(CseError, match=message) as caught:
+        load(folder)
+    assert "bert, roberta, electra, distilbert, mpnet, albert, modernbert, qwen3, gemma3" in str(caught.value)
+
+
+def test_a_prompt_before_the_first_layer_passes_through_narrow_word_vectors(folders, rows):
+    backbone = load(folders["albert"])
+    encoder = prompted(backbone, "input")
+    assert encoder.prompt.table.shape == (3, 24)
+    with torch.no_grad():
+        bare = sentence_encoder(backbone, pooler="mean").double()
+        assert (embed(encoder, *rows) - embed(bare, *rows)).abs().max() > 0.01
+
+
+def test_dropout_goes_out_everywhere(folders):
+    backbone = load(folders["qwen3"])
+    backbone.model.layers[0].self_attn.attention_dropout = 0.5
+    backbone.switch_dropout_off()
+    assert {layer.self_attn.attention_dropout for layer in backbone.blocks} == {0.0}

@@ -14,12 +14,23 @@ class BackboneSettings(Group):
 
     name: str = Field(
         "sentence-transformers/all-MiniLM-L6-v2",
-        description="Hub id or local folder of a language model (docs/backbones.md lists the families), or a text file of word "
-        "vectors (GloVe).",
+        description="Hub id or local folder of a language model (docs/backbones.md lists the families), or a text "
+        "file of word vectors (GloVe).",
     )
     revision: str = Field("main", description="Hub branch, tag or commit; ignored for a local folder.")
     family: Literal["bert", "roberta"] | None = Field(
         None, description="Required model family, set by presets; any other family is an error. null: any."
+    )
+    max_length: int | None = Field(
+        None,
+        ge=3,
+        description="Maximum tokens per text, special tokens included; null: as the model's folder declares, else as "
+        "many as it has positions.",
+    )
+    texts: dict[str, str] | None = Field(
+        None,
+        description="Task texts by role, which go before a text, for instance `{query: 'query: '}`; null: those that "
+        "the model's folder declares.",
     )
     word_dimension: Positive | None = Field(
         None, description="Required width of the word vectors; null: the width of the file's first line."

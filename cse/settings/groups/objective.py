@@ -61,6 +61,20 @@ class NtXentSettings(TermSettings):
     )
 
 
+class MatryoshkaSettings(TermSettings):
+    """NT-Xent on the first numbers of each vector, so that vectors may be cut (Kusupati et al. 2022)."""
+
+    widths: list[Positive] = Field(
+        [256, 128, 64],
+        min_length=1,
+        description="Numbers of dimensions to train for, each below the embedding's; `encode` then offers them.",
+    )
+    temperature: Temperature = Field(0.05, description="Softmax temperature: cosines are divided by it.")
+    hard_negative_weight: float = Field(
+        0.0, description="Added to the logit of each row's own hard negative (log of its weight)."
+    )
+
+
 class EnergyHingeSettings(TermSettings):
     """Energy-based hinge loss on raw cosines (PromCSE equation 11); needs triplets."""
 
@@ -223,6 +237,7 @@ class ObjectiveSettings(Group):
     """The terms of the loss."""
 
     nt_xent: NtXentSettings = NtXentSettings()
+    matryoshka: MatryoshkaSettings = MatryoshkaSettings()
     energy_hinge: EnergyHingeSettings = EnergyHingeSettings()
     masked_lm: MaskedLmSettings = MaskedLmSettings()
     replaced_tokens: ReplacedTokensSettings = ReplacedTokensSettings()

@@ -42,6 +42,11 @@ class TrainSettings(Group):
         le=100_000,
         description="Maximum tokens per sentence in training, special tokens and template included.",
     )
+    roles: list[str] | None = Field(
+        None,
+        description="Role of each column of text, whose task text (`backbone.texts`) goes before its sentences and "
+        "those of dev pairs, for instance `[query, passage]`; null: none.",
+    )
     warmup_share: Share = Field(0.0, description="Share of the steps over which the learning rate warms up from 0.")
     weight_decay: NonNegative = Field(0.0, description="AdamW's decoupled weight decay.")
     clip_norm: float = Field(1.0, gt=0.0, description="Clip the global gradient norm to this value.")

@@ -18,6 +18,7 @@ from cse.training.losses import Losses
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.energy_hinge import EnergyHinge
 from cse.training.terms.masked_lm import MaskedLm
+from cse.training.terms.matryoshka import Matryoshka
 from cse.training.terms.momentum_queue import MomentumQueue
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
@@ -112,6 +113,7 @@ def _replaced_tokens(settings: ReplacedTokensSettings, parts: Parts) -> Replaced
 # by settings key; register new terms here
 TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "nt_xent": _nt_xent,
+    "matryoshka": _by_value(Matryoshka),
     "energy_hinge": _by_value(EnergyHinge),
     "masked_lm": _masked_lm,
     "replaced_tokens": _replaced_tokens,

@@ -54,7 +54,7 @@ class ReplacedTokens(Term):
         self.copy: Backbone | None = None
         if discriminator == "copy":
             body = encoder.backbone
-            self.copy = Backbone(copy.deepcopy(body.model), body.tokenizer, body.files, body.pooling)
+            self.copy = Backbone(copy.deepcopy(body.model), body.tokenizer, body.files, body.declared)
             self.copy.requires_grad_(True)
         self.head = nn.Linear(encoder.backbone.hidden_size, 2)
         nn.init.normal_(self.head.weight, std=0.02)

@@ -47,8 +47,9 @@ class SelfGuided(Term):
         layers = []
         with torch.no_grad():
             for piece in batch.slices:
-                embedded = self.clone.embed(self.clone.words(piece.ids_BL), self.clone.positions(piece.mask_BL, 0))
-                states = self.clone.run(embedded, piece.mask_BL, None)
+                positions_BL = self.clone.positions(piece.mask_BL, 0)
+                embedded_BLD = self.clone.embed(self.clone.words(piece.ids_BL), positions_BL)
+                states = self.clone.run(embedded_BLD, positions_BL, piece.mask_BL, None)
                 layers.append(torch.stack([pool("mean", [state], piece.mask_BL) for state in states], dim=1))
         views_KBD = batch.in_order(layers).float()[: len(anchor_BD)].transpose(0, 1)
         loss = self_guided(

@@ -1,0 +1,111 @@
+"""What a model's folder says of its use as an embedder, in the files of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+
+MODULES, PROMPTS, LENGTH = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+_POOLINGS = {
+    "mean": "mean",
+    "pooling_mode_mean_tokens": "mean",
+    "cls": "cls",
+    "pooling_mode_cls_token": "cls",
+    "lasttoken": "last",
+    "pooling_mode_lasttoken": "last",
+}
+_KNOWN = ("Transformer", "Pooling", "Normalize")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a folder declares; the defaults are those of a plain language model.
+
+    Attributes:
+        pooling: ``mean``, ``cls`` or ``last``; None: nothing.
+        max_length: maximum tokens per text, special tokens included; None: as many as positions.
+        texts: task texts by role, which go before a text: ``{"query": "query: "}``.
+        widths: numbers of dimensions that its vectors may be cut to (Matryoshka), ascending.
+    """
+
+    pooling: str | None = None
+    max_length: int | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+    widths: tuple[int, ...] = ()
+
+
+def declared_by(folder: Path, pooling: str | None = None) -> Declared:
+    """Read what a folder declares.
+
+    Args:
+        folder: of the model.
+        pooling: chosen by the user, which replaces the folder's.
+
+    Raises:
+        CseError: a module behind the pooling that this project does not run, a pooling other than ``mean``, ``cls``
+            and ``last``, or a file that is not valid.
+    """
+    _check_modules(folder / MODULES)
+    prompts = read_json(folder / PROMPTS)
+    texts = prompts.get("prompts") or {}
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise CseError(f"backbone.name: {folder / PROMPTS}: prompts is not a table of texts; fetch the model again")
+    length = read_json(folder / LENGTH).get("max_seq_length")
+    widths = read_json(folder / "config.json").get("matryoshka_dimensions") or []
+    return Declared(
+        pooling or _pooling_of(folder),
+        length if isinstance(length, int) and length > 0 else None,
+        {role: text for role, text in texts.items() if text},
+        tuple(sorted(widths)),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a backbone; an empty one for any other value or if there is no file.
+
+    Raises:
+        CseError: not valid JSON.
+    """
+    return tree if isinstance(tree := _read(path), dict) else {}
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CseError(f"backbone.name: {path}: not valid JSON ({error}); fetch it again") from None
+
+
+def _check_modules(path: Path) -> None:
+    modules = _read(path) or []
+    kinds = [str(one.get("type", "")) for one in modules if isinstance(one, dict)]
+    unknown = [kind for kind in kinds if kind.rpartition(".")[2] not in _KNOWN]
+    if unknown:
+        raise CseError(
+            f"backbone.name: {path}: module {unknown[0]} is not one of {', '.join(_KNOWN)}, so the vectors would not "
+            "be the model's; to use its transformer alone, copy the folder without modules.json"
+        )
+
+
+def _pooling_of(folder: Path) -> str | None:
+    for path in sorted(folder.glob("*_Pooling/config.json")):
+        modes = read_json(path)
+        named = modes.get("pooling_mode") or [k for k, on in modes.items() if k.startswith("pooling_mode_") and on]
+        names = [named] if isinstance(named, str) else list(named)
+        if len(names) != 1 or names[0] not in _POOLINGS:
+            raise CseError(
+                f"backbone.name: {path} pools by {' and '.join(map(str, names)) or 'nothing'}, which is neither mean, "
+                "cls nor last; choose one with pooler.kind"
+            )
+        if modes.get("include_prompt") is False:
+            raise CseError(
+                f"backbone.name: {path} leaves the task text out of the mean, which this project does not do"
+            )
+        return _POOLINGS[names[0]]
+    return None

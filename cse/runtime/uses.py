@@ -1,0 +1,59 @@
+"""What a text may be used for, and how much of its vector: task texts by role, and shorter vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cse.errors import CseError, nearest
+from cse.runtime.seal import short
+
+if TYPE_CHECKING:
+    from cse.runtime.tokens import Tokenizers
+
+
+def text_of(role: str | None, texts: Mapping[str, str]) -> str:
+    """Return the task text of a role, which goes before a sentence; empty without a role.
+
+    Raises:
+        CseError: the model knows no such role.
+    """
+    if role is None:
+        return ""
+    if role not in texts:
+        known = f"one of {', '.join(texts)}" if texts else "this model has none"
+        raise CseError(f"role: {short(role)} is not known; {known}{nearest(str(role), texts)}")
+    return texts[role]
+
+
+def check_room(text: str, tokenizers: Tokenizers, max_length: int, where: str) -> None:
+    """Refuse a task text that leaves no room for a sentence.
+
+    Raises:
+        CseError: it fills ``max_length`` tokens.
+    """
+    if text and len(tokenizers.truncating_at(max_length).encode(text).ids) >= max_length:
+        raise CseError(f"{where}: {short(text)} fills the {max_length} tokens and leaves no room for the sentence")
+
+
+def refuse_uses(role: str | None, dimensions: int | None) -> None:
+    """Refuse a role or a number of dimensions where a bank has neither.
+
+    Raises:
+        CseError: one of the two is given.
+    """
+    if role is not None or dimensions is not None:
+        raise CseError("a bank has no roles and no shorter vectors; leave out role and dimensions")
+
+
+def check_dimensions(wanted: int | None, widths: Sequence[int], dimension: int) -> None:
+    """Refuse a number of dimensions that the model was not trained for.
+
+    Raises:
+        CseError: it is neither one of ``widths`` nor the whole ``dimension``.
+    """
+    if wanted in (None, dimension, *widths):
+        return
+    allowed = ", ".join(map(str, [*widths, dimension]))
+    reason = f"this model gives {allowed}" if widths else f"this model gives {dimension}, and its vectors cannot be cut"
+    raise CseError(f"dimensions: {short(wanted)}; {reason}")

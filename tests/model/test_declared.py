@@ -1,0 +1,128 @@
+"""What a sentence-transformers folder declares of a model, and what the encoder makes of it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import save_checkpoint
+from cse.model.declared import LENGTH, MODULES, PROMPTS, Declared, declared_by
+from cse.model.sentence_encoder import SentenceEncoder
+from tests.conftest import make_backbone_folder
+from tests.parts import new_prompt, sentence_encoder
+
+KINDS = "sentence_transformers.models."
+
+
+def declare(folder, *, modules=("Transformer", "Pooling", "Normalize"), pooling=None, prompts=None, length=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {"Transformer": "", "Pooling": "1_Pooling"}
+    listed = [
+        {"idx": i, "name": str(i), "path": paths.get(m, f"{i}_{m}"), "type": KINDS + m} for i, m in enumerate(modules)
+    ]
+    (folder / MODULES).write_text(json.dumps(listed))
+    if pooling is not None:
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    if prompts is not None:
+        (folder / PROMPTS).write_text(json.dumps({"prompts": prompts, "default_prompt_name": None}))
+    if length is not None:
+        (folder / LENGTH).write_text(json.dumps({"max_seq_length": length}))
+    return folder
+
+
+def test_everything_is_read(tmp_path):
+    modes = {"word_embedding_dimension": 32, "pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False}
+    folder = declare(tmp_path, pooling=modes, prompts={"query": "query: ", "document": ""}, length=20)
+    (folder / "config.json").write_text(json.dumps({"matryoshka_dimensions": [16, 8]}))
+    assert declared_by(folder) == Declared("last", 20, {"query": "query: "}, (8, 16))
+    assert declared_by(folder, "cls").pooling == "cls"
+
+
+def test_a_plain_language_model_declares_nothing(tmp_path):
+    assert declared_by(tmp_path) == Declared()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"modules": ("Transformer", "Pooling", "Dense", "Normalize")},
+            "module sentence_transformers.models.Dense is not",
+        ),
+        ({"pooling": {"pooling_mode_max_tokens": True}}, "pools by pooling_mode_max_tokens"),
+        ({"pooling": {"pooling_mode": "mean", "include_prompt": False}}, "leaves the task text out of the mean"),
+        ({"prompts": ["query: "]}, "prompts is not a table of texts"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(tmp_path, given, message):
+    with pytest.raises(CseError, match=message):
+        declared_by(declare(tmp_path, **given))
+
+
+# ---- the encoder ----------------------------------------------------------------------------------------------------
+
+
+def load(folder):
+    return load_backbone(find_backbone(str(folder)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = make_backbone_folder(tmp_path / "model", "bert", pooling="mean")
+    declare(made, prompts={"query": "the old house ", "both": "a "}, length=12)
+    return made
+
+
+def test_a_role_puts_its_text_before_the_sentence(folder):
+    encoder = SentenceEncoder.load(folder)
+    sentences = ["red bird", "", "a small dog sleeps"]
+    written = encoder.encode(["the old house " + text for text in sentences])
+    np.testing.assert_array_equal(encoder.encode(sentences, role="query"), written)
+    np.testing.assert_array_equal(encoder.encode(sentences[0], role="query"), written[0])
+    assert np.abs(written - encoder.encode(sentences)).max() > 0.01
+    with pytest.raises(CseError, match="role: 'quer' is not known; one of query, both; did you mean 'query'"):
+        encoder.encode(sentences, role="quer")
+
+
+def test_the_declared_length_cuts(folder):
+    encoder = SentenceEncoder.load(folder)
+    assert encoder.max_length == 12
+    np.testing.assert_array_equal(encoder.encode("red " * 30), encoder.encode("red " * 10))
+    prompted = sentence_encoder(load(folder), new_prompt("key_value", load(folder), length=30), position_shift=True)
+    assert prompted.max_length == 10, "fewer positions are left than the folder declares"
+
+
+def test_a_checkpoint_keeps_its_use_whatever_the_folder_says_later(folder, tmp_path):
+    backbone = load(folder)
+    use = Declared(None, 9, {"query": "red "}, (8, 16))
+    encoder = sentence_encoder(backbone, new_prompt("key_value", backbone, length=2, init_std=0.7), use=use)
+    (tmp_path / "checkpoint").mkdir()
+    save_checkpoint(encoder, tmp_path / "checkpoint")
+    (folder / LENGTH).write_text(json.dumps({"max_seq_length": 5}))
+    found = SentenceEncoder.load(tmp_path / "checkpoint")
+    assert (found.max_length, found.texts, found.widths) == (9, {"query": "red "}, (8, 16))
+    np.testing.assert_array_equal(found.encode("a dog", role="query"), encoder.encode("a dog", role="query"))
+
+
+def test_a_task_text_without_room_is_refused(folder):
+    use = Declared(None, 8, {"query": "red " * 10}, ())
+    with pytest.raises(CseError, match=r"task text of role query: .* fills the 8 tokens and leaves no room"):
+        sentence_encoder(load(folder), use=use)
+
+
+def test_vectors_are_cut_before_they_are_scaled(folder):
+    encoder = sentence_encoder(load(folder), use=Declared(None, None, {}, (8, 16)), pooler="mean")
+    whole = encoder.encode(["red bird", "a dog"], normalize=False)
+    cut = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(encoder.encode(["red bird", "a dog"], dimensions=8), cut, atol=1e-7)
+    assert encoder.encode("red bird", dimensions=32).shape == (32,)
+    with pytest.raises(CseError, match="dimensions: 9; this model gives 8, 16, 32"):
+        encoder.encode("red bird", dimensions=9)
+    with pytest.raises(CseError, match="this model gives 32, and its vectors cannot be cut"):
+        SentenceEncoder.load(folder).encode("red bird", dimensions=8)

@@ -1,0 +1,113 @@
+"""Training for roles and for shorter vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+
+from cse.errors import CseError
+from cse.evaluation.sts import dev_score
+from cse.model.checkpoint_config import read_config
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.stages.train import train_stage
+from cse.stages.training import open_training
+from tests.parts import new_plan, new_prompt, sentence_encoder
+from tests.training.helpers import embed_rows, losses_of, make_table
+
+TRIPLETS = {"data.view": "triplets", "backbone.texts": {"query": "the old ", "passage": "a red "}}
+ROLES = {"train.roles": ["query", "passage", "passage"]}
+
+
+@pytest.fixture
+def opened(data, settings, tmp_path):
+    def call(changes, view="triplets"):
+        return open_training(
+            settings(changes), prepared=data[view], corrupted=tmp_path / "corrupted", scratch=tmp_path / "scratch"
+        )
+
+    return call
+
+
+def test_each_column_gets_the_text_of_its_role(opened):
+    training = opened(TRIPLETS | ROLES)
+    table, tokenizer, rows = training.table(), training.encoder.tokenizer, training.data.train
+    for column, name, text in zip(table.columns, rows.column_names, ("the old ", "a red ", "a red "), strict=True):
+        for row in (0, 11, 23):
+            expected = tokenizer.encode(text + rows[row][name]).ids[:12]
+            found = column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
+            assert found[:-1] == expected[: len(found) - 1]  # a cut text still ends in [SEP]
+    plain = opened(TRIPLETS).table()
+    assert len(plain.columns[0].ids) < len(table.columns[0].ids)
+
+
+def test_dev_pairs_are_read_in_their_roles(opened):
+    training = opened(TRIPLETS | ROLES)
+    dev, encoder = training.data.dev, training.encoder
+    first, second = encoder.encode(dev.sentence1, role="query"), encoder.encode(dev.sentence2, role="passage")
+    cosines = (first * second).sum(axis=1)
+    order = np.argsort(np.argsort(cosines)), np.argsort(np.argsort(dev.score))
+    assert training.score(dev) == pytest.approx(100 * np.corrcoef(*order)[0, 1], abs=1e-6)
+    assert training.score(dev) != pytest.approx(dev_score(encoder, dev, 64), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train.roles": ["query", "passage"]}, "train.roles: 2 roles for 3 columns of text"),
+        ({"train.roles": ["query", "pasage", "passage"]}, "'pasage' is not known; one of query, passage"),
+        ({"backbone.texts": {"query": "red " * 600}}, "leaves no room for the sentence"),
+    ],
+)
+def test_roles_that_do_not_fit(opened, changes, message):
+    with pytest.raises(CseError, match=message):
+        opened(TRIPLETS | changes)
+
+
+# ---- shorter vectors -------------------------------------------------------------------------------------------------
+
+
+def test_matryoshka_is_the_mean_of_nt_xent_on_cut_vectors(bert):
+    torch.manual_seed(3)
+    encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=3, dropout=0.0), pooler="mean")
+    batch = embed_rows(encoder, make_table(bert), range(7), new_plan())
+    options = {"weight": 1.0, "widths": [16, 8], "temperature": 0.1, "hard_negative_weight": 0.5}
+    off = {"weight": 0.0}
+    losses = losses_of(encoder, matryoshka=options, nt_xent=off, energy_hinge=off)
+    expected = []
+    for width in (16, 8):
+        anchor, positive, negative = (view[:, :width].double().detach().numpy() for view in batch.views)
+        anchor, positive, negative = (
+            x / np.linalg.norm(x, axis=1, keepdims=True) for x in (anchor, positive, negative)
+        )
+        logits = np.concatenate([anchor @ positive.T / 0.1, anchor @ negative.T / 0.1 + 0.5 * np.eye(7)], axis=1)
+        expected.append((logsumexp(logits, axis=1) - np.diag(logits)).mean())
+    assert losses.terms["matryoshka"](batch).item() == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_a_model_trained_for_shorter_vectors_offers_them(data, settings, tmp_path):
+    changes = {"objective.matryoshka.weight": 1.0, "objective.matryoshka.widths": [16, 8]}
+    train_stage(
+        settings(changes),
+        prepared=data["sentences"],
+        corrupted=tmp_path / "corrupted",
+        checkpoint=tmp_path / "checkpoint",
+        metrics=tmp_path / "train.json",
+        plots=tmp_path / "plots",
+        scratch=tmp_path / "scratch",
+    )
+    assert read_config(tmp_path / "checkpoint")["widths"] == [8, 16]
+    assert SentenceEncoder.load(tmp_path / "checkpoint").encode("a dog", dimensions=8).shape == (8,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective.matryoshka.widths": [32]}, "32 is not below the 32 dimensions"),
+        ({"objective.matryoshka.widths": [8], "pooler.mlp": "train_only"}, "the loss sees the projector's output"),
+    ],
+)
+def test_widths_that_cannot_be_trained(opened, changes, message):
+    with pytest.raises(CseError, match=message):
+        opened({"objective.matryoshka.weight": 1.0} | changes, view="sentences")
