@@ -1,0 +1,176 @@
+"""Model folders as they travel: which files belong to one, and whether all of them are whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cse.errors import CseError
+from cse.model.backbone_files import means_folder
+from cse.model.checkpoint import read_weights
+from cse.model.checkpoint_config import CONFIG_FILE, is_checkpoint, read_config, write_config
+from cse.outputs import MANIFEST as OUTPUT
+from cse.outputs import Kind
+from cse.runtime.bank import BANK, DOMAINS, Bank, is_bank
+from cse.runtime.bundle import MANIFEST as BUNDLE
+from cse.runtime.bundle import verify
+from cse.runtime.seal import SEAL, check_entries, check_files, check_seal, describe_files, read_object, sealed
+
+LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
+CARD = "README.md"
+_FORMAT = 1
+_ELSEWHERE = ("modules.json", "adapter_config.json")  # exports to other libraries
+_AGAIN = "pull it again, or ask its author to push it again"
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A whole model folder.
+
+    Attributes:
+        folder: where it is.
+        kind: what it is.
+        manifest: what its manifest says, as JSON values; empty for an export to another library.
+        files: names of its files.
+        changed: files that travel with other contents than the folder's.
+    """
+
+    folder: Path
+    kind: str
+    manifest: dict[str, Any]
+    files: tuple[str, ...]
+    changed: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def backbone(self) -> dict[str, Any]:
+        """Name, revision and hash of the backbone, as far as the manifest says them."""
+        found = self.manifest.get("backbone")
+        return found if isinstance(found, dict) else {}
+
+    def contents(self) -> dict[str, Path | bytes]:
+        """Return what travels: a path or the contents by name, with the listing of hashes."""
+        found: dict[str, Path | bytes] = {name: self.changed.get(name, self.folder / name) for name in self.files}
+        hashes = describe_files(self.folder, self.files)
+        for name, data in self.changed.items():
+            hashes[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        listing = sealed({"format": _FORMAT, "kind": self.kind, "files": hashes})
+        return found | {LISTING: (json.dumps(listing, indent=2, sort_keys=True) + "\n").encode()}
+
+
+def open_folder(folder: Path) -> ModelFolder:
+    """Check a model folder and return what belongs to it.
+
+    Raises:
+        CseError: not a model of this project, or a damaged one.
+    """
+    if not folder.is_dir():
+        raise CseError(f"{folder}: no such folder; give a checkpoint, a bundle, a bank or an exported folder")
+    if is_checkpoint(folder):
+        config = read_config(folder)
+        read_weights(folder, config)
+        files = config["files"] or {"weights.safetensors": {}}
+        return ModelFolder(folder, Kind.CHECKPOINT, config, (CONFIG_FILE, *files))
+    if (folder / BUNDLE).is_file():
+        bundle = verify(folder)
+        return ModelFolder(folder, Kind.BUNDLE, dataclasses.asdict(bundle), (BUNDLE, *bundle.files))
+    if is_bank(folder):
+        return _open_bank(folder)
+    return _open_export(folder)
+
+
+def _open_bank(folder: Path) -> ModelFolder:
+    bank = Bank(folder)
+    domains = bank.domains()
+    for reason in domains.refused.values():
+        raise CseError(f"{reason}; repair or remove it before the bank travels")
+    names = sorted(f"{DOMAINS}/{path.name}" for path in (folder / DOMAINS).iterdir() if not path.name.startswith("."))
+    return ModelFolder(folder, Kind.BANK, dataclasses.asdict(bank.manifest), (BANK, *bank.manifest.files, *names))
+
+
+def _open_export(folder: Path) -> ModelFolder:
+    """Open an export to another library; ``cse`` listed its files when it wrote them."""
+    try:
+        listed = json.loads((folder / OUTPUT).read_text(encoding="utf-8"))
+        kind, names = Kind(listed["kind"]), sorted(set(listed["files"]) - {OUTPUT, CARD})
+    except (OSError, ValueError, TypeError, KeyError):
+        kind, names = None, []
+    if kind is None or not any(name in names for name in _ELSEWHERE):
+        raise CseError(
+            f"{folder}: not a model of this project; give a checkpoint (cse train, cse import), a bundle (cse export), a "
+            "bank or an exported folder"
+        )
+    for name in names:
+        if not (folder / name).is_file():
+            raise CseError(f"{folder / name}: missing, though {OUTPUT} lists it; export the model again")
+    return ModelFolder(folder, kind, {}, tuple(names))
+
+
+def without_machine_path(model: ModelFolder, name: str | None) -> ModelFolder:
+    """Return the model with a backbone's name that says nothing of this machine.
+
+    Args:
+        model: from ``open_folder``.
+        name: hub id of the backbone; None: a folder's path is cut to its last part, ``./NAME``.
+    """
+    known = str(model.backbone.get("name", ""))
+    if name is None and known and (Path(known).exists() or means_folder(known)):
+        name = f"./{PurePath(known).name}"
+    if name in (None, known) or not known:
+        return model
+    manifest = {**model.manifest, "backbone": {**model.backbone, "name": name}}
+    if model.kind == Kind.CHECKPOINT:
+        text = _checkpoint_text(manifest)
+        return dataclasses.replace(model, manifest=manifest, changed={CONFIG_FILE: text})
+    file = BUNDLE if model.kind == Kind.BUNDLE else BANK
+    text = (json.dumps(sealed(manifest), indent=2, ensure_ascii=True) + "\n").encode()
+    return dataclasses.replace(model, manifest=manifest, changed={file: text})
+
+
+def _checkpoint_text(config: Mapping[str, Any]) -> bytes:
+    with TemporaryDirectory() as place:
+        write_config(Path(place), {name: value for name, value in config.items() if name != SEAL})
+        return (Path(place) / CONFIG_FILE).read_bytes()
+
+
+def read_listing(path: Path, repo: str) -> tuple[Kind, dict[str, Any]]:
+    """Return what ``cse push`` wrote down: the kind of a model, and size and hash of each file.
+
+    Raises:
+        CseError: damaged, changed, or of another version.
+    """
+    shown = Path(repo) / LISTING
+    try:
+        listing = read_object(path, _AGAIN)
+    except CseError as error:
+        raise CseError(str(error).replace(str(path), str(shown), 1)) from None
+    if listing.get("format") != _FORMAT:
+        raise CseError(f"{shown}: format {str(listing.get('format'))[:20]}, this version reads {_FORMAT}; update cse")
+    check_seal(listing, shown, _AGAIN, needed=True)
+    check_entries(listing.get("files"), shown, (), _AGAIN)
+    try:
+        return Kind(listing["kind"]), listing["files"]
+    except (KeyError, ValueError):
+        raise CseError(f"{shown}: lists a {str(listing.get('kind'))[:40]}, which this version does not know; update cse") from None
+
+
+def is_card(path: Path) -> bool:
+    """Return whether a file begins as a model card does, so that a new card may replace it."""
+    with path.open("rb") as stream:
+        return stream.read(4) == b"---\n"
+
+
+def check_pulled(folder: Path, files: Mapping[str, Any]) -> None:
+    """Check a folder that came from elsewhere against its listing, and its own manifest.
+
+    Raises:
+        CseError: a file is missing, truncated or changed.
+    """
+    check_files(folder, files, LISTING, _AGAIN)
+    if is_checkpoint(folder) or (folder / BUNDLE).is_file() or is_bank(folder):
+        open_folder(folder)
