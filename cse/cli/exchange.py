@@ -84,7 +84,7 @@ def push(
     from cse.interchange.card import make_card
     from cse.interchange.licence import licence_of
     from cse.interchange.measures import find_measures
-    from cse.interchange.model_folder import is_card, open_folder, without_machine_path
+    from cse.interchange.model_folder import is_card, open_folder, without_machine_paths
     from cse.outputs import check_file, publish_file
 
     if card is not None:
@@ -92,7 +92,7 @@ def push(
     found = open_folder(model)
     measures = find_measures(found, metrics)
     licence = licence_of(backbone or str(found.backbone.get("name", "")))
-    leaving = without_machine_path(found, backbone)
+    leaving = without_machine_paths(found, backbone)
     text = make_card(leaving, repo, measures, licence)
     if card is not None:
         with publish_file(card) as target:
@@ -101,7 +101,7 @@ def push(
         return
     from cse.interchange.hub import push as send
 
-    if leaving.changed:
+    if leaving.backbone.get("name") != found.backbone.get("name"):
         click.echo(f"backbone named {leaving.backbone['name']} in the pushed copy; --backbone gives it a hub id")
     url = send(leaving, repo, text, public=public, message=message)
     click.echo(f"{url}: {found.kind}, {len(found.files)} files and a card")

@@ -16,14 +16,18 @@ from cse.model.checkpoint_config import training_notes
 from cse.outputs import Kind
 
 _SEE = "see the backbone"
-_DEEP = {"key_value": "keys and values in every layer", "hidden_state": "hidden states in every layer", "input": "inputs"}
+_DEEP = {
+    "key_value": "keys and values in every layer",
+    "hidden_state": "hidden states in every layer",
+    "input": "inputs",
+}
 
 
 def make_card(model: ModelFolder, repo: str, measures: Measures, licence: str | None) -> str:
     """Return the text of ``README.md``: what the model is, how to use it, data, settings, measures, limits.
 
     Args:
-        model: from ``open_folder``, without a machine's paths.
+        model: from ``open_folder``, without paths of a machine.
         repo: where it goes.
         measures: from ``find_measures``.
         licence: of the backbone, as its card states it; None: unknown.
@@ -61,7 +65,9 @@ def _what(model: ModelFolder) -> str:
     facts = [sentence]
     prompt, dimension = model.manifest.get("prompt"), model.manifest.get("dimension")
     if isinstance(prompt, dict) and prompt:
-        facts.append(f"Prompts: {prompt.get('length')} vectors, {_DEEP.get(str(prompt.get('kind')), 'of another kind')}.")
+        facts.append(
+            f"Prompts: {prompt.get('length')} vectors, {_DEEP.get(str(prompt.get('kind')), 'of another kind')}."
+        )
     if model.manifest.get("parameters") == "full":
         facts.append("The whole language model was trained; its weights are in this repository.")
     elif isinstance(prompt, dict) and prompt:
@@ -115,11 +121,11 @@ def _training(model: ModelFolder) -> str:
             f"{origin.get('pooler')} (SHA-256 {str(origin.get('sha256'))[:12]}...); it was trained with its authors' code."
         )
     if rows := facts.get("trained_on"):
-        lines.append(f"Data: {_without_folder(str(rows))}.")
+        lines.append(f"Data: {one_line(str(rows))}.")
     if "steps" in facts:
         lines.append(f"Steps: {facts['steps']}, precision {facts.get('precision', 'unknown')}.")
     if isinstance(settings := facts.get("settings"), dict):
-        rows = "\n".join(f"| `{key}` | `{_without_folder(value)}` |" for key, value in _flat(settings))
+        rows = "\n".join(f"| `{key}` | `{value}` |" for key, value in _flat(settings))
         lines.append(f"<details><summary>Settings</summary>\n\n| key | value |\n|---|---|\n{rows}\n\n</details>")
     return "\n\n".join(lines) or "This folder does not record how it was trained."
 
@@ -136,13 +142,10 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{name}.")
         else:
-            yield f"{above}{name}", one_line(json.dumps(value, ensure_ascii=False)).replace("|", "\\|").replace("`", "'")
-
-
-def _without_folder(text: str) -> str:
-    """Return a value that may be a path, with the folders of an absolute path cut off."""
-    words = [PurePath(word.strip('"')).name if word.strip('"').startswith("/") else word for word in text.split(" ")]
-    return one_line(" ".join(words))
+            yield (
+                f"{above}{name}",
+                one_line(json.dumps(value, ensure_ascii=False)).replace("|", "\\|").replace("`", "'"),
+            )
 
 
 def _measured(measures: Measures) -> str:

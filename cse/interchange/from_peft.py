@@ -72,7 +72,9 @@ def _read_config(source: Path) -> dict[str, Any]:
     config = read_json(path)
     kind = config.get("peft_type")
     if kind != _KIND:
-        raise CseError(f"{path}: peft_type is {kind}, and only {_KIND} has prompts that fit here; merge others with PEFT")
+        raise CseError(
+            f"{path}: peft_type is {kind}, and only {_KIND} has prompts that fit here; merge others with PEFT"
+        )
     if config.get("num_transformer_submodules") not in (None, 1):
         raise CseError(f"{path}: made for an encoder and a decoder; only encoders embed here")
     if config.get("modules_to_save"):

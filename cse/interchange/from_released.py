@@ -47,7 +47,9 @@ def import_released(
     chosen, read_out = check_pooler(layout, pooler)
     model_type = str(backbone.model.config.model_type)
     if model_type not in OUTER:
-        raise CseError(f"--backbone: {backbone.files.name} is a {model_type!r} model; {kind} models are BERT or RoBERTa")
+        raise CseError(
+            f"--backbone: {backbone.files.name} is a {model_type!r} model; {kind} models are BERT or RoBERTa"
+        )
     templates = _templates(layout, backbone, template)
     path = find_file(source, FILES)
     found = sort_tensors(read_tensors(path), layout, model_type, path)

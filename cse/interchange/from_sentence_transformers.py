@@ -41,10 +41,17 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
     check_shapes(values, wanted, path, backbone.files.name)
     changed = sum(not torch.equal(wanted[name], value) for name, value in values.items())
     if changed == 0:
-        raise CseError(f"{source}: its weights are those of {backbone.files.name}, so there is nothing to import; {_ITSELF}")
+        raise CseError(
+            f"{source}: its weights are those of {backbone.files.name}, so there is nothing to import; {_ITSELF}"
+        )
     copy_into(wanted, {name: value.detach() for name, value in values.items()})
     encoder = build(backbone, read_out, frozen=False)
-    origin = {"layout": "sentence-transformers", "pooler": read_out.kind, "file": path.name, "sha256": trained.files.sha256}
+    origin = {
+        "layout": "sentence-transformers",
+        "pooler": read_out.kind,
+        "file": path.name,
+        "sha256": trained.files.sha256,
+    }
     lines = [f"language model: {len(values)} tensors, {changed} of them fine-tuned", f"pooling: {read_out.kind}"]
     if "Normalize" in modules:
         lines.append("unit length: cse scales vectors to it unless asked not to (--raw)")

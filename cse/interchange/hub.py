@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 from huggingface_hub import errors as hub_errors
+from huggingface_hub import utils as hub_utils
 
 from cse.errors import CseError, OfflineError, one_line
 from cse.interchange.model_folder import CARD, LISTING, ModelFolder, check_pulled, read_listing
@@ -112,7 +114,8 @@ def _check(draft: Path, files: Mapping[str, Any], repo: str) -> None:
 def _explained(repo: str, what: str) -> Iterator[None]:
     """Turn what the hub's library raises into one line; no line holds a token."""
     try:
-        yield
+        with _bars_on_a_terminal():
+            yield
     except hub_errors.HFValidationError:
         raise CseError(f"{repo}: not a name on the hub; write OWNER/NAME") from None
     except (hub_errors.RepositoryNotFoundError, hub_errors.GatedRepoError) as error:
@@ -129,6 +132,19 @@ def _explained(repo: str, what: str) -> Iterator[None]:
         if not _is_transport(error):
             raise
         raise _unreachable(repo, error) from None
+
+
+@contextmanager
+def _bars_on_a_terminal() -> Iterator[None]:
+    """Show the library's progress bars on a terminal only."""
+    if sys.stderr.isatty() or hub_utils.are_progress_bars_disabled():
+        yield
+        return
+    hub_utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        hub_utils.enable_progress_bars()
 
 
 def _refused(repo: str, what: str, error: hub_errors.HfHubHTTPError) -> CseError:

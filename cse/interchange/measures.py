@@ -80,7 +80,9 @@ def _read(path: Path) -> Measures:
     except OSError as error:
         raise CseError(f"--metrics {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise CseError(f"--metrics {path}: not valid JSON; give a record.json or data/metrics/evaluation.json") from None
+        raise CseError(
+            f"--metrics {path}: not valid JSON; give a record.json or data/metrics/evaluation.json"
+        ) from None
     found = Measures({}, {})
     if isinstance(tree, dict) and isinstance(tree.get("scores"), dict):
         found = Measures(_from_record(tree["scores"]), {})

@@ -111,25 +111,39 @@ def _open_export(folder: Path) -> ModelFolder:
     return ModelFolder(folder, kind, {}, tuple(names))
 
 
-def without_machine_path(model: ModelFolder, name: str | None) -> ModelFolder:
-    """Return the model with a backbone's name that says nothing of this machine.
+def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
+    """Return the model with a manifest that names no folder of this machine: ``/home/me/bert`` becomes ``./bert``.
 
     Args:
         model: from ``open_folder``.
-        name: hub id of the backbone; None: a folder's path is cut to its last part, ``./NAME``.
+        name: hub id of the backbone; None: as recorded.
     """
+    if not model.manifest:
+        return model
+    manifest = _cut(model.manifest)
     known = str(model.backbone.get("name", ""))
     if name is None and known and (Path(known).exists() or means_folder(known)):
         name = f"./{PurePath(known).name}"
-    if name in (None, known) or not known:
+    if name is not None and known:
+        manifest["backbone"] = {**manifest["backbone"], "name": name}
+    if manifest == model.manifest:
         return model
-    manifest = {**model.manifest, "backbone": {**model.backbone, "name": name}}
     if model.kind == Kind.CHECKPOINT:
-        text = _checkpoint_text(manifest)
-        return dataclasses.replace(model, manifest=manifest, changed={CONFIG_FILE: text})
+        return dataclasses.replace(model, manifest=manifest, changed={CONFIG_FILE: _checkpoint_text(manifest)})
     file = BUNDLE if model.kind == Kind.BUNDLE else BANK
     text = (json.dumps(sealed(manifest), indent=2, ensure_ascii=True) + "\n").encode()
     return dataclasses.replace(model, manifest=manifest, changed={file: text})
+
+
+def _cut(value: Any) -> Any:
+    """Return JSON values with absolute paths cut to their last part."""
+    if isinstance(value, dict):
+        return {key: _cut(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_cut(inner) for inner in value]
+    if isinstance(value, str) and PurePath(value).is_absolute():
+        return f"./{PurePath(value).name}"
+    return value
 
 
 def _checkpoint_text(config: Mapping[str, Any]) -> bytes:
@@ -156,7 +170,9 @@ def read_listing(path: Path, repo: str) -> tuple[Kind, dict[str, Any]]:
     try:
         return Kind(listing["kind"]), listing["files"]
     except (KeyError, ValueError):
-        raise CseError(f"{shown}: lists a {str(listing.get('kind'))[:40]}, which this version does not know; update cse") from None
+        raise CseError(
+            f"{shown}: lists a {str(listing.get('kind'))[:40]}, which this version does not know; update cse"
+        ) from None
 
 
 def is_card(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,10 +47,14 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         reason = str(error).splitlines()[0]
         raise CseError(f"{path}: truncated or not a safetensors file ({reason}); {AGAIN}") from None
     if not isinstance(tree, dict) or not tree:
-        raise CseError(f"{path}: holds a {type(tree).__name__}, not tensors by name; give the file of a model's weights")
+        raise CseError(
+            f"{path}: holds a {type(tree).__name__}, not tensors by name; give the file of a model's weights"
+        )
     for name, value in tree.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise CseError(f"{path}: {name} is a {type(value).__name__}, not a tensor; give the file of a model's weights")
+            raise CseError(
+                f"{path}: {name} is a {type(value).__name__}, not a tensor; give the file of a model's weights"
+            )
     return tree
 
 
@@ -59,6 +64,12 @@ def _load_torch(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         if "GLOBAL" not in str(error) and "global" not in str(error):
             raise CseError(f"{path}: truncated or not a file of torch; {AGAIN}") from None
-        raise CseError(f"{path}: holds more than tensors, and no code of a file is run; save its weights alone") from None
+        raise CseError(
+            f"{path}: holds more than tensors, and no code of a file is run; save its weights alone"
+        ) from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a seek to a place that the file does not have
+            raise
+        raise CseError(f"{path}: truncated or not a file of torch; {AGAIN}") from None
     except (RuntimeError, EOFError, ValueError, KeyError, IndexError):
         raise CseError(f"{path}: truncated or not a file of torch; {AGAIN}") from None

@@ -90,6 +90,7 @@ def make_app(hub: Hub) -> FastAPI:
         return None if repo is None or (repo.private and not request.state.token) else repo
 
     _writing(app, hub)
+    _committing(app, hub)
     _reading(app, seen)
     return app
 
@@ -110,6 +111,8 @@ def _writing(app: FastAPI, hub: Hub) -> None:
         content = (await request.json())["content"]
         return {"errors": [], "warnings": [] if content.startswith("---\n") else [{"message": "empty metadata"}]}
 
+
+def _committing(app: FastAPI, hub: Hub) -> None:
     @app.post("/api/models/{owner}/{name}/preupload/{revision}")
     async def preupload(owner: str, name: str, request: Request):
         files = (await request.json())["files"]
@@ -161,7 +164,13 @@ def _reading(app: FastAPI, seen) -> None:
         if found is None:
             return missing("RevisionNotFound")
         siblings = [{"rfilename": file} for file in found[1]]
-        return {"id": f"{owner}/{name}", "modelId": f"{owner}/{name}", "sha": found[0], "siblings": siblings, "tags": []}
+        return {
+            "id": f"{owner}/{name}",
+            "modelId": f"{owner}/{name}",
+            "sha": found[0],
+            "siblings": siblings,
+            "tags": [],
+        }
 
     @app.get("/api/models/{owner}/{name}/tree/{revision}")
     async def tree(owner: str, name: str, revision: str, request: Request):
@@ -185,7 +194,9 @@ def _reading(app: FastAPI, seen) -> None:
         headers = {"X-Repo-Commit": found[0], "ETag": f'"{git_hash(data)}"', "Content-Length": str(len(data))}
         if path.endswith(LARGE):
             headers |= {"X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(len(data))}
-        return Response(b"" if request.method == "HEAD" else data, headers=headers, media_type="application/octet-stream")
+        return Response(
+            b"" if request.method == "HEAD" else data, headers=headers, media_type="application/octet-stream"
+        )
 
 
 @contextmanager

@@ -106,7 +106,7 @@ def states(
         shift=0 if table is None else len(table),
         family=family,
         pad_id=PAD[family],
-        eps=1e-12 if family == "bert" else 1e-12,
+        eps=1e-12,
         pushed=pushed,
     )
 
@@ -122,5 +122,9 @@ def read(pooler: str, found: list[np.ndarray], projector: dict[str, torch.Tensor
         return project(found[-1][0, 0], projector)
     if pooler == "cls_before_pooler":
         return found[-1][0, 0]
-    mixed = {"avg": found[-1], "avg_top2": (found[-1] + found[-2]) / 2, "avg_first_last": (found[first] + found[-1]) / 2}
+    mixed = {
+        "avg": found[-1],
+        "avg_top2": (found[-1] + found[-2]) / 2,
+        "avg_first_last": (found[first] + found[-1]) / 2,
+    }
     return mixed[pooler][0].mean(axis=0)

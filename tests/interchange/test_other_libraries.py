@@ -27,8 +27,8 @@ def adapter(folder, table=None, **changes):
     """An adapter folder as PEFT saves it; with ``prefix_projection`` it also stores the table, multiplied out."""
     folder.mkdir(exist_ok=True)
     config = {
-        "peft_type": "PREFIX_TUNING", "task_type": "FEATURE_EXTRACTION", "num_virtual_tokens": LENGTH, "token_dim": WIDTH,
-        "num_layers": LAYERS, "num_attention_heads": HEADS, "num_transformer_submodules": 1, "prefix_projection": False,
+        "peft_type": "PREFIX_TUNING", "task_type": "FEATURE_EXTRACTION", "num_virtual_tokens": LENGTH,
+        "token_dim": WIDTH, "num_layers": LAYERS, "num_attention_heads": HEADS, "num_transformer_submodules": 1, "prefix_projection": False,
         "encoder_hidden_size": WIDTH, "base_model_name_or_path": "someone/bert", "modules_to_save": None,
     }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(config | changes))
@@ -44,7 +44,7 @@ def as_peft_does(folder, table, text):
     past = table.view(1, LENGTH, 2 * LAYERS, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4).split(2)
     cache = DynamicCache()
     for layer, (key, value) in enumerate(past):
-        cache.update(key[None].contiguous(), value[None].contiguous(), layer)
+        cache.update(key, value, layer)
     seen = torch.ones(1, LENGTH + ids.shape[1], dtype=torch.long)
     with torch.no_grad():
         return model(input_ids=torch.from_numpy(ids), attention_mask=seen, past_key_values=cache).last_hidden_state[0]
@@ -122,7 +122,12 @@ def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Nor
     (place / "1_Pooling/config.json").write_text(json.dumps(modes))
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     listed = [
-        {"idx": i, "name": str(i), "path": paths.get(name, f"{i}_{name}"), "type": f"sentence_transformers.models.{name}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": paths.get(name, f"{i}_{name}"),
+            "type": f"sentence_transformers.models.{name}",
+        }
         for i, name in enumerate(modules)
     ]
     (place / "modules.json").write_text(json.dumps(listed))

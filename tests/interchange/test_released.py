@@ -16,7 +16,17 @@ from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.conftest import make_backbone_folder, make_tokenizer
 from tests.interchange import released
-from tests.interchange.released import LENGTH, TEXTS, WIDTH, before, dense, language_model, prefix, random, training_layout
+from tests.interchange.released import (
+    LENGTH,
+    TEXTS,
+    WIDTH,
+    before,
+    dense,
+    language_model,
+    prefix,
+    random,
+    training_layout,
+)
 
 
 def embeddings_of(source, kind, backbone, out, **options):
@@ -152,7 +162,13 @@ def test_diffcse_gives_the_released_embeddings(backbone_folder, family, layout, 
     expected = [released.states(family, model, ids)[-1][0, 0] for ids in released.rows(backbone_folder, TEXTS)]
     worst("diffcse", found, expected)
     told = "\n".join(lines)
-    for name in (f"{outer}.* (10)", "generator.* (2)", f"discriminator.* ({len(model)})", "electra_head.* (2)", "lm_head.* (3)"):
+    for name in (
+        f"{outer}.* (10)",
+        "generator.* (2)",
+        f"discriminator.* ({len(model)})",
+        "electra_head.* (2)",
+        "lm_head.* (3)",
+    ):
         assert name in told
     total = len(tensors) - len(model)
     assert f"left out {total} tensors" in told, "nothing is dropped in silence"
@@ -180,17 +196,18 @@ def at_mask(family, folder, model, text, pushed=0):
 
 
 def filled(family, template, text):
-    sentence = text if text[-1] in ".?\"'" else f"{text}."
+    """The text as the released code builds it; blanks split punctuation as BERT's tokenizer does and the tiny one not."""
+    sentence = f" {text} " if not text or text[-1] in ".?\"'" else f" {text}. "
     return template.replace("{sentence}", sentence).replace("{mask}", released.MASK[family])
 
 
 def noise(family, folder, model, template, text):
     """The output at the mask without the sentence; what follows it keeps its positions."""
     full = released.rows(folder, [filled(family, template, text)])[0].shape[1]
-    (ids,) = released.rows(folder, [template.replace("{sentence}", "").replace("{mask}", released.MASK[family])])
+    empty = template.replace("{sentence}", " ").replace("{mask}", released.MASK[family])
+    (ids,) = released.rows(folder, [empty])
     start = released.rows(folder, [template.split("{sentence}")[0]])[0].shape[1] - 1
     pushed = np.where(np.arange(ids.shape[1]) >= start, full - ids.shape[1], 0)[None]
-    empty = template.replace("{sentence}", "").replace("{mask}", released.MASK[family])
     return at_mask(family, folder, model, empty, pushed)
 
 
@@ -211,7 +228,7 @@ def test_promptbert_gives_the_released_embeddings(backbone_folder, family, templ
 
 @pytest.mark.parametrize("layout", ["training", "hub"])
 def test_supervised_promptbert_on_roberta(tiny_folders, layout, tmp_path, worst):
-    """Positions of the template without a sentence start at 2 here, where the released code starts at 0: a note says so."""
+    """Positions of the template without a sentence start at 2; the released code starts at 0, which a note tells."""
     folder = tiny_folders["roberta"]
     model, projector = language_model(folder, tuned=True), dense()
     tensors = training_layout("roberta", model, mlp=projector)
@@ -222,7 +239,8 @@ def test_supervised_promptbert_on_roberta(tiny_folders, layout, tmp_path, worst)
     found, lines = embeddings_of(source, "promptbert", folder, tmp_path / "out", **options)
     expected = [
         released.project(
-            at_mask("roberta", folder, model, filled("roberta", OWN, text)) - noise("roberta", folder, model, OWN, text),
+            at_mask("roberta", folder, model, filled("roberta", OWN, text))
+            - noise("roberta", folder, model, OWN, text),
             projector,
         )
         for text in TEXTS
@@ -282,7 +300,10 @@ QUERY = "bert.encoder.layer.1.attention.self.query.weight"
         (lambda t: t | {QUERY: t[QUERY] + 1e-3}, f"{QUERY} differs from that of"),
         (lambda t: t | {QUERY: t[QUERY][:16]}, f"{QUERY} has shape (16, 32)"),
         (lambda t: {name: value for name, value in t.items() if name != QUERY}, f"lacks {QUERY}"),
-        (lambda t: t | {"bert.encoder.layer.3.output.dense.bias": random(WIDTH)}, "layer.3.output.dense.bias is unknown"),
+        (
+            lambda t: t | {"bert.encoder.layer.3.output.dense.bias": random(WIDTH)},
+            "layer.3.output.dense.bias is unknown",
+        ),
         (lambda t: t | {"ghost.weight": random(3)}, "ghost.weight has no place in a promcse model"),
         (lambda t: t | {"generator.bias": random(3)}, "generator.bias has no place in a promcse model"),
         (lambda t: t | {"prefix_encoder.ghost": random(3)}, "prefix_encoder.ghost is unknown"),
@@ -297,9 +318,15 @@ QUERY = "bert.encoder.layer.1.attention.self.query.weight"
         ),
         (lambda t: {name: v for name, v in t.items() if not name.startswith("mlp")}, "holds no projector"),
         (lambda t: t | {"mlp.dense.weight": random(8, 8)}, "mlp.dense.weight has shape (8, 8)"),
-        (lambda t: t | {"mlp.dense.bias": random(WIDTH) * float("nan")}, "mlp.dense.bias holds values that are not finite"),
+        (
+            lambda t: t | {"mlp.dense.bias": random(WIDTH) * float("nan")},
+            "mlp.dense.bias holds values that are not finite",
+        ),
         (lambda t: t | {"mlp.other.bias": random(WIDTH)}, "mlp.other.bias has no place in a projector"),
-        (lambda t: {name.replace("bert.", "roberta."): value for name, value in t.items()}, "names begin with 'roberta.'"),
+        (
+            lambda t: {name.replace("bert.", "roberta."): value for name, value in t.items()},
+            "names begin with 'roberta.'",
+        ),
         (lambda t: {name.removeprefix("bert."): value for name, value in t.items()}, "no name begins with 'bert.'"),
     ],
 )
@@ -324,7 +351,7 @@ def test_another_vocabulary_is_refused(tiny_folders, tmp_path):
     tokenizer = make_tokenizer("bert")
     tokenizer.add_tokens(["zebra"])
     tokenizer.save(str(source / "tokenizer.json"))
-    with pytest.raises(CseError, match="vocabulary is not that of .*'zebra' differs"):
+    with pytest.raises(CseError, match=r"vocabulary is not that of .*'zebra' differs"):
         import_model(source, "simcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
 
 
