@@ -32,8 +32,8 @@ Examples:
   cse push me/tickets data/bundle --metrics data/records/trained/record.json --public
   cse pull me/tickets --out data/tickets
 
-Log in first with `hf auth login`, or set HF_TOKEN. A new repository is private unless --public is given. Everything goes
-in one commit; a later push replaces what an earlier one sent, and its card. docs/interchange.md tells more.
+Log in first with `hf auth login`, or set HF_TOKEN. A new repository is private unless --public is given. Everything
+goes in one commit; a later push replaces what an earlier one sent, and its card. docs/interchange.md tells more.
 """
 
 
@@ -78,8 +78,8 @@ def push(
 ) -> None:
     """Send MODEL to the hub with a model card.
 
-    REPO is OWNER/NAME. MODEL is a checkpoint, a bundle, a bank or an exported folder; it is checked first, and only files
-    that cse wrote are sent.
+    REPO is OWNER/NAME. MODEL is a checkpoint, a bundle, a bank or an exported folder; it is checked first, and only
+    files that cse wrote are sent.
     """
     from cse.interchange.card import make_card
     from cse.interchange.licence import licence_of

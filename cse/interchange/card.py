@@ -116,9 +116,10 @@ def _training(model: ModelFolder) -> str:
     facts = _facts(model)
     lines = []
     if isinstance(origin := facts.get("imported"), dict):
+        file, sha256 = one_line(str(origin.get("file"))), str(origin.get("sha256"))
         lines.append(
-            f"Imported from `{one_line(str(origin.get('file')))}`, layout {origin.get('layout')}, pooler "
-            f"{origin.get('pooler')} (SHA-256 {str(origin.get('sha256'))[:12]}...); it was trained with its authors' code."
+            f"Imported from `{file}` (SHA-256 {sha256[:12]}...), layout {origin.get('layout')}, pooler "
+            f"{origin.get('pooler')}; it was trained with its authors' code."
         )
     if rows := facts.get("trained_on"):
         lines.append(f"Data: {one_line(str(rows))}.")
@@ -166,9 +167,8 @@ def _limits(model: ModelFolder, measures: Measures) -> Iterator[str]:
     if length := model.manifest.get("max_length"):
         yield f"Texts are cut after {length} tokens, special tokens included."
     if model.kind == Kind.CHECKPOINT and model.backbone.get("words") is None:
-        yield (
-            f"Needs the language model with SHA-256 `{str(model.backbone.get('sha256'))[:16]}...`; any other is refused."
-        )
+        backbone = str(model.backbone.get("sha256"))
+        yield f"Needs the language model with SHA-256 `{backbone[:16]}...`; any other is refused."
     if notes := training_notes(model.folder):
         yield f"It was {notes}."
     yield "Its vectors compare with each other only, not with those of another model."

@@ -45,7 +45,7 @@ def import_peft(source: Path, backbone: Backbone, *, pooler: str | None) -> Impo
     _check_shape(config, backbone, source / CONFIG)
     path = find_file(source, FILES)
     tensors = read_tensors(path)
-    length = config.get("num_virtual_tokens")
+    length: int = config["num_virtual_tokens"]
     table = tensors.get(TABLE)
     if table is None:
         raise CseError(f"{path}: lacks {TABLE}; a model without its prompts is the bare backbone")
@@ -59,8 +59,8 @@ def import_peft(source: Path, backbone: Backbone, *, pooler: str | None) -> Impo
         {"imported": origin},
         [
             f"prefix: {length} keys and values in each layer; positions of the text start after them, as in PEFT",
-            f"note: an adapter holds no weights of its base model ({base}); that {backbone.files.name} is that model is "
-            "taken on trust",
+            f"note: an adapter holds no weights of its base model ({base}); that {backbone.files.name} is this model "
+            "is taken on trust",
         ],
     )
 
@@ -93,6 +93,6 @@ def _check_shape(config: dict[str, Any], backbone: Backbone, path: Path) -> None
     for key, value in own.items():
         if config.get(key) not in (None, value):
             raise CseError(
-                f"{path}: {key} is {config[key]}, but {backbone.files.name} has {value}; name the base model that it was "
-                "trained on"
+                f"{path}: {key} is {config[key]}, but {backbone.files.name} has {value}; name the base model that it "
+                "was trained on"
             )

@@ -23,8 +23,8 @@ FILES = ("model.safetensors", "pytorch_model.bin")
 _BATCH_NORM = "net."
 _TRANSFORM = {"dense": "0", "LayerNorm": "2"}  # PromptBERT's transform, here a sequence
 _ROBERTA_DENOISING = (
-    "note: for RoBERTa the released code numbers the positions of its template without a sentence from 0, those with one "
-    "from 2; here both start at 2, so vectors differ from that code's"
+    "note: for RoBERTa the released code numbers the positions of its template without a sentence from 0, those with "
+    "one from 2; here both start at 2, so vectors differ from that code's"
 )
 
 
@@ -87,9 +87,8 @@ def check_pooler(layout: Layout, pooler: str | None) -> tuple[str, ReadOut]:
     if chosen is None:
         raise CseError(f"--pooler: no file of {layout.name} says how an embedding is read; give {layout.hint}")
     if chosen not in layout.poolers:
-        raise CseError(
-            f"--pooler {chosen}: not one of {', '.join(layout.poolers)} of {layout.name}{nearest(chosen, layout.poolers)}"
-        )
+        known = ", ".join(layout.poolers)
+        raise CseError(f"--pooler {chosen}: not one of {known} of {layout.name}{nearest(chosen, layout.poolers)}")
     return chosen, POOLERS[chosen]
 
 
@@ -139,8 +138,8 @@ def _check_projector(found: Sorted, projector: str | None, pooler: str, path: Pa
         raise CseError(f"{said} no projector (mlp.dense.weight), and this pooler needs it; is the model unsupervised?")
     if projector == "batch_norm":
         raise CseError(
-            f"{said} a projector that normalises over a batch ({found.projector_said}net.1), which serves training only; "
-            "give cls_before_pooler"
+            f"{said} a projector that normalises over a batch ({found.projector_said}net.1), which serves training "
+            "only; give cls_before_pooler"
         )
     if (projector == "mlm_transform") != (pooler == MASK_ORG_MLP):
         has = "a transform" if projector == "mlm_transform" else "a layer with tanh"

@@ -46,9 +46,8 @@ def push(model: ModelFolder, repo: str, card: str, *, public: bool, message: str
         stale = there & _sent_before(api, repo) - contents.keys()
         foreign = there - contents.keys() - stale
         if foreign:
-            raise CseError(
-                f"{repo}: holds files that `cse push` did not send ({', '.join(sorted(foreign)[:3])}); choose another name"
-            )
+            shown = ", ".join(sorted(foreign)[:3])
+            raise CseError(f"{repo}: holds files that `cse push` did not send ({shown}); choose another name")
         operations: list[Any] = [CommitOperationDelete(path_in_repo=name) for name in sorted(stale)]
         everything = {**contents, CARD: card.encode()}
         operations += [CommitOperationAdd(path_in_repo=name, path_or_fileobj=data) for name, data in everything.items()]
@@ -86,8 +85,8 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
             listing = api.hf_hub_download(repo, LISTING, revision=commit)
         except hub_errors.EntryNotFoundError:
             raise CseError(
-                f"{repo}: holds no {LISTING}, so nothing says which files a model of this project has; a backbone needs no "
-                "pull, give its id as backbone.name"
+                f"{repo}: holds no {LISTING}, so it is no model that `cse push` sent; a backbone needs no pull, give "
+                "its id as backbone.name"
             ) from None
     kind, files = read_listing(Path(listing), repo)
     check_folder(out, kind)

@@ -102,8 +102,8 @@ def _open_export(folder: Path) -> ModelFolder:
         kind, names = None, []
     if kind is None or not any(name in names for name in _ELSEWHERE):
         raise CseError(
-            f"{folder}: not a model of this project; give a checkpoint (cse train, cse import), a bundle (cse export), a "
-            "bank or an exported folder"
+            f"{folder}: not a model of this project; give a checkpoint (cse train, cse import), a bundle (cse export), "
+            "a bank or an exported folder"
         )
     for name in names:
         if not (folder / name).is_file():

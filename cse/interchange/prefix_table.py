@@ -50,5 +50,5 @@ def read_table(prefix: Mapping[str, torch.Tensor], backbone: Backbone, path: Pat
     if not through_network:
         return prefix[TABLE].float()
     part = {name: tensor.double() for name, tensor in prefix.items()}
-    inner_PH = torch.tanh(part[TABLE] @ part[f"{_FIRST}.weight"].T + part[f"{_FIRST}.bias"])
-    return (inner_PH @ part[f"{_SECOND}.weight"].T + part[f"{_SECOND}.bias"]).float()
+    inner = torch.tanh(part[TABLE] @ part[f"{_FIRST}.weight"].T + part[f"{_FIRST}.bias"])
+    return (inner @ part[f"{_SECOND}.weight"].T + part[f"{_SECOND}.bias"]).float()

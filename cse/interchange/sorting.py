@@ -58,8 +58,8 @@ def sort_tensors(tensors: Mapping[str, torch.Tensor], layout: Layout, model_type
     for name, tensor in tensors.items():
         if not _place(found, name, tensor, layout):
             raise CseError(
-                f"{path}: {name} has no place in a {layout.name} model, and nothing is dropped in silence; is it a file "
-                "of another code (--as)?"
+                f"{path}: {name} has no place in a {layout.name} model, and nothing is dropped in silence; is it a "
+                "file of another code (--as)?"
             )
     return found
 
@@ -93,8 +93,8 @@ def _outer(tensors: Mapping[str, torch.Tensor], layout: Layout, model_type: str,
     for other in set(OUTER.values()) - {outer}:
         if any(name.startswith(other) for name in tensors):
             raise CseError(
-                f"{path}: its names begin with {other!r}, but the backbone is a {model_type!r} model; name the backbone "
-                "that it was trained on"
+                f"{path}: its names begin with {other!r}, but the backbone is a {model_type!r} model; name the "
+                "backbone that it was trained on"
             )
     if layout.bare and any(name.startswith("encoder.") for name in tensors):
         return ""

@@ -28,7 +28,8 @@ def adapter(folder, table=None, **changes):
     folder.mkdir(exist_ok=True)
     config = {
         "peft_type": "PREFIX_TUNING", "task_type": "FEATURE_EXTRACTION", "num_virtual_tokens": LENGTH,
-        "token_dim": WIDTH, "num_layers": LAYERS, "num_attention_heads": HEADS, "num_transformer_submodules": 1, "prefix_projection": False,
+        "token_dim": WIDTH, "num_layers": LAYERS, "num_attention_heads": HEADS,
+        "num_transformer_submodules": 1, "prefix_projection": False,
         "encoder_hidden_size": WIDTH, "base_model_name_or_path": "someone/bert", "modules_to_save": None,
     }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(config | changes))
@@ -63,6 +64,24 @@ def test_prefix_of_peft_gives_its_embeddings(backbone_folder, pooler, projection
     config = read_config(tmp_path / "out")
     assert config["prompt"] == {"kind": "key_value", "length": LENGTH, "shared": False, "position_shift": True}
     assert any("someone/bert" in line for line in done.lines)
+
+
+@pytest.mark.parametrize("projection", [False, True])
+def test_adapter_that_peft_saved_gives_the_embeddings_of_peft(backbone_folder, projection, tmp_path, worst):
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(7)
+    base = AutoModel.from_pretrained(backbone_folder, add_pooling_layer=False, attn_implementation="eager")
+    options = {"num_virtual_tokens": LENGTH, "prefix_projection": projection, "encoder_hidden_size": 24}
+    config = peft.PrefixTuningConfig(task_type="FEATURE_EXTRACTION", **options)
+    model = peft.get_peft_model(base, config).eval()
+    model.save_pretrained(tmp_path / "adapter")
+    expected = []
+    for ids in released.rows(backbone_folder, TEXTS):
+        with torch.no_grad():
+            given = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.ones(ids.shape, dtype=torch.long)}
+            expected.append(model(**given).last_hidden_state[0].mean(dim=0).numpy())
+    import_model(tmp_path / "adapter", "peft", str(backbone_folder), tmp_path / "out", pooler="avg")
+    worst("peft itself", SentenceEncoder.load(tmp_path / "out").encode(TEXTS, normalize=False), expected)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def at_mask(family, folder, model, text, pushed=0):
 
 
 def filled(family, template, text):
-    """The text as the released code builds it; blanks split punctuation as BERT's tokenizer does and the tiny one not."""
+    """The text as the released code builds it; blanks split punctuation, as BERT's tokenizer does alone."""
     sentence = f" {text} " if not text or text[-1] in ".?\"'" else f" {text}. "
     return template.replace("{sentence}", sentence).replace("{mask}", released.MASK[family])
 
