@@ -101,7 +101,8 @@ def _snippet(model: ModelFolder) -> str:
             "from peft import AutoPeftModelForFeatureExtraction\n\n"
             'model = AutoPeftModelForFeatureExtraction.from_pretrained("model")'
         )
-    moved = str(model.backbone.get("name", "")).startswith("./") and model.kind == Kind.CHECKPOINT
+    apart = model.kind == Kind.CHECKPOINT and model.backbone.get("words") is None
+    moved = apart and str(model.backbone.get("name", "")).startswith("./")
     where = ', backbone="FOLDER OF THE BACKBONE"' if moved else ""
     load = "SentenceEncoder.load" if model.kind == Kind.CHECKPOINT else "OnnxEncoder"
     domain = f', domain="{_first_domain(model)}"' if model.kind == Kind.BANK else ""

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub import errors as hub_errors
-from huggingface_hub import utils as hub_utils
 
-from cse.errors import CseError, OfflineError, one_line
+from cse.errors import CseError
+from cse.interchange.hub_errors import hub_explained
 from cse.interchange.model_folder import CARD, LISTING, ModelFolder, check_pulled, read_listing
 from cse.outputs import check_folder, publish_folder
 
 _OWN = {CARD, LISTING, ".gitattributes"}  # files of a repository that are no part of its model
-_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 def push(model: ModelFolder, repo: str, card: str, *, public: bool, message: str) -> str:
@@ -40,7 +37,7 @@ def push(model: ModelFolder, repo: str, card: str, *, public: bool, message: str
     """
     api = HfApi(library_name="cse")
     contents = model.contents()
-    with _explained(repo, "write"):
+    with hub_explained(repo, "write"):
         url = api.create_repo(repo, private=not public, exist_ok=True)
         there = set(api.list_repo_files(repo)) - _OWN
         stale = there & _sent_before(api, repo) - contents.keys()
@@ -79,7 +76,7 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
         CseError: no such repository or revision, not a pushed model, a damaged one, or ``out`` may not be replaced.
     """
     api = HfApi(library_name="cse")
-    with _explained(repo, "read"):
+    with hub_explained(repo, "read"):
         commit = api.model_info(repo, revision=revision).sha
         try:
             listing = api.hf_hub_download(repo, LISTING, revision=commit)
@@ -90,7 +87,7 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
             ) from None
     kind, files = read_listing(Path(listing), repo)
     check_folder(out, kind)
-    with _explained(repo, "read"):
+    with hub_explained(repo, "read"):
         place = Path(api.snapshot_download(repo, revision=commit, allow_patterns=[*files, CARD]))
     with publish_folder(out, kind) as draft:
         for name in [*files, *(name for name in [CARD] if (place / name).is_file())]:
@@ -107,67 +104,3 @@ def _check(draft: Path, files: Mapping[str, Any], repo: str) -> None:
         check_pulled(draft, files)
     except CseError as error:
         raise CseError(str(error).replace(str(draft), repo)) from None
-
-
-@contextmanager
-def _explained(repo: str, what: str) -> Iterator[None]:
-    """Turn what the hub's library raises into one line; no line holds a token."""
-    try:
-        with _bars_on_a_terminal():
-            yield
-    except hub_errors.HFValidationError:
-        raise CseError(f"{repo}: not a name on the hub; write OWNER/NAME") from None
-    except (hub_errors.RepositoryNotFoundError, hub_errors.GatedRepoError) as error:
-        gated = isinstance(error, hub_errors.GatedRepoError)
-        why = "is gated for this account" if gated else "does not exist, or this account may not see it"
-        raise CseError(f"{repo}: {why}; check the name, or {_LOG_IN}") from None
-    except hub_errors.RevisionNotFoundError:
-        raise CseError(f"{repo}: has no such revision; leave --revision out for the newest") from None
-    except hub_errors.HfHubHTTPError as error:
-        raise _refused(repo, what, error) from None
-    except (hub_errors.OfflineModeIsEnabled, hub_errors.LocalEntryNotFoundError) as error:
-        raise _unreachable(repo, error) from None
-    except Exception as error:
-        if not _is_transport(error):
-            raise
-        raise _unreachable(repo, error) from None
-
-
-@contextmanager
-def _bars_on_a_terminal() -> Iterator[None]:
-    """Show the library's progress bars on a terminal only."""
-    if sys.stderr.isatty() or hub_utils.are_progress_bars_disabled():
-        yield
-        return
-    hub_utils.disable_progress_bars()
-    try:
-        yield
-    finally:
-        hub_utils.enable_progress_bars()
-
-
-def _refused(repo: str, what: str, error: hub_errors.HfHubHTTPError) -> CseError:
-    status = error.response.status_code
-    if status == 401:
-        return CseError(f"{repo}: the hub refused the token (401); {_LOG_IN}")
-    if status == 403:
-        return CseError(f"{repo}: this token may not {what} there (403); use one with that right, or another owner")
-    if status >= 500:
-        return OfflineError(f"{repo}: the hub answers {status}; try again later")
-    said = error.server_message or (str(error).splitlines() or [""])[0]
-    return CseError(f"{repo}: the hub refused ({status}): {one_line(said)[:200]}")
-
-
-def _unreachable(repo: str, error: BaseException) -> CseError:
-    """Return the line for a hub that cannot be reached, or the refusal behind a failed search of the cache."""
-    cause: BaseException | None = error.__cause__
-    if isinstance(cause, hub_errors.HfHubHTTPError) and cause.response.status_code < 500:
-        return _refused(repo, "read", cause)
-    if isinstance(error, hub_errors.OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
-        return OfflineError(f"{repo}: HF_HUB_OFFLINE is set; unset it to reach the hub")
-    return OfflineError(f"{repo}: the hub ({constants.ENDPOINT}) cannot be reached; connect and try again")
-
-
-def _is_transport(error: BaseException) -> bool:
-    """Return whether the connection failed; the hub's library changed its HTTP client between versions."""
-    return any(kind.__name__ == "TransportError" for kind in type(error).__mro__)

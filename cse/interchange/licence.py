@@ -7,6 +7,8 @@ from pathlib import Path
 from huggingface_hub import ModelCard
 from huggingface_hub import errors as hub_errors
 
+from cse.interchange.hub_errors import is_transport
+
 
 def licence_of(name: str) -> str | None:
     """Return the licence in the metadata of a backbone's ``README.md``; None where nothing readable states one.
@@ -27,5 +29,9 @@ def _stated(where: Path | str) -> str | None:
         data = ModelCard.load(where, ignore_metadata_errors=True).data
     except (hub_errors.HfHubHTTPError, hub_errors.HFValidationError, OSError, ValueError):
         return None  # no card, not on the hub, offline, or unreadable
+    except Exception as error:
+        if not is_transport(error):
+            raise
+        return None
     stated = data.get("license_name") or data.get("license")
     return str(stated) if stated else None

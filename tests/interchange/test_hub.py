@@ -13,8 +13,6 @@ import pytest
 from huggingface_hub import ModelCard, constants
 
 import cse as library
-from cse.cli.exchange import LAYOUTS as CHOICES
-from cse.interchange.importing import KINDS
 from cse.interchange.model_folder import LISTING
 from cse.outputs import MANIFEST, Kind, publish_folder
 from tests.cli.workspace import contents
@@ -289,7 +287,3 @@ def test_what_is_no_model(cse, hub, project):
     assert "weights.safetensors" in cse("push", "me/tickets", "data/checkpoint").refused()
     assert "--metrics none.json" in cse("push", "me/tickets", "data/bundle", "--metrics", "none.json").refused()
     assert not hub.repos
-
-
-def test_choices_of_the_command_line():
-    assert CHOICES == KINDS
