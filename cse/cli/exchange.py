@@ -27,7 +27,7 @@ A tensor without a place here is refused, not dropped. docs/interchange.md tells
 """
 _PUSH = """\b
 Examples:
-  cse push me/tickets data/checkpoint --card README.md     only write the card, to look at
+  cse push me/tickets data/checkpoint --card CARD.md     only write the card, to look at
   cse push me/tickets data/checkpoint
   cse push me/tickets data/bundle --metrics data/records/trained/record.json --public
   cse pull me/tickets --out data/tickets

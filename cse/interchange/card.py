@@ -11,7 +11,7 @@ from huggingface_hub import ModelCardData
 
 from cse.errors import one_line
 from cse.interchange.measures import Measures
-from cse.interchange.model_folder import ModelFolder
+from cse.interchange.model_folder import ADAPTER, MODULES, ModelFolder
 from cse.model.checkpoint_config import training_notes
 from cse.outputs import Kind
 
@@ -37,17 +37,18 @@ def make_card(model: ModelFolder, repo: str, measures: Measures, licence: str | 
         f"# {repo.rpartition('/')[2]}",
         _what(model),
         f"## Use\n\n{_usage(model, repo)}",
+        f"## From the export\n\n{model.notes}" if model.notes else "",
         f"## Training\n\n{_training(model)}",
         f"## Measures\n\n{_measured(measures)}",
         "## Limits\n\n" + "\n".join(f"- {line}" for line in _limits(model, measures)),
         f"## Licence\n\n{_licence(model, licence)}",
     ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def _metadata(model: ModelFolder, licence: str | None) -> str:
     name = str(model.backbone.get("name", ""))
-    library = {"modules.json": "sentence-transformers", "adapter_config.json": "peft"}
+    library = {MODULES: "sentence-transformers", ADAPTER: "peft"}
     known = [library[file] for file in model.files if file in library]
     return ModelCardData(
         base_model=name if name and not name.startswith((".", "/")) else None,
@@ -63,6 +64,7 @@ def _what(model: ModelFolder) -> str:
     over = f" over the language model `{one_line(str(backbone))}`" if backbone else ""
     sentence = f"A model of the project `cse` ({model.kind}){over}: sentences in, vectors out."
     facts = [sentence]
+    trained = (_facts(model).get("parameters") or {}).get("trained")
     prompt, dimension = model.manifest.get("prompt"), model.manifest.get("dimension")
     if isinstance(prompt, dict) and prompt:
         facts.append(
@@ -72,6 +74,8 @@ def _what(model: ModelFolder) -> str:
         facts.append("The whole language model was trained; its weights are in this repository.")
     elif isinstance(prompt, dict) and prompt:
         facts.append("The language model is frozen.")
+    if trained:
+        facts.append(f"Trained weights: {trained:,}.")
     if dimension:
         facts.append(f"Vectors have {dimension} dimensions; pooler: {_pooler(model)}.")
     return " ".join(facts)
@@ -91,15 +95,17 @@ def _usage(model: ModelFolder, repo: str) -> str:
 
 def _snippet(model: ModelFolder) -> str:
     texts = '["A cat sleeps.", "A dog runs."]'
-    if "modules.json" in model.files:
-        kinds = [str(entry.get("type", "")) for entry in json.loads((model.folder / "modules.json").read_text("utf-8"))]
+    if MODULES in model.files:
+        kinds = [str(entry.get("type", "")) for entry in json.loads((model.folder / MODULES).read_text("utf-8"))]
         own = "" if all(kind.startswith("sentence_transformers.") for kind in kinds) else ", trust_remote_code=True"
         opened = f'from sentence_transformers import SentenceTransformer\n\nencoder = SentenceTransformer("model"{own})'
         return f"{opened}\nprint(encoder.encode({texts}).shape)"
-    if "adapter_config.json" in model.files:
+    if ADAPTER in model.files:
+        base = str(model.backbone.get("name", "./"))
+        named = "FOLDER OF THE BACKBONE" if base.startswith("./") else base
         return (
-            "from peft import AutoPeftModelForFeatureExtraction\n\n"
-            'model = AutoPeftModelForFeatureExtraction.from_pretrained("model")'
+            "from peft import PeftModel\nfrom transformers import AutoModel\n\n"
+            f'model = PeftModel.from_pretrained(AutoModel.from_pretrained("{named}"), "model").eval()'
         )
     apart = model.kind == Kind.CHECKPOINT and model.backbone.get("words") is None
     moved = apart and str(model.backbone.get("name", "")).startswith("./")

@@ -66,12 +66,12 @@ def _recorded(model: ModelFolder) -> Measures:
     facts: Any = model.manifest.get("facts") if model.kind == Kind.CHECKPOINT else model.manifest.get("metrics")
     if not isinstance(facts, dict):
         return Measures({}, {})
-    train = facts if model.kind == Kind.CHECKPOINT else facts.get("train", {})
-    found = _numbers({"dev Spearman": train.get("dev_spearman")}) if isinstance(train, dict) else {}
-    before = _numbers({"dev Spearman": train.get("start_dev_spearman")}) if isinstance(train, dict) else {}
+    train = facts if model.kind == Kind.CHECKPOINT else facts.get("train")
+    named = {"dev Spearman": "dev_spearman", "dev Spearman before training": "start_dev_spearman"}
+    found = _numbers({name: train.get(key) for name, key in named.items()}) if isinstance(train, dict) else {}
     tables = facts.get("evaluation") if model.kind == Kind.BUNDLE else None
     scored = _from_table(tables) if isinstance(tables, dict) else Measures({}, {})
-    return Measures(found | scored.model, before | scored.backbone)
+    return Measures(found | scored.model, scored.backbone)
 
 
 def _read(path: Path) -> Measures:

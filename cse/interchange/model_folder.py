@@ -25,7 +25,10 @@ from cse.runtime.seal import SEAL, check_entries, check_files, check_seal, descr
 LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
 CARD = "README.md"
 _FORMAT = 1
-_ELSEWHERE = ("modules.json", "adapter_config.json")  # exports to other libraries
+MODULES, ADAPTER = "modules.json", "adapter_config.json"  # exports to sentence-transformers and PEFT have one of these
+_BASE = "base_model_name_or_path"
+_PLACES = (_BASE, "_name_or_path", "name_or_path")  # keys of other libraries that may hold a path
+_CONFIGS = (ADAPTER, "config.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 _AGAIN = "pull it again, or ask its author to push it again"
 
 
@@ -36,9 +39,10 @@ class ModelFolder:
     Attributes:
         folder: where it is.
         kind: what it is.
-        manifest: what its manifest says, as JSON values; empty for an export to another library.
+        manifest: what its manifest says, as JSON values; of an export to another library, the backbone at most.
         files: names of its files.
         changed: files that travel with other contents than the folder's.
+        notes: what its own ``README.md`` says.
     """
 
     folder: Path
@@ -46,6 +50,7 @@ class ModelFolder:
     manifest: dict[str, Any]
     files: tuple[str, ...]
     changed: dict[str, bytes] = field(default_factory=dict)
+    notes: str = ""
 
     @property
     def backbone(self) -> dict[str, Any]:
@@ -59,6 +64,7 @@ class ModelFolder:
         hashes = describe_files(self.folder, self.files)
         for name, data in self.changed.items():
             hashes[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        check_entries(hashes, self.folder, (), "such a name cannot travel; export the model again")
         listing = sealed({"format": _FORMAT, "kind": self.kind, "files": hashes})
         return found | {LISTING: (json.dumps(listing, indent=2, sort_keys=True) + "\n").encode()}
 
@@ -100,7 +106,7 @@ def _open_export(folder: Path) -> ModelFolder:
         kind, names = Kind(listed["kind"]), sorted(set(listed["files"]) - {OUTPUT, CARD})
     except (OSError, ValueError, TypeError, KeyError):
         kind, names = None, []
-    if kind is None or not any(name in names for name in _ELSEWHERE):
+    if kind is None or not {MODULES, ADAPTER} & set(names):
         raise CseError(
             f"{folder}: not a model of this project; give a checkpoint (cse train, cse import), a bundle (cse export), "
             "a bank or an exported folder"
@@ -108,7 +114,24 @@ def _open_export(folder: Path) -> ModelFolder:
     for name in names:
         if not (folder / name).is_file():
             raise CseError(f"{folder / name}: missing, though {OUTPUT} lists it; export the model again")
-    return ModelFolder(folder, kind, {}, tuple(names))
+    base = _object(folder / ADAPTER).get(_BASE) if ADAPTER in names else None
+    manifest = {"backbone": {"name": str(base)}} if base else {}
+    return ModelFolder(folder, kind, manifest, tuple(names), notes=_body(folder / CARD))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path, "export the model again")
+    except OSError as error:
+        raise CseError(f"{path}: {error.strerror or error}; export the model again") from None
+
+
+def _body(path: Path) -> str:
+    """Return the text of a card without its metadata; empty if there is no card."""
+    if not path.is_file():
+        return ""
+    text = path.read_text(encoding="utf-8")
+    return text.split("\n---\n", 1)[-1].strip() if text.startswith("---\n") else text.strip()
 
 
 def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
@@ -118,14 +141,14 @@ def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
         model: from ``open_folder``.
         name: hub id of the backbone; None: as recorded.
     """
-    if not model.manifest:
-        return model
     manifest = _cut(model.manifest)
     known = str(model.backbone.get("name", ""))
     if name is None and known and (Path(known).exists() or means_folder(known)):
         name = f"./{PurePath(known).name}"
     if name is not None and known:
         manifest["backbone"] = {**manifest["backbone"], "name": name}
+    if {MODULES, ADAPTER} & set(model.files):
+        return dataclasses.replace(model, manifest=manifest, changed=_changed_configs(model, manifest))
     if manifest == model.manifest:
         return model
     if model.kind == Kind.CHECKPOINT:
@@ -133,6 +156,20 @@ def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
     file = BUNDLE if model.kind == Kind.BUNDLE else BANK
     text = (json.dumps(sealed(manifest), indent=2, ensure_ascii=True) + "\n").encode()
     return dataclasses.replace(model, manifest=manifest, changed={file: text})
+
+
+def _changed_configs(model: ModelFolder, manifest: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the configs of an export that name a folder of this machine, without it."""
+    changed = {}
+    for name in model.files:
+        if PurePath(name).name in _CONFIGS:
+            config = _object(model.folder / name)
+            places = {key: _cut(config[key]) for key in _PLACES if key in config}
+            if name == ADAPTER and "backbone" in manifest:
+                places[_BASE] = manifest["backbone"]["name"]
+            if places != {key: config.get(key) for key in places}:
+                changed[name] = (json.dumps(config | places, indent=2) + "\n").encode()
+    return changed
 
 
 def _cut(value: Any) -> Any:

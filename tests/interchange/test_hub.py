@@ -126,18 +126,39 @@ def test_second_push_replaces_the_first(cse, hub, project):
 def test_exported_folder_travels_with_hashes(cse, hub, project):
     """An export to another library has no manifest of its own; the listing vouches for it."""
     with publish_folder(project / "export", Kind.BUNDLE) as draft:
-        (draft / "modules.json").write_text('[{"type": "sentence_transformers.models.Transformer", "path": ""}]')
+        (draft / "modules.json").write_text('[{"type": "prompted.Transformer", "path": ""}]')
         (draft / "1_Pooling").mkdir()
-        (draft / "1_Pooling/config.json").write_text("{}")
+        (draft / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
+        (draft / "config.json").write_text(json.dumps({"_name_or_path": str(project / "bert"), "hidden_size": 8}))
         (draft / "model.safetensors").write_bytes(b"weights")
     (project / "export/notes.txt").write_text("private")
     assert cse("push", "me/tickets", "export").code == 0
-    assert set(sent(hub)) == {"modules.json", "1_Pooling/config.json", "model.safetensors", "README.md", LISTING}
+    names = {"modules.json", "1_Pooling/config.json", "config.json", "model.safetensors", "README.md", LISTING}
+    assert set(sent(hub)) == names
+    assert json.loads(sent(hub)["config.json"]) == {"_name_or_path": "./bert", "hidden_size": 8}
+    assert 'SentenceTransformer("model", trust_remote_code=True)' in sent(hub)["README.md"].decode()
     assert cse("pull", "me/tickets", "--out", "back").code == 0
-    assert (project / "back/1_Pooling/config.json").read_text() == "{}"
+    assert (project / "back/1_Pooling/config.json").read_text() == '{"pooling_mode": "mean"}'
     hub.repos["me/tickets"].commits.append(hub.repos["me/tickets"].files | {"model.safetensors": b"other.."})
     line = cse("pull", "me/tickets", "--out", "back").refused()
     assert line.startswith("me/tickets/model.safetensors: does not match cse.files.json (SHA-256 differs)")
+
+
+def test_adapter_travels_with_what_its_export_says(cse, hub, project):
+    with publish_folder(project / "adapter", Kind.BUNDLE) as draft:
+        config = {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": str(project / "bert")}
+        (draft / "adapter_config.json").write_text(json.dumps(config))
+        (draft / "adapter_model.safetensors").write_bytes(b"prefix")
+        (draft / "README.md").write_text("---\nlibrary_name: peft\n---\n\nPool by `mean`.\n")
+    assert cse("push", "me/one", "adapter").code == 0
+    assert json.loads(sent(hub, "me/one")["adapter_config.json"])["base_model_name_or_path"] == "./bert"
+    card = ModelCard(sent(hub, "me/one")["README.md"].decode())
+    assert card.data.library_name == "peft"
+    assert "## From the export\n\nPool by `mean`." in card.text
+    assert str(project) not in card.content
+    assert cse("push", "me/two", "adapter", "--backbone", "someone/bert").code == 0
+    assert json.loads(sent(hub, "me/two")["adapter_config.json"])["base_model_name_or_path"] == "someone/bert"
+    assert ModelCard(sent(hub, "me/two")["README.md"].decode()).data.base_model == "someone/bert"
 
 
 # ---- the card -----------------------------------------------------------------------------------------------------
@@ -172,6 +193,8 @@ def test_card_says_what_the_model_is(cse, hub, project, tiny_folders, tmp_path):
         "Data: triplets.csv, 24 triplets.",
         "| `prompt.length` | `4` |",
         "| dev Spearman | ",
+        "| dev Spearman before training | ",
+        "Trained weights: 768.",
         "One run: no spread was measured.",
         "The backbone, `./licensed`: apache-2.0.",
         f"SHA-256 `{config['backbone']['sha256'][:16]}",

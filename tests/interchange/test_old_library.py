@@ -1,8 +1,8 @@
 """Files and vectors of transformers 4.2.1, the library of the released code.
 
-``tests/assets/released`` holds two tiny random models over that library's own BERT and RoBERTa, put together as PromCSE's
-classes are, and saved by its ``save_pretrained``: one with a prefix table and an MLM head, one with a prefix through a
-network. ``vectors.json`` has their embeddings of two padded rows.
+``tests/assets/released`` holds two tiny random models over that library's own BERT and RoBERTa, put together as
+PromCSE's classes are, and saved by its ``save_pretrained``: one with a prefix table and an MLM head, one with a prefix
+through a network. ``vectors.json`` has their embeddings of two rows, one of them padded.
 """
 
 from __future__ import annotations
