@@ -13,13 +13,12 @@ from cse.interchange.layouts import LAYOUTS, MASK_ORG_MLP, POOLERS, Layout, Read
 from cse.interchange.prefix_table import read_table
 from cse.interchange.same_model import check_beside, check_frozen, check_shapes
 from cse.interchange.sorting import OUTER, Sorted, sort_tensors
-from cse.interchange.weight_files import find_file, read_tensors
+from cse.interchange.weight_files import MODEL_FILES, find_file, read_tensors
 from cse.model.backbone import Backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
 from cse.runtime.seal import sha256
 
-FILES = ("model.safetensors", "pytorch_model.bin")
 _BATCH_NORM = "net."
 _TRANSFORM = {"dense": "0", "LayerNorm": "2"}  # PromptBERT's transform, here a sequence
 _ROBERTA_DENOISING = (
@@ -45,36 +44,37 @@ def import_released(
     """
     layout = LAYOUTS[kind]
     chosen, read_out = check_pooler(layout, pooler)
-    model_type = str(backbone.model.config.model_type)
-    if model_type not in OUTER:
-        raise CseError(
-            f"--backbone: {backbone.files.name} is a {model_type!r} model; {kind} models are BERT or RoBERTa"
-        )
+    model_type = _model_type(layout, backbone)
     templates = _templates(layout, backbone, template)
-    path = find_file(source, FILES)
+    path = find_file(source, MODEL_FILES)
     found = sort_tensors(read_tensors(path), layout, model_type, path)
     check_beside(path.parent, backbone)
     lines = _read_model(found, layout, backbone, path)
     table = read_table(found.prefix, backbone, path) if layout.frozen else None
-    projector = _projector_kind(found, path)
-    if read_out.projected:
-        _check_projector(found, projector, chosen, path)
     encoder = build(
         backbone,
         read_out,
         table=table,
-        projector=projector if read_out.projected else None,
+        projector=_projector_in_use(found, chosen, path) if read_out.projected else None,
         first_layer=layout.first_layer,
         templates=templates,
         frozen=layout.frozen,
     )
     if read_out.projected:
         _load_projector(encoder, found, path)
-    elif found.projector:
+    elif _projector_kind(found, path) is not None:
         found.left_out[f"{found.projector_said}*"] += len(found.projector)
     if read_out.denoise and OUTER[model_type] == "roberta.":
         lines.append(_ROBERTA_DENOISING)
     return Imported(encoder, _facts(layout, chosen, path, found), [*lines, *_told(encoder, found)])
+
+
+def _model_type(layout: Layout, backbone: Backbone) -> str:
+    found = str(backbone.model.config.model_type)
+    if found not in OUTER:
+        name = backbone.files.name
+        raise CseError(f"--backbone: {name} is a {found!r} model; {layout.name} models are BERT or RoBERTa")
+    return found
 
 
 def check_pooler(layout: Layout, pooler: str | None) -> tuple[str, ReadOut]:
@@ -132,7 +132,9 @@ def _projector_kind(found: Sorted, path: Path) -> str | None:
     raise CseError(f"{path}: {found.projector_said}{odd} has no place in a projector of the released codes")
 
 
-def _check_projector(found: Sorted, projector: str | None, pooler: str, path: Path) -> None:
+def _projector_in_use(found: Sorted, pooler: str, path: Path) -> str:
+    """Return the kind of a projector that is a part of the embedding."""
+    projector = _projector_kind(found, path)
     said = f"--pooler {pooler}: {path} holds"
     if projector is None:
         raise CseError(f"{said} no projector (mlp.dense.weight), and this pooler needs it; is the model unsupervised?")
@@ -144,6 +146,7 @@ def _check_projector(found: Sorted, projector: str | None, pooler: str, path: Pa
     if (projector == "mlm_transform") != (pooler == MASK_ORG_MLP):
         has = "a transform" if projector == "mlm_transform" else "a layer with tanh"
         raise CseError(f"{said} {has} as its projector, which this pooler does not use; choose another --pooler")
+    return projector
 
 
 def _load_projector(encoder: SentenceEncoder, found: Sorted, path: Path) -> None:

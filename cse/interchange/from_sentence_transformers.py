@@ -1,4 +1,4 @@
-"""Import a folder of sentence-transformers: a fine-tuned transformer with its pooling."""
+"""Import a folder of sentence-transformers: a fine-tuned transformer with its pooling and perhaps a projector."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from cse.errors import CseError
 from cse.interchange.assemble import Imported, build, copy_into
 from cse.interchange.layouts import ReadOut
 from cse.interchange.same_model import check_beside, check_shapes
+from cse.interchange.weight_files import MODEL_FILES, find_file, read_tensors
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone, pooling_of, read_json
 
 MODULES = "modules.json"
-_KNOWN = ("Transformer", "Pooling", "Normalize")
+DENSE = "Dense"
+_KNOWN = ("Transformer", "Pooling", DENSE, "Normalize")  # in this order
+_TANH = "torch.nn.modules.activation.Tanh"
 _ITSELF = "a model of sentence-transformers can be used as it is: set backbone.name to its folder or hub id"
 
 
@@ -34,18 +37,23 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
     modules = _modules(source)
     _check_habits(source)
     trained = _open(source / modules["Transformer"])
-    read_out = ReadOut(_in_terms_of(source, lambda: pooling_of(source, "")))
+    dense = _read_dense(source / modules[DENSE]) if DENSE in modules else None
+    read_out = ReadOut(_in_terms_of(source, lambda: pooling_of(source, "")), projected=dense is not None)
     check_beside(trained.files.folder, backbone)
     wanted, values = (dict(model.model.named_parameters()) for model in (backbone, trained))
     path = trained.files.folder / "model.safetensors"
     check_shapes(values, wanted, path, backbone.files.name)
     changed = sum(not torch.equal(wanted[name], value) for name, value in values.items())
-    if changed == 0:
+    if changed == 0 and dense is None:
         raise CseError(
             f"{source}: its weights are those of {backbone.files.name}, so there is nothing to import; {_ITSELF}"
         )
     copy_into(wanted, {name: value.detach() for name, value in values.items()})
-    encoder = build(backbone, read_out, frozen=False)
+    encoder = build(backbone, read_out, projector=None if dense is None else "tanh", frozen=changed == 0)
+    if dense is not None:
+        parts = {f"linear.{name}": weight for name, weight in encoder.mlp.dense.named_parameters()}  # type: ignore[union-attr]
+        check_shapes(dense, parts, source / modules[DENSE], backbone.files.name)
+        copy_into(parts, dense)
     origin = {
         "layout": "sentence-transformers",
         "pooler": read_out.kind,
@@ -53,12 +61,17 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
         "sha256": trained.files.sha256,
     }
     lines = [f"language model: {len(values)} tensors, {changed} of them fine-tuned", f"pooling: {read_out.kind}"]
+    lines += _told(source, modules, encoder.max_length)
+    return Imported(encoder, {"imported": origin | {"left_out": {}}}, lines)
+
+
+def _told(source: Path, modules: dict[str, str], max_length: int) -> list[str]:
+    lines = []
     if "Normalize" in modules:
         lines.append("unit length: cse scales vectors to it unless asked not to (--raw)")
-    if limit := _limit(source / modules["Transformer"], encoder.max_length):
-        lines.append(f"note: that folder cuts texts at {limit} tokens; here they are read up to {encoder.max_length}")
-    lines.append(f"note: {_ITSELF}; a checkpoint is for comparing, exporting and `cse post`")
-    return Imported(encoder, {"imported": origin | {"left_out": {}}}, lines)
+    if limit := _limit(source / modules["Transformer"], max_length):
+        lines.append(f"note: that folder cuts texts at {limit} tokens; here they are read up to {max_length}")
+    return [*lines, f"note: {_ITSELF}; a checkpoint is for comparing, exporting and `cse post`"]
 
 
 def _modules(source: Path) -> dict[str, str]:
@@ -72,11 +85,22 @@ def _modules(source: Path) -> dict[str, str]:
     except (ValueError, TypeError, KeyError, AttributeError):
         raise CseError(f"{path}: not a list of modules; fetch it again") from None
     odd = [name for name in found if name not in _KNOWN]
-    if odd or len(found) != len(entries):
-        raise CseError(f"{path}: has a module {(odd or ['twice'])[0]}; only {', '.join(_KNOWN)} have counterparts here")
+    if odd:
+        raise CseError(f"{path}: has a module {odd[0]}; only {', '.join(_KNOWN)} have counterparts here")
+    if len(found) != len(entries) or list(found) != [name for name in _KNOWN if name in found]:
+        raise CseError(f"{path}: has its modules in another order than {', '.join(_KNOWN)}, or one of them twice")
     if not {"Transformer", "Pooling"} <= found.keys():
         raise CseError(f"{path}: needs a Transformer and a Pooling; found {', '.join(found) or 'nothing'}")
     return found
+
+
+def _read_dense(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of a linear layer with tanh on the pooled vector."""
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    plain = config.get("bias") is True and config.get("module_input_name") in (None, "sentence_embedding")
+    if not plain or config.get("activation_function") != _TANH:
+        raise CseError(f"{folder}: a Dense that is no linear layer with bias and tanh has no counterpart here")
+    return read_tensors(find_file(folder, MODEL_FILES))
 
 
 def _check_habits(source: Path) -> None:

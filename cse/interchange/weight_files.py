@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from cse.errors import CseError
 
+MODEL_FILES = ("model.safetensors", "pytorch_model.bin")
 AGAIN = "fetch it again"
 
 

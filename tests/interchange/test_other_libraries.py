@@ -171,6 +171,25 @@ def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_
     assert "unit length" in told and "cuts texts at 16 tokens" in told and "set backbone.name to its folder" in told
 
 
+def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
+    models = pytest.importorskip("sentence_transformers")
+    bert = tiny_folders["bert"]
+    source = fine_tuned(bert, tmp_path / "tuned", "cls", ("Transformer", "Pooling", "Dense", "Normalize"))
+    (source / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"})
+    )
+    (source / "2_Dense").mkdir()
+    dense = models.models.Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
+    dense.save(str(source / "2_Dense"))
+    import_model(source, "sentence-transformers", str(bert), tmp_path / "out")
+    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
+    worst("sentence-transformers", found, models.SentenceTransformer(str(source), device="cpu").encode(TEXTS))
+    assert read_config(tmp_path / "out")["pooler"]["mlp"] == "always"
+    config = json.loads((source / "2_Dense/config.json").read_text())
+    (source / "2_Dense/config.json").write_text(json.dumps(config | {"activation_function": "torch.nn.ReLU"}))
+    assert "no linear layer with bias and tanh" in refusal(source, bert, tmp_path)
+
+
 def test_untrained_folder_is_no_checkpoint(folder, tiny_folders, tmp_path):
     shutil.copyfile(tiny_folders["bert"] / "model.safetensors", folder / "model.safetensors")
     with pytest.raises(CseError, match="nothing to import; a model of sentence-transformers can be used as it is"):
@@ -186,8 +205,10 @@ def refusal(folder, backbone, tmp_path, **options):
 
 def test_folders_that_do_more_are_refused(tiny_folders, tmp_path):
     bert = tiny_folders["bert"]
-    dense = fine_tuned(bert, tmp_path / "dense", "mean", ("Transformer", "Pooling", "Dense"))
-    assert "has a module Dense; only Transformer, Pooling, Normalize" in refusal(dense, bert, tmp_path)
+    weighted = fine_tuned(bert, tmp_path / "weighted", "mean", ("Transformer", "WeightedLayerPooling", "Pooling"))
+    assert "has a module WeightedLayerPooling; only Transformer, Pooling, Dense" in refusal(weighted, bert, tmp_path)
+    turned = fine_tuned(bert, tmp_path / "turned", "mean", ("Pooling", "Transformer"))
+    assert "in another order" in refusal(turned, bert, tmp_path)
     alone = fine_tuned(bert, tmp_path / "alone", "mean", ("Transformer",))
     assert "needs a Transformer and a Pooling" in refusal(alone, bert, tmp_path)
     largest = fine_tuned(bert, tmp_path / "largest", "max")
