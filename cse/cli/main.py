@@ -14,6 +14,7 @@ from cse.cli.bank import bank
 from cse.cli.corpus import embed, index_command, search
 from cse.cli.encode import encode
 from cse.cli.evaluate import evaluate
+from cse.cli.exchange import import_command, pull, push
 from cse.cli.missing import naming_extra
 from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
@@ -182,6 +183,9 @@ cli.add_command(bank)
 cli.add_command(embed)
 cli.add_command(index_command)
 cli.add_command(search)
+cli.add_command(import_command)
+cli.add_command(push)
+cli.add_command(pull)
 
 
 def main() -> None:

@@ -1,0 +1,122 @@
+"""``cse import``, ``cse push`` and ``cse pull``: models of other code bases, and the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+# names stand here too, so that --help loads no model code; a test compares them with cse.interchange
+LAYOUTS = ("promcse", "dcpcse", "simcse", "diffcse", "promptbert", "sentence-transformers", "peft")
+_IMPORT = """\b
+Examples:
+  cse import sup-promcse --as promcse --backbone google-bert/bert-base-uncased --pooler cls --out data/promcse
+  cse import pytorch_model.bin --as simcse --backbone google-bert/bert-base-uncased --pooler cls --out data/simcse
+  cse import adapter --as peft --backbone google-bert/bert-base-uncased --pooler avg --out data/prefix
+
+\b
+--pooler is named as in the released scripts, and no file says it:
+  promcse, dcpcse, simcse   cls for supervised models, cls_before_pooler for unsupervised ones
+  diffcse                   cls_before_pooler (default)
+  promptbert                mask for unsupervised models, mask_delta_org_mlp for the supervised BERT,
+                            mask_delta_use_pooler for the supervised RoBERTa
+  peft                      cls_before_pooler, avg, avg_top2 or avg_first_last
+
+A tensor without a place here is refused, not dropped. docs/interchange.md tells more.
+"""
+_PUSH = """\b
+Examples:
+  cse push me/tickets data/checkpoint --card CARD.md     only write the card, to look at
+  cse push me/tickets data/checkpoint
+  cse push me/tickets data/bundle --metrics data/records/trained/record.json --public
+  cse pull me/tickets --out data/tickets
+
+Log in first with `hf auth login`, or set HF_TOKEN. A new repository is private unless --public is given. Everything
+goes in one commit; a later push replaces what an earlier one sent, and its card. docs/interchange.md tells more.
+"""
+
+
+@click.command("import", epilog=_IMPORT)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--as", "kind", type=click.Choice(LAYOUTS), required=True, help="Whose layout the file has.")
+@click.option("--backbone", required=True, help="Folder or hub id of the language model it was trained on.")
+@click.option("--revision", default="main", show_default=True, help="Revision of the backbone on the hub.")
+@click.option("--pooler", help="How the released scripts read an embedding; see below.")
+@click.option("--template", help="promptbert: words with {sentence} and {mask}; default: the paper's.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the checkpoint.")
+def import_command(
+    file: Path, kind: str, backbone: str, revision: str, pooler: str | None, template: str | None, out: Path
+) -> None:
+    """Turn a model of another code into a checkpoint.
+
+    FILE is the folder of a released model, or its pytorch_model.bin or model.safetensors; no code of it is run.
+    """
+    from cse.interchange.importing import import_model
+
+    done = import_model(file, kind, backbone, out, revision=revision, pooler=pooler, template=template)
+    for line in done.lines:
+        click.echo(line)
+    click.echo(f"{out}: checkpoint of {file} ({kind}); try `cse evaluate {out}`")
+
+
+@click.command(epilog=_PUSH)
+@click.argument("repo")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--public", is_flag=True, help="Make a new repository public.")
+@click.option(
+    "--metrics",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Measures for the card: record.json or data/metrics/evaluation.json; several: seeds of one system.",
+)
+@click.option("--backbone", help="Hub id of the backbone to write into the manifest; default: as recorded.")
+@click.option("--message", default="Push a model with cse", show_default=True, help="Message of the commit.")
+@click.option("--card", type=click.Path(path_type=Path), help="Write the card to this file and send nothing.")
+def push(
+    repo: str, model: Path, public: bool, metrics: Sequence[Path], backbone: str | None, message: str, card: Path | None
+) -> None:
+    """Send MODEL to the hub with a model card.
+
+    REPO is OWNER/NAME. MODEL is a checkpoint, a bundle, a bank or an exported folder; it is checked first, and only
+    files that cse wrote are sent.
+    """
+    from cse.interchange.card import make_card
+    from cse.interchange.licence import licence_of
+    from cse.interchange.measures import find_measures
+    from cse.interchange.model_folder import is_card, open_folder, without_machine_paths
+    from cse.outputs import check_file, publish_file
+
+    if card is not None:
+        check_file(card, is_card)
+    found = open_folder(model)
+    measures = find_measures(found, metrics)
+    licence = licence_of(backbone or str(found.backbone.get("name", "")))
+    leaving = without_machine_paths(found, backbone)
+    text = make_card(leaving, repo, measures, licence)
+    if card is not None:
+        with publish_file(card) as target:
+            target.write_text(text, encoding="utf-8")
+        click.echo(f"{card}: the card of {model}; nothing was sent")
+        return
+    from cse.interchange.hub import push as send
+
+    if leaving.backbone.get("name") != found.backbone.get("name"):
+        click.echo(f"backbone named {leaving.backbone['name']} in the pushed copy; --backbone gives it a hub id")
+    url = send(leaving, repo, text, public=public, message=message)
+    click.echo(f"{url}: {found.kind}, {len(found.files)} files and a card")
+
+
+@click.command(epilog="\b\nExample:\n  cse pull me/tickets --out data/tickets")
+@click.argument("repo")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@click.option("--revision", help="Branch, tag or commit; default: the newest.")
+def pull(repo: str, out: Path, revision: str | None) -> None:
+    """Get a pushed model and check every file of it.
+
+    REPO is OWNER/NAME, sent by `cse push`. A file that differs from what was sent is refused, and OUT stays as it was.
+    """
+    from cse.interchange.hub import pull as fetch
+
+    kind, commit = fetch(repo, out, revision=revision)
+    click.echo(f"{out}: {kind} of {repo} at {commit[:12]}, every file as it was sent")

@@ -1,0 +1,118 @@
+"""Put imported parts together as an encoder of this project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cse.errors import CseError
+from cse.interchange.layouts import ReadOut
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import save_checkpoint
+from cse.model.prompts import Prompt
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.template import Template
+from cse.outputs import Kind, publish_folder
+
+
+@dataclass
+class Imported:
+    """A model that was read from another code's files.
+
+    Attributes:
+        encoder: the model.
+        facts: where it comes from, for the checkpoint.
+        lines: what the user should know, to print.
+    """
+
+    encoder: SentenceEncoder
+    facts: dict[str, Any]
+    lines: list[str] = field(default_factory=list)
+
+
+def open_backbone(name: str, revision: str) -> Backbone:
+    """Load the backbone that ``--backbone`` names.
+
+    Raises:
+        CseError: it is missing or unusable.
+    """
+    try:
+        return load_backbone(find_backbone(name, revision))
+    except CseError as error:
+        raise type(error)(str(error).replace("backbone.name:", "--backbone:", 1)) from None
+
+
+def save(imported: Imported, out: Path) -> None:
+    """Write the checkpoint.
+
+    Raises:
+        CseError: ``out`` may not be replaced.
+    """
+    with publish_folder(out, Kind.CHECKPOINT) as folder:
+        save_checkpoint(imported.encoder, folder, imported.facts)
+
+
+def build(
+    backbone: Backbone,
+    read_out: ReadOut,
+    *,
+    table: torch.Tensor | None = None,
+    projector: str | None = None,
+    first_layer: str = "embeddings",
+    templates: Sequence[Template] = (),
+    frozen: bool,
+) -> SentenceEncoder:
+    """Return an encoder of the released form.
+
+    Args:
+        backbone: the language model.
+        read_out: pooler and projector at inference.
+        table: keys and values of a prefix ``(P, 2 * layers * H * K)``; None: there is no prompt.
+        projector: kind of the projector that was trained with it; None: none was.
+        first_layer: see ``Encoder``.
+        templates: words around the sentence.
+        frozen: whether the backbone was frozen.
+    """
+    prompt = None
+    if table is not None:
+        prompt = Prompt(
+            "key_value",
+            backbone,
+            length=table.shape[0],
+            dropout=0.0,
+            init_std=0.0,
+            shared=False,
+            reparametrize="none",
+            reparametrize_width=0,
+            new_layers="normal",
+        )
+        copy_into({"table": prompt.table}, {"table": table})
+    return SentenceEncoder(
+        backbone,
+        prompt,
+        pooler=read_out.kind,
+        loss_pooler=None,
+        mlp="always" if read_out.projected else "none" if projector is None else "train_only",
+        projector=projector or "tanh",
+        first_layer=first_layer,
+        position_shift=True,
+        cls=False,
+        templates=templates,
+        denoise="always" if read_out.denoise else "none",
+        frozen=frozen,
+        new_layers="normal",
+    )
+
+
+def copy_into(targets: Mapping[str, torch.Tensor | None], values: Mapping[str, torch.Tensor]) -> None:
+    """Copy values over weights of the same names and shapes, in the weights' precision."""
+    with torch.no_grad():
+        for name, value in values.items():
+            target = targets[name]
+            assert target is not None and target.shape == value.shape  # noqa: S101 - checked by the reader
+            target.copy_(value)

@@ -1,0 +1,136 @@
+"""Import a folder of sentence-transformers: a fine-tuned transformer with its pooling and perhaps a projector."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cse.errors import CseError
+from cse.interchange.assemble import Imported, build, copy_into
+from cse.interchange.layouts import ReadOut
+from cse.interchange.same_model import check_beside, check_shapes
+from cse.interchange.weight_files import MODEL_FILES, find_file, read_tensors
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import BackboneFiles, find_backbone, pooling_of, read_json
+
+MODULES = "modules.json"
+DENSE = "Dense"
+_KNOWN = ("Transformer", "Pooling", DENSE, "Normalize")  # in this order
+_TANH = "torch.nn.modules.activation.Tanh"
+_ITSELF = "a model of sentence-transformers can be used as it is: set backbone.name to its folder or hub id"
+
+
+def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
+    """Read a folder of sentence-transformers as a fine-tuned backbone.
+
+    Args:
+        source: the folder.
+        backbone: the language model that was fine-tuned.
+
+    Raises:
+        CseError: it has a module that has no counterpart here, it is no fine-tuned form of the backbone, or it is the
+            backbone itself.
+    """
+    modules = _modules(source)
+    _check_habits(source)
+    trained = _open(source / modules["Transformer"])
+    dense = _read_dense(source / modules[DENSE]) if DENSE in modules else None
+    read_out = ReadOut(_in_terms_of(source, lambda: pooling_of(source, "")), projected=dense is not None)
+    check_beside(trained.files.folder, backbone)
+    wanted, values = (dict(model.model.named_parameters()) for model in (backbone, trained))
+    path = trained.files.folder / "model.safetensors"
+    check_shapes(values, wanted, path, backbone.files.name)
+    changed = sum(not torch.equal(wanted[name], value) for name, value in values.items())
+    if changed == 0 and dense is None:
+        raise CseError(
+            f"{source}: its weights are those of {backbone.files.name}, so there is nothing to import; {_ITSELF}"
+        )
+    copy_into(wanted, {name: value.detach() for name, value in values.items()})
+    encoder = build(backbone, read_out, projector=None if dense is None else "tanh", frozen=changed == 0)
+    if dense is not None:
+        parts = {f"linear.{name}": weight for name, weight in encoder.mlp.dense.named_parameters()}  # type: ignore[union-attr]
+        check_shapes(dense, parts, source / modules[DENSE], backbone.files.name)
+        copy_into(parts, dense)
+    origin = {
+        "layout": "sentence-transformers",
+        "pooler": read_out.kind,
+        "file": path.name,
+        "sha256": trained.files.sha256,
+    }
+    lines = [f"language model: {len(values)} tensors, {changed} of them fine-tuned", f"pooling: {read_out.kind}"]
+    lines += _told(source, modules, encoder.max_length)
+    return Imported(encoder, {"imported": origin | {"left_out": {}}}, lines)
+
+
+def _told(source: Path, modules: dict[str, str], max_length: int) -> list[str]:
+    lines = []
+    if "Normalize" in modules:
+        lines.append("unit length: cse scales vectors to it unless asked not to (--raw)")
+    if limit := _limit(source / modules["Transformer"], max_length):
+        lines.append(f"note: that folder cuts texts at {limit} tokens; here they are read up to {max_length}")
+    return [*lines, f"note: {_ITSELF}; a checkpoint is for comparing, exporting and `cse post`"]
+
+
+def _modules(source: Path) -> dict[str, str]:
+    """Return the folder of each module by its class."""
+    path = source / MODULES
+    if not path.is_file():
+        raise CseError(f"{source}: holds no {MODULES}; give a folder that sentence-transformers saved")
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        found = {str(entry["type"]).rpartition(".")[2]: str(entry.get("path", "")) for entry in entries}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise CseError(f"{path}: not a list of modules; fetch it again") from None
+    odd = [name for name in found if name not in _KNOWN]
+    if odd:
+        raise CseError(f"{path}: has a module {odd[0]}; only {', '.join(_KNOWN)} have counterparts here")
+    if len(found) != len(entries) or list(found) != [name for name in _KNOWN if name in found]:
+        raise CseError(f"{path}: has its modules in another order than {', '.join(_KNOWN)}, or one of them twice")
+    if not {"Transformer", "Pooling"} <= found.keys():
+        raise CseError(f"{path}: needs a Transformer and a Pooling; found {', '.join(found) or 'nothing'}")
+    return found
+
+
+def _read_dense(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of a linear layer with tanh on the pooled vector."""
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    plain = config.get("bias") is True and config.get("module_input_name") in (None, "sentence_embedding")
+    if not plain or config.get("activation_function") != _TANH:
+        raise CseError(f"{folder}: a Dense that is no linear layer with bias and tanh has no counterpart here")
+    return read_tensors(find_file(folder, MODEL_FILES))
+
+
+def _check_habits(source: Path) -> None:
+    """Refuse what would change a text before it is read."""
+    path = source / "config_sentence_transformers.json"
+    if path.is_file() and (name := read_json(path).get("default_prompt_name")) is not None:
+        raise CseError(f"{path}: puts its prompt {name!r} before every text; texts are read as they are here")
+    path = source / "sentence_bert_config.json"
+    if path.is_file() and read_json(path).get("do_lower_case"):
+        raise CseError(f"{path}: do_lower_case lowers texts before its tokenizer does; texts are read as they are here")
+
+
+def _open(folder: Path) -> Backbone:
+    def load() -> Backbone:
+        files: BackboneFiles = find_backbone(str(folder.resolve()))
+        return load_backbone(files, "mean")  # the pooling is read below
+
+    return _in_terms_of(folder, load)
+
+
+def _in_terms_of(folder: Path, read: Any) -> Any:
+    """Call ``read``; let its errors speak of the folder rather than of a setting."""
+    try:
+        return read()
+    except CseError as error:
+        raise type(error)(str(error).replace("backbone.name:", f"{folder}:", 1)) from None
+
+
+def _limit(folder: Path, here: int) -> int | None:
+    """Return the length at which the folder cuts texts, if that is shorter than here."""
+    path = folder / "sentence_bert_config.json"
+    limit = read_json(path).get("max_seq_length") if path.is_file() else None
+    return limit if isinstance(limit, int) and limit < here else None

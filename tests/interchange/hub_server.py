@@ -1,0 +1,218 @@
+"""A hub on loopback: the routes that huggingface_hub calls to create, commit, list and download, over real HTTP."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+WRITER, READER = "hf_writer_token", "hf_reader_token"
+LARGE = (".safetensors", ".onnx", ".data")  # go through LFS
+
+
+@dataclass
+class Repository:
+    """A repository: its commits, the newest last; each is all files by name."""
+
+    private: bool
+    commits: list[dict[str, bytes]] = field(default_factory=lambda: [{".gitattributes": b"*.safetensors filter=lfs\n"}])
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return self.commits[-1]
+
+    def sha(self, number: int = -1) -> str:
+        number %= len(self.commits)
+        named = {name: hashlib.sha1(data).hexdigest() for name, data in self.commits[number].items()}
+        return hashlib.sha1(json.dumps([number, named], sort_keys=True).encode()).hexdigest()
+
+    def at(self, revision: str) -> tuple[str, dict[str, bytes]] | None:
+        """The commit hash and files of a branch or commit."""
+        for number, files in enumerate(self.commits):
+            if revision == self.sha(number):
+                return revision, files
+        return (self.sha(), self.files) if revision == "main" else None
+
+
+@dataclass
+class Hub:
+    """What a hub holds, and what it was asked for."""
+
+    repos: dict[str, Repository] = field(default_factory=dict)
+    large: dict[str, bytes] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    address: str = ""
+
+
+def missing(code: str) -> Response:
+    return JSONResponse({"error": code}, 404, headers={"X-Error-Code": code, "X-Error-Message": code})
+
+
+def entry(name: str, data: bytes) -> dict:
+    """A line of a tree."""
+    line = {"type": "file", "path": name, "size": len(data), "oid": git_hash(data)}
+    if name.endswith(LARGE):
+        line["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+    return line
+
+
+def git_hash(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def make_app(hub: Hub) -> FastAPI:
+    app = FastAPI()
+
+    @app.middleware("http")
+    async def check_token(request: Request, then):
+        hub.asked.append(f"{request.method} {request.url.path}")
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token not in ("", WRITER, READER):
+            said = {"X-Error-Message": "Invalid credentials in Authorization header"}
+            return JSONResponse({"error": "Invalid credentials"}, 401, headers=said)
+        writes = request.method == "POST" and "/validate-yaml" not in request.url.path
+        if writes and token != WRITER:
+            return JSONResponse({"error": "no right to write"}, 403 if token else 401)
+        request.state.token = token
+        return await then(request)
+
+    def seen(request: Request, name: str) -> Repository | None:
+        repo = hub.repos.get(name)
+        return None if repo is None or (repo.private and not request.state.token) else repo
+
+    _writing(app, hub)
+    _committing(app, hub)
+    _reading(app, seen)
+    return app
+
+
+def _writing(app: FastAPI, hub: Hub) -> None:
+    @app.post("/api/repos/create")
+    async def create(request: Request):
+        asked = await request.json()
+        name = f"{asked['organization'] or 'me'}/{asked['name']}"
+        url = {"url": f"{hub.address}/{name}"}
+        if name in hub.repos:
+            return JSONResponse(url | {"error": "You already created this model repo"}, 409)
+        hub.repos[name] = Repository(asked.get("visibility") == "private" or bool(asked.get("private")))
+        return url
+
+    @app.post("/api/validate-yaml")
+    async def validate(request: Request):
+        content = (await request.json())["content"]
+        return {"errors": [], "warnings": [] if content.startswith("---\n") else [{"message": "empty metadata"}]}
+
+
+def _committing(app: FastAPI, hub: Hub) -> None:
+    @app.post("/api/models/{owner}/{name}/preupload/{revision}")
+    async def preupload(owner: str, name: str, request: Request):
+        files = (await request.json())["files"]
+        modes = [{"path": f["path"], "uploadMode": "lfs" if f["path"].endswith(LARGE) else "regular"} for f in files]
+        return {"files": [mode | {"shouldIgnore": False} for mode in modes]}
+
+    @app.post("/{owner}/{name}.git/info/lfs/objects/batch")
+    async def batch(request: Request):
+        objects = (await request.json())["objects"]
+        actions = {o["oid"]: {"upload": {"href": f"{hub.address}/lfs/{o['oid']}", "header": {}}} for o in objects}
+        return {"transfer": "basic", "objects": [{**o, "actions": actions[o["oid"]]} for o in objects]}
+
+    @app.put("/lfs/{oid}")
+    async def upload(oid: str, request: Request):
+        data = await request.body()
+        if hashlib.sha256(data).hexdigest() != oid:
+            return Response(status_code=400)
+        hub.large[oid] = data
+        return Response()
+
+    @app.post("/api/models/{owner}/{name}/commit/{revision}")
+    async def commit(owner: str, name: str, request: Request):
+        repo = hub.repos.get(f"{owner}/{name}")
+        if repo is None:
+            return missing("RepoNotFound")
+        files = dict(repo.files)
+        for line in (await request.body()).splitlines():
+            step = json.loads(line)
+            value = step["value"]
+            if step["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif step["key"] == "lfsFile":
+                files[value["path"]] = hub.large[value["oid"]]
+            elif step["key"] == "deletedFile":
+                del files[value["path"]]
+        repo.commits.append(files)
+        sha = repo.sha()
+        return {"success": True, "commitOid": sha, "commitUrl": f"{hub.address}/{owner}/{name}/commit/{sha}"}
+
+
+def _reading(app: FastAPI, seen) -> None:
+    @app.get("/api/models/{owner}/{name}")
+    @app.get("/api/models/{owner}/{name}/revision/{revision}")
+    async def info(owner: str, name: str, request: Request, revision: str = "main"):
+        repo = seen(request, f"{owner}/{name}")
+        if repo is None:
+            return missing("RepoNotFound")
+        found = repo.at(revision)
+        if found is None:
+            return missing("RevisionNotFound")
+        siblings = [{"rfilename": file} for file in found[1]]
+        return {
+            "id": f"{owner}/{name}",
+            "modelId": f"{owner}/{name}",
+            "sha": found[0],
+            "siblings": siblings,
+            "tags": [],
+        }
+
+    @app.get("/api/models/{owner}/{name}/tree/{revision}")
+    async def tree(owner: str, name: str, revision: str, request: Request):
+        repo = seen(request, f"{owner}/{name}")
+        if repo is None:
+            return missing("RepoNotFound")
+        found = repo.at(revision)
+        return missing("RevisionNotFound") if found is None else [entry(*item) for item in found[1].items()]
+
+    @app.api_route("/{owner}/{name}/resolve/{revision}/{path:path}", methods=["GET", "HEAD"])
+    async def resolve(owner: str, name: str, revision: str, path: str, request: Request):
+        repo = seen(request, f"{owner}/{name}")
+        if repo is None:
+            return missing("RepoNotFound")
+        found = repo.at(revision)
+        if found is None:
+            return missing("RevisionNotFound")
+        if path not in found[1]:
+            return missing("EntryNotFound")
+        data = found[1][path]
+        headers = {"X-Repo-Commit": found[0], "ETag": f'"{git_hash(data)}"', "Content-Length": str(len(data))}
+        if path.endswith(LARGE):
+            headers |= {"X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(len(data))}
+        return Response(
+            b"" if request.method == "HEAD" else data, headers=headers, media_type="application/octet-stream"
+        )
+
+
+@contextmanager
+def running_hub() -> Iterator[Hub]:
+    """A hub that answers on a free port of loopback."""
+    hub = Hub()
+    config = uvicorn.Config(make_app(hub), host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    hub.address = f"http://127.0.0.1:{port}"
+    try:
+        yield hub
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)

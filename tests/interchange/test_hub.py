@@ -1,0 +1,312 @@
+"""Models go to the hub and come back whole, over real HTTP on loopback."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard, constants
+
+import cse as library
+from cse.interchange.model_folder import LISTING
+from cse.outputs import MANIFEST, Kind, publish_folder
+from tests.cli.workspace import contents
+from tests.interchange.hub_server import READER, WRITER, Hub, running_hub
+
+WORTH_A_RETRY = 75  # exit code of what may work later
+TEXTS = ["the cat sits on the mat", "a dog"]
+
+
+@pytest.fixture(scope="module")
+def address_book():
+    with running_hub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(address_book, monkeypatch, tmp_path) -> Hub:
+    """An empty hub, and a client that may write to it."""
+    address_book.repos.clear()
+    address_book.asked.clear()
+    point_to(monkeypatch, address_book.address)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setenv("HF_TOKEN", WRITER)
+    return address_book
+
+
+@pytest.fixture
+def project(trained, tmp_path, monkeypatch) -> Path:
+    folder = Path(shutil.copytree(trained, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def point_to(monkeypatch, address: str) -> None:
+    """What HF_ENDPOINT does when the client is imported."""
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+
+
+def sent(hub: Hub, repo: str = "me/tickets") -> dict[str, bytes]:
+    return {name: data for name, data in hub.repos[repo].files.items() if name != ".gitattributes"}
+
+
+# ---- there and back -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["checkpoint", "bundle"])
+def test_model_comes_back_as_it_went(cse, hub, project, tiny_folders, model):
+    there = cse("push", "me/tickets", f"data/{model}")
+    assert there.code == 0, there.err
+    assert f"{hub.address}/me/tickets: {model}, " in there.out
+    assert hub.repos["me/tickets"].private, "a new repository is private unless asked otherwise"
+    assert len(hub.repos["me/tickets"].commits) == 2, "everything goes in one commit"
+    back = cse("pull", "me/tickets", "--out", "back")
+    assert back.code == 0, back.err
+    assert "every file as it was sent" in back.out
+    if model == "checkpoint":
+        where = {"backbone": str(tiny_folders["bert"])}
+        encoders = [library.SentenceEncoder.load(path, **where) for path in (f"data/{model}", "back")]
+    else:
+        encoders = [library.OnnxEncoder(path) for path in (f"data/{model}", "back")]
+    first, second = (encoder.encode(TEXTS) for encoder in encoders)
+    np.testing.assert_array_equal(first, second)
+    assert {name for name in contents(project / "back") if name not in (MANIFEST, "README.md")} == {
+        name for name in contents(project / f"data/{model}") if name != MANIFEST
+    }
+    assert any("/lfs/" in line for line in hub.asked), "no file went through LFS"
+
+
+def test_bank_comes_back(cse, hub, project):
+    assert cse("bank", "create", "data/bank", "data/checkpoint").code == 0
+    assert cse("bank", "add", "data/bank", "data/checkpoint", "--name", "tickets").code == 0
+    there = cse("push", "me/tickets", "data/bank", "--public")
+    assert there.code == 0, there.err
+    assert not hub.repos["me/tickets"].private
+    assert cse("pull", "me/tickets", "--out", "back").code == 0
+    first, second = (library.OnnxEncoder(path).encode(TEXTS, domain="tickets") for path in ("data/bank", "back"))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_no_path_of_this_machine_leaves(cse, hub, project):
+    assert str(project.parent) not in json.dumps(list(sent_texts(cse, hub, "data/checkpoint")))
+    assert str(project.parent) not in json.dumps(list(sent_texts(cse, hub, "data/bundle")))
+
+
+def sent_texts(cse, hub, model):
+    done = cse("push", f"me/{Path(model).name}", model)
+    assert "backbone named ./bert in the pushed copy" in done.out
+    files = sent(hub, f"me/{Path(model).name}")
+    texts = [data.decode() for name, data in files.items() if name.endswith((".json", ".md"))]
+    assert len(texts) >= 3
+    assert not any(re.search(r'"/(tmp|home|var|work)', text) for text in texts)
+    return texts
+
+
+def test_second_push_replaces_the_first(cse, hub, project):
+    assert cse("push", "me/tickets", "data/checkpoint").code == 0
+    assert "weights.safetensors" in sent(hub)
+    assert cse("push", "me/tickets", "data/bundle").code == 0
+    assert "weights.safetensors" not in sent(hub)
+    assert cse("pull", "me/tickets", "--out", "back").code == 0
+    assert (project / "back/bundle.json").is_file()
+    first = hub.repos["me/tickets"].sha(1)
+    assert cse("pull", "me/tickets", "--out", "first", "--revision", first).code == 0
+    assert (project / "first/checkpoint.json").is_file()
+
+
+def test_exported_folder_travels_with_hashes(cse, hub, project):
+    """An export to another library has no manifest of its own; the listing vouches for it."""
+    with publish_folder(project / "export", Kind.BUNDLE) as draft:
+        (draft / "modules.json").write_text('[{"type": "prompted.Transformer", "path": ""}]')
+        (draft / "1_Pooling").mkdir()
+        (draft / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
+        (draft / "config.json").write_text(json.dumps({"_name_or_path": str(project / "bert"), "hidden_size": 8}))
+        (draft / "model.safetensors").write_bytes(b"weights")
+    (project / "export/notes.txt").write_text("private")
+    assert cse("push", "me/tickets", "export").code == 0
+    names = {"modules.json", "1_Pooling/config.json", "config.json", "model.safetensors", "README.md", LISTING}
+    assert set(sent(hub)) == names
+    assert json.loads(sent(hub)["config.json"]) == {"_name_or_path": "./bert", "hidden_size": 8}
+    assert 'SentenceTransformer("model", trust_remote_code=True)' in sent(hub)["README.md"].decode()
+    assert cse("pull", "me/tickets", "--out", "back").code == 0
+    assert (project / "back/1_Pooling/config.json").read_text() == '{"pooling_mode": "mean"}'
+    hub.repos["me/tickets"].commits.append(hub.repos["me/tickets"].files | {"model.safetensors": b"other.."})
+    line = cse("pull", "me/tickets", "--out", "back").refused()
+    assert line.startswith("me/tickets/model.safetensors: does not match cse.files.json (SHA-256 differs)")
+
+
+def test_adapter_travels_with_what_its_export_says(cse, hub, project):
+    with publish_folder(project / "adapter", Kind.BUNDLE) as draft:
+        config = {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": str(project / "bert")}
+        (draft / "adapter_config.json").write_text(json.dumps(config))
+        (draft / "adapter_model.safetensors").write_bytes(b"prefix")
+        (draft / "README.md").write_text("---\nlibrary_name: peft\n---\n\nPool by `mean`.\n")
+    assert cse("push", "me/one", "adapter").code == 0
+    assert json.loads(sent(hub, "me/one")["adapter_config.json"])["base_model_name_or_path"] == "./bert"
+    card = ModelCard(sent(hub, "me/one")["README.md"].decode())
+    assert card.data.library_name == "peft"
+    assert "## From the export\n\nPool by `mean`." in card.text
+    assert str(project) not in card.content
+    assert cse("push", "me/two", "adapter", "--backbone", "someone/bert").code == 0
+    assert json.loads(sent(hub, "me/two")["adapter_config.json"])["base_model_name_or_path"] == "someone/bert"
+    assert ModelCard(sent(hub, "me/two")["README.md"].decode()).data.base_model == "someone/bert"
+
+
+# ---- the card -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["checkpoint", "bundle"])
+def test_snippet_of_the_card_runs(cse, hub, project, tiny_folders, model, capsys):
+    assert cse("push", "me/tickets", f"data/{model}").code == 0
+    card = sent(hub)["README.md"].decode()
+    shell = re.search(r"```sh\ncse (.*)\n```", card)[1]
+    assert cse(*shell.split()).code == 0
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
+    exec(code.replace("FOLDER OF THE BACKBONE", str(tiny_folders["bert"])), {})
+    assert capsys.readouterr().out == "(2, 32)\n"
+
+
+def test_card_says_what_the_model_is(cse, hub, project, tiny_folders, tmp_path):
+    backbone = Path(shutil.copytree(tiny_folders["bert"], tmp_path / "licensed"))
+    (backbone / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
+    config = json.loads((project / "data/checkpoint/checkpoint.json").read_text())
+    config["backbone"]["name"] = str(backbone)  # the seal leaves the name out
+    (project / "data/checkpoint/checkpoint.json").write_text(json.dumps(config))
+    done = cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md")
+    assert done.out == "CARD.md: the card of data/checkpoint; nothing was sent\n"
+    assert not hub.repos
+    card = ModelCard.load(project / "CARD.md")
+    assert (card.data.license, card.data.library_name) == ("apache-2.0", "cse")
+    text = card.text
+    for part in (
+        "Prompts: 4 vectors, keys and values in every layer. The language model is frozen.",
+        "Vectors have 32 dimensions; pooler: mean",
+        "Data: triplets.csv, 24 triplets.",
+        "| `prompt.length` | `4` |",
+        "| dev Spearman | ",
+        "| dev Spearman before training | ",
+        "Trained weights: 768.",
+        "One run: no spread was measured.",
+        "The backbone, `./licensed`: apache-2.0.",
+        f"SHA-256 `{config['backbone']['sha256'][:16]}",
+    ):
+        assert part in text, part
+    assert cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md").code == 0, "its own card may be replaced"
+    (project / "mine.md").write_text("# mine\n")
+    assert "mine.md: exists" in cse("push", "me/tickets", "data/checkpoint", "--card", "mine.md").refused()
+
+
+def test_card_without_a_stated_licence_says_where_to_look(cse, hub, project):
+    assert cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md").code == 0
+    assert "The backbone, `./bert`: see the backbone." in (project / "CARD.md").read_text()
+
+
+def test_measures_of_seeds_have_a_spread(cse, hub, project):
+    for seed, value in ((1, 70.0), (2, 72.0)):
+        scores = {"sts": {"near": {"all": value}}, "Avg. (1 task)": {"all": value}, "cxc": {"mean": 60.0, "std": 1.25}}
+        (project / f"{seed}.json").write_text(json.dumps({"scores": scores}))
+    cse("push", "me/tickets", "data/bundle", "--metrics", "1.json", "--card", "one.md")
+    one = (project / "one.md").read_text()
+    assert "| near | 70.00 |" in one and "| CxC-STS | 60.00 ± 1.25 |" in one
+    cse("push", "me/tickets", "data/bundle", "--metrics", "1.json", "--metrics", "2.json", "--card", "two.md")
+    two = (project / "two.md").read_text()
+    assert "| near | 71.00 ± 1.00 |" in two and "± is the standard deviation over 2 evaluations." in two
+    (project / "evaluation.json").write_text(json.dumps({"trained": {"near": 70.0}, "backbone": {"near": 50.0}}))
+    cse("push", "me/tickets", "data/bundle", "--metrics", "evaluation.json", "--card", "three.md")
+    assert "| near | 70.00 | 50.00 |" in (project / "three.md").read_text()
+
+
+# ---- mistakes -----------------------------------------------------------------------------------------------------
+
+
+def test_refused_tokens(cse, hub, project, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong_token")
+    done = cse("push", "me/tickets", "data/checkpoint")
+    assert done.refused() == (
+        "me/tickets: the hub refused the token (401); log in with `hf auth login`, or set HF_TOKEN"
+    )
+    assert "hf_wrong_token" not in done.err + done.out
+    monkeypatch.setenv("HF_TOKEN", READER)
+    done = cse("push", "me/tickets", "data/checkpoint")
+    assert "me/tickets: this token may not write there (403)" in done.refused()
+    assert READER not in done.err + done.out
+    monkeypatch.delenv("HF_TOKEN")
+    assert "log in with `hf auth login`" in cse("push", "me/tickets", "data/checkpoint").refused()
+    assert not hub.repos
+
+
+def test_what_is_not_there(cse, hub, project, monkeypatch):
+    assert (
+        "me/nowhere: does not exist, or this account may not see it"
+        in cse("pull", "me/nowhere", "--out", "x").refused()
+    )
+    assert cse("push", "me/tickets", "data/checkpoint").code == 0
+    line = cse("pull", "me/tickets", "--out", "x", "--revision", "v9").refused()
+    assert line == "me/tickets: has no such revision; leave --revision out for the newest"
+    monkeypatch.delenv("HF_TOKEN")
+    assert "may not see it" in cse("pull", "me/tickets", "--out", "x").refused()
+    assert "not a name on the hub" in cse("pull", "me/tick ets", "--out", "x").refused()
+    assert not (project / "x").exists()
+
+
+def test_repository_of_something_else(cse, hub, project):
+    assert cse("push", "me/tickets", "data/checkpoint").code == 0
+    repo = hub.repos["me/tickets"]
+    repo.commits.append({".gitattributes": b"", "model.bin": b"theirs", "README.md": b"# theirs"})
+    line = cse("push", "me/tickets", "data/checkpoint").refused()
+    assert line == "me/tickets: holds files that `cse push` did not send (model.bin); choose another name"
+    assert "holds no cse.files.json" in cse("pull", "me/tickets", "--out", "x").refused()
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "checkpoint.json", LISTING])
+def test_changed_file_is_not_taken(cse, hub, project, name):
+    assert cse("push", "me/tickets", "data/checkpoint").code == 0
+    assert cse("pull", "me/tickets", "--out", "back").code == 0
+    before = contents(project / "back")
+    repo = hub.repos["me/tickets"]
+    data = bytearray(repo.files[name])
+    place = data.index(b'"bytes"') + 1 if name == LISTING else len(data) // 2
+    data[place] ^= 1
+    repo.commits.append(repo.files | {name: bytes(data)})
+    line = cse("pull", "me/tickets", "--out", "back").refused()
+    assert line.startswith(f"me/tickets/{name}: ")
+    assert contents(project / "back") == before
+
+
+def test_missing_file_is_not_taken(cse, hub, project):
+    assert cse("push", "me/tickets", "data/checkpoint").code == 0
+    repo = hub.repos["me/tickets"]
+    repo.commits.append({name: data for name, data in repo.files.items() if name != "weights.safetensors"})
+    assert "me/tickets/weights.safetensors: missing" in cse("pull", "me/tickets", "--out", "x").refused()
+
+
+def test_offline(cse, hub, project, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    point_to(monkeypatch, address)
+    for args in (("push", "me/tickets", "data/checkpoint"), ("pull", "me/tickets", "--out", "x")):
+        done = cse(*args)
+        assert done.code == WORTH_A_RETRY
+        assert done.err == f"error: me/tickets: the hub ({address}) cannot be reached; connect and try again\n"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set" in cse("pull", "me/tickets", "--out", "x").err
+
+
+def test_what_is_no_model(cse, hub, project):
+    assert "data/prepared: not a model of this project" in cse("push", "me/tickets", "data/prepared").refused()
+    assert "nowhere: no such folder" in cse("push", "me/tickets", "nowhere").refused()
+    weights = project / "data/checkpoint/weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert "weights.safetensors" in cse("push", "me/tickets", "data/checkpoint").refused()
+    assert "--metrics none.json" in cse("push", "me/tickets", "data/bundle", "--metrics", "none.json").refused()
+    assert not hub.repos

@@ -1,0 +1,239 @@
+"""Folders of sentence-transformers and adapters of PEFT become checkpoints that give the same embeddings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+from transformers.cache_utils import DynamicCache
+
+from cse.errors import CseError
+from cse.interchange.importing import import_model
+from cse.model.checkpoint_config import read_config
+from cse.model.sentence_encoder import SentenceEncoder
+from tests.conftest import make_backbone_folder
+from tests.interchange import released
+from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random
+
+# ---- PEFT ---------------------------------------------------------------------------------------------------------
+
+
+def adapter(folder, table=None, **changes):
+    """An adapter folder as PEFT saves it; with ``prefix_projection`` it also stores the table, multiplied out."""
+    folder.mkdir(exist_ok=True)
+    config = {
+        "peft_type": "PREFIX_TUNING", "task_type": "FEATURE_EXTRACTION", "num_virtual_tokens": LENGTH,
+        "token_dim": WIDTH, "num_layers": LAYERS, "num_attention_heads": HEADS,
+        "num_transformer_submodules": 1, "prefix_projection": False,
+        "encoder_hidden_size": WIDTH, "base_model_name_or_path": "someone/bert", "modules_to_save": None,
+    }  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(config | changes))
+    table = random(LENGTH, 2 * LAYERS * WIDTH, seed=3, std=0.7) if table is None else table
+    save_file({"prompt_embeddings": table}, folder / "adapter_model.safetensors")
+    return folder
+
+
+def as_peft_does(folder, table, text):
+    """The base model with the prefix as past keys and values: positions and mask are the library's business."""
+    model = AutoModel.from_pretrained(folder, add_pooling_layer=False, attn_implementation="eager").eval()
+    (ids,) = released.rows(folder, [text])
+    past = table.view(1, LENGTH, 2 * LAYERS, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4).split(2)
+    cache = DynamicCache()
+    for layer, (key, value) in enumerate(past):
+        cache.update(key, value, layer)
+    seen = torch.ones(1, LENGTH + ids.shape[1], dtype=torch.long)
+    with torch.no_grad():
+        return model(input_ids=torch.from_numpy(ids), attention_mask=seen, past_key_values=cache).last_hidden_state[0]
+
+
+@pytest.mark.parametrize("projection", [False, True])
+@pytest.mark.parametrize("pooler", ["cls_before_pooler", "avg"])
+def test_prefix_of_peft_gives_its_embeddings(backbone_folder, pooler, projection, tmp_path, worst):
+    source = adapter(tmp_path / "adapter", prefix_projection=projection)
+    done = import_model(source, "peft", str(backbone_folder), tmp_path / "out", pooler=pooler)
+    table = load_file(source / "adapter_model.safetensors")["prompt_embeddings"]
+    states = [as_peft_does(backbone_folder, table, text) for text in TEXTS]
+    expected = [state[0] if pooler == "cls_before_pooler" else state.mean(dim=0) for state in states]
+    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS, normalize=False)
+    worst("peft", found, [vector.numpy() for vector in expected])
+    config = read_config(tmp_path / "out")
+    assert config["prompt"] == {"kind": "key_value", "length": LENGTH, "shared": False, "position_shift": True}
+    assert any("someone/bert" in line for line in done.lines)
+
+
+@pytest.mark.parametrize("projection", [False, True])
+def test_adapter_that_peft_saved_gives_the_embeddings_of_peft(backbone_folder, projection, tmp_path, worst):
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(7)
+    base = AutoModel.from_pretrained(backbone_folder, add_pooling_layer=False, attn_implementation="eager")
+    options = {"num_virtual_tokens": LENGTH, "prefix_projection": projection, "encoder_hidden_size": 24}
+    config = peft.PrefixTuningConfig(task_type="FEATURE_EXTRACTION", **options)
+    model = peft.get_peft_model(base, config).eval()
+    model.save_pretrained(tmp_path / "adapter")
+    expected = []
+    for ids in released.rows(backbone_folder, TEXTS):
+        with torch.no_grad():
+            given = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.ones(ids.shape, dtype=torch.long)}
+            expected.append(model(**given).last_hidden_state[0].mean(dim=0).numpy())
+    import_model(tmp_path / "adapter", "peft", str(backbone_folder), tmp_path / "out", pooler="avg")
+    worst("peft itself", SentenceEncoder.load(tmp_path / "out").encode(TEXTS, normalize=False), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"peft_type": "LORA"}, "peft_type is LORA, and only PREFIX_TUNING has prompts that fit here"),
+        ({"peft_type": "PROMPT_TUNING"}, "peft_type is PROMPT_TUNING"),
+        ({"num_attention_heads": 8}, "num_attention_heads is 8, but"),
+        ({"num_layers": 12}, "num_layers is 12, but"),
+        ({"token_dim": 768}, "token_dim is 768, but"),
+        ({"num_virtual_tokens": 9}, "prompt_embeddings has shape (5, 192), but a prefix of 9"),
+        ({"num_virtual_tokens": None}, "num_virtual_tokens is None"),
+        ({"num_transformer_submodules": 2}, "made for an encoder and a decoder"),
+        ({"modules_to_save": ["classifier"]}, "modules_to_save holds further trained layers"),
+    ],
+)
+def test_other_adapters_are_refused(tiny_folders, tmp_path, changes, said):
+    source = adapter(tmp_path / "adapter", **changes)
+    with pytest.raises(CseError) as error:
+        import_model(source, "peft", str(tiny_folders["bert"]), tmp_path / "out", pooler="avg")
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_adapter_mistakes(tiny_folders, tmp_path):
+    source, bert = adapter(tmp_path / "adapter"), str(tiny_folders["bert"])
+    for pooler, said in ((None, "no adapter says"), ("cls", "needs a projector"), ("mask", "is not for adapters")):
+        with pytest.raises(CseError, match=said):
+            import_model(source, "peft", bert, tmp_path / "out", pooler=pooler)
+    with pytest.raises(CseError, match="--template: peft models have none"):
+        import_model(source, "peft", bert, tmp_path / "out", pooler="avg", template="x")
+    save_file({"ghost": random(3)}, source / "adapter_model.safetensors")
+    with pytest.raises(CseError, match="lacks prompt_embeddings"):
+        import_model(source, "peft", bert, tmp_path / "out", pooler="avg")
+    (source / "adapter_config.json").unlink()
+    with pytest.raises(CseError, match=r"holds no adapter_config\.json"):
+        import_model(source, "peft", bert, tmp_path / "out", pooler="avg")
+
+
+# ---- sentence-transformers ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tiny_folders, tmp_path):
+    """A folder of sentence-transformers: the tiny BERT, fine-tuned a little."""
+    return fine_tuned(tiny_folders["bert"], tmp_path / "tuned", "mean")
+
+
+def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Normalize")):
+    shutil.copytree(backbone, place)
+    weights = load_file(place / "model.safetensors")
+    torch.manual_seed(4)
+    changed = {name: weight + 0.05 * torch.randn_like(weight) for name, weight in weights.items()}
+    save_file(changed, place / "model.safetensors", {"format": "pt"})
+    (place / "1_Pooling").mkdir(exist_ok=True)
+    modes = {"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": pooling == "cls"}
+    modes |= {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_max_tokens": pooling == "max"}
+    (place / "1_Pooling/config.json").write_text(json.dumps(modes))
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    listed = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": paths.get(name, f"{i}_{name}"),
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for i, name in enumerate(modules)
+    ]
+    (place / "modules.json").write_text(json.dumps(listed))
+    (place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
+    return place
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_path, pooling, worst):
+    models = pytest.importorskip("sentence_transformers")
+    source = fine_tuned(tiny_folders["bert"], tmp_path / "tuned", pooling)
+    (source / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"})
+    )
+    done = import_model(source, "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
+    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
+    expected = models.SentenceTransformer(str(source), device="cpu").encode(TEXTS)
+    worst("sentence-transformers", found, expected)
+    config = read_config(tmp_path / "out")
+    assert (config["parameters"], config["pooler"]["kind"]) == ("full", pooling)
+    told = "\n".join(done.lines)
+    assert "unit length" in told and "cuts texts at 16 tokens" in told and "set backbone.name to its folder" in told
+
+
+def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
+    models = pytest.importorskip("sentence_transformers")
+    bert = tiny_folders["bert"]
+    source = fine_tuned(bert, tmp_path / "tuned", "cls", ("Transformer", "Pooling", "Dense", "Normalize"))
+    (source / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"})
+    )
+    (source / "2_Dense").mkdir()
+    dense = models.models.Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
+    dense.save(str(source / "2_Dense"))
+    import_model(source, "sentence-transformers", str(bert), tmp_path / "out")
+    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
+    worst("sentence-transformers", found, models.SentenceTransformer(str(source), device="cpu").encode(TEXTS))
+    assert read_config(tmp_path / "out")["pooler"]["mlp"] == "always"
+    config = json.loads((source / "2_Dense/config.json").read_text())
+    (source / "2_Dense/config.json").write_text(json.dumps(config | {"activation_function": "torch.nn.ReLU"}))
+    assert "no linear layer with bias and tanh" in refusal(source, bert, tmp_path)
+
+
+def test_untrained_folder_is_no_checkpoint(folder, tiny_folders, tmp_path):
+    shutil.copyfile(tiny_folders["bert"] / "model.safetensors", folder / "model.safetensors")
+    with pytest.raises(CseError, match="nothing to import; a model of sentence-transformers can be used as it is"):
+        import_model(folder, "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
+
+
+def refusal(folder, backbone, tmp_path, **options):
+    with pytest.raises(CseError) as error:
+        import_model(folder, "sentence-transformers", str(backbone), tmp_path / "out", **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_folders_that_do_more_are_refused(tiny_folders, tmp_path):
+    bert = tiny_folders["bert"]
+    weighted = fine_tuned(bert, tmp_path / "weighted", "mean", ("Transformer", "WeightedLayerPooling", "Pooling"))
+    assert "has a module WeightedLayerPooling; only Transformer, Pooling, Dense" in refusal(weighted, bert, tmp_path)
+    turned = fine_tuned(bert, tmp_path / "turned", "mean", ("Pooling", "Transformer"))
+    assert "in another order" in refusal(turned, bert, tmp_path)
+    alone = fine_tuned(bert, tmp_path / "alone", "mean", ("Transformer",))
+    assert "needs a Transformer and a Pooling" in refusal(alone, bert, tmp_path)
+    largest = fine_tuned(bert, tmp_path / "largest", "max")
+    assert "pools by pooling_mode_max_tokens" in refusal(largest, bert, tmp_path)
+    lower = fine_tuned(bert, tmp_path / "lower", "mean")
+    (lower / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert "do_lower_case" in refusal(lower, bert, tmp_path)
+    prompted = fine_tuned(bert, tmp_path / "prompted", "mean")
+    (prompted / "config_sentence_transformers.json").write_text('{"default_prompt_name": "query"}')
+    assert "puts its prompt 'query' before every text" in refusal(prompted, bert, tmp_path)
+    assert f"{bert}: holds no modules.json" in refusal(bert, bert, tmp_path)
+    assert "says how it pools; leave it out" in refusal(prompted, bert, tmp_path, pooler="cls")
+
+
+def test_another_model_is_refused(folder, tmp_path):
+    wider = make_backbone_folder(tmp_path / "wider", "bert", intermediate_size=64)
+    assert "intermediate_size is 48, but" in refusal(folder, wider, tmp_path)
+
+
+def test_broken_folder(folder, tiny_folders, tmp_path):
+    (folder / "modules.json").write_text("{}[")
+    assert "not a list of modules" in refusal(folder, tiny_folders["bert"], tmp_path)
+
+
+def test_imported_checkpoint_differs_from_its_backbone(folder, tiny_folders, tmp_path):
+    import_model(folder, "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
+    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
+    assert np.abs(found - SentenceEncoder.load(tiny_folders["bert"]).encode(TEXTS)).max() > 0.01

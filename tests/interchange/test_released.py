@@ -1,0 +1,403 @@
+"""Released checkpoints become checkpoints of this project and give the released code's embeddings."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from cse.errors import CseError
+from cse.interchange.importing import KINDS, import_model
+from cse.interchange.layouts import LAYOUTS, POOLERS
+from cse.model.checkpoint_config import read_config
+from cse.model.sentence_encoder import SentenceEncoder
+from tests.conftest import make_backbone_folder, make_tokenizer
+from tests.interchange import released
+from tests.interchange.released import (
+    LENGTH,
+    TEXTS,
+    WIDTH,
+    before,
+    dense,
+    language_model,
+    prefix,
+    random,
+    training_layout,
+)
+
+
+def embeddings_of(source, kind, backbone, out, **options):
+    """Import, load again from the folder, and embed; also what was said."""
+    done = import_model(source, kind, str(backbone), out, **options)
+    return SentenceEncoder.load(out).encode(TEXTS, batch_size=3, normalize=False), done.lines
+
+
+def head(family):
+    """A head of the masked language model: training only."""
+    if family == "roberta":
+        return {"dense.weight": random(WIDTH, WIDTH), "layer_norm.weight": random(WIDTH), "bias": random(64)}
+    return {"bias": random(64), "transform.dense.weight": random(WIDTH, WIDTH), "decoder.weight": random(64, WIDTH)}
+
+
+# ---- PromCSE and DCPCSE: a prefix on a frozen model ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through_network", [False, True], ids=["table", "trans"])
+@pytest.mark.parametrize("pooler", ["cls", "cls_before_pooler"])
+@pytest.mark.parametrize("kind", ["promcse", "dcpcse"])
+def test_prefix_gives_the_released_embeddings(backbone_folder, family, kind, pooler, through_network, tmp_path, worst):
+    model, encoder, projector = language_model(backbone_folder), prefix(through_network=through_network), dense()
+    parts = {"prefix_encoder": encoder, "mlp": projector} | ({"lm_head": head(family)} if kind == "dcpcse" else {})
+    source = released.save(tmp_path / "released", training_layout(family, model, **parts), backbone_folder)
+    found, lines = embeddings_of(source, kind, backbone_folder, tmp_path / "out", pooler=pooler)
+    table = released.table_of(encoder)
+    expected = [
+        released.read(pooler, released.states(family, model, ids, table), projector, 0)
+        for ids in released.rows(backbone_folder, TEXTS)
+    ]
+    worst(kind, found, expected)
+    bare = SentenceEncoder.load(backbone_folder).encode(TEXTS, normalize=False)
+    assert np.abs(found - bare).max() > 0.05, "the prompt changed nothing"
+    told = "\n".join(lines)
+    assert f"prefix: {LENGTH} keys and values in each layer" in told
+    assert ("multiplied out" in told) == through_network
+    assert f"{family}.embeddings.position_ids (1)" in told
+    assert ("lm_head.* (3)" in told) == (kind == "dcpcse")
+    assert ("mlp.* (2)" in told) == (pooler == "cls_before_pooler")
+
+
+def test_checkpoint_holds_the_prefix_alone_and_says_where_it_comes_from(tiny_folders, tmp_path):
+    tensors = training_layout("bert", language_model(tiny_folders["bert"]), prefix_encoder=prefix(), mlp=dense())
+    source = released.save(tmp_path / "released", tensors, tiny_folders["bert"])
+    import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    weights = load_file(tmp_path / "out/weights.safetensors")
+    assert sorted(weights) == ["mlp.dense.bias", "mlp.dense.weight", "prompt.table"]
+    assert torch.equal(weights["prompt.table"], tensors["prefix_encoder.embedding.weight"]), "nothing is transposed"
+    assert torch.equal(weights["mlp.dense.weight"], tensors["mlp.dense.weight"])
+    config = read_config(tmp_path / "out")
+    assert config["prompt"] == {"kind": "key_value", "length": LENGTH, "shared": False, "position_shift": True}
+    assert config["parameters"] == "prompts"
+    origin = config["facts"]["imported"]
+    assert {key: origin[key] for key in ("layout", "pooler", "file")} == {
+        "layout": "promcse", "pooler": "cls", "file": "pytorch_model.bin",
+    }  # fmt: skip
+    assert str(tmp_path) not in json.dumps(config["facts"]), "a path of this machine"
+
+
+def test_file_in_half_precision_is_compared_in_half_precision(tiny_folders, tmp_path):
+    tensors = training_layout("bert", language_model(tiny_folders["bert"]), prefix_encoder=prefix(), mlp=dense())
+    halved = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
+    source = released.save(tmp_path / "released", halved, tiny_folders["bert"])
+    found, _ = embeddings_of(source, "promcse", tiny_folders["bert"], tmp_path / "out", pooler="cls")
+    assert np.isfinite(found).all()
+
+
+# ---- SimCSE: the whole model --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["training", "hub"])
+@pytest.mark.parametrize("pooler", ["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"])
+def test_simcse_gives_the_released_embeddings(backbone_folder, family, pooler, layout, tmp_path, worst):
+    model, projector = language_model(backbone_folder, tuned=True), dense()
+    tensors = training_layout(family, model, mlp=projector, lm_head=head(family))
+    if layout == "hub":  # bare names; the projector is called pooler
+        bare = {name.removeprefix(f"{family}."): value for name, value in tensors.items()}
+        tensors = {name.replace("mlp.", "pooler.", 1): value for name, value in bare.items()}
+        assert "pooler.dense.weight" in tensors
+        assert not any(name.startswith((f"{family}.", "mlp.")) for name in tensors)
+    source = released.save(tmp_path / "released", tensors, backbone_folder)
+    found, lines = embeddings_of(source, "simcse", backbone_folder, tmp_path / "out", pooler=pooler)
+    expected = [
+        released.read(pooler, released.states(family, model, ids), projector, 1)
+        for ids in released.rows(backbone_folder, TEXTS)
+    ]
+    worst("simcse", found, expected)
+    assert read_config(tmp_path / "out")["parameters"] == "full"
+    assert ("pooler.* (2)" in "\n".join(lines)) == (layout == "hub" and pooler != "cls")
+
+
+def test_safetensors_file_alone(tiny_folders, tmp_path, worst):
+    model, projector = language_model(tiny_folders["bert"], tuned=True), dense()
+    save_file(training_layout("bert", model, mlp=projector), tmp_path / "simcse.safetensors")
+    found, _ = embeddings_of(
+        tmp_path / "simcse.safetensors", "simcse", tiny_folders["bert"], tmp_path / "out", pooler="cls"
+    )
+    ids = released.rows(tiny_folders["bert"], TEXTS)
+    worst("simcse", found, [released.read("cls", released.states("bert", model, row), projector, 1) for row in ids])
+
+
+# ---- DiffCSE ------------------------------------------------------------------------------------------------------
+
+
+def batch_norm_projector():
+    return {
+        "net.0.weight": random(2 * WIDTH, WIDTH), "net.1.weight": random(2 * WIDTH), "net.1.bias": random(2 * WIDTH),
+        "net.1.running_mean": random(2 * WIDTH), "net.1.running_var": random(2 * WIDTH).abs(),
+        "net.1.num_batches_tracked": torch.tensor(7), "net.3.weight": random(WIDTH, 2 * WIDTH),
+        "net.4.running_mean": random(WIDTH), "net.4.running_var": random(WIDTH).abs(),
+        "net.4.num_batches_tracked": torch.tensor(7),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["training", "hub"])
+def test_diffcse_gives_the_released_embeddings(backbone_folder, family, layout, tmp_path, worst):
+    model = language_model(backbone_folder, tuned=True)
+    outer = "mlp" if layout == "training" else "pooler"
+    tensors = training_layout(
+        family,
+        model,
+        **{outer: batch_norm_projector()},
+        lm_head=head(family),
+        generator={"distilbert.embeddings.word_embeddings.weight": random(64, 8), "vocab_projector.bias": random(64)},
+        discriminator=language_model(backbone_folder),
+        electra_head={"weight": random(2, WIDTH), "bias": random(2)},
+    )
+    if layout == "hub":
+        tensors = {name.removeprefix(f"{family}."): value for name, value in tensors.items()}
+    source = released.save(tmp_path / "released", tensors, backbone_folder)
+    found, lines = embeddings_of(source, "diffcse", backbone_folder, tmp_path / "out")
+    expected = [released.states(family, model, ids)[-1][0, 0] for ids in released.rows(backbone_folder, TEXTS)]
+    worst("diffcse", found, expected)
+    told = "\n".join(lines)
+    for name in (
+        f"{outer}.* (10)",
+        "generator.* (2)",
+        f"discriminator.* ({len(model)})",
+        "electra_head.* (2)",
+        "lm_head.* (3)",
+    ):
+        assert name in told
+    total = len(tensors) - len(model)
+    assert f"left out {total} tensors" in told, "nothing is dropped in silence"
+
+
+def test_diffcse_projector_is_for_training(tiny_folders, tmp_path):
+    tensors = training_layout("bert", language_model(tiny_folders["bert"], tuned=True), mlp=batch_norm_projector())
+    source = released.save(tmp_path / "released", tensors, tiny_folders["bert"])
+    with pytest.raises(CseError, match="normalises over a batch"):
+        import_model(source, "diffcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+
+
+# ---- PromptBERT ---------------------------------------------------------------------------------------------------
+
+OWN = 'the cat reads "{sentence}" under {mask} near .'
+
+
+def at_mask(family, folder, model, text, pushed=0):
+    """The last layer's output at the mask of a text."""
+    (ids,) = released.rows(folder, [text])
+    (mask,) = released.rows(folder, [released.MASK[family]])
+    place = np.flatnonzero(ids[0] == mask[0, 1])
+    assert len(place) == 1
+    return released.states(family, model, ids, pushed=pushed)[-1][0, place[0]]
+
+
+def filled(family, template, text):
+    """The text as the released code builds it; blanks split punctuation, as BERT's tokenizer does alone."""
+    sentence = f" {text} " if not text or text[-1] in ".?\"'" else f" {text}. "
+    return template.replace("{sentence}", sentence).replace("{mask}", released.MASK[family])
+
+
+def noise(family, folder, model, template, text):
+    """The output at the mask without the sentence; what follows it keeps its positions."""
+    full = released.rows(folder, [filled(family, template, text)])[0].shape[1]
+    empty = template.replace("{sentence}", " ").replace("{mask}", released.MASK[family])
+    (ids,) = released.rows(folder, [empty])
+    start = released.rows(folder, [template.split("{sentence}")[0]])[0].shape[1] - 1
+    pushed = np.where(np.arange(ids.shape[1]) >= start, full - ids.shape[1], 0)[None]
+    return at_mask(family, folder, model, empty, pushed)
+
+
+@pytest.mark.parametrize("template", [None, OWN], ids=["of the paper", "own"])
+def test_promptbert_gives_the_released_embeddings(backbone_folder, family, template, tmp_path, worst):
+    model = language_model(backbone_folder, tuned=True)
+    tensors = training_layout(family, model | before("pooler.", dense(20)), mlp=dense())
+    source = released.save(tmp_path / "released", tensors, backbone_folder)
+    found, lines = embeddings_of(
+        source, "promptbert", backbone_folder, tmp_path / "out", pooler="mask", template=template
+    )
+    used = template or dict(LAYOUTS["promptbert"].templates)[family]
+    expected = [at_mask(family, backbone_folder, model, filled(family, used, text)) for text in TEXTS]
+    worst("promptbert", found, expected)
+    assert f"template: {used}" in lines
+    assert f"{family}.pooler.* (2)" in lines[-1] and "mlp.* (2)" in lines[-1]
+
+
+@pytest.mark.parametrize("layout", ["training", "hub"])
+def test_supervised_promptbert_on_roberta(tiny_folders, layout, tmp_path, worst):
+    """Positions of the template without a sentence start at 2; the released code starts at 0, which a note tells."""
+    folder = tiny_folders["roberta"]
+    model, projector = language_model(folder, tuned=True), dense()
+    tensors = training_layout("roberta", model, mlp=projector)
+    if layout == "hub":  # the projector has overwritten the model's own pooler
+        tensors = model | before("pooler.", projector)
+    source = released.save(tmp_path / "released", tensors, folder)
+    options = {"pooler": "mask_delta_use_pooler", "template": OWN}
+    found, lines = embeddings_of(source, "promptbert", folder, tmp_path / "out", **options)
+    expected = [
+        released.project(
+            at_mask("roberta", folder, model, filled("roberta", OWN, text))
+            - noise("roberta", folder, model, OWN, text),
+            projector,
+        )
+        for text in TEXTS
+    ]
+    worst("promptbert", found, expected)
+    assert any(line.startswith("note: for RoBERTa") for line in lines)
+
+
+def test_supervised_promptbert_on_bert(tmp_path, worst):
+    folder = make_backbone_folder(tmp_path / "bert", "bert", head=True)
+    model = language_model(folder, tuned=True)
+    norm = {"LayerNorm.weight": 1 + random(WIDTH, seed=30), "LayerNorm.bias": random(WIDTH, seed=31)}
+    projector = dense() | norm
+    source = released.save(tmp_path / "released", training_layout("bert", model, mlp=projector), folder)
+    options = {"pooler": "mask_delta_org_mlp", "template": OWN}
+    found, _ = embeddings_of(source, "promptbert", folder, tmp_path / "out", **options)
+
+    def transform(vector):
+        p = {name: value.double().numpy() for name, value in projector.items()}
+        inner = vector @ p["dense.weight"].T + p["dense.bias"]
+        inner = inner * 0.5 * (1 + torch.erf(torch.from_numpy(inner / np.sqrt(2))).numpy())
+        scaled = (inner - inner.mean()) / np.sqrt(inner.var() + 1e-12)
+        return scaled * p["LayerNorm.weight"] + p["LayerNorm.bias"]
+
+    expected = [
+        transform(at_mask("bert", folder, model, filled("bert", OWN, text)))
+        - transform(noise("bert", folder, model, OWN, text))
+        for text in TEXTS
+    ]
+    worst("promptbert", found, expected)
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def promcse(tiny_folders):
+    """A whole file of PromCSE, to spoil."""
+    return training_layout("bert", language_model(tiny_folders["bert"]), prefix_encoder=prefix(), mlp=dense())
+
+
+def refusal(tensors, folder, tmp_path, kind="promcse", pooler="cls", **config):
+    source = released.save(tmp_path / "released", tensors, folder, **config)
+    with pytest.raises(CseError) as error:
+        import_model(source, kind, str(folder), tmp_path / "out", pooler=pooler)
+    assert not (tmp_path / "out").exists()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda t: t | {QUERY: t[QUERY] + 1e-3}, f"{QUERY} differs from that of"),
+        (lambda t: t | {QUERY: t[QUERY][:16]}, f"{QUERY} has shape (16, 32)"),
+        (lambda t: {name: value for name, value in t.items() if name != QUERY}, f"lacks {QUERY}"),
+        (
+            lambda t: t | {"bert.encoder.layer.3.output.dense.bias": random(WIDTH)},
+            "layer.3.output.dense.bias is unknown",
+        ),
+        (lambda t: t | {"ghost.weight": random(3)}, "ghost.weight has no place in a promcse model"),
+        (lambda t: t | {"generator.bias": random(3)}, "generator.bias has no place in a promcse model"),
+        (lambda t: t | {"prefix_encoder.ghost": random(3)}, "prefix_encoder.ghost is unknown"),
+        (
+            lambda t: t | {"prefix_encoder.embedding.weight": random(LENGTH, 2 * 4 * WIDTH)},
+            "prefix_encoder.embedding.weight has shape (5, 256)",
+        ),
+        (lambda t: t | {"prefix_encoder.trans.0.bias": random(9)}, "lacks prefix_encoder.trans.0.weight"),
+        (
+            lambda t: {name: value for name, value in t.items() if not name.startswith("prefix_encoder")},
+            "lacks prefix_encoder.embedding.weight; a model without its prompts is the bare backbone",
+        ),
+        (lambda t: {name: v for name, v in t.items() if not name.startswith("mlp")}, "holds no projector"),
+        (lambda t: t | {"mlp.dense.weight": random(8, 8)}, "mlp.dense.weight has shape (8, 8)"),
+        (
+            lambda t: t | {"mlp.dense.bias": random(WIDTH) * float("nan")},
+            "mlp.dense.bias holds values that are not finite",
+        ),
+        (lambda t: t | {"mlp.other.bias": random(WIDTH)}, "mlp.other.bias has no place in a projector"),
+        (
+            lambda t: {name.replace("bert.", "roberta."): value for name, value in t.items()},
+            "names begin with 'roberta.'",
+        ),
+        (lambda t: {name.removeprefix("bert."): value for name, value in t.items()}, "no name begins with 'bert.'"),
+    ],
+)
+def test_spoiled_file_is_refused_by_name(promcse, tiny_folders, tmp_path, spoil, said):
+    assert said in refusal(spoil(promcse), tiny_folders["bert"], tmp_path)
+
+
+def test_another_backbone_of_the_same_shape_is_refused(promcse, tmp_path):
+    other = make_backbone_folder(tmp_path / "other", "bert", seed=1)
+    assert "bert.embeddings.word_embeddings.weight differs" in refusal(promcse, other, tmp_path)
+
+
+def test_head_count_is_compared_since_shapes_do_not_tell_it(promcse, tiny_folders, tmp_path):
+    said = refusal(promcse, tiny_folders["bert"], tmp_path, num_attention_heads=8)
+    assert "num_attention_heads is 8, but" in said and "has 4" in said
+
+
+def test_another_vocabulary_is_refused(tiny_folders, tmp_path):
+    """A fine-tuned model differs from every backbone, so only its vocabulary and config tell the wrong one."""
+    tensors = training_layout("bert", language_model(tiny_folders["bert"], tuned=True), mlp=dense())
+    source = released.save(tmp_path / "released", tensors, tiny_folders["bert"])
+    tokenizer = make_tokenizer("bert")
+    tokenizer.add_tokens(["zebra"])
+    tokenizer.save(str(source / "tokenizer.json"))
+    with pytest.raises(CseError, match=r"vocabulary is not that of .*'zebra' differs"):
+        import_model(source, "simcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+
+
+def test_untrained_model_is_refused(tiny_folders, tmp_path):
+    tensors = training_layout("bert", language_model(tiny_folders["bert"]), mlp=dense())
+    assert "nothing was trained" in refusal(tensors, tiny_folders["bert"], tmp_path, kind="simcse")
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooler", "said"),
+    [
+        ("promcse", None, "--pooler: no file of promcse says how an embedding is read; give cls for supervised"),
+        ("promcse", "avg", "--pooler avg: not one of cls, cls_before_pooler of promcse"),
+        ("simcse", "cls_befor_pooler", "did you mean 'cls_before_pooler'?"),
+        ("promptbert", "cls", "--pooler cls: not one of mask,"),
+        ("promptbert", "mask_delta_org_mlp", "a layer with tanh as its projector"),
+    ],
+)
+def test_pooler_is_asked_for(promcse, tiny_folders, tmp_path, kind, pooler, said):
+    tensors = {name: v + 0.01 if v.is_floating_point() else v for name, v in promcse.items() if "prefix" not in name}
+    assert said in refusal(promcse if kind == "promcse" else tensors, tiny_folders["bert"], tmp_path, kind, pooler)
+
+
+def test_truncated_file_and_code_in_a_file(promcse, tiny_folders, tmp_path):
+    source = released.save(tmp_path / "released", promcse, tiny_folders["bert"])
+    whole = (source / "pytorch_model.bin").read_bytes()
+    for cut in (0, 10, len(whole) // 2, len(whole) - 1):
+        (source / "pytorch_model.bin").write_bytes(whole[:cut])
+        with pytest.raises(CseError, match="truncated or not a file of torch"):
+            import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    torch.save({"bert.x": make_backbone_folder}, source / "pytorch_model.bin")
+    with pytest.raises(CseError, match="holds more than tensors, and no code of a file is run"):
+        import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    torch.save({"bert.x": 3}, source / "pytorch_model.bin")
+    with pytest.raises(CseError, match=r"bert\.x is a int, not a tensor"):
+        import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    save_file({"x": random(100)}, source / "model.safetensors")
+    with pytest.raises(CseError, match=r"holds model\.safetensors and pytorch_model\.bin; name the file that counts"):
+        import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    (source / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes()[:-8])
+    with pytest.raises(CseError, match="truncated or not a safetensors file"):
+        import_model(source / "model.safetensors", "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+
+
+def test_tables_agree():
+    assert set(LAYOUTS) < set(KINDS)
+    for layout in LAYOUTS.values():
+        assert set(layout.poolers) <= POOLERS.keys()
+        assert layout.default in (None, *layout.poolers)
