@@ -14,6 +14,7 @@ from cse.interchange.layouts import ReadOut
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
+from cse.model.declared import Declared
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template
@@ -66,6 +67,7 @@ def build(
     first_layer: str = "embeddings",
     templates: Sequence[Template] = (),
     frozen: bool,
+    use: Declared | None = None,
 ) -> SentenceEncoder:
     """Return an encoder of the released form.
 
@@ -77,6 +79,7 @@ def build(
         first_layer: see ``Encoder``.
         templates: words around the sentence.
         frozen: whether the backbone was frozen.
+        use: length and task texts; None: the backbone's.
     """
     prompt = None
     if table is not None:
@@ -106,6 +109,7 @@ def build(
         denoise="always" if read_out.denoise else "none",
         frozen=frozen,
         new_layers="normal",
+        use=use,
     )
 
 

@@ -12,7 +12,7 @@ from cse.interchange.prefix_table import columns_of
 from cse.interchange.same_model import check_shapes
 from cse.interchange.weight_files import find_file, read_tensors
 from cse.model.backbone import Backbone
-from cse.model.backbone_files import read_json
+from cse.model.declared import read_json
 from cse.runtime.seal import sha256
 
 CONFIG = "adapter_config.json"

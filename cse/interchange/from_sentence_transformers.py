@@ -14,7 +14,8 @@ from cse.interchange.layouts import ReadOut
 from cse.interchange.same_model import check_beside, check_shapes
 from cse.interchange.weight_files import MODEL_FILES, find_file, read_tensors
 from cse.model.backbone import Backbone, load_backbone
-from cse.model.backbone_files import BackboneFiles, find_backbone, pooling_of, read_json
+from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.declared import Declared, declared_by, read_json
 
 MODULES = "modules.json"
 DENSE = "Dense"
@@ -38,7 +39,10 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
     _check_habits(source)
     trained = _open(source / modules["Transformer"])
     dense = _read_dense(source / modules[DENSE]) if DENSE in modules else None
-    read_out = ReadOut(_in_terms_of(source, lambda: pooling_of(source, "")), projected=dense is not None)
+    declared: Declared = _in_terms_of(source, lambda: declared_by(source, behind=[DENSE]))
+    if declared.pooling is None:
+        raise CseError(f"{source}: {modules['Pooling']}/config.json names no pooling; fetch it again")
+    read_out = ReadOut(declared.pooling, projected=dense is not None)
     check_beside(trained.files.folder, backbone)
     wanted, values = (dict(model.model.named_parameters()) for model in (backbone, trained))
     path = trained.files.folder / "model.safetensors"
@@ -49,7 +53,7 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
             f"{source}: its weights are those of {backbone.files.name}, so there is nothing to import; {_ITSELF}"
         )
     copy_into(wanted, {name: value.detach() for name, value in values.items()})
-    encoder = build(backbone, read_out, projector=None if dense is None else "tanh", frozen=changed == 0)
+    encoder = build(backbone, read_out, projector=None if dense is None else "tanh", frozen=changed == 0, use=declared)
     if dense is not None:
         parts = {f"linear.{name}": weight for name, weight in encoder.mlp.dense.named_parameters()}  # type: ignore[union-attr]
         check_shapes(dense, parts, source / modules[DENSE], backbone.files.name)
@@ -69,8 +73,7 @@ def _told(source: Path, modules: dict[str, str], max_length: int) -> list[str]:
     lines = []
     if "Normalize" in modules:
         lines.append("unit length: cse scales vectors to it unless asked not to (--raw)")
-    if limit := _limit(source / modules["Transformer"], max_length):
-        lines.append(f"note: that folder cuts texts at {limit} tokens; here they are read up to {max_length}")
+    lines.append(f"texts are cut at {max_length} tokens")
     return [*lines, f"note: {_ITSELF}; a checkpoint is for comparing, exporting and `cse post`"]
 
 
@@ -116,7 +119,7 @@ def _check_habits(source: Path) -> None:
 def _open(folder: Path) -> Backbone:
     def load() -> Backbone:
         files: BackboneFiles = find_backbone(str(folder.resolve()))
-        return load_backbone(files, "mean")  # the pooling is read below
+        return load_backbone(files, "mean", behind=[DENSE])  # the pooling is read below
 
     return _in_terms_of(folder, load)
 
@@ -127,10 +130,3 @@ def _in_terms_of(folder: Path, read: Any) -> Any:
         return read()
     except CseError as error:
         raise type(error)(str(error).replace("backbone.name:", f"{folder}:", 1)) from None
-
-
-def _limit(folder: Path, here: int) -> int | None:
-    """Return the length at which the folder cuts texts, if that is shorter than here."""
-    path = folder / "sentence_bert_config.json"
-    limit = read_json(path).get("max_seq_length") if path.is_file() else None
-    return limit if isinstance(limit, int) and limit < here else None

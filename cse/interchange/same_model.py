@@ -9,7 +9,8 @@ import torch
 
 from cse.errors import CseError
 from cse.model.backbone import Backbone
-from cse.model.backbone_files import BackboneFiles, read_json, read_tokenizer
+from cse.model.backbone_files import BackboneFiles, read_tokenizer
+from cse.model.declared import read_json
 
 _CONFIG = (
     "model_type", "num_attention_heads", "num_hidden_layers", "hidden_size", "intermediate_size", "hidden_act",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -92,8 +93,16 @@ def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str | None = None) -> Backbone:
-    """Load a backbone in float32; ``pooling`` overrides the one its folder declares.
+def load_backbone(
+    files: BackboneFiles, pooling: str | None = None, family: str | None = None, *, behind: Collection[str] = ()
+) -> Backbone:
+    """Load a backbone in float32.
+
+    Args:
+        files: from ``find_backbone``.
+        pooling: replaces the one that its folder declares.
+        family: the only family to accept; None: any.
+        behind: modules behind the pooling that the caller runs itself.
 
     Raises:
         CseError: not a model of a known family or not of ``family``, no padding token, truncated or missing weights,
@@ -143,7 +152,7 @@ def load_backbone(files: BackboneFiles, pooling: str | None = None, family: str 
     if found.adapt is not None:
         found.adapt(model)
     replace_dropout(model)
-    return Backbone(model, tokenizer, files, declared_by(files.folder, pooling)).eval()
+    return Backbone(model, tokenizer, files, declared_by(files.folder, pooling, behind)).eval()
 
 
 def _config(files: BackboneFiles) -> Any:

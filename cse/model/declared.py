@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,18 +39,19 @@ class Declared:
     widths: tuple[int, ...] = ()
 
 
-def declared_by(folder: Path, pooling: str | None = None) -> Declared:
+def declared_by(folder: Path, pooling: str | None = None, behind: Collection[str] = ()) -> Declared:
     """Read what a folder declares.
 
     Args:
         folder: of the model.
         pooling: chosen by the user, which replaces the folder's.
+        behind: modules behind the pooling that the caller runs itself.
 
     Raises:
         CseError: a module behind the pooling that this project does not run, a pooling other than ``mean``, ``cls``
             and ``last``, or a file that is not valid.
     """
-    _check_modules(folder / MODULES)
+    _check_modules(folder / MODULES, behind)
     prompts = read_json(folder / PROMPTS)
     texts = prompts.get("prompts") or {}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
@@ -82,10 +84,10 @@ def _read(path: Path) -> Any:
         raise CseError(f"backbone.name: {path}: not valid JSON ({error}); fetch it again") from None
 
 
-def _check_modules(path: Path) -> None:
+def _check_modules(path: Path, behind: Collection[str]) -> None:
     modules = _read(path) or []
     kinds = [str(one.get("type", "")) for one in modules if isinstance(one, dict)]
-    unknown = [kind for kind in kinds if kind.rpartition(".")[2] not in _KNOWN]
+    unknown = [kind for kind in kinds if kind.rpartition(".")[2] not in (*_KNOWN, *behind)]
     if unknown:
         raise CseError(
             f"backbone.name: {path}: module {unknown[0]} is not one of {', '.join(_KNOWN)}, so the vectors would not "

@@ -168,7 +168,7 @@ def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_
     config = read_config(tmp_path / "out")
     assert (config["parameters"], config["pooler"]["kind"]) == ("full", pooling)
     told = "\n".join(done.lines)
-    assert "unit length" in told and "cuts texts at 16 tokens" in told and "set backbone.name to its folder" in told
+    assert "unit length" in told and "texts are cut at 16 tokens" in told and "set backbone.name to its folder" in told
 
 
 def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
