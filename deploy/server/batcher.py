@@ -24,7 +24,9 @@ from cse.runtime.tokens import Tokens
 from deploy.server.errors import ServiceError
 from deploy.server.work import BatchFacts, Row, Work, call, finish, refuse
 
-_WINDOW = 4  # times the rows of a batch: among so many a batch looks for its own length
+# times a batch: among the first so many rows and tokens it looks for its own length. More would fill batches better
+# (a whole queue of 64 texts: 1.5 % more texts/s) and let texts of a rare length wait (p99 a quarter longer).
+_WINDOW = 4
 _LONGEST_WAIT = 60  # seconds that a refused client is told to wait; clients do not come back after more
 _QUIET = 3  # batches in turn without a neighbour
 _SHARE = 8  # a request of many texts gets the share of this many clients
@@ -210,10 +212,12 @@ class Batcher:
     def _next(self) -> list[Row]:
         """Remove the first rows from the heap, at least one, without those of cancelled requests."""
         found: list[Row] = []
-        while self._rows and len(found) < _WINDOW * self._batch_rows:
+        tokens = 0
+        while self._rows and len(found) < _WINDOW * self._batch_rows and tokens < _WINDOW * self._batch_tokens:
             row = heapq.heappop(self._rows)
             if row.work.waiting:
                 found.append(row)
+                tokens += row.length
         return found
 
     def _run(self, batch: list[Row], *, one_core: bool) -> None:
