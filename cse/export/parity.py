@@ -45,8 +45,8 @@ def check_parity(
     worst = int(difference.argmax())
     if not difference[worst] <= tolerance:
         raise CseError(
-            f"export.tolerance: {name} differs from torch by {difference[worst]:.1e} on {sentences[worst][:60]!r}, more "
-            f"than {tolerance:.0e}; nothing was published"
+            f"export.tolerance: {name} differs from torch by {difference[worst]:.1e} on {sentences[worst][:60]!r}, "
+            f"more than {tolerance:.0e}; nothing was published"
         )
     return {
         "largest_difference": float(f"{difference[worst]:.1e}"),

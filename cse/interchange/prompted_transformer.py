@@ -149,7 +149,8 @@ class PromptedTransformer(InputModule):
         tensors = _read_prompt(cls.load_file_path(model_name_or_path, PROMPT, **own), config, model_name_or_path)
         there = {"subfolder": inside, "cache_dir": cache_folder, **reach}
         read = AutoConfig.from_pretrained(model_name_or_path, **there)
-        model, missing = load_model(model_name_or_path, read, dtype=_dtype(model_kwargs or {}), **there)
+        dtype = _dtype(model_kwargs or {})
+        model, missing = load_model(model_name_or_path, read, dtype=dtype, **there)
         if missing:
             raise ValueError(f"{model_name_or_path}/{inside}: its weights lack {', '.join(missing[:3])}; {_AGAIN}")
         transformer = Transformer(model)
@@ -159,7 +160,7 @@ class PromptedTransformer(InputModule):
             raise ValueError(f"{model_name_or_path}/{inside}/{TOKENIZER}: missing; {_AGAIN}")
         tokenizer = Tokenizer.from_file(place)
         tokenizer.no_padding()
-        tensors = {name: tensor.to(model.dtype) for name, tensor in tensors.items()}
+        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
         options = {key: config[key] for key in cls.config_keys}
         return cls(transformer, tokenizer, tensors["prompt"], tensors.get("cls"), **options).eval()
 

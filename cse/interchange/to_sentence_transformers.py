@@ -80,7 +80,7 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
     width = encoder.backbone.hidden_size
     _write_json(folder / "1_Pooling" / "config.json", _pooling(width, POOLERS[encoder.pooler]))
     types.append(("1_Pooling", f"{_MODULES}.Pooling"))
-    if encoder.mlp_use == "always":
+    if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
         _write_dense(encoder.mlp, folder / f"{len(types)}_Dense")
         types.append((f"{len(types)}_Dense", f"{_MODULES}.Dense"))
     if normalize:

@@ -116,12 +116,7 @@ class Family:
         }
 
     def through(
-        self,
-        layer: Any,
-        state_BLD: torch.Tensor,
-        visible: torch.Tensor,
-        prefix: LayerPrefix | None,
-        given: dict[str, Any],
+        self, layer: Any, state_BLD: torch.Tensor, visible: torch.Tensor, prefix: LayerPrefix | None, given: dict[str, Any]
     ) -> torch.Tensor:
         """Return a layer's output ``(B, L, D)``; ``given`` is from ``by_type``."""
         if self.relative:  # the one argument that the layer passes on

@@ -207,7 +207,7 @@ def test_weights_that_are_missing_are_named(copied):
     weights = load((copied / "backbone/model.safetensors").read_bytes())
     del weights["encoder.layer.0.output.dense.weight"]
     (copied / "backbone/model.safetensors").write_bytes(save(weights, {"format": "pt"}))
-    with pytest.raises(ValueError, match="backbone: its weights lack encoder.layer.0.output.dense.weight; "):
+    with pytest.raises(ValueError, match=r"backbone: its weights lack encoder.layer.0.output.dense.weight; "):
         trusted(copied)
 
 
@@ -257,7 +257,7 @@ def test_a_folder_that_gives_other_vectors_is_not_published(encoders, tmp_path, 
 
     stacked = module.stacked_prefix
     monkeypatch.setattr(module, "stacked_prefix", lambda encoder: stacked(encoder) + 0.1)
-    with pytest.raises(CseError, match="sentence-transformers differs from torch by .*; nothing was published"):
+    with pytest.raises(CseError, match=r"sentence-transformers differs from torch by .*; nothing was published"):
         write(encoders("bert", pooler="mean"), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
@@ -327,13 +327,13 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     pytest.importorskip("accelerate")
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     torch.manual_seed(0)
     model = trusted(copied)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     assert [name for name, weight in model.named_parameters() if weight.requires_grad] == ["0.prompt"]
-    rows = Dataset.from_dict({"anchor": SENTENCES[3:6] + ["cat"], "positive": SENTENCES[:2] + SENTENCES[4:6]})
+    rows = Dataset.from_dict({"anchor": [*SENTENCES[3:6], "cat"], "positive": SENTENCES[:2] + SENTENCES[4:6]})
     arguments = SentenceTransformerTrainingArguments(
         tmp_path / "run", max_steps=12, learning_rate=0.05, per_device_train_batch_size=4, logging_steps=1,
         report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, lr_scheduler_type="constant",

@@ -111,7 +111,9 @@ def tokenizer_of(kind: str) -> Tokenizer:
         return make_tokenizer(kind)
     tokenizer = make_tokenizer("bert")  # its ids 2 and 3 stand for begin and end
     around = "$A [SEP]" if kind == "last" else "[CLS] $A [SEP]"
-    tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=around, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     return tokenizer
 
 

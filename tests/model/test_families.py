@@ -73,9 +73,7 @@ def attend(query, key, value, mask, scaling, prefix):
             bias = np.zeros((length, length)) if mask is None else mask[b % len(mask), h % mask.shape[1]].numpy()
             if prefix is not None:
                 keys, values = (np.concatenate([new[kv], old]) for new, old in zip(prefix, (keys, values), strict=True))
-                bias = np.concatenate(
-                    [np.zeros((length, len(prefix[0][kv]))), np.broadcast_to(bias, (length, length))], 1
-                )
+                bias = np.concatenate([np.zeros((length, len(prefix[0][kv]))), np.broadcast_to(bias, (length, length))], 1)
             scores = query[b, h] @ keys.T * scaling + bias
             share = np.exp(scores - scores.max(axis=1, keepdims=True))
             out[b, :, h] = share / share.sum(axis=1, keepdims=True) @ values
@@ -124,9 +122,7 @@ class Reference:
 
     def _mpnet(self, module, hidden_states, attention_mask=None, position_bias=None, **_):
         shape = (*hidden_states.shape[:-1], -1, module.attention_head_size)
-        query, key, value = (
-            linear(hidden_states).view(shape).transpose(1, 2) for linear in (module.q, module.k, module.v)
-        )
+        query, key, value = (linear(hidden_states).view(shape).transpose(1, 2) for linear in (module.q, module.k, module.v))
         mask = position_bias + attention_mask
         scaling = 1 / math.sqrt(module.attention_head_size)
         return (module.o(attend(query, key, value, mask, scaling, self._next()).flatten(-2)),)
