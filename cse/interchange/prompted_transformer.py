@@ -68,7 +68,11 @@ class PromptedTransformer(InputModule):
         self.cls = None if cls is None else nn.Parameter(cls)
         self.max_seq_length = max_seq_length
         self.position_shift = position_shift
-        self.frozen = frozen
+
+    @property
+    def frozen(self) -> bool:
+        """Whether training leaves the language model as it is."""
+        return not any(weight.requires_grad for weight in self.transformer.parameters())
 
     def prefix(self) -> Prefix | None:
         """Return one ``(key, value)`` per layer, each ``(H, P, K)``; None for a prompt of length 0."""

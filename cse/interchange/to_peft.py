@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from cse.errors import CseError
 from cse.export.parity import check_parity
 from cse.interchange.fit import obstacle, stacked_prefix
+from cse.interchange.quiet import quietly
 from cse.model.families import FULL, layer_types
 from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
@@ -44,7 +45,7 @@ def export_adapter(
         CseError: prefix tuning cannot express the encoder, or the vectors differ.
     """
     _refuse(encoder)
-    with publish_folder(out, Kind.PEFT) as folder:
+    with quietly(), publish_folder(out, Kind.PEFT) as folder:
         write_adapter(encoder, folder)
         try:
             import peft

@@ -26,6 +26,7 @@ from cse.export.parity import check_parity
 from cse.interchange import prompted_transformer
 from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
 from cse.interchange.prompted_transformer import PromptedTransformer
+from cse.interchange.quiet import quietly
 from cse.model import attention, dropout, families, transformer
 from cse.model.backbone import plain_copy
 from cse.model.pooling import TanhMlp
@@ -59,7 +60,7 @@ def export_sentence_transformers(
         CseError: the encoder has a part that sentence-transformers has no place for, or the vectors differ.
     """
     _refuse(encoder)
-    with publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:
+    with quietly(), publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:
         write_folder(encoder, folder, normalize=normalize)
         with _loaded_back(folder) as model:
             return check_parity(encoder, _LoadedBack(model), sentences, tolerance=tolerance, name=TOOL)

@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load, save
 
 from cse.errors import CseError
-from cse.model.backbone_files import MINILM
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import MINILM, find_backbone
 from cse.outputs import MANIFEST
-from tests.export.exports import SENTENCES
+from tests.export.exports import SENTENCES, make_encoder
 from tests.interchange.conftest import Written
 from tests.model.families import CASES
 from tests.parts import sentence_encoder
@@ -126,13 +127,8 @@ def test_a_whole_model_becomes_an_ordinary_folder(encoders, tmp_path, case):
     same(written, opened(written.folder))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
 def test_minilm(tmp_path, kind):
-    from cse.model.backbone import load_backbone
-    from cse.model.backbone_files import find_backbone
-    from tests.export.exports import make_encoder
-
     written = write(make_encoder(load_backbone(find_backbone(MINILM)), kind), tmp_path / "model")
     same(written, trusted(written.folder))
 
