@@ -10,11 +10,7 @@ import cse as library
 TEXTS = ["the cat sits on the mat", "dog", ""]
 
 
-@pytest.fixture(autouse=True)
-def code_cache(tmp_path_factory, monkeypatch):
-    from transformers import dynamic_module_utils
-
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+pytestmark = pytest.mark.usefixtures("code_cache")
 
 
 def test_a_folder_for_sentence_transformers(cse, project):

@@ -21,16 +21,9 @@ class Written(NamedTuple):
     folder: Path
 
 
-@pytest.fixture(scope="session", autouse=True)
-def code_cache(tmp_path_factory):
-    """Keep the copies of models' code, which transformers makes, out of the user's cache."""
-    from transformers import dynamic_module_utils
-
-    folder = tmp_path_factory.mktemp("modules")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
-        patch.setenv("HF_MODULES_CACHE", str(folder))  # of subprocesses
-        yield folder
+@pytest.fixture(autouse=True)
+def in_code_cache(code_cache):
+    """Every test here may load a model with code of its own."""
 
 
 @pytest.fixture(scope="session")
