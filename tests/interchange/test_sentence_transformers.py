@@ -305,6 +305,19 @@ def test_it_moves_without_this_project(tiny, copied, tmp_path):
     assert (tmp_path / "moved" / PROMPT).read_bytes() == (tiny.folder / PROMPT).read_bytes()
 
 
+def test_it_loads_by_its_name_on_the_hub(tiny, tmp_path):
+    """From the hub's cache, whose layout this is."""
+    commit, place = "0123456789" * 4, tmp_path / "models--me--tiny"
+    shutil.copytree(tiny.folder, place / "snapshots" / commit)
+    (place / "refs").mkdir()
+    (place / "refs/main").write_text(commit)
+    options = {"trust_remote_code": True, "device": "cpu", "local_files_only": True}
+    same(tiny, SentenceTransformer("me/tiny", cache_folder=str(tmp_path), **options))
+    (place / "snapshots" / commit / PROMPT).unlink()
+    with pytest.raises(ValueError, match=r"me/tiny/prompt\.safetensors: missing"):
+        SentenceTransformer("me/tiny", cache_folder=str(tmp_path), **options)
+
+
 def test_an_older_attention_in_the_same_process_changes_nothing_here(tiny, copied):
     code = copied / "attention.py"
     name = next(line for line in code.read_text().splitlines() if line.startswith("PREFIX_ATTENTION = "))
