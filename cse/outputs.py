@@ -48,6 +48,8 @@ class Kind(StrEnum):
     BANK = "bank"
     REPORT = "report"
     ABLATION = "ablation"
+    SENTENCE_TRANSFORMERS = "sentence-transformers model"
+    PEFT = "peft adapter"
 
 
 _numbers = itertools.count()

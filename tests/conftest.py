@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaForMaskedLM, RobertaModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaModel,
+    dynamic_module_utils,
+)
 
 from cse.data.store import REPORT_FILE
 from cse.data.suite import only_pairs
@@ -76,6 +84,16 @@ def tiny_folders(tmp_path_factory) -> dict[str, Path]:
     """Folders of a tiny random BERT and RoBERTa."""
     root = tmp_path_factory.mktemp("backbones")
     return {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
+
+
+@pytest.fixture(scope="session")
+def code_cache(tmp_path_factory):
+    """Keep the copies of models' code, which transformers makes, out of the user's cache; one folder per process."""
+    folder = tmp_path_factory.mktemp("modules")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
+        patch.setenv("HF_MODULES_CACHE", str(folder))  # of subprocesses
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,14 @@ from cse.cli.corpus import embed, index_command, search
 from cse.cli.encode import encode
 from cse.cli.evaluate import evaluate
 from cse.cli.exchange import import_command, pull, push
+from cse.cli.export import export
 from cse.cli.missing import naming_extra
 from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import report
 from cse.errors import CseError
 from cse.settings.tree import impossible_rows
-from cse.stages.common import BUNDLE, CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PLOTS, PREPARED, run_safely
+from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
 _EPILOG = """\b
@@ -159,23 +160,7 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
 
 cli.add_command(evaluate)
 cli.add_command(report)
-
-
-@cli.command(epilog="\b\nExample:\n  cse export data/checkpoint --out /srv/models/tickets")
-@click.argument("model", default=str(CHECKPOINT))
-@params_option
-@set_option
-@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
-@click.option("--out", type=click.Path(path_type=Path), default=BUNDLE, show_default=True, help="Output folder.")
-def export(model: str, params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
-    """Write an ONNX bundle that loads without torch.
-
-    Its embeddings are compared with torch's first.
-    """
-    from cse.stages.export import export_stage
-
-    named = {} if Path(model) == CHECKPOINT else {"metrics": ()}
-    export_stage(settings_from(params, overrides), model=model, prepared=data, bundle=out, **named)
+cli.add_command(export)
 
 
 cli.add_command(encode)

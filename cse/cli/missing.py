@@ -23,6 +23,7 @@ TRAINING = frozenset({
     "onnx", "onnxscript", "optuna", "plotly", "prefect", "pyarrow", "ray", "rich", "scipy", "sklearn", "tensorboard",
     "torch", "transformers",
 })
+INTERCHANGE = frozenset({"accelerate", "peft", "sentence_transformers"})
 # fmt: on
 
 
@@ -60,4 +61,6 @@ def _how_to_install(module: str) -> str:
         return f"the server packages ({module} is missing): pip install 'cse[serve]'"
     if module in TRAINING:
         return f"the training packages ({module} is missing): pip install 'cse[train]'"
+    if module in INTERCHANGE:
+        return f"{module.replace('_', '-')}: pip install 'cse[interchange]'"
     return ""

@@ -20,9 +20,16 @@ class _OnnxEncoder(_Encoder, Protocol):
 
 
 def check_parity(
-    encoder: _Encoder, onnx: _OnnxEncoder, sentences: Sequence[str], *, tolerance: float
+    encoder: _Encoder, onnx: _OnnxEncoder, sentences: Sequence[str], *, tolerance: float, name: str = "ONNX"
 ) -> dict[str, Any]:
     """Compare unit-length embeddings of both, in padded batches and for a few sentences one by one.
+
+    Args:
+        encoder: the model.
+        onnx: its exported form.
+        sentences: texts to compare on.
+        tolerance: largest difference allowed.
+        name: the exported form in messages.
 
     Returns:
         ``largest_difference`` (absolute, over all components), ``sentences`` compared, ``tolerance``, ``provider``.
@@ -38,8 +45,8 @@ def check_parity(
     worst = int(difference.argmax())
     if not difference[worst] <= tolerance:
         raise CseError(
-            f"export.tolerance: ONNX differs from torch by {difference[worst]:.1e} on {sentences[worst][:60]!r}, more "
-            f"than {tolerance:.0e}; nothing was published"
+            f"export.tolerance: {name} differs from torch by {difference[worst]:.1e} on {sentences[worst][:60]!r}, "
+            f"more than {tolerance:.0e}; nothing was published"
         )
     return {
         "largest_difference": float(f"{difference[worst]:.1e}"),

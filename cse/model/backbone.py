@@ -11,16 +11,15 @@ import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from cse.errors import CseError, nearest
-from cse.model.attention import PREFIX_ATTENTION
 from cse.model.backbone_files import BackboneFiles, read_tokenizer
 from cse.model.declared import Declared, declared_by, read_json
-from cse.model.dropout import Dropout, replace_dropout
+from cse.model.dropout import Dropout
 from cse.model.families import BY_TYPE, FAMILIES
-from cse.model.transformer import Transformer
+from cse.model.transformer import Transformer, load_model
 
 
 class Backbone(Transformer):
@@ -125,14 +124,7 @@ def load_backbone(
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        model, loading = AutoModel.from_pretrained(
-            files.folder,
-            config=config,
-            attn_implementation=PREFIX_ATTENTION,
-            dtype=torch.float32,
-            output_loading_info=True,
-            **({"add_pooling_layer": False} if found.own_pooler else {}),
-        )
+        model, missing = load_model(files.folder, config)
     except (SafetensorError, OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CseError(f"backbone.name: cannot read the weights of {files.name}: {reason}; fetch them again") from None
@@ -140,7 +132,6 @@ def load_backbone(
         transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()
-    missing = sorted(loading["missing_keys"])
     if missing:
         raise CseError(f"backbone.name: the weights of {files.name} lack {len(missing)} tensors, first {missing[0]}")
     tokenizer = read_tokenizer(files)
@@ -149,9 +140,6 @@ def load_backbone(
             f"backbone.name: the tokenizer of {files.name} has {tokenizer.get_vocab_size()} tokens, the model "
             f"{config.vocab_size}; they do not match, fetch them again"
         )
-    if found.adapt is not None:
-        found.adapt(model)
-    replace_dropout(model)
     return Backbone(model, tokenizer, files, declared_by(files.folder, pooling, behind)).eval()
 
 

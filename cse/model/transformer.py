@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import AutoModel
 
-from cse.model.attention import LayerPrefix, Prefix, visible_columns
+from cse.model.attention import PREFIX_ATTENTION, LayerPrefix, Prefix, visible_columns
+from cse.model.dropout import replace_dropout
 from cse.model.families import BY_TYPE, SLIDING, layer_types
 
 
@@ -125,3 +127,33 @@ class Transformer(nn.Module):
     def usable_length(self, shift: int) -> int:
         """Return how many tokens fit in the position table after ``shift`` positions."""
         return self.max_positions - shift - (self.pad_id + 1 if self.family.positions == "after_padding" else 0)
+
+
+def load_model(
+    folder: Any, config: Any, *, dtype: torch.dtype = torch.float32, **place: Any
+) -> tuple[nn.Module, list[str]]:
+    """Load the library's model of a known family as ``Transformer`` needs it, without its own pooler.
+
+    Args:
+        folder: local folder, or a hub id.
+        config: the model's, from the same place.
+        dtype: type of its weights.
+        place: further arguments of ``from_pretrained``.
+
+    Returns:
+        The model, and the names of weights that its files lack.
+    """
+    family = BY_TYPE[config.model_type]
+    model, loading = AutoModel.from_pretrained(
+        folder,
+        config=config,
+        attn_implementation=PREFIX_ATTENTION,
+        dtype=dtype,
+        output_loading_info=True,
+        **({"add_pooling_layer": False} if family.own_pooler else {}),
+        **place,
+    )
+    if family.adapt is not None:
+        family.adapt(model)
+    replace_dropout(model)
+    return model, sorted(loading["missing_keys"])

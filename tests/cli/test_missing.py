@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.cli.missing import SERVER, TRAINING, naming_extra, refusing
+from cse.cli.missing import INTERCHANGE, SERVER, TRAINING, naming_extra, refusing
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.bundles import LINES, write_bundle
@@ -70,12 +70,17 @@ def test_a_bundle_encodes_without_training_packages(bundle, tmp_path):
             r"this command needs onnxruntime: pip install 'cse\[cpu",
         ),
         (
+            ["export", "--format", "sentence-transformers", "--out", "x.npy"],
+            ["sentence_transformers"],
+            r"this command needs sentence-transformers: pip install 'cse\[interchange\]'",
+        ),
+        (
             ["--help"],
             SERVER,
             r"the command line needs the server packages \(\w+ is missing\): pip install 'cse\[serve\]'",
         ),
     ],
-    ids=["train", "tune", "backbone", "onnxruntime", "no command line"],
+    ids=["train", "tune", "backbone", "onnxruntime", "interchange", "no command line"],
 )
 def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, line):
     (tmp_path / "params.yaml").write_text("{}\n")
@@ -94,7 +99,7 @@ def test_what_no_extra_brings_is_a_defect():
 
 def test_every_package_of_an_extra_is_known():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    for extra, known in {"serve": SERVER, "train": SERVER | TRAINING}.items():
+    for extra, known in {"serve": SERVER, "train": SERVER | TRAINING, "interchange": INTERCHANGE | {"cse"}}.items():
         names = {re.match(r"[\w.-]+", requirement)[0] for requirement in extras[extra]} - {"onnxruntime-gpu"}
         assert {MODULES.get(name, name.replace("-", "_")) for name in names} <= known
 

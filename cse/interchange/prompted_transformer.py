@@ -1,0 +1,220 @@
+"""A language model with trained prompts, as the first module of a sentence-transformers model.
+
+``cse export --format sentence-transformers`` copies this file and those of ``cse.model`` that it imports into the
+model's folder: a model that was exported runs without ``cse``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig
+
+from cse.model.attention import Prefix
+from cse.model.transformer import Transformer, load_model
+
+try:
+    from sentence_transformers.base.modules import InputModule
+except ImportError:  # before version 6
+    from sentence_transformers.models import InputModule
+
+BACKBONE, TOKENIZER, PROMPT = "backbone", "tokenizer.json", "prompt.safetensors"
+_AGAIN = "fetch or export the model again (without its prompt it would be the bare language model)"
+
+
+class PromptedTransformer(InputModule):
+    """Token vectors of ``[prompt | tokens]``; the prompt has keys and values in every layer and no outputs.
+
+    The language model lies in a folder of its own, so that no tool takes the folder above for a model without prompt.
+
+    Args:
+        transformer: the language model.
+        tokenizer: its tokenizer, which neither pads nor truncates.
+        prompt: keys and values ``(layers, 2, H, P, K)``; ``P`` may be 0.
+        cls: trained word vector of the first token ``(W,)``, or None.
+        max_seq_length: tokens per text, special tokens included.
+        position_shift: whether the positions of the tokens start after the prompt's.
+        frozen: whether further training leaves the language model as it is.
+    """
+
+    config_file_name = "sentence_bert_config.json"
+    config_keys: ClassVar[list[str]] = ["max_seq_length", "position_shift", "frozen"]
+    save_in_root = True
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        tokenizer: Tokenizer,
+        prompt: torch.Tensor,
+        cls: torch.Tensor | None = None,
+        *,
+        max_seq_length: int,
+        position_shift: bool,
+        frozen: bool,
+    ) -> None:
+        super().__init__()
+        self.transformer = transformer.requires_grad_(not frozen)
+        self.tokenizer = tokenizer
+        self.prompt = nn.Parameter(prompt)
+        self.cls = None if cls is None else nn.Parameter(cls)
+        self.max_seq_length = max_seq_length
+        self.position_shift = position_shift
+
+    @property
+    def frozen(self) -> bool:
+        """Whether training leaves the language model as it is."""
+        return not any(weight.requires_grad for weight in self.transformer.parameters())
+
+    def prefix(self) -> Prefix | None:
+        """Return one ``(key, value)`` per layer, each ``(H, P, K)``; None for a prompt of length 0."""
+        return [(layer[0], layer[1]) for layer in self.prompt] if self.prompt.shape[3] else None
+
+    def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Add ``token_embeddings (B, L, D)`` to ``input_ids`` and ``attention_mask``, both ``(B, L)``."""
+        ids_BL, mask_BL, inner = features["input_ids"], features["attention_mask"], self.transformer
+        words_BLW = inner.words(ids_BL)
+        if self.cls is not None:
+            words_BLW = torch.cat([self.cls.expand(len(ids_BL), 1, -1), words_BLW[:, 1:]], dim=1)
+        positions_BL = inner.positions(mask_BL, self.prompt.shape[3] if self.position_shift else 0)
+        embedded_BLD = inner.embed(words_BLW, positions_BL)
+        states = inner.run(embedded_BLD, positions_BL, mask_BL, self.prefix(), every=False)
+        return features | {"token_embeddings": states[-1]}
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **options: Any) -> dict[str, Any]:
+        """Return ``input_ids`` and ``attention_mask`` of texts, after the words of ``prompt`` if it is given."""
+        limit = options.get("max_length") or self.max_seq_length
+        now = self.tokenizer.truncation
+        if now is None or now["max_length"] != limit:
+            self.tokenizer.enable_truncation(limit)
+        rows = [row.ids for row in self.tokenizer.encode_batch([(prompt or "") + text for text in inputs])]
+        length = max(1, *map(len, rows))
+        pad_id = self.transformer.pad_id
+        features: dict[str, Any] = {
+            "input_ids": torch.tensor([row + [pad_id] * (length - len(row)) for row in rows]),
+            "attention_mask": torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows]),
+        }
+        if prompt:  # so that pooling may leave these words out
+            alone = self.tokenizer.encode(prompt)
+            features["prompt_length"] = len(alone.ids) - alone.special_tokens_mask[-1]
+        return features
+
+    def tokenize(self, texts: Sequence[str], **options: Any) -> dict[str, Any]:
+        """Do what ``preprocess`` does, under its name before version 6."""
+        return self.preprocess(texts, **options)
+
+    def get_embedding_dimension(self) -> int:
+        """Return the width of the token vectors."""
+        return self.transformer.hidden_size
+
+    def save(self, output_path: str, *_: Any, **__: Any) -> None:
+        """Write language model, tokenizer, prompt and config into a folder."""
+        folder = Path(output_path)
+        self.transformer.model.save_pretrained(folder / BACKBONE)
+        plain = Tokenizer.from_str(self.tokenizer.to_str())
+        plain.no_truncation()
+        (folder / BACKBONE / TOKENIZER).write_text(plain.to_str(pretty=True), encoding="utf-8", newline="\n")
+        tensors = {"prompt": self.prompt} | ({} if self.cls is None else {"cls": self.cls})
+        content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        (folder / PROMPT).write_bytes(content)
+        entry = {"file": PROMPT, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        config = json.dumps(self.get_config_dict() | {"prompt": entry}, indent=2)
+        (folder / self.config_file_name).write_text(config + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        model_kwargs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> PromptedTransformer:
+        """Load what ``save`` wrote, from a folder or the hub.
+
+        Raises:
+            ValueError: the prompt is missing, truncated, another one or of another shape; or weights are missing.
+        """
+        reach = {"token": token, "revision": revision, "local_files_only": local_files_only}
+        inside = PurePosixPath(subfolder, BACKBONE).as_posix()
+        own = {"subfolder": subfolder, "cache_folder": cache_folder, **reach}
+        config = cls.load_config(model_name_or_path, **own)
+        tensors = _read_prompt(cls.load_file_path(model_name_or_path, PROMPT, **own), config, model_name_or_path)
+        there = {"subfolder": inside, "cache_dir": cache_folder, **reach}
+        read = AutoConfig.from_pretrained(model_name_or_path, **there)
+        dtype = _dtype(model_kwargs or {})
+        model, missing = load_model(model_name_or_path, read, dtype=dtype, **there)
+        if missing:
+            raise ValueError(f"{model_name_or_path}/{inside}: its weights lack {', '.join(missing[:3])}; {_AGAIN}")
+        transformer = Transformer(model)
+        _check_shapes(tensors, transformer, model_name_or_path)
+        place = cls.load_file_path(model_name_or_path, TOKENIZER, **own | {"subfolder": inside})
+        if place is None:
+            raise ValueError(f"{model_name_or_path}/{inside}/{TOKENIZER}: missing; {_AGAIN}")
+        tokenizer = Tokenizer.from_file(place)
+        tokenizer.no_padding()
+        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+        options = {key: config[key] for key in cls.config_keys}
+        return cls(transformer, tokenizer, tensors["prompt"], tensors.get("cls"), **options).eval()
+
+
+def _dtype(options: dict[str, Any]) -> torch.dtype:
+    """Return the number type that a user asks for, float32 by default.
+
+    Raises:
+        ValueError: another option is given.
+    """
+    others = sorted(options.keys() - {"dtype", "torch_dtype"})
+    if others:
+        raise ValueError(
+            f"model_kwargs: {others[0]} has no effect here, prompts need their own attention; leave it out"
+        )
+    found = options.get("dtype", options.get("torch_dtype"))
+    found = getattr(torch, found, None) if isinstance(found, str) else found
+    return found if isinstance(found, torch.dtype) else torch.float32
+
+
+def _read_prompt(path: str | None, config: dict[str, Any], model: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of a prompt's file, after checking that it is the one that the config names."""
+    entry = config.get("prompt")
+    if not isinstance(entry, dict) or not {"bytes", "sha256"} <= entry.keys():
+        raise ValueError(f"{model}/{PromptedTransformer.config_file_name}: names no prompt; {_AGAIN}")
+    if path is None:
+        raise ValueError(f"{model}/{PROMPT}: missing; {_AGAIN}")
+    content = Path(path).read_bytes()
+    if len(content) != entry["bytes"]:
+        raise ValueError(f"{model}/{PROMPT}: {len(content)} bytes, but its config says {entry['bytes']}; {_AGAIN}")
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise ValueError(f"{model}/{PROMPT}: not the prompt that its config names (SHA-256 differs); {_AGAIN}")
+    try:
+        tensors: dict[str, torch.Tensor] = load(content)
+    except SafetensorError as error:
+        raise ValueError(f"{model}/{PROMPT}: not a safetensors file ({error}); {_AGAIN}") from None
+    if "prompt" not in tensors:
+        raise ValueError(f"{model}/{PROMPT}: holds no prompt; {_AGAIN}")
+    return tensors
+
+
+def _check_shapes(tensors: dict[str, torch.Tensor], transformer: Transformer, model: str) -> None:
+    length = tensors["prompt"].shape[3] if tensors["prompt"].dim() == 5 else 0
+    wanted = {
+        "prompt": (transformer.layers, 2, transformer.heads, length, transformer.head_size),
+        "cls": (transformer.word_size,),
+    }
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != wanted.get(name):
+            raise ValueError(
+                f"{model}/{PROMPT}: {name} has shape {tuple(tensor.shape)}, the language model needs "
+                f"{wanted.get(name)}; {_AGAIN}"
+            )

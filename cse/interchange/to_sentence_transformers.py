@@ -1,0 +1,212 @@
+"""Write an encoder as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import sentence_transformers
+import torch
+import transformers
+from safetensors.torch import save_file
+from sentence_transformers import SentenceTransformer
+from transformers import PreTrainedTokenizerFast
+
+from cse.errors import CseError
+from cse.export.parity import check_parity
+from cse.interchange import prompted_transformer
+from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
+from cse.interchange.prompted_transformer import PromptedTransformer
+from cse.interchange.quiet import quietly
+from cse.model import attention, dropout, families, transformer
+from cse.model.backbone import plain_copy
+from cse.model.pooling import TanhMlp
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.transformer import Transformer
+from cse.outputs import Kind, publish_folder
+
+TOOL = "sentence-transformers"
+_CODE = (prompted_transformer, attention, dropout, families, transformer)
+_OWN = re.compile(r"^from cse\.\w+\.(\w+) import", re.MULTILINE)
+_REGISTERED = f'"{attention.PREFIX_ATTENTION}"'
+_MODULES = "sentence_transformers.models"  # the name that every version since 2 knows
+
+
+def export_sentence_transformers(
+    encoder: SentenceEncoder, out: Path, sentences: Sequence[str], *, normalize: bool, tolerance: float
+) -> dict[str, Any]:
+    """Write the folder, load it back and publish it if it gives the encoder's vectors.
+
+    Args:
+        encoder: a trained encoder on the CPU.
+        out: folder to publish.
+        sentences: texts to compare on.
+        normalize: whether vectors have unit length by default.
+        tolerance: largest difference allowed.
+
+    Returns:
+        What ``check_parity`` returns.
+
+    Raises:
+        CseError: the encoder has a part that sentence-transformers has no place for, or the vectors differ.
+    """
+    _refuse(encoder)
+    with quietly(), publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:
+        write_folder(encoder, folder, normalize=normalize)
+        with _loaded_back(folder) as model:
+            return check_parity(encoder, _LoadedBack(model), sentences, tolerance=tolerance, name=TOOL)
+
+
+def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> None:
+    """Write an encoder into an empty folder.
+
+    Without prompt and trained ``[CLS]`` it is an ordinary model, which needs no code of its own.
+    """
+    if encoder.prompt is None and encoder.cls is None:
+        _write_ordinary(encoder, folder)
+        types = [("", f"{_MODULES}.Transformer")]
+    else:
+        _prompted(encoder).save(str(folder))
+        _copy_code(folder)
+        types = [("", f"{prompted_transformer.__name__.rpartition('.')[2]}.{PromptedTransformer.__name__}")]
+    width = encoder.backbone.hidden_size
+    _write_json(folder / "1_Pooling" / "config.json", _pooling(width, POOLERS[encoder.pooler]))
+    types.append(("1_Pooling", f"{_MODULES}.Pooling"))
+    if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
+        _write_dense(encoder.mlp, folder / f"{len(types)}_Dense")
+        types.append((f"{len(types)}_Dense", f"{_MODULES}.Dense"))
+    if normalize:
+        types.append((f"{len(types)}_Normalize", f"{_MODULES}.Normalize"))
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(types)]
+    _write_json(folder / "modules.json", modules)
+    config = {
+        "model_type": "SentenceTransformer",
+        "__version__": {
+            "sentence_transformers": sentence_transformers.__version__,
+            "transformers": transformers.__version__,
+            "pytorch": torch.__version__,
+        },
+        "prompts": dict(getattr(encoder, "texts", {})),
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
+    }
+    _write_json(folder / "config_sentence_transformers.json", config)
+
+
+def _refuse(encoder: SentenceEncoder) -> None:
+    reason = obstacle(encoder)
+    if not reason and encoder.mlp_use == "always" and not isinstance(encoder.mlp, TanhMlp):
+        reason = f"its projector is {encoder.projector}, not tanh"
+    if reason:
+        raise CseError(f"--format {TOOL}: this model has no such form, because {reason}; use --format onnx")
+
+
+def _prompted(encoder: SentenceEncoder) -> PromptedTransformer:
+    """Return the encoder's module; it shares the backbone's weights."""
+    return PromptedTransformer(
+        Transformer(encoder.backbone.model),
+        plain_copy(encoder.backbone.tokenizer),
+        stacked_prefix(encoder),
+        None if encoder.cls is None else encoder.cls.detach().clone(),
+        max_seq_length=encoder.max_length,
+        position_shift=encoder.shift > 0,
+        frozen=encoder.frozen,
+    )
+
+
+def _copy_code(folder: Path) -> None:
+    """Copy the module and what it imports, side by side.
+
+    Its attention is registered under a name of its own, so that a model of an older version changes nothing for others
+    in the same process.
+    """
+    texts = {Path(str(module.__file__)).name: _text(module) for module in _CODE}
+    mark = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:12]
+    for name, text in texts.items():
+        own_name = text.replace(_REGISTERED, f'{_REGISTERED[:-1]}_{mark}"')
+        (folder / name).write_text(_OWN.sub(r"from .\1 import", own_name), encoding="utf-8", newline="\n")
+
+
+def _text(module: ModuleType) -> str:
+    return Path(str(module.__file__)).read_text(encoding="utf-8")
+
+
+def _write_ordinary(encoder: SentenceEncoder, folder: Path) -> None:
+    """Write backbone and tokenizer as the library's own ``Transformer`` module reads them."""
+    backbone = encoder.backbone
+    backbone.model.save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=plain_copy(backbone.tokenizer),
+        pad_token=backbone.tokenizer.id_to_token(backbone.pad_id),
+        model_max_length=encoder.max_length,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+    tokenizer.save_pretrained(folder)
+    place = folder / "tokenizer_config.json"
+    # the class that reads tokenizer.json as it is, by the name that older versions know too
+    _write_json(place, json.loads(place.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    options = {"model_args": {"add_pooling_layer": False}} if backbone.family.own_pooler else {}
+    config = {"max_seq_length": encoder.max_length, "do_lower_case": False} | options
+    _write_json(folder / PromptedTransformer.config_file_name, config)
+
+
+def _write_dense(layer: TanhMlp, folder: Path) -> None:
+    width = layer.dense.in_features
+    config = {
+        "in_features": width,
+        "out_features": width,
+        "bias": True,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
+    _write_json(folder / "config.json", config)
+    weights = {f"linear.{name}": weight.detach().clone() for name, weight in layer.dense.named_parameters()}
+    save_file(weights, folder / "model.safetensors")
+
+
+def _pooling(width: int, mode: str) -> dict[str, Any]:
+    """Return the config of a pooling, in the words that every version reads."""
+    modes = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}
+    return {
+        "word_embedding_dimension": width,
+        **{f"pooling_mode_{name}": one == mode for one, name in modes.items()},
+        "include_prompt": True,
+    }
+
+
+def _write_json(path: Path, tree: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+
+
+class _LoadedBack:
+    """The loaded model with an encoder's interface."""
+
+    provider = f"{TOOL} {sentence_transformers.__version__}"
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        self.model = model
+
+    def encode(self, sentences: Sequence[str], *, normalize: bool) -> np.ndarray:
+        found: np.ndarray = self.model.encode(list(sentences), normalize_embeddings=normalize, show_progress_bar=False)
+        return found
+
+
+@contextmanager
+def _loaded_back(folder: Path) -> Iterator[SentenceTransformer]:
+    """Yield the model as a user loads it; remove the copy of its code that transformers keeps in its cache."""
+    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu", local_files_only=True)
+    try:
+        yield model
+    finally:
+        module = type(model[0]).__module__
+        if module.startswith("transformers_modules."):
+            shutil.rmtree(Path(str(sys.modules[module].__file__)).parents[1], ignore_errors=True)

@@ -1,0 +1,358 @@
+"""Folders for sentence-transformers: the same numbers, the prompts in force or a refusal, saved again, trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from cse.errors import CseError
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import MINILM, find_backbone
+from cse.outputs import MANIFEST
+from tests.export.exports import SENTENCES, make_encoder
+from tests.interchange.conftest import Written
+from tests.model.families import CASES
+from tests.parts import sentence_encoder
+
+pytest.importorskip("sentence_transformers")
+from sentence_transformers import SentenceTransformer
+
+from cse.interchange.prompted_transformer import PROMPT
+from cse.interchange.to_sentence_transformers import export_sentence_transformers
+
+ROOT = Path(__file__).parents[2]
+CONFIG = "sentence_bert_config.json"
+# what a model may have beside a prompt of keys and values in every layer
+PARTS = {
+    "hidden states, cls": ("bert", "hidden_state", {"pooler": "cls"}),
+    "shared, positions from 0": ("roberta", "key_value", {"pooler": "mean", "position_shift": False}),
+    "trained [CLS]": ("bert", "key_value", {"pooler": "mean", "cls": True}),
+    "trained [CLS] alone": ("roberta", None, {"pooler": "cls", "cls": True}),
+    "projector": ("bert", "key_value", {"pooler": "cls", "mlp": "always"}),
+    "projector of the loss": ("bert", "key_value", {"pooler": "mean", "mlp": "train_only"}),
+    "last token": ("bert", "key_value", {"pooler": "last"}),
+    "whole model and prompt": ("roberta", "key_value", {"pooler": "mean", "frozen": False}),
+}
+
+
+def write(encoder, folder: Path, **options) -> Written:
+    options = {"normalize": True, "tolerance": 1e-5} | options
+    export_sentence_transformers(encoder, folder, SENTENCES, **options)
+    return Written(encoder, folder)
+
+
+def opened(folder: Path, **options) -> SentenceTransformer:
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **options)
+
+
+def trusted(folder: Path) -> SentenceTransformer:
+    return opened(folder, trust_remote_code=True)
+
+
+@pytest.fixture(scope="module")
+def tiny(encoders, tmp_path_factory) -> Written:
+    """A tiny BERT with a prompt; do not change its folder."""
+    return write(encoders("bert", pooler="mean"), tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def copied(tiny, tmp_path) -> Path:
+    """A copy of its folder, to change at will."""
+    return Path(shutil.copytree(tiny.folder, tmp_path / "copied"))
+
+
+# ---- the same numbers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_family_gives_the_same_vectors(encoders, tmp_path, case):
+    written = write(encoders(case), tmp_path / "model")
+    same(written, trusted(written.folder))
+    bare = sentence_encoder(written.encoder.backbone, pooler=written.encoder.pooler).encode(SENTENCES)
+    assert np.abs(trusted(written.folder).encode(SENTENCES) - bare).max() > 0.02, "the prompt is in force"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_else_a_model_has(encoders, tmp_path, part):
+    family, kind, options = PARTS[part]
+    written = write(encoders(family, kind, **options), tmp_path / "model", normalize=False)
+    model = trusted(written.folder)
+    found = model.encode(SENTENCES)
+    np.testing.assert_allclose(found, written.encoder.encode(SENTENCES, normalize=False), atol=1e-5, rtol=0)
+    frozen = not any(weight.requires_grad for weight in model[0].transformer.parameters())
+    assert frozen == written.encoder.frozen
+
+
+def same(written: Written, model: SentenceTransformer, tolerance: float = 1e-5) -> None:
+    for batch_size in (1, 3, 64):
+        expected = written.encoder.encode(SENTENCES)
+        np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), expected, atol=tolerance, rtol=0)
+
+
+def test_settings_come_along(tiny):
+    model = trusted(tiny.folder)
+    assert (model.max_seq_length, model.similarity_fn_name) == (tiny.encoder.max_length, "cosine")
+    assert model.get_embedding_dimension() == tiny.encoder.dimension
+    long = "cat " * 100
+    assert model.preprocess([long])["input_ids"].shape == (1, tiny.encoder.max_length)
+    model.max_seq_length = 6
+    np.testing.assert_allclose(model.encode(long), tiny.encoder.encode_cut(long, 6), atol=1e-5)
+
+
+def test_texts_of_roles_become_prompts(encoders, tmp_path):
+    encoder = encoders("bert", pooler="mean")
+    encoder.texts = {"query": "the old ", "document": ""}
+    model = trusted(write(encoder, tmp_path / "model").folder)
+    np.testing.assert_allclose(
+        model.encode("cat", prompt_name="query"), encoder.encode("the old cat"), atol=1e-5, rtol=0
+    )
+    np.testing.assert_allclose(model.encode_query("cat"), encoder.encode("the old cat"), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(model.encode("cat"), encoder.encode("cat"), atol=1e-5, rtol=0)
+    assert model.preprocess(["cat"], prompt="the old ")["prompt_length"] == 3  # [CLS] the old
+
+
+@pytest.mark.parametrize("case", ["bert", "roberta", "mpnet", "albert", "modernbert", "qwen3", "gemma3", "distilbert"])
+def test_a_whole_model_becomes_an_ordinary_folder(encoders, tmp_path, case):
+    written = write(encoders(case, None, frozen=False), tmp_path / "model")
+    assert not list(written.folder.glob("*.py"))
+    same(written, opened(written.folder))
+
+
+@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
+def test_minilm(tmp_path, kind):
+    written = write(make_encoder(load_backbone(find_backbone(MINILM)), kind), tmp_path / "model")
+    same(written, trusted(written.folder))
+
+
+# ---- the prompt or nothing ----------------------------------------------------------------------------------------
+
+
+def rehash(folder: Path) -> None:
+    content, config = (folder / PROMPT).read_bytes(), json.loads((folder / CONFIG).read_text())
+    config["prompt"] |= {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    (folder / CONFIG).write_text(json.dumps(config))
+
+
+def remove(folder: Path) -> None:
+    (folder / PROMPT).unlink()
+
+
+def truncate(folder: Path) -> None:
+    content = (folder / PROMPT).read_bytes()
+    (folder / PROMPT).write_bytes(content[: len(content) // 2])
+
+
+def change(folder: Path) -> None:
+    content = bytearray((folder / PROMPT).read_bytes())
+    content[-1] ^= 1
+    (folder / PROMPT).write_bytes(content)
+
+
+def reshape(folder: Path) -> None:
+    prompt = load((folder / PROMPT).read_bytes())["prompt"]
+    (folder / PROMPT).write_bytes(save({"prompt": prompt[:2].contiguous()}))
+    rehash(folder)
+
+
+def rename(folder: Path) -> None:
+    (folder / PROMPT).write_bytes(save({"else": torch.zeros(1)}))
+    rehash(folder)
+
+
+def garble(folder: Path) -> None:
+    (folder / PROMPT).write_bytes(b"{}")
+    rehash(folder)
+
+
+def unname(folder: Path) -> None:
+    config = json.loads((folder / CONFIG).read_text())
+    del config["prompt"]
+    (folder / CONFIG).write_text(json.dumps(config))
+
+
+DAMAGE = {
+    remove: "prompt.safetensors: missing; ",
+    truncate: r"prompt.safetensors: \d+ bytes, but its config says \d+; ",
+    change: r"prompt.safetensors: not the prompt that its config names \(SHA-256 differs\); ",
+    reshape: r"prompt has shape \(2, 2, 4, 5, 8\), the language model needs \(3, 2, 4, 5, 8\); ",
+    rename: "prompt.safetensors: holds no prompt; ",
+    garble: "prompt.safetensors: not a safetensors file ",
+    unname: "sentence_bert_config.json: names no prompt; ",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_without_its_prompt_a_model_does_not_load(copied, damage):
+    damage(copied)
+    with pytest.raises(ValueError, match=DAMAGE[damage]) as caught:
+        trusted(copied)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("(without its prompt it would be the bare language model)")
+
+
+def test_weights_that_are_missing_are_named(copied):
+    weights = load((copied / "backbone/model.safetensors").read_bytes())
+    del weights["encoder.layer.0.output.dense.weight"]
+    (copied / "backbone/model.safetensors").write_bytes(save(weights, {"format": "pt"}))
+    with pytest.raises(ValueError, match=r"backbone: its weights lack encoder.layer.0.output.dense.weight; "):
+        trusted(copied)
+
+
+def test_code_that_is_not_trusted_is_not_replaced_by_a_bare_model(tiny):
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        opened(tiny.folder)
+
+
+def test_the_folder_is_no_model_for_other_tools(tiny):
+    from transformers import AutoModel
+
+    with pytest.raises((OSError, ValueError)):
+        AutoModel.from_pretrained(tiny.folder)
+
+
+def test_options_that_would_have_no_effect_are_refused(tiny):
+    with pytest.raises(ValueError, match="model_kwargs: attn_implementation has no effect here"):
+        opened(tiny.folder, trust_remote_code=True, model_kwargs={"attn_implementation": "sdpa"})
+    half = opened(tiny.folder, trust_remote_code=True, model_kwargs={"dtype": "bfloat16"})
+    assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
+    assert (
+        np.abs(half.encode(SENTENCES, convert_to_tensor=True).float().numpy() - tiny.encoder.encode(SENTENCES)).max()
+        < 0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "reason"),
+    [
+        ("input", {"pooler": "cls"}, "its input-layer prompt has no keys"),
+        ("key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2, not one of cls, mean, last"),
+        ("key_value", {"pooler": "cnn"}, "its pooler is cnn"),
+        (None, {"pooler": "mask", "template": {"text": "the {sentence} is {mask} ."}}, "its template puts words"),
+        ("key_value", {"pooler": "mean", "post": "whitening"}, r"it has post-processing \(whitening\)"),
+        ("key_value", {"mlp": "always", "projector": "batch_norm"}, "its projector is batch_norm, not tanh"),
+    ],
+)
+def test_what_has_no_place_there_is_named(encoders, tmp_path, kind, options, reason):
+    encoder = encoders("bert", kind, **options)
+    with pytest.raises(CseError, match=f"because {reason}.*; use --format onnx$"):
+        write(encoder, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_gives_other_vectors_is_not_published(encoders, tmp_path, monkeypatch):
+    from cse.interchange import to_sentence_transformers as module
+
+    stacked = module.stacked_prefix
+    monkeypatch.setattr(module, "stacked_prefix", lambda encoder: stacked(encoder) + 0.1)
+    with pytest.raises(CseError, match=r"sentence-transformers differs from torch by .*; nothing was published"):
+        write(encoders("bert", pooler="mean"), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+# ---- on its own ---------------------------------------------------------------------------------------------------
+
+
+def test_the_copied_code_is_ours_and_needs_nothing_of_ours(tiny):
+    files = sorted(path.name for path in tiny.folder.glob("*.py"))
+    assert files == ["attention.py", "dropout.py", "families.py", "prompted_transformer.py", "transformer.py"]
+    for name in files:
+        text = (tiny.folder / name).read_text(encoding="utf-8")
+        assert "from cse" not in text
+        assert "import cse" not in text
+        own = next(path for path in (ROOT / "cse").rglob(name) if path.parent.name in ("model", "interchange"))
+        assert abs(len(text.splitlines()) - len(own.read_text(encoding="utf-8").splitlines())) == 0
+    manifest = json.loads((tiny.folder / MANIFEST).read_text())
+    assert {*files, PROMPT, "backbone/model.safetensors"} <= set(manifest["files"])
+
+
+def test_the_cache_keeps_no_copy_of_a_draft(tiny, code_cache):
+    assert not [path for path in code_cache.rglob("*") if "cse_hyphen_tmp" in path.name]
+
+
+MOVE = """
+import sys
+sys.modules["cse"] = None  # not needed
+import numpy as np, shutil
+from sentence_transformers import SentenceTransformer
+first, second, vectors, sentences = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
+model = SentenceTransformer(first, trust_remote_code=True, device="cpu")
+before = model.encode(sentences)
+model.save_pretrained(second)
+shutil.rmtree(first)
+again = SentenceTransformer(second, trust_remote_code=True, device="cpu")
+assert np.array_equal(again.encode(sentences), before)
+for name, weight in model.state_dict().items():
+    assert (weight == again.state_dict()[name]).all(), name
+np.save(vectors, before)
+"""
+
+
+def test_it_moves_without_this_project(tiny, copied, tmp_path):
+    command = [sys.executable, "-c", MOVE, copied, tmp_path / "moved", tmp_path / "vectors.npy", *SENTENCES]
+    subprocess.run(list(map(str, command)), cwd=tmp_path, check=True, timeout=300)
+    expected = tiny.encoder.encode(SENTENCES)
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=1e-5, rtol=0)
+    same(tiny, trusted(tmp_path / "moved"))
+    assert (tmp_path / "moved" / PROMPT).read_bytes() == (tiny.folder / PROMPT).read_bytes()
+
+
+def test_it_loads_by_its_name_on_the_hub(tiny, tmp_path):
+    """From the hub's cache, whose layout this is."""
+    commit, place = "0123456789" * 4, tmp_path / "models--me--tiny"
+    shutil.copytree(tiny.folder, place / "snapshots" / commit)
+    (place / "refs").mkdir()
+    (place / "refs/main").write_text(commit)
+    options = {"trust_remote_code": True, "device": "cpu", "local_files_only": True}
+    same(tiny, SentenceTransformer("me/tiny", cache_folder=str(tmp_path), **options))
+    (place / "snapshots" / commit / PROMPT).unlink()
+    with pytest.raises(ValueError, match=r"me/tiny/prompt\.safetensors: missing"):
+        SentenceTransformer("me/tiny", cache_folder=str(tmp_path), **options)
+
+
+def test_an_older_attention_in_the_same_process_changes_nothing_here(tiny, copied):
+    code = copied / "attention.py"
+    name = next(line for line in code.read_text().splitlines() if line.startswith("PREFIX_ATTENTION = "))
+    assert "scale=scaling" in code.read_text()
+    broken = code.read_text().replace(name, f'{name[:-1]}_older"').replace("scale=scaling", "scale=2.0")
+    code.write_text(broken)
+    assert np.abs(trusted(copied).encode(SENTENCES) - tiny.encoder.encode(SENTENCES)).max() > 0.01
+    same(tiny, trusted(tiny.folder))
+    write(tiny.encoder, copied.parent / "again")
+
+
+# ---- trained on ---------------------------------------------------------------------------------------------------
+
+
+def test_the_prompt_alone_is_trained_on(copied, tmp_path):
+    pytest.importorskip("accelerate")
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    torch.manual_seed(0)
+    model = trusted(copied)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    assert [name for name, weight in model.named_parameters() if weight.requires_grad] == ["0.prompt"]
+    rows = Dataset.from_dict({"anchor": [*SENTENCES[3:6], "cat"], "positive": SENTENCES[:2] + SENTENCES[4:6]})
+    arguments = SentenceTransformerTrainingArguments(
+        tmp_path / "run", max_steps=12, learning_rate=0.05, per_device_train_batch_size=4, logging_steps=1,
+        report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, lr_scheduler_type="constant",
+    )  # fmt: skip
+    trainer = SentenceTransformerTrainer(model, arguments, rows, loss=MultipleNegativesRankingLoss(model))
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.9 * losses[0], losses
+    moved = [name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])]
+    assert moved == ["0.prompt"]
+    model.save_pretrained(str(tmp_path / "later"))
+    again = trusted(tmp_path / "later")
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
