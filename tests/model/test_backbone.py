@@ -116,7 +116,7 @@ def test_pooling_config_of_recent_versions(folder):
 
 @pytest.mark.parametrize(
     "modes",
-    [{"pooling_mode_max_tokens": True}, {"pooling_mode": "lasttoken"}, {"pooling_mode_weightedmean_tokens": True}],
+    [{"pooling_mode_max_tokens": True}, {"pooling_mode": "max"}, {"pooling_mode_weightedmean_tokens": True}],
 )
 def test_pooling_that_does_not_exist_here_is_not_taken_for_cls(folder, modes):
     (folder / "1_Pooling").mkdir()
