@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,17 @@ class MtebEncoder:
             {"name": f"{organisation}{name}", "revision": "local", "similarity_fn_name": "cosine"}
         )
 
-    def encode(self, inputs: Any, **options: Any) -> np.ndarray:
-        """Return unit vectors ``(n, d)``, float32, of the texts in a loader's batches, in their order."""
+    def encode(self, inputs: Any, *, prompt_type: Any = None, **options: Any) -> np.ndarray:
+        """Return unit vectors ``(n, d)``, float32, of the texts in a loader's batches, in their order.
+
+        Queries and documents of a search get the task text of their role, where the encoder has one.
+        """
+        role = _role_of(prompt_type, getattr(self.encoder, "texts", {}))
         texts = [text for batch in inputs for text in batch["text"]]
         batch_size = self.batch_size or options.get("batch_size") or 32
         progress = bool(options.get("show_progress_bar", False))
-        return self.encoder.encode(texts, batch_size=batch_size, normalize=True, show_progress_bar=progress)
+        given: dict[str, Any] = {} if role is None else {"role": role}
+        return self.encoder.encode(texts, batch_size=batch_size, normalize=True, show_progress_bar=progress, **given)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Return the cosine of each row ``(n, d)`` with each other row ``(m, d)``, ``(n, m)``."""
@@ -55,6 +60,13 @@ class MtebEncoder:
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Return the cosine of each row ``(n, d)`` with the same row of the other, ``(n,)``."""
         return pairwise_cos_sim(embeddings1, embeddings2)
+
+
+def _role_of(prompt_type: Any, texts: Mapping[str, str]) -> str | None:
+    """Return the encoder's role for MTEB's kind of text, ``query`` or ``document``; None if it has none."""
+    kind = getattr(prompt_type, "value", prompt_type)
+    names = {"query": ("query",), "document": ("document", "passage", "corpus")}.get(str(kind), ())
+    return next((name for name in names if name in texts), None)
 
 
 def find_tasks(names: Sequence[str]) -> list[Any]:

@@ -23,14 +23,15 @@ from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words
 from cse.model.template import make_template
 from cse.runtime.bank import Bank, Chosen, is_bank
+from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.encode import cosine_similarity, encode_sentences, is_text
 from cse.runtime.mixed import encode_mixed
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import check_dimensions, refuse_uses, text_of
 
 
-class SentenceEncoder(Encoder):
-    """Encodes sentences; takes the arguments of ``Encoder``.
+class SentenceEncoder(Compatible, Encoder):
+    """Encodes sentences; takes the arguments of ``Encoder``, and ``encode`` those of sentence-transformers too.
 
     Attributes:
         bank: the bank whose prompts ``encode`` uses; None for one model.
@@ -88,6 +89,7 @@ class SentenceEncoder(Encoder):
         encoder.bank, encoder.bank_pass = bank, BankPass(backbone)
         return encoder
 
+    @in_their_words
     def encode(
         self,
         sentences: str | Sequence[str],
@@ -205,6 +207,7 @@ class SentenceEncoder(Encoder):
         finally:
             self.pooler, self.denoise, self.text_tokenizers = kept
 
+    @of_the_same_kind
     def similarity(self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray) -> np.ndarray:
         """Return cosines ``(n, m)`` between sentences or embeddings ``a`` and ``b``."""
         return cosine_similarity(*(self.encode(x) if is_text(x) else x for x in (a, b)))  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from cse.errors import CseError, error_line
 from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, verify
+from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.domain import Domain
 from cse.runtime.encode import Encoded, cosine_similarity, encode_sentences, is_text
 from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
@@ -30,8 +31,10 @@ CPU_BATCH_TOKENS, CPU_PADDING = 384, 8
 _GIVEN = ("input_ids", "attention_mask")
 
 
-class OnnxEncoder:
+class OnnxEncoder(Compatible):
     """Encoder that runs an ONNX bundle, or a bank with the prompts of many domains.
+
+    It also takes the arguments of sentence-transformers, see ``cse.runtime.compatible``.
 
     On the CPU, many sentences are spread over ``threads`` threads, each running whole batches on one core; without
     barriers inside operators, this is faster than running one batch on all cores. A few sentences run one after
@@ -89,6 +92,7 @@ class OnnxEncoder:
         self._one_core: ort.InferenceSession | None = None
         self._opening = threading.Lock()
 
+    @in_their_words
     def encode(
         self,
         sentences: str | Sequence[str],
@@ -213,6 +217,7 @@ class OnnxEncoder:
             return self._run(session, given)
         return finish(self._run(session, {**given, **feed(domains)}), domains, normalize=False)
 
+    @of_the_same_kind
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
         """Return the cosines (n, m) between ``a`` and ``b``, each a list of sentences or embeddings (n, d)."""
         return cosine_similarity(self._vectors(a), self._vectors(b))

@@ -10,6 +10,7 @@ import datasets
 import numpy as np
 import pytest
 from mteb.models.models_protocols import EncoderProtocol
+from mteb.types import PromptType
 
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
@@ -96,3 +97,18 @@ def test_without_the_extra_it_is_one_line(tmp_path):
         check=False,
     )  # fmt: skip
     assert "MTEB: not installed; pip install 'cse[mteb]'" in done.stderr
+
+
+def test_queries_and_documents_of_a_search_get_their_task_texts():
+    class Remembers:
+        texts = {"query": "query: ", "passage": "passage: "}  # noqa: RUF012
+
+        def encode(self, sentences, batch_size, normalize, show_progress_bar, role=None):
+            self.role = role
+            return np.zeros((len(sentences), 2), np.float32)
+
+    remembers = Remembers()
+    model = MtebEncoder(remembers, "x")
+    for kind, role in ((PromptType.query, "query"), (PromptType.document, "passage"), (None, None)):
+        model.encode([{"text": ["a"]}], prompt_type=kind)
+        assert remembers.role == role

@@ -1,0 +1,96 @@
+"""sentence-transformers' evaluators on our encoders as they are, against the same evaluators on its own model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError
+from cse.export.bundle import write_bundle
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.declared import Declared
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.conftest import WORDS, make_backbone_folder
+from tests.parts import sentence_encoder
+
+library = pytest.importorskip("sentence_transformers")
+evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+
+TEXTS = {"query": "the old ", "document": "a red "}
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    """The library's model of a tiny BERT, and ours, as torch and as ONNX."""
+    root = tmp_path_factory.mktemp("model")
+    folder = make_backbone_folder(root / "bert", "bert", pooling="mean")
+    backbone = load_backbone(find_backbone(str(folder)))
+    encoder = sentence_encoder(backbone, use=Declared("mean", None, TEXTS, (8, 16)))
+    with write_bundle(encoder, root / "bundle", normalize=True, metrics={}):
+        pass
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": 40}'
+    )
+    transformer = modules.Transformer(str(folder))
+    theirs = library.SentenceTransformer(
+        modules=[transformer, modules.Pooling(32, "mean"), modules.Normalize()], prompts=TEXTS, device="cpu"
+    )
+    return theirs, {"torch": encoder, "onnx": OnnxEncoder(root / "bundle", provider="cpu")}
+
+
+def texts(count, seed):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, int(rng.integers(2, 8)))) for _ in range(count)]
+
+
+A, B, C = texts(30, 0), texts(30, 1), texts(30, 2)
+RELEVANT = {f"q{i}": {f"d{i}", f"d{(7 * i) % 30}"} for i in range(30)}
+EVALUATORS = {
+    "similarity": lambda: evaluation.EmbeddingSimilarityEvaluator(A, B, np.linspace(0, 1, 30).tolist(), name="x"),
+    "similarity, cut": lambda: evaluation.EmbeddingSimilarityEvaluator(
+        A, B, np.linspace(0, 1, 30).tolist(), name="x", truncate_dim=8
+    ),
+    "binary": lambda: evaluation.BinaryClassificationEvaluator(A, B, [i % 2 for i in range(30)], name="x"),
+    "triplets": lambda: evaluation.TripletEvaluator(A, B, C, name="x"),
+    "search": lambda: evaluation.InformationRetrievalEvaluator(
+        {f"q{i}": text for i, text in enumerate(A)}, {f"d{i}": text for i, text in enumerate(B)}, RELEVANT, name="x"
+    ),
+    "reranking": lambda: evaluation.RerankingEvaluator(
+        [{"query": A[i], "positive": [B[i]], "negative": C[i : i + 4]} for i in range(20)], name="x"
+    ),
+    "mining": lambda: evaluation.ParaphraseMiningEvaluator(
+        {str(i): text for i, text in enumerate([*A, *B])}, [(str(i), str(30 + i)) for i in range(30)], name="x"
+    ),
+    "translation": lambda: evaluation.TranslationEvaluator(A, B, name="x"),
+}
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+@pytest.mark.parametrize("name", list(EVALUATORS))
+def test_an_evaluator_says_of_ours_what_it_says_of_theirs(encoders, name, kind):
+    theirs, ours = encoders
+    expected, found = EVALUATORS[name]()(theirs), EVALUATORS[name]()(ours[kind])
+    assert found.keys() == expected.keys()
+    for measure, value in expected.items():
+        assert found[measure] == pytest.approx(value, abs=1e-4), measure
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_the_librarys_words_mean_ours(encoders, kind):
+    encoder = encoders[1][kind]
+    as_tensor = encoder.encode(
+        A, prompt_name="query", truncate_dim=8, normalize_embeddings=True, convert_to_tensor=True
+    )
+    assert isinstance(as_tensor, torch.Tensor)
+    np.testing.assert_array_equal(as_tensor.numpy(), encoder.encode(A, role="query", dimensions=8, normalize=True))
+    np.testing.assert_array_equal(encoder.encode_query(A), encoder.encode(A, role="query"))
+    np.testing.assert_array_equal(encoder.encode_document(A[0]), encoder.encode("a red " + A[0]))
+    np.testing.assert_array_equal(encoder.encode(A, prompt="a red "), encoder.encode(A, role="document"))
+    for word in ({"precision": "int8"}, {"device": "cuda"}, {"output_value": "token_embeddings"}):
+        with pytest.raises(CseError, match=f"{next(iter(word))}: .* is not possible here"):
+            encoder.encode(A, **word)
+    with pytest.raises(TypeError, match="nonsense"):
+        encoder.encode(A, nonsense=1)
