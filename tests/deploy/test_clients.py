@@ -15,19 +15,15 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import onnx
 import openai
 import pytest
-from onnx import numpy_helper
-from tokenizers import Tokenizer, models, pre_tokenizers
 
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.command import serve
 from deploy.server.metrics import names
 from deploy.server.options import Options
 from tests.deploy.servers import serving
-from tests.runtime.conftest import DIMENSION, PAD, make_tokenizer, write_model
+from tests.runtime.conftest import DIMENSION, write_bundle_of_words
 from tests.waiting import wait_for
 
 PAGE = (Path(__file__).parents[2] / "docs/serve.md").read_text("utf-8")
@@ -41,25 +37,7 @@ TEXTS = ["the cat sat", "a dog", "mat", "the cat sat on", "zebra", "a dog", "on 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
     """A bundle of the id that the page uses, which knows the words of the page: no two of its texts are alike."""
-    folder = tmp_path_factory.mktemp("clients") / "bundle"
-    folder.mkdir()
-    split = pre_tokenizers.Whitespace()
-    words = sorted({word for text in (CARD, COME, LOAN) for word, _ in split.pre_tokenize_str(text)})
-    tokenizer = make_tokenizer()
-    vocabulary = tokenizer.get_vocab()
-    for word in words:
-        vocabulary.setdefault(word, len(vocabulary))
-    larger = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    larger.pre_tokenizer, larger.post_processor = split, tokenizer.post_processor
-    larger.save(str(folder / TOKENIZER))
-    write_model(folder / MODEL)
-    model = onnx.load(folder / MODEL)
-    (table,) = [one for one in model.graph.initializer if one.name == "table"]
-    vectors = np.random.default_rng(1).normal(size=(len(vocabulary), DIMENSION)).astype(np.float32)
-    table.CopyFrom(numpy_helper.from_array(vectors, "table"))
-    onnx.save(model, folder / MODEL)
-    Bundle(FORMAT, DIMENSION, "mean", True, 16, PAD, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
-    return folder
+    return write_bundle_of_words(tmp_path_factory.mktemp("clients") / "bundle", (CARD, COME, LOAN))
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,28 @@ def write_model(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
 
 
+def write_bundle_of_words(folder, sentences, **fields):
+    """A bundle that knows the words of the sentences: no two of them have the same vector."""
+    folder.mkdir(parents=True)
+    split = pre_tokenizers.Whitespace()
+    tokenizer = make_tokenizer()
+    vocabulary = tokenizer.get_vocab()
+    for word in sorted({word for text in sentences for word, _ in split.pre_tokenize_str(text)}):
+        vocabulary.setdefault(word, len(vocabulary))
+    larger = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    larger.pre_tokenizer, larger.post_processor = split, tokenizer.post_processor
+    larger.save(str(folder / TOKENIZER))
+    write_model(folder / MODEL)
+    model = onnx.load(folder / MODEL)
+    (table,) = [one for one in model.graph.initializer if one.name == "table"]
+    vectors = np.random.default_rng(1).normal(size=(len(vocabulary), DIMENSION)).astype(np.float32)
+    table.CopyFrom(numpy_helper.from_array(vectors, "table"))
+    onnx.save(model, folder / MODEL)
+    files = describe_files(folder, [MODEL, TOKENIZER])
+    Bundle(FORMAT, DIMENSION, "mean", True, 16, PAD, files, **fields).write(folder)
+    return folder
+
+
 def edit(folder, **changes):
     """Change what a manifest says and seal it again: wrong from the start, not changed by hand."""
     tree = json.loads((folder / MANIFEST).read_text()) | changes

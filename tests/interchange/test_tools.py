@@ -1,0 +1,130 @@
+"""Other tools with this project's models and vectors: each example of docs/tools.md as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.runtime.conftest import write_bundle_of_words
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/tools.md").read_text("utf-8")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+COMMAND = re.compile(r"^    (cse \w+ .*?)(?:  +#.*)?$", re.M)
+CARD, COME, LOAN = "Where is my card?", "My card has not come.", "I want a loan."
+CORPUS = [LOAN, "the cat sat on a mat", COME, "a dog", "Where is the dog?", "zebra", "My loan has come.", "a card"]
+TEXTS = {"query": "query: ", "passage": "passage: "}
+# for each example: a part of it that no other has, and the library it needs
+IN_PROCESS = {
+    "langchain": ("from langchain_core", "langchain_core"),
+    "llamaindex": ("from llama_index", "llama_index.core"),
+    "haystack": ("from haystack ", "haystack"),
+}
+OF_VECTORS = {
+    "duckdb": ("import duckdb", "duckdb"),
+    "polars": ("import polars", "polars"),
+    "lancedb": ("import lancedb", "lancedb"),
+    "faiss": ("import faiss", "faiss"),
+}
+EXAMPLES = IN_PROCESS | OF_VECTORS
+
+
+def python(folder: Path, *args: str, code: str = "") -> str:
+    """Run Python in a folder, as a user would who has installed the project; return what it printed."""
+    usual = {"PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
+    quiet = {"HAYSTACK_TELEMETRY_ENABLED": "false"}
+    done = subprocess.run(
+        [sys.executable, *args],
+        input=code,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **usual, **quiet},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_example(name: str, folder: Path) -> list[tuple[str, float, str]]:
+    """Run an example in a folder and return its lines: row if it prints one, cosine, text."""
+    part, library = EXAMPLES[name]
+    if find_spec(library.partition(".")[0]) is None or find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    ((_, code),) = [block for block in BLOCK.findall(PAGE) if part in block[1]]
+    lines = python(folder, "-", code=code).splitlines()
+    found = [re.fullmatch(r"(?:(\d+) )?(-?\d\S*) (.+)", line).groups() for line in lines]
+    return [(row, float(cosine), text) for row, cosine, text in found]
+
+
+@pytest.fixture(scope="module", params=[{}, TEXTS, {"query": "query: "}], ids=["no texts", "two texts", "one text"])
+def with_bundle(request, tmp_path_factory) -> Path:
+    """A folder with a bundle that has task texts for some roles."""
+    folder = tmp_path_factory.mktemp("tools")
+    write_bundle_of_words(folder / "data/bundle", [CARD, COME, LOAN, *TEXTS.values()], texts=request.param)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_vectors(tmp_path_factory) -> Path:
+    """A folder after the page's commands, in three shards."""
+    folder = tmp_path_factory.mktemp("tools")
+    write_bundle_of_words(folder / "data/bundle", [CARD, *CORPUS])
+    (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in CORPUS), encoding="utf-8")
+    small = {"embed": ["--workers", "0", "--shard-rows", "3", "--provider", "cpu"], "index": []}
+    for command in map(shlex.split, COMMAND.findall(PAGE)):
+        if command[1] == "embed" or find_spec("faiss"):
+            python(folder, "-m", "cse.cli", *command[1:], *small[command[1]])
+    assert len(list((folder / "data/vectors").glob("part-*.parquet"))) == 3
+    return folder
+
+
+def test_every_example_is_tested():
+    blocks = BLOCK.findall(PAGE)
+    assert {language for language, _ in blocks} == {"python"}
+    assert len(blocks) == len(EXAMPLES)
+    for part, _ in EXAMPLES.values():
+        assert sum(part in code for _, code in blocks) == 1, part
+    assert [command.split()[1] for command in COMMAND.findall(PAGE)] == ["embed", "index"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_a_library_ranks_by_the_models_vectors(name, with_bundle):
+    found = run_example(name, with_bundle)
+    encoder = OnnxEncoder(with_bundle / "data/bundle", provider="cpu")
+    query, passage = (role if role in encoder.texts else None for role in TEXTS)
+    cosines = encoder.encode([COME, LOAN], role=passage) @ encoder.encode(CARD, role=query)
+    expected = sorted(zip(cosines, (COME, LOAN), strict=True), reverse=True)
+    assert [text for _, _, text in found] == [text for _, text in expected]
+    np.testing.assert_allclose([cosine for _, cosine, _ in found], [cosine for cosine, _ in expected], atol=1e-5)
+
+
+def test_each_choice_of_roles_gives_another_cosine(tmp_path):
+    """So the test above sees a role that is wrong or left out."""
+    bundle = write_bundle_of_words(tmp_path / "bundle", [CARD, COME, LOAN, *TEXTS.values()], texts=TEXTS)
+    encoder = OnnxEncoder(bundle, provider="cpu")
+    query, come = (np.stack([encoder.encode(text, role=role) for role in (None, *TEXTS)]) for text in (CARD, COME))
+    cosines = np.ravel(come @ query.T)
+    assert np.diff(np.sort(cosines)).min() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_VECTORS)
+def test_a_tool_finds_the_nearest_rows(name, with_vectors):
+    found = run_example(name, with_vectors)
+    encoder = OnnxEncoder(with_vectors / "data/bundle", provider="cpu")
+    cosines = encoder.encode(CORPUS) @ encoder.encode(CARD)
+    nearest = np.argsort(-cosines)[:3]
+    assert {int(row) // 3 for row in nearest} != {0}, "in several shards"
+    assert [(int(row), text) for row, _, text in found] == [(row, CORPUS[row]) for row in nearest]
+    np.testing.assert_allclose([cosine for _, cosine, _ in found], cosines[nearest], atol=1e-5)
