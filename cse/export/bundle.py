@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cse.choices import Precision
 from cse.export.graph import write_graph
+from cse.export.half import halve
 from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
@@ -43,7 +45,13 @@ class Draft:
 
 @contextmanager
 def write_bundle(
-    encoder: SentenceEncoder, out: Path, *, normalize: bool, metrics: dict[str, Any], checkpoint: str = ""
+    encoder: SentenceEncoder,
+    out: Path,
+    *,
+    normalize: bool,
+    metrics: dict[str, Any],
+    checkpoint: str = "",
+    precision: Precision = "fp32",
 ) -> Iterator[Draft]:
     """Yield a loadable draft of the bundle to check; it replaces ``out`` when the block ends without an error.
 
@@ -53,10 +61,13 @@ def write_bundle(
         normalize: whether embeddings have unit length by default.
         metrics: scores to record in the manifest.
         checkpoint: identity of the encoder's checkpoint; empty for a bare backbone.
+        precision: of weights and matrix products.
     """
     facts = describe(encoder)
     with publish_folder(out, Kind.BUNDLE) as folder:
         write_graph(encoder, folder / MODEL)
+        if precision == "fp16":
+            halve(folder / MODEL)
         # the tokenizer's own save does not raise OSError on a full disk
         (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         manifest = Bundle(
@@ -72,6 +83,7 @@ def write_bundle(
             versions=versions(),
             metrics=metrics,
             checkpoint=checkpoint,
+            precision=precision,
             texts=facts["texts"],
             widths=facts["widths"],
         )

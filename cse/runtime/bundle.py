@@ -57,6 +57,7 @@ class Bundle:
         metrics: scores of the model, by task.
         parity: largest difference from torch, and where it was measured.
         checkpoint: identity of the exported checkpoint; empty for a bare backbone.
+        precision: of weights and matrix products, ``fp32`` or ``fp16``.
         texts: task texts by role, which go before a text.
         widths: numbers of dimensions that its vectors may be cut to.
     """
@@ -74,6 +75,7 @@ class Bundle:
     metrics: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = ""
+    precision: str = "fp32"
     texts: dict[str, Any] = field(default_factory=dict)
     widths: list[Any] = field(default_factory=list)
 

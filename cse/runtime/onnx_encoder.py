@@ -20,7 +20,7 @@ from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.domain import Domain
 from cse.runtime.encode import Encoded, cosine_similarity, encode_sentences, is_text
 from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
-from cse.runtime.providers import open_session, usable_cpus
+from cse.runtime.providers import open_session, run, run_bound, usable_cpus
 from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
 from cse.runtime.uses import check_dimensions, refuse_uses, text_of
@@ -79,6 +79,7 @@ class OnnxEncoder(Compatible):
         self.provider, self.provider_note = attached.provider, attached.note
         logging.getLogger("cse").info("%s: %s", self.path, self.provider_note)
         self._session = attached.session
+        self._through = run_bound if attached.provider == "cuda" else run
         self._output = [attached.session.get_outputs()[0].name]
         self._manifest = self.path / (MANIFEST if self.bank is None else BANK)
         self._inputs = {value.name for value in self._session.get_inputs()}
@@ -227,7 +228,7 @@ class OnnxEncoder(Compatible):
         if "token_type_ids" in self._inputs:
             given["token_type_ids"] = np.zeros_like(given["input_ids"])
         try:
-            return session.run(self._output, {name: given[name] for name in self._inputs})[0]
+            return self._through(session, {name: given[name] for name in self._inputs}, self._output[0])
         except Exception as error:  # onnxruntime's exceptions share no base class
             rows, length = given["input_ids"].shape
             raise CseError(

@@ -12,7 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from cse.errors import CseError, error_line, nearest
 
@@ -65,6 +67,23 @@ def open_session(path: Path, provider: str = "auto", threads: int | None = None,
         raise CseError(f"provider cuda did not attach: {reason}; fix that or set provider: cpu{_clash()}")
     note = f"running on cpu ({reason}; {threads} thread{'s' if threads > 1 else ''}){_clash()}"
     return Attached(_session(path, [_CPU], threads), "cpu", note)
+
+
+def run(session: ort.InferenceSession, given: dict[str, NDArray[Any]], output: str) -> NDArray[np.float32]:
+    """Return an output of a graph for inputs by name."""
+    return session.run([output], given)[0]
+
+
+def run_bound(
+    session: ort.InferenceSession, given: dict[str, NDArray[Any]], output: str, device: str = "cuda"
+) -> NDArray[np.float32]:
+    """Return an output like ``run``, with inputs and output bound to memory of the device: one copy each way."""
+    binding = session.io_binding()
+    for name, array in given.items():
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0))
+    binding.bind_output(output, device)
+    session.run_with_iobinding(binding)
+    return binding.copy_outputs_to_cpu()[0]
 
 
 def no_cuda_reason() -> str:

@@ -42,7 +42,14 @@ def export_stage(
     sentences = sentences_for_parity(data, settings.export.sentences)
     options = settings.export
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
-    with write_bundle(encoder, bundle, normalize=options.normalize, metrics=scores, checkpoint=checkpoint) as draft:
+    with write_bundle(
+        encoder,
+        bundle,
+        normalize=options.normalize,
+        metrics=scores,
+        checkpoint=checkpoint,
+        precision=options.precision,
+    ) as draft:
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance)

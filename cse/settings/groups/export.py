@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from cse.choices import Precision
 from cse.settings.groups.group import Group, Positive
 
 
@@ -16,5 +17,10 @@ class ExportSettings(Group):
         "auto", description="Where to run the parity check; `cuda` fails if the GPU does not attach."
     )
     tolerance: float = Field(1e-5, gt=0.0, description="Maximum allowed difference between ONNX and torch embeddings.")
+    precision: Precision = Field(
+        "fp32",
+        description="Precision of the bundle's weights and matrix products; `fp16` is for GPUs, and needs a "
+        "`tolerance` of about 1e-3.",
+    )
     normalize: bool = Field(True, description="Whether the bundle normalises embeddings to unit length by default.")
     sentences: Positive = Field(256, description="Evaluation sentences used in the parity check.")
