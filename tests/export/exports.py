@@ -35,6 +35,7 @@ ROWS = {
     ),
     "bert input cls": ("bert", "input", {"pooler": "cls"}),
     "roberta key_value cls mlp": ("roberta", "key_value", {"pooler": "cls", "mlp": "always"}),
+    "roberta key_value last": ("roberta", "key_value", {"pooler": "last"}),
     "roberta none mean_top2 train_only": ("roberta", None, {"pooler": "mean_top2", "mlp": "train_only"}),
 }
 _TEMPLATE = "the man reads {sentence} near {mask} ."

@@ -296,6 +296,7 @@ np.save(vectors, before)
 """
 
 
+@pytest.mark.slow
 def test_it_moves_without_this_project(tiny, copied, tmp_path):
     command = [sys.executable, "-c", MOVE, copied, tmp_path / "moved", tmp_path / "vectors.npy", *SENTENCES]
     subprocess.run(list(map(str, command)), cwd=tmp_path, check=True, timeout=300)
@@ -305,6 +306,7 @@ def test_it_moves_without_this_project(tiny, copied, tmp_path):
     assert (tmp_path / "moved" / PROMPT).read_bytes() == (tiny.folder / PROMPT).read_bytes()
 
 
+@pytest.mark.slow
 def test_it_loads_by_its_name_on_the_hub(tiny, tmp_path):
     """From the hub's cache, whose layout this is."""
     commit, place = "0123456789" * 4, tmp_path / "models--me--tiny"

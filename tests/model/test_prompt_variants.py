@@ -208,6 +208,6 @@ def test_a_kind_of_prompt_without_a_start_of_its_own_is_refused(bert):
 
 def test_another_family_is_refused(tiny_folders):
     files = find_backbone(str(tiny_folders["roberta"]))
-    assert load_backbone(files, family="roberta").family == "roberta"
+    assert load_backbone(files, family="roberta").family.name == "roberta"
     with pytest.raises(CseError, match=r"backbone\.family: these settings were made for the bert family, .* roberta"):
         load_backbone(files, family="bert")

@@ -208,7 +208,7 @@ def test_counts_of_bert_base_are_those_of_the_paper():
     """Parameter table of methods of the field: BERT-base, k = 10, 12, 14, 16, and with the tanh layer."""
 
     class Shape:
-        layers, heads, hidden_size = 12, 12, 768
+        layers, heads, head_size, hidden_size = 12, 12, 64, 768
 
     def count(kind: str, length: int) -> int:
         return new_prompt(kind, Shape, length=length, dropout=0, init_std=0.02).table.numel()

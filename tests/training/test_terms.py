@@ -83,7 +83,7 @@ def reference_states(backbone, ids, mask, prefix=None, shift=0, first=None):
     """States of all layers; ``first`` takes the place of the first token behind the embedding LayerNorm."""
     w, eps = weights_of(backbone), backbone.model.config.layer_norm_eps
     (x,) = reference.hidden_states(
-        w, ids, mask, layers=0, heads=HEADS, prefix=None, shift=shift, family=backbone.family,
+        w, ids, mask, layers=0, heads=HEADS, prefix=None, shift=shift, family=backbone.family.name,
         pad_id=backbone.pad_id, eps=eps,
     )  # fmt: skip
     if first is not None:
