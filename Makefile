@@ -14,10 +14,10 @@ repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has cha
 # two processes share the files out; each keeps to one thread
 PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 
-test: $(STAMP) lint        ## fast tests, lint and types (under 8 minutes)
+test: $(STAMP) lint        ## fast tests, lint and types (under 10 minutes)
 	$(PYTEST)
 
-test-all: $(STAMP)         ## slow end-to-end and fault tests (under 45 minutes)
+test-all: $(STAMP)         ## slow end-to-end and fault tests (under 50 minutes)
 	$(PYTEST) -m slow --timeout 1800 --ignore tests/scale
 	python -m pytest -m slow --timeout 1800 tests/scale # loses workers and machines: timing counts, so nothing beside it
 
