@@ -31,7 +31,7 @@ def replicas_of(server) -> list[int]:
     return sorted(found)
 
 
-def test_a_replica_that_is_killed_under_load_costs_no_request_its_answer(small_bundle, tmp_path):
+def test_a_replica_that_is_killed_under_load_costs_no_request_its_answer(small_bundle, tmp_path, record_property):
     expected = OnnxEncoder(small_bundle, provider="cpu").encode([BODY["input"]])[0]
     with serving(small_bundle, "--replicas", 2, log=tmp_path / "log") as server:
         before = replicas_of(server)
@@ -70,6 +70,7 @@ def test_a_replica_that_is_killed_under_load_costs_no_request_its_answer(small_b
         assert unanswered == [] and wrong == []
         assert failed <= len(clients), "only requests that the dead replica was computing may fail"
         assert before[1] in replicas_of(server), "the other one served on"
+        record_property("seconds to recover", round(recovery, 2))
         assert recovery < 60
 
 
