@@ -15,7 +15,7 @@ from cse.interchange.hub_errors import hub_explained
 from cse.interchange.model_folder import CARD, LISTING, ModelFolder, check_pulled, read_listing
 from cse.outputs import check_folder, publish_folder
 
-_OWN = {CARD, LISTING, ".gitattributes"}  # files of a repository that are no part of its model
+_ATTRIBUTES = ".gitattributes"  # the hub's own file
 
 
 def push(model: ModelFolder, repo: str, card: str, *, public: bool, message: str) -> str:
@@ -39,9 +39,12 @@ def push(model: ModelFolder, repo: str, card: str, *, public: bool, message: str
     contents = model.contents()
     with hub_explained(repo, "write"):
         url = api.create_repo(repo, private=not public, exist_ok=True)
-        there = set(api.list_repo_files(repo)) - _OWN
-        stale = there & _sent_before(api, repo) - contents.keys()
-        foreign = there - contents.keys() - stale
+        there = set(api.list_repo_files(repo)) - {_ATTRIBUTES}
+        sent = _sent_before(api, repo)
+        if sent:  # then the card and the listing are ours too
+            there -= {CARD, LISTING}
+        stale = there & sent - contents.keys()
+        foreign = there - (contents.keys() & sent) - stale
         if foreign:
             shown = ", ".join(sorted(foreign)[:3])
             raise CseError(f"{repo}: holds files that `cse push` did not send ({shown}); choose another name")

@@ -19,7 +19,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, dynamic_module_utils
 
 from cse.errors import CseError
 from cse.export.parity import check_parity
@@ -203,10 +203,13 @@ class _LoadedBack:
 @contextmanager
 def _loaded_back(folder: Path) -> Iterator[SentenceTransformer]:
     """Yield the model as a user loads it; remove the copy of its code that transformers keeps in its cache."""
+    cache = Path(dynamic_module_utils.HF_MODULES_CACHE) / "transformers_modules"
+    before = set(cache.iterdir()) if cache.is_dir() else set()
     model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu", local_files_only=True)
     try:
         yield model
     finally:
-        module = type(model[0]).__module__
-        if module.startswith("transformers_modules."):
-            shutil.rmtree(Path(str(sys.modules[module].__file__)).parents[1], ignore_errors=True)
+        module = sys.modules[type(model[0]).__module__]
+        holding = [place for place in Path(str(module.__file__)).parents if place.parent == cache]
+        for place in set(holding) - before:  # others may keep code there
+            shutil.rmtree(place, ignore_errors=True)

@@ -263,7 +263,11 @@ def test_repository_of_something_else(cse, hub, project):
     repo = hub.repos["me/tickets"]
     repo.commits.append({".gitattributes": b"", "model.bin": b"theirs", "README.md": b"# theirs"})
     line = cse("push", "me/tickets", "data/checkpoint").refused()
-    assert line == "me/tickets: holds files that `cse push` did not send (model.bin); choose another name"
+    assert line == "me/tickets: holds files that `cse push` did not send (README.md, model.bin); choose another name"
+    repo.commits.append({".gitattributes": b"", "README.md": b"# theirs"})
+    line = cse("push", "me/tickets", "data/checkpoint").refused()
+    assert line == "me/tickets: holds files that `cse push` did not send (README.md); choose another name"
+    assert repo.commits[-1]["README.md"] == b"# theirs"
     assert "holds no cse.files.json" in cse("pull", "me/tickets", "--out", "x").refused()
 
 
