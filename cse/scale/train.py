@@ -22,8 +22,9 @@ from cse.process import watching
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.stages.training import Training, open_training
+from cse.stages.watching import watchers
 from cse.training.group import PeerLost, ProcessGroup
-from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
+from cse.training.observers import Observers
 from cse.training.state import RunState
 
 MOST_LOSSES = 3  # lost workers before a run gives up
@@ -98,11 +99,11 @@ def _work(config: dict[str, Any]) -> None:
         )
         group = ProcessGroup(get_device())
         with (folder / PROGRESS).open("a", encoding="utf-8", buffering=1) as log:
-            watching: list[Observer] = []
+            observers = Observers([])
             if group.rank == 0:
                 log.write(f"workers that share each batch: {group.size}\n")
-                watching = [ProgressBar(log), CsvLog(folder / "plots"), TensorBoard(folder / "tensorboard")]
-            replace(training, device=get_device()).run(Observers(watching), group)
+                observers = watchers(training, folder / "tensorboard", log)
+            replace(training, device=get_device()).run(observers, group)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, S
 from cse.stages.environment import environment
 from cse.stages.fitting import fit_post
 from cse.stages.training import DEV_BATCH, Training, counted, groups_of, open_training
-from cse.training.observers import CsvLog, Observers, ProgressBar, TensorBoard
+from cse.stages.watching import watchers
 from cse.training.state import RunState
 
 LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
@@ -36,8 +36,7 @@ LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
 def train_here(training: Training) -> RunState:
     """Train in this process."""
     folder = training.folder.path
-    board = folder.parents[1] / "tensorboard" / folder.name
-    return training.run(Observers([ProgressBar(), CsvLog(folder / "plots"), TensorBoard(board)]))
+    return training.run(watchers(training, folder.parents[1] / "tensorboard" / folder.name))
 
 
 def _launcher(workers: int) -> Callable[[Training], RunState]:

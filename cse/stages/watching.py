@@ -1,0 +1,37 @@
+"""Who watches a training: the terminal, DVC's CSV files, TensorBoard, and what ``CSE_OBSERVERS`` adds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TextIO
+
+from cse.errors import CseError, nearest
+from cse.stages.training import Training, groups_of
+from cse.training.mlflow_run import MlflowRun
+from cse.training.observers import CsvLog, Observer, Observers, ProgressBar, TensorBoard
+
+OBSERVERS_VARIABLE = "CSE_OBSERVERS"  # a variable, not a setting: it changes nothing in the result
+KNOWN = ("mlflow",)
+
+
+def watchers(training: Training, board: Path, log: TextIO | None = None) -> Observers:
+    """Return the observers of a training.
+
+    Args:
+        training: what they watch.
+        board: folder for TensorBoard.
+        log: stream for progress lines; None: stderr.
+
+    Raises:
+        CseError: ``CSE_OBSERVERS`` names an unknown one.
+    """
+    folder = training.folder.path
+    added: list[Observer] = []
+    for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
+        if name not in KNOWN:
+            known = ", ".join(KNOWN)
+            raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
+        added.append(MlflowRun(folder, groups_of(training.settings)))
+    # the added ones first: they may be refused before the others have begun
+    return Observers([*added, ProgressBar(log), CsvLog(folder / "plots"), TensorBoard(board)])

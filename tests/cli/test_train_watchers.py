@@ -1,0 +1,29 @@
+"""`CSE_OBSERVERS` adds who watches a training."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.slow
+def test_a_training_is_a_run_of_mlflow(project, cse, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    store = f"sqlite:///{tmp_path}/runs.db"
+    monkeypatch.setenv("CSE_OBSERVERS", "mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    done = cse("train", "-s", "train.learning_rate=0.003", "--out", "data/again")
+    assert done.code == 0, done.err
+    client = mlflow.MlflowClient(store)
+    (run,) = client.search_runs([client.get_experiment_by_name("cse").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["train.learning_rate"] == "0.003"
+    assert {"loss/nt_xent", "loss/loss", "dev/spearman", "learning_rate"} <= run.data.metrics.keys()
+
+
+def test_an_unknown_observer_is_refused(project, cse, monkeypatch):
+    monkeypatch.setenv("CSE_OBSERVERS", "mlfow")
+    done = cse("train", "--out", "data/again")
+    assert (done.code, done.err.splitlines()[-1]) == (
+        2,
+        "error: CSE_OBSERVERS: 'mlfow' is unknown; it may be mlflow; did you mean 'mlflow'?",
+    )
