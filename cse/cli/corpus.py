@@ -21,6 +21,7 @@ Examples:
   cse embed sentences.txt --out data/vectors
   cse embed 'tickets/*.jsonl' --out data/vectors --text-column body --id-column ticket --keep-text
   cse embed tickets.csv --out data/vectors --model data/bank --domain-column queue
+  cse embed manual.jsonl --out data/vectors --role passage            (E5, Qwen3-Embedding: models with task texts)
   cse embed s3://bucket/corpus --out s3://bucket/vectors --workers 16      (pip install s3fs)
   cse embed sentences.txt --out data/vectors --index hnsw && cse search data/vectors "A cat sleeps."
 
@@ -38,6 +39,7 @@ If killed or stopped, run the same command again to resume. docs/corpus.md descr
 @click.option("--text-column", default="text", show_default=True, help="Text column of csv, tsv, jsonl and parquet.")
 @click.option("--id-column", help="Column with row ids, integers or text; default: number the rows from 0.")
 @click.option("--domain-column", help="Column that names each row's domain; --model is a bank.")
+@click.option("--role", help="Put the model's task text of this role before each row, for instance passage.")
 @click.option("--keep-text", is_flag=True, help="Store the text with each vector, so that search can print it.")
 @click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows per file.")
 @click.option(
@@ -55,6 +57,7 @@ def embed(
     text_column: str,
     id_column: str | None,
     domain_column: str | None,
+    role: str | None,
     keep_text: bool,
     shard_rows: int,
     workers: int | None,
@@ -75,7 +78,7 @@ def embed(
     from cse.scale.corpus.plan import Choices
 
     columns = Columns(text_column, id_column, domain_column)
-    choices = Choices(columns, keep_text, shard_rows, batch_size, normalize, provider)
+    choices = Choices(columns, keep_text, shard_rows, batch_size, normalize, provider, role)
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:
         shortest, longest = done.limits
@@ -112,11 +115,19 @@ def index_command(folder: str, kind: Literal["exact", "hnsw"]) -> None:
 @click.argument("queries", nargs=-1, required=True, metavar="QUERY...")
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Results per query.")
 @click.option("--model", help="Bundle or BANK:NAME that made the vectors; default: its path then.")
+@click.option("--role", help="Role of the queries; default: query, if the rows were embedded in a role.")
 @_provider_option
 @click.option("--scan", is_flag=True, help="Compare every vector, even if there is an index.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per query.")
 def search(
-    folder: str, queries: Sequence[str], k: int, model: str | None, provider: str, scan: bool, as_json: bool
+    folder: str,
+    queries: Sequence[str],
+    k: int,
+    model: str | None,
+    role: str | None,
+    provider: str,
+    scan: bool,
+    as_json: bool,
 ) -> None:
     """Print the rows of FOLDER nearest to each QUERY.
 
@@ -124,12 +135,13 @@ def search(
     one by one.
     """
     from cse.scale.corpus.output import open_vectors
-    from cse.scale.corpus.search import open_encoder
+    from cse.scale.corpus.search import open_encoder, role_of_queries
     from cse.scale.corpus.search import search as find
 
     vectors = open_vectors(folder)
     encoder = open_encoder(vectors, model, provider)
-    found = find(vectors, encoder.encode(list(queries), normalize=True), k, scan=scan)
+    role = role or role_of_queries(vectors, encoder)
+    found = find(vectors, encoder.encode(list(queries), normalize=True, role=role), k, scan=scan)
     for query, hits in zip(queries, found, strict=True):
         if as_json:
             listed = [_as_json(rank, hit, vectors.text) for rank, hit in enumerate(hits, start=1)]

@@ -50,7 +50,7 @@ def forms(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tasks():
-    """Every ninth pair of each task, or as many as STS7_EVERY says: 1 for all, in half an hour."""
+    """Every ninth pair of each task, or as many as STS7_EVERY says: 1 for all, in ten minutes."""
     return [
         replace(
             task,

@@ -22,7 +22,7 @@ from cse.scale.corpus.search import search
 from cse.scale.corpus.worker import Worker
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import full_disk
-from tests.runtime.conftest import DIMENSION, bundle  # noqa: F401 - a fixture
+from tests.runtime.conftest import DIMENSION, bundle, write_bundle_of_words  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
 
 TEXTS = [*sentences(45), "", "the cat", ""]
@@ -378,3 +378,44 @@ def test_folders_without_vectors(cse, vectors, tmp_path):  # noqa: F811
     assert "did you mean" in cse("index", tmp_path / "vectros").refused()
     shards(vectors)[1].unlink()
     assert "part-000001.parquet: missing; run `cse embed` again" in cse("search", vectors, "dog").refused()
+
+
+# ---- task texts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asymmetric(tmp_path):
+    """A bundle with task texts for queries and passages."""
+    role_texts = {"query": "query: ", "passage": "passage: "}
+    return write_bundle_of_words(tmp_path / "asymmetric", [*TEXTS, *role_texts.values()], texts=role_texts)
+
+
+def test_rows_and_queries_get_the_task_text_of_their_roles(run, cse, corpus, tmp_path, asymmetric):  # noqa: F811
+    encoder = OnnxEncoder(asymmetric, provider="cpu")
+    assert run(corpus, tmp_path / "vectors", "--model", asymmetric, "--role", "passage", "--keep-text").code == 0
+    rows = encoder.encode(TEXTS, role="passage")
+    np.testing.assert_allclose(read_vectors(tmp_path / "vectors")[1], rows, atol=1e-6)
+    query = TEXTS[3]
+    for options, role in (([], "query"), (["--role", "passage"], "passage")):
+        done = cse("search", tmp_path / "vectors", query, "-k", 2, "--json", *options)
+        best = np.sort(rows @ encoder.encode(query, role=role))[::-1][:2]
+        found = [hit["cosine"] for hit in json.loads(done.out)["hits"]]
+        np.testing.assert_allclose(found, best, atol=1e-5)
+
+
+def test_a_run_in_a_role_goes_on_in_that_role_alone(run, corpus, tmp_path, asymmetric):
+    out = tmp_path / "vectors"
+    assert run(corpus, out, "--model", asymmetric).code == 0
+    done = run(corpus, out, "--model", asymmetric, "--role", "passage")
+    assert (done.code, "role was None, now 'passage'" in done.err) == (2, True), done.err
+    assert run(corpus, out, "--model", asymmetric, "--role", "passage", "--again").code == 0
+
+
+def test_an_unknown_role_is_refused_before_the_corpus_is_read(run, tmp_path, asymmetric):
+    corpus = tmp_path / "broken.txt"
+    corpus.write_bytes(b"\xff\xfe\xff")
+    done = run(corpus, tmp_path / "vectors", "--model", asymmetric, "--role", "pasage")
+    assert (done.code, done.err) == (
+        2,
+        "error: role: 'pasage' is not known; one of query, passage; did you mean 'passage'?\n",
+    )

@@ -69,7 +69,8 @@ def embed_corpus(
     _check_columns(files, choices)
     _check_places(files, folder, workers)
     check_workers(workers)
-    choices = replace(choices, provider=_provider(choices.provider, chosen.folder))
+    task_text = chosen.task_text(choices.role)
+    choices = replace(choices, provider=_provider(choices.provider, chosen.folder), task_text=task_text)
     with only_writer(folder), own_stderr() as stream:
         plan, names = open_plan(folder, files, choices, chosen, again=again)
         missing = [piece for piece in plan.pieces() if piece.shard not in names]

@@ -14,6 +14,7 @@ from cse.runtime.bank import Bank, BankManifest, Domains, domain_of, is_bank
 from cse.runtime.bundle import Bundle, read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.mixed import nearest_domains
+from cse.runtime.uses import refuse_uses, text_of
 
 _NONE = Domains({}, {})
 
@@ -44,6 +45,17 @@ class Model:
         """Return the shortest and the longest limit in tokens."""
         found = [domain.max_length for domain in self.domains.usable.values()] or [self.manifest.max_length]
         return min(found), max(found)
+
+    def task_text(self, role: str | None) -> str:
+        """Return the task text of a role; empty without a role.
+
+        Raises:
+            CseError: the model has no such role; a bank has none at all.
+        """
+        if isinstance(self.manifest, BankManifest):
+            refuse_uses(role, None)
+            return ""
+        return text_of(role, self.manifest.texts)
 
     def check_domain(self, name: str) -> None:
         """Raise ``CseError`` for the name of a domain that cannot be used, with the nearest name."""

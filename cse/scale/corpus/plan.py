@@ -33,6 +33,8 @@ class Choices:
         batch_size: maximum rows of a forward pass.
         normalize: whether vectors have unit length.
         provider: ``cpu`` or ``cuda``.
+        role: whose task text goes before each row; None: no text.
+        task_text: that text, if there is a role.
     """
 
     columns: Columns
@@ -41,6 +43,8 @@ class Choices:
     batch_size: int
     normalize: bool
     provider: str
+    role: str | None = None
+    task_text: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,8 @@ def plan_facts(corpus: Corpus, choices: Choices, model: dict[str, Any]) -> dict[
     """Return what the shards depend on: files with size and version, the model, the options."""
     options = asdict(choices)
     columns = options.pop("columns")
+    if choices.role is None:  # as before there were roles
+        del options["role"], options["task_text"]
     return {
         "format": corpus.format,
         "files": [[file.name, file.size, file.version] for file in corpus.files],

@@ -57,6 +57,12 @@ def open_encoder(vectors: VectorStore, model: str | None = None, provider: str =
     return DomainEncoder(encoder, found.domain)
 
 
+def role_of_queries(vectors: VectorStore, encoder: OnnxEncoder | DomainEncoder) -> str | None:
+    """Return the role of queries: ``query``, where the rows were embedded in a role and the model has that one."""
+    texts = encoder.texts if isinstance(encoder, OnnxEncoder) else {}
+    return "query" if vectors.plan.facts.get("role") is not None and "query" in texts else None
+
+
 def _with_domain(model: str, vectors: VectorStore) -> str:
     """Return a model's name; for a bank alone, with the domain that made the vectors."""
     if "domains" not in vectors.model or not is_bank(model):

@@ -72,6 +72,8 @@ class Worker:
         config, choices = self.config, self.config.choices
         rows = read_piece(piece, source, config.format, choices.columns, config.id_type)
         domain = rows.domains or config.domain
-        done = self.encoder.encode_counting(rows.texts, choices.batch_size, normalize=choices.normalize, domain=domain)
+        done = self.encoder.encode_counting(
+            rows.texts, choices.batch_size, normalize=choices.normalize, domain=domain, role=choices.role
+        )
         self.folder.write(piece.shard, shard_bytes(rows, done.embeddings, config.id_type, keep_text=choices.keep_text))
         return Made(piece.rows, done.truncated)
