@@ -39,7 +39,7 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
     _check_habits(source)
     trained = _open(source / modules["Transformer"])
     dense = _read_dense(source / modules[DENSE]) if DENSE in modules else None
-    declared: Declared = _in_terms_of(source, lambda: declared_by(source, behind=[DENSE]))
+    declared: Declared = _in_terms_of(source, lambda: declared_by(source))
     if declared.pooling is None:
         raise CseError(f"{source}: {modules['Pooling']}/config.json names no pooling; fetch it again")
     read_out = ReadOut(declared.pooling, projected=dense is not None)
@@ -119,7 +119,7 @@ def _check_habits(source: Path) -> None:
 def _open(folder: Path) -> Backbone:
     def load() -> Backbone:
         files: BackboneFiles = find_backbone(str(folder.resolve()))
-        return load_backbone(files, "mean", behind=[DENSE])  # the pooling is read below
+        return load_backbone(files, "mean", dense=False)  # the pooling is read below
 
     return _in_terms_of(folder, load)
 

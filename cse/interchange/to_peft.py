@@ -108,6 +108,8 @@ def _own_obstacle(encoder: SentenceEncoder) -> str:
         return "the language model was trained too"
     if encoder.cls is not None:
         return "its [CLS] vector was trained"
+    if encoder.backbone.dense is not None:
+        return "its backbone has layers behind the pooling"
     if encoder.mlp_use == "always":
         return f"it has a projector ({encoder.projector})"
     if family.name not in FAMILIES:

@@ -19,6 +19,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
+from torch import nn
 from transformers import PreTrainedTokenizerFast, dynamic_module_utils
 
 from cse.errors import CseError
@@ -29,6 +30,7 @@ from cse.interchange.prompted_transformer import PromptedTransformer
 from cse.interchange.quiet import quietly
 from cse.model import attention, dropout, families, transformer
 from cse.model.backbone import plain_copy
+from cse.model.dense import ACTIVATIONS
 from cse.model.pooling import TanhMlp
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.transformer import Transformer
@@ -81,8 +83,8 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
     width = encoder.backbone.hidden_size
     _write_json(folder / "1_Pooling" / "config.json", _pooling(width, POOLERS[encoder.pooler]))
     types.append(("1_Pooling", f"{_MODULES}.Pooling"))
-    if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
-        _write_dense(encoder.mlp, folder / f"{len(types)}_Dense")
+    for linear, activation in _layers_behind(encoder):
+        _write_dense(linear, activation, folder / f"{len(types)}_Dense")
         types.append((f"{len(types)}_Dense", f"{_MODULES}.Dense"))
     if normalize:
         types.append((f"{len(types)}_Normalize", f"{_MODULES}.Normalize"))
@@ -159,16 +161,25 @@ def _write_ordinary(encoder: SentenceEncoder, folder: Path) -> None:
     _write_json(folder / PromptedTransformer.config_file_name, config)
 
 
-def _write_dense(layer: TanhMlp, folder: Path) -> None:
-    width = layer.dense.in_features
+def _layers_behind(encoder: SentenceEncoder) -> Iterator[tuple[nn.Linear, str]]:
+    """Yield the linear layers behind the pooling, each with the name of its activation."""
+    names = {kind: name for name, kind in ACTIVATIONS.items()}
+    layers = list(encoder.backbone.dense or ())
+    for linear, activation in zip(layers[::2], layers[1::2], strict=True):
+        yield linear, names[type(activation)]
+    if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
+        yield encoder.mlp.dense, names[nn.Tanh]
+
+
+def _write_dense(layer: nn.Linear, activation: str, folder: Path) -> None:
     config = {
-        "in_features": width,
-        "out_features": width,
-        "bias": True,
-        "activation_function": "torch.nn.modules.activation.Tanh",
+        "in_features": layer.in_features,
+        "out_features": layer.out_features,
+        "bias": layer.bias is not None,
+        "activation_function": activation,
     }
     _write_json(folder / "config.json", config)
-    weights = {f"linear.{name}": weight.detach().clone() for name, weight in layer.dense.named_parameters()}
+    weights = {f"linear.{name}": weight.detach().clone() for name, weight in layer.named_parameters()}
     save_file(weights, folder / "model.safetensors")
 
 

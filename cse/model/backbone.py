@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from cse.errors import CseError, nearest
 from cse.model.backbone_files import BackboneFiles, read_tokenizer
 from cse.model.declared import Declared, declared_by, read_json
+from cse.model.dense import read_dense
 from cse.model.dropout import Dropout
 from cse.model.families import BY_TYPE, FAMILIES
 from cse.model.transformer import Transformer, load_model
@@ -32,9 +32,17 @@ class Backbone(Transformer):
         pooling: pooling that it was made for, ``mean``, ``cls`` or ``last``.
         hidden_dropout: its own dropout after each layer.
         vocabulary: number of word vectors.
+        dense: its layers behind the pooling, from ``(B, D)`` to ``(B, D)``; None for most.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: Tokenizer, files: BackboneFiles, declared: Declared) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Tokenizer,
+        files: BackboneFiles,
+        declared: Declared,
+        dense: nn.Sequential | None = None,
+    ) -> None:
         super().__init__(model)
         config: Any = model.config
         self.tokenizer = tokenizer
@@ -43,6 +51,7 @@ class Backbone(Transformer):
         self.pooling = declared.pooling or self.family.pooling
         self.hidden_dropout: float = getattr(config, self.family.hidden_dropout, 0.0)
         self.vocabulary: int = config.vocab_size
+        self.dense = dense
 
     @cached_property
     def special_ids(self) -> dict[str, int]:
@@ -93,7 +102,7 @@ def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def load_backbone(
-    files: BackboneFiles, pooling: str | None = None, family: str | None = None, *, behind: Collection[str] = ()
+    files: BackboneFiles, pooling: str | None = None, family: str | None = None, *, dense: bool = True
 ) -> Backbone:
     """Load a backbone in float32.
 
@@ -101,7 +110,7 @@ def load_backbone(
         files: from ``find_backbone``.
         pooling: replaces the one that its folder declares.
         family: the only family to accept; None: any.
-        behind: modules behind the pooling that the caller runs itself.
+        dense: whether to load the layers behind the pooling.
 
     Raises:
         CseError: not a model of a known family or not of ``family``, no padding token, truncated or missing weights,
@@ -140,7 +149,9 @@ def load_backbone(
             f"backbone.name: the tokenizer of {files.name} has {tokenizer.get_vocab_size()} tokens, the model "
             f"{config.vocab_size}; they do not match, fetch them again"
         )
-    return Backbone(model, tokenizer, files, declared_by(files.folder, pooling, behind)).eval()
+    declared = declared_by(files.folder, pooling)
+    layers = read_dense(declared.dense, config.hidden_size) if dense else None
+    return Backbone(model, tokenizer, files, declared, layers).eval()
 
 
 def _config(files: BackboneFiles) -> Any:

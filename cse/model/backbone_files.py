@@ -25,7 +25,7 @@ _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 _FILES = [
     "config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", MODULES, PROMPTS, LENGTH,
-    "*_Pooling/config.json",
+    "*_Pooling/config.json", "*_Dense/config.json", f"*_Dense/{WEIGHTS}",
 ]  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ _POOLINGS = {
     "lasttoken": "last",
     "pooling_mode_lasttoken": "last",
 }
-_KNOWN = ("Transformer", "Pooling", "Normalize")
+_KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
 
 
 @dataclass(frozen=True)
@@ -31,27 +30,28 @@ class Declared:
         max_length: maximum tokens per text, special tokens included; None: as many as positions.
         texts: task texts by role, which go before a text: ``{"query": "query: "}``.
         widths: numbers of dimensions that its vectors may be cut to (Matryoshka), ascending.
+        dense: folders of the linear layers behind its pooling, in order.
     """
 
     pooling: str | None = None
     max_length: int | None = None
     texts: dict[str, str] = field(default_factory=dict)
     widths: tuple[int, ...] = ()
+    dense: tuple[Path, ...] = ()
 
 
-def declared_by(folder: Path, pooling: str | None = None, behind: Collection[str] = ()) -> Declared:
+def declared_by(folder: Path, pooling: str | None = None) -> Declared:
     """Read what a folder declares.
 
     Args:
         folder: of the model.
         pooling: chosen by the user, which replaces the folder's.
-        behind: modules behind the pooling that the caller runs itself.
 
     Raises:
-        CseError: a module behind the pooling that this project does not run, a pooling other than ``mean``, ``cls``
-            and ``last``, or a file that is not valid.
+        CseError: a module that this project does not run, modules in another order, a pooling other than ``mean``,
+            ``cls`` and ``last``, or a file that is not valid.
     """
-    _check_modules(folder / MODULES, behind)
+    modules = _modules(folder / MODULES)
     prompts = read_json(folder / PROMPTS)
     texts = prompts.get("prompts") or {}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
@@ -63,6 +63,7 @@ def declared_by(folder: Path, pooling: str | None = None, behind: Collection[str
         length if isinstance(length, int) and length > 0 else None,
         {role: text for role, text in texts.items() if text},
         tuple(sorted(widths)),
+        tuple(folder / path for kind, path in modules if kind == "Dense"),
     )
 
 
@@ -84,15 +85,19 @@ def _read(path: Path) -> Any:
         raise CseError(f"backbone.name: {path}: not valid JSON ({error}); fetch it again") from None
 
 
-def _check_modules(path: Path, behind: Collection[str]) -> None:
-    modules = _read(path) or []
-    kinds = [str(one.get("type", "")) for one in modules if isinstance(one, dict)]
-    unknown = [kind for kind in kinds if kind.rpartition(".")[2] not in (*_KNOWN, *behind)]
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """Return class and folder of each module."""
+    found = [(str(one.get("type", "")), str(one.get("path", ""))) for one in _read(path) or [] if isinstance(one, dict)]
+    kinds = [kind.rpartition(".")[2] for kind, _ in found]
+    unknown = [kind for (kind, _), name in zip(found, kinds, strict=True) if name not in _KNOWN]
     if unknown:
         raise CseError(
             f"backbone.name: {path}: module {unknown[0]} is not one of {', '.join(_KNOWN)}, so the vectors would not "
             "be the model's; to use its transformer alone, copy the folder without modules.json"
         )
+    if kinds != sorted(kinds, key=_KNOWN.index):
+        raise CseError(f"backbone.name: {path}: has its modules in another order than {', '.join(_KNOWN)}")
+    return [(kind, place) for kind, (_, place) in zip(kinds, found, strict=True)]
 
 
 def _pooling_of(folder: Path) -> str | None:

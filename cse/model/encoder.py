@@ -14,7 +14,16 @@ from cse.model.backbone import Backbone
 from cse.model.declared import Declared
 from cse.model.mlm_head import load_mlm_head
 from cse.model.passes import Alteration, Constants, Tokens
-from cse.model.pooling import NEEDS_ALL_LAYERS, POOLERS, BatchNormProjector, TanhMlp, TokenCnn, pool, read_at
+from cse.model.pooling import (
+    NEEDS_ALL_LAYERS,
+    OVER_TOKENS,
+    POOLERS,
+    BatchNormProjector,
+    TanhMlp,
+    TokenCnn,
+    pool,
+    read_at,
+)
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
@@ -77,6 +86,11 @@ class Encoder(nn.Module):
         if isinstance(backbone, StaticWords) and (prompt is not None or cls or self.pooler != "mean"):
             raise CseError(
                 f"backbone.name: {backbone.files.name} holds word vectors; use no prompt and set pooler.kind: mean"
+            )
+        if backbone.dense is not None and (templates or self.pooler not in OVER_TOKENS):
+            raise CseError(
+                f"pooler.kind: {backbone.files.name} has layers of its own behind its pooling, which take "
+                f"{', '.join(OVER_TOKENS)} and no template"
             )
         self.mlp_use = mlp
         self.projector = projector
@@ -223,6 +237,8 @@ class Encoder(nn.Module):
         else:
             counted_BL = self.backbone.known(ids_BL, mask_BL)
             pooled_BD = pool(pooler, states, counted_BL, 0 if self.first_layer == "embeddings" else 1)
+        if self.backbone.dense is not None:
+            pooled_BD = self.backbone.dense(pooled_BD)
         return Tokens(states, local_BLD, pooled_BD, noise_BD)
 
     def project(self, pooled_BD: torch.Tensor, noise_BD: torch.Tensor | None = None) -> torch.Tensor:

@@ -12,6 +12,7 @@ from cse.choices import PoolerKind
 from cse.model.reparametrize import start_normal
 
 POOLERS = get_args(PoolerKind)
+OVER_TOKENS = ("cls", "mean", "mean_top2", "mean_first_last", "last")
 NEEDS_ALL_LAYERS = {"mean_top2", "mean_first_last"}
 
 

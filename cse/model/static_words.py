@@ -42,6 +42,7 @@ class StaticWords(nn.Module):
 
     pooling = "mean"
     declared = Declared()
+    dense = None
     layers = heads = head_size = 0
     hidden_dropout = 0.0
     pad_id, unknown_id = 0, 1

@@ -52,9 +52,10 @@ def test_a_plain_language_model_declares_nothing(tmp_path):
     ("given", "message"),
     [
         (
-            {"modules": ("Transformer", "Pooling", "Dense", "Normalize")},
-            "module sentence_transformers.models.Dense is not",
+            {"modules": ("Transformer", "Pooling", "LSTM", "Normalize")},
+            "module sentence_transformers.models.LSTM is not",
         ),
+        ({"modules": ("Transformer", "Pooling", "Normalize", "Dense")}, "modules in another order"),
         ({"pooling": {"pooling_mode_max_tokens": True}}, "pools by pooling_mode_max_tokens"),
         ({"pooling": {"pooling_mode": "mean", "include_prompt": False}}, "leaves the task text out of the mean"),
         ({"prompts": ["query: "]}, "prompts is not a table of texts"),

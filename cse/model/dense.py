@@ -1,0 +1,73 @@
+"""Linear layers that a model of sentence-transformers has behind its pooling, such as EmbeddingGemma's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from cse.errors import CseError
+from cse.model.declared import read_json
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# as torch and sentence-transformers name them
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "torch.nn.modules.linear.Identity": nn.Identity,
+    "torch.nn.modules.activation.Tanh": nn.Tanh,
+    "torch.nn.modules.activation.ReLU": nn.ReLU,
+    "torch.nn.modules.activation.GELU": nn.GELU,
+}
+
+
+def read_dense(folders: Sequence[Path], width: int) -> nn.Sequential | None:
+    """Read the layers behind the pooling, in order; None if there are none.
+
+    Args:
+        folders: of the modules, each with its configuration and weights.
+        width: of the pooled vector, and of what leaves the last layer.
+
+    Returns:
+        From ``(B, width)`` to ``(B, width)``.
+
+    Raises:
+        CseError: a layer that reads something else than the pooled vector, has another activation or no weights, or
+            layers that do not fit together.
+    """
+    layers: list[nn.Module] = []
+    size = width
+    for folder in folders:
+        config = read_json(folder / CONFIG)
+        name = str(config.get("activation_function"))
+        if name not in ACTIVATIONS or config.get("module_input_name", _POOLED) != _POOLED:
+            what = "another input" if name in ACTIVATIONS else f"the activation {name}"
+            raise CseError(f"backbone.name: {folder} has {what}; {_ALONE}")
+        layer = _read_layer(folder)
+        if layer.in_features != size:
+            raise CseError(f"backbone.name: {folder} reads {layer.in_features} numbers and is given {size}; {_ALONE}")
+        layers += [layer, ACTIVATIONS[name]()]
+        size = layer.out_features
+    if size != width:
+        raise CseError(f"backbone.name: {folders[-1]} gives {size} numbers, not {width} as it is given; {_ALONE}")
+    return nn.Sequential(*layers) if layers else None
+
+
+_POOLED = "sentence_embedding"
+_ALONE = "to use the transformer alone, copy the folder without modules.json"
+
+
+def _read_layer(folder: Path) -> nn.Linear:
+    try:
+        tensors = load_file(folder / WEIGHTS)
+        weight, bias = tensors["linear.weight"].float(), tensors.get("linear.bias")
+    except (OSError, SafetensorError, KeyError):
+        raise CseError(f"backbone.name: {folder / WEIGHTS} is missing or damaged; fetch it again") from None
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if bias is not None:
+            layer.bias.copy_(bias.float())
+    return layer

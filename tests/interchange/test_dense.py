@@ -1,0 +1,123 @@
+"""Linear layers behind the pooling, as EmbeddingGemma has them: read, trained over, exported, written back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import save_checkpoint
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.exports import SENTENCES, export
+from tests.model.families import make_family_folder
+from tests.parts import new_prompt, sentence_encoder
+
+pytest.importorskip("sentence_transformers")
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+
+from cse.interchange.to_sentence_transformers import export_sentence_transformers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A Gemma 3 that reads both ways, a mean, and two layers as wide as EmbeddingGemma's are: 1 to 4 to 1."""
+    place = tmp_path_factory.mktemp("dense")
+    family = make_family_folder(place / "family", "gemma3, both ways")
+    bare = sentence_encoder(load_backbone(find_backbone(str(family))), pooler="mean")
+    export_sentence_transformers(bare, place / "bare", SENTENCES, normalize=False, tolerance=1e-5)
+    torch.manual_seed(0)
+    layers = [
+        Dense(32, 128, bias=False, activation_function=torch.nn.Identity()),
+        Dense(128, 32, bias=True, activation_function=torch.nn.Tanh()),
+        Normalize(),
+    ]
+    modules = [*SentenceTransformer(str(place / "bare"), device="cpu"), *layers]
+    SentenceTransformer(modules=modules, device="cpu").save(str(place / "model"), create_model_card=False)
+    return place / "model"
+
+
+@pytest.fixture(scope="module")
+def prompted(folder):
+    backbone = load_backbone(find_backbone(str(folder)))
+    return sentence_encoder(backbone, new_prompt("key_value", backbone, length=3, init_std=0.7))
+
+
+def test_vectors_are_those_of_sentence_transformers(folder):
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(SentenceEncoder.load(folder).encode(SENTENCES), theirs, atol=1e-5)
+
+
+def test_the_gradient_of_a_prompt_passes_through_them(prompted):
+    ids_BL = torch.tensor([[2, 8, 9, 3], [2, 10, 3, 0]])
+    mask_BL = (ids_BL > 0).long()
+
+    def loss():
+        return prompted.embed(ids_BL, mask_BL, prompted.constants()).square().sum()
+
+    prompted.double()
+    (weight,) = prompted.prompt.parameters()
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    place = np.unravel_index(int(gradient.abs().argmax()), gradient.shape)
+    with torch.no_grad():
+        weight[place] += 1e-3
+        above = loss()
+        weight[place] -= 2e-3
+        below = loss()
+        weight[place] += 1e-3
+    prompted.float()
+    assert float((above - below) / 2e-3) == pytest.approx(float(gradient[place]), rel=1e-3)
+
+
+def test_checkpoint_bundle_and_folder_give_the_same_vectors(prompted, tmp_path):
+    vectors = prompted.encode(SENTENCES)
+    assert np.abs(vectors - SentenceEncoder.bare(prompted.backbone).encode(SENTENCES)).max() > 0.01
+    (tmp_path / "checkpoint").mkdir()
+    save_checkpoint(prompted, tmp_path / "checkpoint")
+    np.testing.assert_array_equal(SentenceEncoder.load(tmp_path / "checkpoint").encode(SENTENCES), vectors)
+    export(prompted, tmp_path / "bundle")
+    np.testing.assert_allclose(OnnxEncoder(tmp_path / "bundle", provider="cpu").encode(SENTENCES), vectors, atol=1e-5)
+    export_sentence_transformers(prompted, tmp_path / "folder", SENTENCES, normalize=True, tolerance=1e-5)
+    theirs = SentenceTransformer(str(tmp_path / "folder"), device="cpu", trust_remote_code=True)
+    np.testing.assert_allclose(theirs.encode(SENTENCES), vectors, atol=1e-5)
+    assert [type(module).__name__ for module in theirs] == [
+        "PromptedTransformer", "Pooling", "Dense", "Dense", "Normalize",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"activation_function": "my.Swish"}, "has the activation my.Swish"),
+        ({"module_input_name": "token_embeddings"}, "has another input"),
+    ],
+)
+def test_a_layer_of_another_kind_is_refused(folder, tmp_path, changed, message):
+    copied = shutil.copytree(folder, tmp_path / "model")
+    config = copied / "2_Dense/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+    with pytest.raises(CseError, match=f"2_Dense {message}; to use the transformer alone"):
+        SentenceEncoder.load(copied)
+
+
+def test_layers_that_do_not_fit_together_are_refused(folder, tmp_path):
+    copied = shutil.copytree(folder, tmp_path / "model")
+    modules = json.loads((copied / "modules.json").read_text())
+    (copied / "modules.json").write_text(json.dumps([one for one in modules if one["path"] != "2_Dense"]))
+    with pytest.raises(CseError, match="3_Dense reads 128 numbers and is given 32"):
+        SentenceEncoder.load(copied)
+    (copied / "modules.json").write_text(json.dumps([one for one in modules if one["path"] != "3_Dense"]))
+    with pytest.raises(CseError, match="2_Dense gives 128 numbers, not 32"):
+        SentenceEncoder.load(copied)
+
+
+def test_a_pooler_without_place_for_them_is_refused(prompted):
+    with pytest.raises(CseError, match=r"^pooler.kind: .* layers of its own behind its pooling"):
+        sentence_encoder(prompted.backbone, pooler="cnn")
