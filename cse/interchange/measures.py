@@ -101,7 +101,7 @@ def _from_table(tree: Mapping[str, Any]) -> Measures:
 
 
 def _from_record(scores: Mapping[str, Any]) -> dict[str, Measure]:
-    """Read the scores of a record: Spearman times 100 by task, CxC-STS with its deviation, accuracies."""
+    """Read the scores of a record: Spearman times 100 by task, CxC-STS with its deviation, own tasks, accuracies."""
     tasks = scores.get("sts")
     found = _numbers({name: _part(score, "all") for name, score in _items(tasks)})
     found |= _numbers({name: _part(score, "all") for name, score in scores.items() if name.startswith("Avg.")})
@@ -109,6 +109,8 @@ def _from_record(scores: Mapping[str, Any]) -> dict[str, Measure]:
     if isinstance(cxc, dict) and _numbers(cxc).keys() >= {"mean", "std"}:
         found["CxC-STS"] = Measure(float(cxc["mean"]), float(cxc["std"]))
     transfer = scores.get("transfer")
+    own = [(name, _part(score, "main"), _part(score, "values")) for name, score in _items(scores.get("tasks"))]
+    found |= _numbers({f"{name} ({main})": _part(values, main) for name, main, values in own})
     accuracies = _items(transfer.get("transfer")) if isinstance(transfer, dict) else ()
     return found | _numbers({f"{name} (accuracy)": _part(score, "accuracy") for name, score in accuracies})
 

@@ -128,7 +128,7 @@ def _judgements(path: Path) -> Judged:
         grade = _grade(values[2], f"{path}:{line}")
         earlier = found.setdefault((query, document), (line, grade))
         if earlier[1] != grade:
-            raise CseError(f"{path}:{line}: score {grade}, but {earlier[1]} for the same in line {earlier[0]}; keep one")
+            raise CseError(f"{path}:{line}: score {grade}, but {earlier[1]} in line {earlier[0]}; keep one of them")
     if not found:
         raise no_rows(str(path))
     return found

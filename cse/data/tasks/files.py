@@ -123,8 +123,8 @@ def _rows(path: Path, kind: str, texts: int, encoding: str | None) -> Iterator[t
     line = 0
     for line, values in table.pick(names, texts):
         if values:
-            read = [read_text(value, name, f"{path}:{line}") for value, name in zip(values[:texts], names, strict=False)]
-            yield line, [*read, *values[texts:]]
+            pairs = zip(values[:texts], names[:texts], strict=True)
+            yield line, [*(read_text(value, name, f"{path}:{line}") for value, name in pairs), *values[texts:]]
     if not line:
         raise no_rows(str(path))
 

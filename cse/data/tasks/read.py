@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cse.data.checks import listed
@@ -49,7 +49,11 @@ def read_task(
             return read_splits(splits["train"], splits["test"], called, encoding)
         path = find_data_file(path, setting)
     kind = _kind_of_file(path, encoding)
-    readers = {BINARY: read_binary, TRIPLETS: read_triplets, LABELLED: read_halves}
+    readers: dict[str, Callable[[Path, str, str | None], Task]] = {
+        BINARY: read_binary,
+        TRIPLETS: read_triplets,
+        LABELLED: read_halves,
+    }
     if kind in readers:
         return readers[kind](path, called, encoding)
     pairs = read_scored_file(path, encoding or "utf-8", score_range, called)

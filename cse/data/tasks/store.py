@@ -29,7 +29,16 @@ import pyarrow as pa
 from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData, read_table, write_table
 from cse.data.tasks.kinds import (
-    BINARY, RETRIEVAL, SCORED, TRIPLETS, BinaryPairs, LabelledTexts, Retrieval, Task, Triplets, kind_of,
+    BINARY,
+    RETRIEVAL,
+    SCORED,
+    TRIPLETS,
+    BinaryPairs,
+    LabelledTexts,
+    Retrieval,
+    Task,
+    Triplets,
+    kind_of,
 )  # fmt: skip
 
 TASKS_FILE, DEV_FILE = "tasks.arrow", "dev-task.arrow"
@@ -85,8 +94,8 @@ def _rows(task: Task) -> Iterator[tuple[str, _Cells]]:
         for first, second, label in zip(task.sentence1, task.sentence2, task.label.tolist(), strict=True):
             yield "pair", (first, second, None, None, float(label))
     elif isinstance(task, Triplets):
-        for texts in zip(task.anchor, task.positive, task.negative, strict=True):
-            yield "triplet", (*texts, None, None)
+        for anchor, positive, negative in zip(task.anchor, task.positive, task.negative, strict=True):
+            yield "triplet", (anchor, positive, negative, None, None)
     elif isinstance(task, Retrieval):
         yield from (("query", (text, None, None, None, None)) for text in task.queries)
         yield from (("document", (text, None, None, None, None)) for text in task.documents)
@@ -117,12 +126,14 @@ def _task(name: str, kind: str, parts: _Columns) -> Task:
     if kind == TRIPLETS:
         return Triplets(name, *parts["triplet"][:3])
     if kind == RETRIEVAL:
-        query, document, _, _, grade = (np.array(column) for column in parts["judgement"])
+        query, document, _, _, grade = parts["judgement"]
         return Retrieval(
             name,
             parts["query"][0],
             parts["document"][0],
-            *(column.astype(np.int64) for column in (query, document, grade)),
+            query=np.array(query).astype(np.int64),
+            document=np.array(document).astype(np.int64),
+            relevance=np.array(grade).astype(np.int64),
             judged_in=facts["judged_in"],
             left_out=int(facts["left_out"]),
         )
