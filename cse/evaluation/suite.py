@@ -130,7 +130,9 @@ def evaluate_suite(
     retrieval, space = test is not None and "retrieval" in measures, "space" in measures
     pictured = data.sts or [split for split in (test,) if split is not None]
     tasks = {
-        task.name: measure(task.name, True, partial(score_task, encoder, task, batch_size=batch_size, progress=progress))
+        task.name: measure(
+            task.name, True, partial(score_task, encoder, task, batch_size=batch_size, progress=progress)
+        )
         for task in data.tasks
     }
     return SuiteResults(
