@@ -9,6 +9,7 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from cse.errors import CseError
+from cse.evaluation.dev_facts import START, dev_of
 from cse.interchange.model_folder import ModelFolder
 from cse.outputs import Kind
 
@@ -67,8 +68,9 @@ def _recorded(model: ModelFolder) -> Measures:
     if not isinstance(facts, dict):
         return Measures({}, {})
     train = facts if model.kind == Kind.CHECKPOINT else facts.get("train")
-    named = {"dev Spearman": "dev_spearman", "dev Spearman before training": "start_dev_spearman"}
-    found = _numbers({name: train.get(key) for name, key in named.items()}) if isinstance(train, dict) else {}
+    known = train if isinstance(train, dict) else {}
+    scores = [(dev_of(known), ""), (dev_of(known, START), " before training")]
+    found = _numbers({f"{score.label}{when}": score.value for score, when in scores if score is not None})
     tables = facts.get("evaluation") if model.kind == Kind.BUNDLE else None
     scored = _from_table(tables) if isinstance(tables, dict) else Measures({}, {})
     return Measures(found | scored.model, scored.backbone)

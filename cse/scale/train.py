@@ -101,7 +101,9 @@ def _work(config: dict[str, Any]) -> None:
             watching: list[Observer] = []
             if group.rank == 0:
                 log.write(f"workers that share each batch: {group.size}\n")
-                watching = [ProgressBar(log), CsvLog(folder / "plots"), TensorBoard(folder / "tensorboard")]
+                measure = training.measure
+                watching = [ProgressBar(log, measure=measure), CsvLog(folder / "plots", measure)]
+                watching += [TensorBoard(folder / "tensorboard", measure)]
             replace(training, device=get_device()).run(Observers(watching), group)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -124,6 +124,21 @@ def describe(task: Task) -> str:
     if isinstance(task, BinaryPairs):
         return f"{BINARY}: {len(task):,} pairs, {int(task.label.sum()):,} of them mean the same"
     return f"{TRIPLETS}: {len(task):,}" if isinstance(task, Triplets) else f"{SCORED}: {len(task):,}"
+
+
+def put_before(task: Task, first: str, second: str) -> Task:
+    """Return pairs or triplets with a task text before each text: the first before first texts and anchors.
+
+    Other tasks stay as they are: an encoder knows the roles of queries and documents, and labelled texts have none.
+    """
+    if isinstance(task, ScoredPairs | BinaryPairs):
+        sentence1, sentence2 = [first + each for each in task.sentence1], [second + each for each in task.sentence2]
+        return replace(task, sentence1=sentence1, sentence2=sentence2)
+    if isinstance(task, Triplets):
+        sides = ((first, task.anchor), (second, task.positive), (second, task.negative))
+        anchor, positive, negative = ([text + each for each in side] for text, side in sides)
+        return replace(task, anchor=anchor, positive=positive, negative=negative)
+    return task
 
 
 def held_out_texts(task: Task) -> Iterator[str]:
