@@ -22,6 +22,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from cse.evaluation.dev_facts import dev_of
+
 SYSTEMS = (
     "promcse-kv-minilm",
     "promcse-hidden-minilm",
@@ -113,7 +115,8 @@ def as_table(out: Path) -> str:
         means = {task: statistics.mean(score[task] for score in scores) for task in scores[0]}
         deviation = f" ± {statistics.stdev(s['Avg.'] for s in scores):.2f}" if len(scores) > 1 else ""
         facts = runs[0]["facts"]
-        dev = f"{statistics.mean(run['facts']['dev_spearman'] for run in runs):.2f}" if facts else ""
+        found = [dev.value for run in runs if (dev := dev_of(run["facts"]))]
+        dev = f"{statistics.mean(found):.2f}" if found else ""
         label = f"{name} ({facts['generator']} generator)" if facts.get("generator") else name
         rows.append((means["Avg."], label, means, deviation, len(runs), dev))
     rows.sort(reverse=True, key=lambda row: row[0])

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from cse.cli.options import parse_overrides
 from cse.errors import CseError
+from cse.evaluation.dev_facts import dev_of
 from cse.files import fingerprint
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings, load_settings
@@ -145,8 +146,8 @@ def _execute(run: Run, root: Path, again: bool) -> str:
 def _scores(revision: str, root: Path) -> dict[str, float]:
     """Return a run's scores by task, with the dev score."""
     scores: dict[str, float] = json_at(root, revision, Path("data/metrics/evaluation.json")).get("trained", {})
-    dev = json_at(root, revision, Path("data/metrics/train.json")).get("dev_spearman")
-    return scores if dev is None else scores | {"dev": dev}
+    dev = dev_of(json_at(root, revision, Path("data/metrics/train.json")))
+    return scores if dev is None else scores | {"dev": dev.value}
 
 
 def _write(

@@ -22,6 +22,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from cse.evaluation.dev_facts import dev_of
 from cse.files import read_csv
 from cse.settings.document import yaml_value
 from cse.stages.common import METRICS, PLOTS, shortfall
@@ -59,9 +60,9 @@ class Summary:
 def read_scores(folder: Path) -> dict[str, float]:
     """Return the scores in a project's folder: ``dev`` and ``MODEL TASK``, Spearman * 100."""
     scores = {}
-    dev = _json(folder / METRICS / "train.json").get("dev_spearman")
-    if isinstance(dev, int | float):
-        scores["dev"] = float(dev)
+    dev = dev_of(_json(folder / METRICS / "train.json"))
+    if dev is not None:
+        scores["dev"] = dev.value
     for model, tasks in _json(folder / METRICS / "evaluation.json").items():
         for task, score in tasks.items():
             if isinstance(score, int | float) and "(" not in task:  # in brackets: other aggregations of subsets

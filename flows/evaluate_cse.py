@@ -28,7 +28,8 @@ def evaluate_cse(
 
     Args:
         models: checkpoints, bundles, or bare backbones given by folder or hub id; `NAME=MODEL` names a row.
-        suite: `full`, or a comma-separated list from sts,cxc,transfer,retrieval,space; default: `evaluation.measures`.
+        suite: `full`, or a comma-separated list from sts,cxc,transfer,retrieval,space,tasks; default:
+            `evaluation.measures`.
         data: SentEval's downstream folder, scored pairs, or prepared data; default: the pipeline's.
         cxc: CSV of CxC-STS that includes the captions.
         out: folder for records, for `cse report`.
@@ -56,5 +57,7 @@ def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:
         }.items():
             if isinstance(value, dict) and isinstance(value.get("all"), int | float):
                 row[name] = round(value["all"], 2)
+        for name, score in tree.get("tasks", {}).items():
+            row[f"{name} ({score['main']})"] = round(score["values"][score["main"]], 2)
         rows.append(row)
     return rows

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cse.errors import CseError, error_line, nearest
+from cse.evaluation.dev_facts import dev_of
 from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED
 from flows.repository import author, dvc_errors, git, has_origin, json_at
@@ -180,15 +181,15 @@ def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) 
 def scores_at(root: Path, revision: str) -> dict[str, Any]:
     """Return the scores that a commit holds: ``dev``, and the trained model's by task."""
     train, evaluation = (json_at(root, revision, METRICS / f"{name}.json") for name in ("train", "evaluation"))
-    dev = {} if train.get("dev_spearman") is None else {"dev": train["dev_spearman"]}
-    return dev | evaluation.get("trained", {})
+    dev = dev_of(train)
+    return ({} if dev is None else {"dev": dev.value}) | evaluation.get("trained", {})
 
 
 def domain_scores_at(root: Path, revision: str, domain: str) -> dict[str, Any]:
     """Return the scores of a domain that a commit holds: ``dev``, and the trained prompts' by task."""
     scores = json_at(root, revision, METRICS / "domains" / f"{domain}.json")
-    dev = {} if scores.get("dev_spearman") is None else {"dev": scores["dev_spearman"]}
-    return dev | scores.get("trained", {})
+    dev = dev_of(scores)
+    return ({} if dev is None else {"dev": dev.value}) | scores.get("trained", {})
 
 
 def trained_on_at(root: Path, revision: str) -> str | None:

@@ -22,6 +22,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from cse.errors import CseError, nearest
+from cse.evaluation.dev_facts import dev_of, value_of
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.domains import settings_of_domain
 from cse.stages.common import METRICS, run_safely
@@ -170,7 +171,7 @@ def _admit(place: Workspace, names: list[str]) -> dict[str, dict[str, Any]]:
 def _row(root: Path, name: str, stage: str) -> dict[str, Any]:
     """Return a domain's cells of the table: what ran, and its scores."""
     scores = json.loads((root / METRICS / "domains" / f"{name}.json").read_text(encoding="utf-8"))
-    row = {"domain": name, "stage": stage, "dev": scores["dev_spearman"]}
+    row = {"domain": name, "stage": stage, "dev": value_of(dev_of(scores))}
     return row | scores.get("trained", {})
 
 

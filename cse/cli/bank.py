@@ -134,6 +134,7 @@ def remove_command(bank: Path, name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the facts of every domain as JSON.")
 def list_command(bank: Path, as_json: bool) -> None:
     """List the domains of a bank."""
+    from cse.evaluation.dev_facts import dev_of
     from cse.evaluation.table import format_rows
     from cse.runtime.bank import Bank
 
@@ -143,8 +144,8 @@ def list_command(bank: Path, as_json: bool) -> None:
         return
     rows = [["domain", "prompt", "kB", "dev", "checkpoint"]]
     for name, one in domains.usable.items():
-        dev = one.facts.metrics.get("dev_spearman")
-        score = "-" if dev is None else f"{dev:.2f}"
+        dev = dev_of(one.facts.metrics)
+        score = "-" if dev is None else f"{dev.value:.2f}"
         rows.append([name, _prompt(one), f"{_bytes(bank, one) / 1e3:.0f}", score, one.facts.checkpoint[:12] or "-"])
     click.echo(format_rows(rows, "text") if len(rows) > 1 else f"{bank}: no domains yet\n", nl=False)
     for reason in domains.refused.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ from cse.stages.common import CHECKPOINT, PREPARED
 
 if TYPE_CHECKING:
     from cse.data.suite import SuiteData
+    from cse.data.tasks.kinds import Task
     from cse.evaluation.suite import SuiteResults
 
 _EPILOG = """\b
@@ -27,6 +28,7 @@ Examples:
   cse evaluate data/checkpoint --suite full --data SentEval/data/downstream --cxc cxc_sts_test.csv
   cse evaluate prompts-42=runs/a/checkpoint prompts-43=runs/b/checkpoint --suite sts,cxc \\
       --data SentEval/data/downstream --cxc cxc_sts_test.csv --out data/evaluation
+  cse evaluate data/checkpoint --task my-questions --task my-search
   cse evaluate data/checkpoint --mteb STSBenchmark,SICK-R
 """
 
@@ -41,7 +43,15 @@ Examples:
 @click.option(
     "--suite",
     metavar="MEASURES",
-    help="full, or a comma-separated list from sts,cxc,transfer,retrieval,space. [default: evaluation.measures]",
+    help="full, or a comma-separated list from sts,cxc,transfer,retrieval,space,tasks. [default: evaluation.measures]",
+)
+@click.option(
+    "--task",
+    "tasks",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Your own task, a file or a folder: pairs, triplets, labelled texts or a retrieval collection; repeatable. "
+    "Without --data and --suite, nothing else is measured.",
 )
 @click.option("--cxc", type=click.Path(path_type=Path), help="CSV of CxC-STS that includes the captions.")
 @click.option(
@@ -65,6 +75,7 @@ def evaluate(
     overrides: Sequence[str],
     data: Path | None,
     suite: str | None,
+    tasks: Sequence[Path],
     cxc: Path | None,
     fast: bool,
     examples: int | None,
@@ -73,7 +84,7 @@ def evaluate(
     json_path: Path | None,
     out: Path | None,
 ) -> None:
-    """Score models on STS, or on everything the papers measure.
+    """Score models on STS, on everything the papers measure, or on your own tasks.
 
     A model is a checkpoint folder, a bundle folder, a bank's domain (BANK:DOMAIN, or BANK for all of them), or a bare
     backbone given by folder or hub id; NAME is its name in tables. STS scores (semantic textual similarity) are
@@ -84,7 +95,7 @@ def evaluate(
     from cse.stages.open_model import each_domain
 
     settings = settings_from(params, overrides, optional=True)
-    asked = (*models, data, suite, cxc, examples, mteb, json_path, out, fast or None)
+    asked = (*models, *tasks, data, suite, cxc, examples, mteb, json_path, out, fast or None)
     if style == "text" and all(value is None for value in asked):
         evaluate_stage(settings)
         return
@@ -93,13 +104,17 @@ def evaluate(
         _evaluate_on_mteb(named, mteb, settings, style, json_path)
         return
     measures = measures_from(suite) if suite else tuple(settings.evaluation.measures)
+    if tasks:
+        measures = tuple(dict.fromkeys((*measures, "tasks"))) if suite or data or cxc else ("tasks",)
     if examples is not None and "retrieval" not in measures:
         raise CseError("--examples: needs retrieval; add --suite retrieval or --suite full")
     if fast and "transfer" not in measures:
         raise CseError("--fast: applies to the transfer tasks; add --suite transfer or --suite full")
     if cxc is not None and "cxc" not in measures:
         raise CseError("--cxc: needs its measure; add --suite cxc or --suite full")
-    _evaluate(named, settings, _suite_data(data, cxc, settings), measures, fast, examples, style, json_path, out)
+    found = _suite_data(data, cxc, settings, alone=measures == ("tasks",) and bool(tasks) and data is None)
+    found = found.with_tasks(_own_tasks(tasks, settings))
+    _evaluate(named, settings, found, measures, fast, examples, style, json_path, out)
 
 
 def _evaluate(
@@ -198,13 +213,29 @@ def _named(models: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def _suite_data(data: Path | None, cxc: Path | None, settings: Settings) -> SuiteData:
-    """Return evaluation data from prepared data, a SentEval folder, or a file of scored pairs."""
+def _own_tasks(paths: Sequence[Path], settings: Settings) -> list[Task]:
+    from cse.data.tasks.read import read_tasks
+
+    lowest, highest = settings.data.score_range
+    options: dict[str, Any] = {"encoding": settings.data.encoding, "score_range": (lowest, highest)}
+    tasks = []
+    for path in paths:
+        found = read_tasks(path, setting="--task", **options)
+        if not found:
+            raise CseError(f"--task {path}: an empty folder; put a task into it")
+        tasks += found
+    return tasks
+
+
+def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alone: bool) -> SuiteData:
+    """Return evaluation data from prepared data, a SentEval folder, or a file of scored pairs; none if ``alone``."""
     from cse.data.scored_file import read_scored_file
     from cse.data.store import TASKS_FILE, PreparedData
-    from cse.data.suite import only_pairs, read_suite
+    from cse.data.suite import SuiteData, only_pairs, read_suite
     from cse.data.suite_store import open_suite
 
+    if alone:
+        return SuiteData([], {}, [], None, [])
     if data is None or (data / TASKS_FILE).is_file():
         suite = open_suite(PreparedData(data or PREPARED))
     elif data.is_file():

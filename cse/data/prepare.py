@@ -21,6 +21,10 @@ from cse.data.scored_file import read_scored_file
 from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
 from cse.data.suite import SuiteData, complete, only_pairs
 from cse.data.suite_store import write_suite
+from cse.data.tasks.kinds import Task, held_out_texts
+from cse.data.tasks.prepare import read_dev_task, read_own_tasks, task_in_report
+from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
+from cse.data.tasks.store import write_tasks
 from cse.errors import CseError
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.data import DataSettings
@@ -60,7 +64,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         cleaning,
         max_words=settings.max_words,
         drop_duplicates=settings.drop_duplicates,
-        held_out=_held_out(evaluation),
+        held_out=_held_out(evaluation, suite.tasks),
         drop_held_out=settings.drop_evaluation_overlap,
         max_rows=settings.max_rows,
         seed=settings.seed,
@@ -68,6 +72,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         write_rows(folder / TRAIN_FILE, settings.view, kept)
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
+        write_tasks(folder / DEV_TASK_FILE, [] if evaluation.dev_task is None else [evaluation.dev_task])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)
         write_suite(folder, suite)
         report = _report(settings, cleaning, evaluation, origin, suite)
@@ -107,8 +112,11 @@ def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]
 
 
 def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, str | None]]:
-    """Read tasks from ``evaluation_path`` and dev pairs from ``dev_path`` or STS-B; return the origin of each."""
+    """Read tasks from ``evaluation_path`` and dev data from ``dev_path`` or STS-B; return the origin of each."""
     found, name = _tasks(settings)
+    task = read_dev_task(_given(settings, "dev_path"), settings)
+    if task is not None:
+        return EvaluationData(found.tasks, None, found.missing, task), {"dev": task.name, "evaluation": name}
     dev = _own_pairs(settings, "dev_path")
     if dev is not None:
         own, file = dev
@@ -132,7 +140,12 @@ def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str,
     """Read what the full evaluation needs besides the similarity tasks, as far as it is available."""
     own = settings.source == "sample" or origin["evaluation"] != SENTEVAL
     suite = only_pairs(evaluation.tasks) if own else complete(Path(settings.evaluation_path), evaluation)
-    captions = None if settings.source == "sample" else _given(settings, "cxc_path")
+    if settings.source == "sample":
+        return suite
+    suite, captions = (
+        suite.with_tasks(read_own_tasks(_given(settings, "task_path"), settings)),
+        _given(settings, "cxc_path"),
+    )
     if captions is None or (captions.is_dir() and not contents(captions)):
         return suite
     return suite.with_captions(captions)
@@ -164,9 +177,9 @@ def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | No
     return pairs, path.name
 
 
-def _held_out(evaluation: EvaluationData) -> set[bytes]:
-    pairs = evaluation.tasks if evaluation.dev is None else [*evaluation.tasks, evaluation.dev]
-    return overlap_keys(sentence for task in pairs for half in (task.sentence1, task.sentence2) for sentence in half)
+def _held_out(evaluation: EvaluationData, own: list[Task]) -> set[bytes]:
+    tasks = [*evaluation.tasks, evaluation.dev, evaluation.dev_task, *own]
+    return overlap_keys(text for task in tasks if task is not None for text in held_out_texts(task))
 
 
 def _with_progress(rows: Iterator[Row], progress: bool) -> Iterator[Row]:
@@ -182,9 +195,10 @@ def _report(
     suite: SuiteData,
 ) -> dict[str, Any]:
     notes = []
-    if evaluation.dev is None:
+    dev = evaluation.dev_task
+    if evaluation.dev is None and dev is None:
         notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
-    if not evaluation.tasks:
+    if not evaluation.tasks and not suite.tasks:
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
     if cleaning.kept < 2:
         notes.append("a single row: the negatives of a contrastive loss are other rows; training wants at least 2")
@@ -194,7 +208,11 @@ def _report(
         "source": settings.source,
         "view": settings.view,
         "train": cleaning.as_dict(),
-        "dev": {"from": origin["dev"], "pairs": 0 if evaluation.dev is None else len(evaluation.dev)},
+        "dev": {
+            "from": origin["dev"],
+            "pairs": 0 if evaluation.dev is None else len(evaluation.dev),
+            **({} if dev is None else {"task": task_in_report(dev)}),
+        },
         "evaluation": {
             "from": origin["evaluation"],
             "pairs": sum(map(len, evaluation.tasks)),
@@ -204,5 +222,6 @@ def _report(
             "captions": 0 if suite.cxc is None else len(suite.cxc),
             "suite_missing": suite.missing,
         },
+        **({"tasks": {task.name: task_in_report(task) for task in suite.tasks}} if suite.tasks else {}),
         "notes": notes,
     }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cse.data.cxc import CXC_FILE, CaptionPairs, read_cxc
 from cse.data.evaluation import LAYOUT, EvaluationData, read_senteval, read_stsb
 from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import Task
+from cse.data.tasks.read import check_names
 from cse.data.transfer import TRANSFER_TASKS, TransferTask, read_transfer
 from cse.errors import CseError
 
@@ -27,6 +30,7 @@ class SuiteData:
         transfer: classification tasks.
         cxc: caption pairs, or None.
         missing: absent parts, each with its first missing file.
+        tasks: the user's own tasks.
     """
 
     sts: list[ScoredPairs]
@@ -34,11 +38,22 @@ class SuiteData:
     transfer: list[TransferTask]
     cxc: CaptionPairs | None
     missing: list[str]
+    tasks: list[Task] = field(default_factory=list)
 
     def with_captions(self, path: Path) -> SuiteData:
         """Return a copy with CxC-STS read from a CSV, see ``read_cxc``."""
         gaps = [gap for gap in self.missing if not gap.startswith(_CXC_NAME)]
         return dataclasses.replace(self, cxc=read_cxc(path), missing=gaps)
+
+    def with_tasks(self, tasks: Sequence[Task]) -> SuiteData:
+        """Return a copy with more of the user's own tasks.
+
+        Raises:
+            CseError: two tasks of one name.
+        """
+        found = [*self.tasks, *tasks]
+        check_names(found)
+        return dataclasses.replace(self, tasks=found)
 
 
 def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:

@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from cse.errors import CseError, nearest
 from cse.evaluation.vectors import Encoder
+from cse.runtime.uses import role_for
 
 try:
     import mteb
@@ -46,7 +47,8 @@ class MtebEncoder:
 
         Queries and documents of a search get the task text of their role, where the encoder has one.
         """
-        role = _role_of(prompt_type, getattr(self.encoder, "texts", {}))
+        kind = str(getattr(prompt_type, "value", prompt_type))
+        role = role_for(kind, getattr(self.encoder, "texts", {}))
         texts = [text for batch in inputs for text in batch["text"]]
         batch_size = self.batch_size or options.get("batch_size") or 32
         progress = bool(options.get("show_progress_bar", False))
@@ -60,13 +62,6 @@ class MtebEncoder:
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Return the cosine of each row ``(n, d)`` with the same row of the other, ``(n,)``."""
         return pairwise_cos_sim(embeddings1, embeddings2)
-
-
-def _role_of(prompt_type: Any, texts: Mapping[str, str]) -> str | None:
-    """Return the encoder's role for MTEB's kind of text, ``query`` or ``document``; None if it has none."""
-    kind = getattr(prompt_type, "value", prompt_type)
-    names = {"query": ("query",), "document": ("document", "passage", "corpus")}.get(str(kind), ())
-    return next((name for name in names if name in texts), None)
 
 
 def find_tasks(names: Sequence[str]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from cse.evaluation.near_identical import score_near_identical, sentences_of_exa
 from cse.evaluation.retrieval import RetrievalScore, score_retrieval
 from cse.evaluation.space import SpaceScore, score_space
 from cse.evaluation.sts import StsResults, score_sts, sentences_of
+from cse.evaluation.tasks.score import TaskScore, score_task
 from cse.evaluation.transfer import TransferResults, score_transfer, sentences_of_transfer
 from cse.evaluation.vectors import Encoder, Vectors
 
-MEASURES = ("sts", "cxc", "transfer", "retrieval", "space")
+MEASURES = ("sts", "cxc", "transfer", "retrieval", "space", "tasks")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class SuiteResults:
         details: data for figures, if requested.
         pooling: the encoder's pooling, if known.
         missing: what could not be measured, and why.
+        tasks: scores of the user's own tasks, by name.
     """
 
     sts: StsResults | None
@@ -49,6 +52,7 @@ class SuiteResults:
     details: PairDetails | None = None
     pooling: str | None = None
     missing: list[str] = field(default_factory=list)
+    tasks: dict[str, TaskScore] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested numbers and settings for JSON; ``missing`` lists what could not be measured."""
@@ -63,6 +67,8 @@ class SuiteResults:
             tree["pooling"] = self.pooling
         if self.near_identical is not None:
             tree["near_identical"] = self.near_identical
+        if self.tasks:
+            tree["tasks"] = {name: score.to_dict() for name, score in self.tasks.items()}
         return tree | ({"missing": self.missing} if self.missing else {})
 
 
@@ -100,12 +106,13 @@ def evaluate_suite(
             goes to ``missing``.
     """
     data = _only(data, measures)
-    if not any((data.sts, data.stsb, data.transfer, data.cxc)):
+    if not any((data.sts, data.stsb, data.transfer, data.cxc, data.tasks)):
         gaps = f": without {', '.join(data.missing)}" if data.missing else ""
         raise CseError(f"evaluation: no data for {', '.join(measures)}{gaps}")
     vectors = Vectors(encoder, _sentences(data), batch_size, progress)
     splits = list(data.stsb.values())
     missing = list(data.missing)
+    alone = len(data.tasks) + len(set(measures) - {"tasks"}) < 2
 
     def measure(name: str, wanted: object, score: Callable[[], Any]) -> Any:
         """Compute a measure; if it is undefined for this encoder, the others still count."""
@@ -114,7 +121,7 @@ def evaluate_suite(
         try:
             return score()
         except CseError as error:
-            if len(measures) == 1:
+            if alone:
                 raise
             missing.append(f"{name} ({error})")
             return None
@@ -122,6 +129,12 @@ def evaluate_suite(
     cxc, test = data.cxc, data.stsb.get("test")
     retrieval, space = test is not None and "retrieval" in measures, "space" in measures
     pictured = data.sts or [split for split in (test,) if split is not None]
+    tasks = {
+        task.name: measure(
+            task.name, True, partial(score_task, encoder, task, batch_size=batch_size, progress=progress)
+        )
+        for task in data.tasks
+    }
     return SuiteResults(
         sts=measure("STS", data.sts, lambda: score_sts(vectors, data.sts)),
         cxc=measure("CxC-STS", cxc, lambda: score_cxc(vectors, cxc, bootstrap) if cxc else None),
@@ -143,6 +156,7 @@ def evaluate_suite(
         details=pair_details(vectors, drawn_task(pictured)) if details and pictured else None,
         pooling=getattr(encoder, "pooler", None),
         missing=missing,
+        tasks={name: score for name, score in tasks.items() if score is not None},
     )
 
 
@@ -169,6 +183,7 @@ def _only(data: SuiteData, measures: Collection[str]) -> SuiteData:
         transfer=data.transfer if "transfer" in measures else [],
         cxc=data.cxc if "cxc" in measures else None,
         missing=[],
+        tasks=data.tasks if "tasks" in measures else [],
     )
     return dataclasses.replace(kept, missing=[gap for gap in data.missing if _wanted(gap, measures)])
 

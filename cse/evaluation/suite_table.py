@@ -9,6 +9,7 @@ from cse.evaluation.retrieval import CUTS
 from cse.evaluation.space import SpaceScore
 from cse.evaluation.suite import SuiteResults
 from cse.evaluation.table import format_rows, format_table
+from cse.evaluation.tasks.table import task_parts
 
 
 def format_suite(
@@ -42,6 +43,7 @@ def _measures(models: Mapping[str, SuiteResults], style: str) -> str:
         _retrieval(models),
         _space(models, "space"),
         _space(models, "space_test"),
+        *task_parts({name: results.tasks for name, results in models.items()}),
     ):
         if rows:
             parts.append(_titled(title, setting, format_rows(rows, style), style))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,19 +28,26 @@ class Vectors:
         sentences: the sentences to look up later; repetitions allowed.
         batch_size: sentences per forward pass.
         progress: whether the encoder shows its progress bar.
+        role: whose task text goes before each sentence; None: no text.
 
     Raises:
         NotFinite: a sentence whose embedding is not finite.
     """
 
     def __init__(
-        self, encoder: Encoder, sentences: Iterable[str], batch_size: int = 64, progress: bool = False
+        self,
+        encoder: Encoder,
+        sentences: Iterable[str],
+        batch_size: int = 64,
+        progress: bool = False,
+        role: str | None = None,
     ) -> None:
         self._rows: dict[str, int] = {}
         for sentence in sentences:
             self._rows.setdefault(sentence, len(self._rows))
+        given: dict[str, Any] = {} if role is None else {"role": role}
         self._embeddings = encoder.encode(
-            list(self._rows), batch_size=batch_size, normalize=False, show_progress_bar=progress
+            list(self._rows), batch_size=batch_size, normalize=False, show_progress_bar=progress, **given
         )
         finite = np.isfinite(self._embeddings).all(axis=1)
         if not finite.all():

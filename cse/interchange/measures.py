@@ -9,6 +9,7 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from cse.errors import CseError
+from cse.evaluation.dev_facts import START, dev_of
 from cse.interchange.model_folder import ModelFolder
 from cse.outputs import Kind
 
@@ -67,8 +68,9 @@ def _recorded(model: ModelFolder) -> Measures:
     if not isinstance(facts, dict):
         return Measures({}, {})
     train = facts if model.kind == Kind.CHECKPOINT else facts.get("train")
-    named = {"dev Spearman": "dev_spearman", "dev Spearman before training": "start_dev_spearman"}
-    found = _numbers({name: train.get(key) for name, key in named.items()}) if isinstance(train, dict) else {}
+    known = train if isinstance(train, dict) else {}
+    scores = [(dev_of(known), ""), (dev_of(known, START), " before training")]
+    found = _numbers({f"{score.label}{when}": score.value for score, when in scores if score is not None})
     tables = facts.get("evaluation") if model.kind == Kind.BUNDLE else None
     scored = _from_table(tables) if isinstance(tables, dict) else Measures({}, {})
     return Measures(found | scored.model, scored.backbone)
@@ -101,7 +103,7 @@ def _from_table(tree: Mapping[str, Any]) -> Measures:
 
 
 def _from_record(scores: Mapping[str, Any]) -> dict[str, Measure]:
-    """Read the scores of a record: Spearman times 100 by task, CxC-STS with its deviation, accuracies."""
+    """Read the scores of a record: Spearman times 100 by task, CxC-STS with its deviation, own tasks, accuracies."""
     tasks = scores.get("sts")
     found = _numbers({name: _part(score, "all") for name, score in _items(tasks)})
     found |= _numbers({name: _part(score, "all") for name, score in scores.items() if name.startswith("Avg.")})
@@ -109,6 +111,8 @@ def _from_record(scores: Mapping[str, Any]) -> dict[str, Measure]:
     if isinstance(cxc, dict) and _numbers(cxc).keys() >= {"mean", "std"}:
         found["CxC-STS"] = Measure(float(cxc["mean"]), float(cxc["std"]))
     transfer = scores.get("transfer")
+    own = [(name, _part(score, "main"), _part(score, "values")) for name, score in _items(scores.get("tasks"))]
+    found |= _numbers({f"{name} ({main})": _part(values, main) for name, main, values in own})
     accuracies = _items(transfer.get("transfer")) if isinstance(transfer, dict) else ()
     return found | _numbers({f"{name} (accuracy)": _part(score, "accuracy") for name, score in accuracies})
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.ticker import MaxNLocator
 
+from cse.evaluation.dev_facts import SPEARMAN, dev_column, dev_label, read_dev_curve
 from cse.files import read_csv
 from cse.report.canvas import COLOURS, Picture, canvas, short
 
@@ -41,7 +42,12 @@ def draw_scores(path: Path) -> Picture | None:
 def draw_training(folder: Path) -> Picture | None:
     """Loss and dev score over the updates, from ``train.csv`` and ``dev.csv``; None if nothing was trained."""
     losses = [(int(row["step"]), float(row["loss"])) for row in read_csv(folder / "train.csv")]
-    scores = [(int(row["step"]), float(row["spearman"])) for row in read_csv(folder / "dev.csv")]
+    scores = read_dev_curve(folder / "dev.csv")
+    column = next((name for row in read_csv(folder / "dev.csv") for name in row if name != "step"), "spearman")
+    own = column != dev_column(SPEARMAN)
+    name, caption = (
+        (dev_label(column), "dev score") if own else (dev_label(SPEARMAN), "Spearman * 100 on the dev pairs")
+    )
     if not losses:
         return None
     with canvas(6.4, 2.6) as (figure, save):
@@ -53,12 +59,12 @@ def draw_training(folder: Path) -> Picture | None:
         if scores:
             right = left.twinx()
             right.spines.right.set_visible(True)
-            right.plot(*zip(*scores, strict=True), color=COLOURS[1], marker="o", label="dev Spearman · 100")
-            right.set_ylabel("dev Spearman · 100")
+            right.plot(*zip(*scores, strict=True), color=COLOURS[1], marker="o", label=f"{name} · 100")
+            right.set_ylabel(f"{name} · 100")
         figure.legend(loc="outside upper center", ncols=2)
         table = sorted({step for step, _ in losses} | {step for step, _ in scores})
         loss_at, score_at = dict(losses), dict(scores)
         return save(
-            "training", "Training", "loss, and Spearman * 100 on the dev pairs", ["step", "loss", "spearman"],
+            "training", "Training", f"loss, and {caption}", ["step", "loss", column],
             ([step, loss_at.get(step, ""), score_at.get(step, "")] for step in table),
         )  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_label, dev_of, value_of
+from cse.evaluation.record import Record
 from cse.evaluation.sts import SEVEN_TASKS
 from cse.report.ablations import Ablation
 from cse.report.cells import Cell, Line, Table
@@ -71,13 +73,15 @@ def paper_tables(systems: Sequence[System], ablations: Sequence[Ablation]) -> li
 
 def systems_table(systems: Sequence[System]) -> Table:
     """Return a table of the systems."""
-    head = ("system", "backbone", "prompt", "data", "runs", "trained weights", "steps", "dev Spearman")
+    known = {found.measure for system in systems for record in system.records if (found := _dev_of(record))}
+    dev_head = dev_label("score" if len(known) > 1 else next(iter(known), SPEARMAN))
+    head = ("system", "backbone", "prompt", "data", "runs", "trained weights", "steps", dev_head)
     lines = []
     for system in systems:
         model = system.first.model
         facts = model.get("facts", {})
         weights = facts.get("parameters", {}).get("trained")
-        dev = system.spread(lambda record: record.model.get("facts", {}).get("dev_spearman"))
+        dev = system.spread(lambda record: value_of(_dev_of(record)))
         words = (system.name, system.backbone, _prompt(model), system.data, system.runs)
         numbers = (
             Cell("-") if weights is None else Cell(f"{weights:,}", weights),
@@ -87,6 +91,10 @@ def systems_table(systems: Sequence[System]) -> Table:
         lines.append(Line((*map(Cell, words), *numbers), own=True))
     caption = "Systems of this report. Mean ± sample standard deviation over seeds."
     return Table("systems", "Systems", caption, head, 5, tuple(lines))
+
+
+def _dev_of(record: Record) -> DevScore | None:
+    return dev_of(record.model.get("facts", {}))
 
 
 def own_pairs_table(systems: Sequence[System]) -> Table | None:

@@ -26,6 +26,14 @@ def text_of(role: str | None, texts: Mapping[str, str]) -> str:
     return texts[role]
 
 
+_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}  # of a kind of text, by preference
+
+
+def role_for(kind: str, texts: Mapping[str, str]) -> str | None:
+    """Return the role that a model declares for a ``query`` or a ``document``; None if it has none."""
+    return next((name for name in _NAMES.get(kind, ()) if name in texts), None)
+
+
 def check_room(text: str, tokenizers: Tokenizers, max_length: int, where: str) -> None:
     """Refuse a task text that leaves no room for a sentence.
 

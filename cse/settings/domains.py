@@ -9,7 +9,9 @@ from cse.runtime.domain import POOLERS
 from cse.settings.load import PARAMS_FILE, check_settings, load_settings, set_key
 from cse.settings.tree import Settings
 
-_PARTS = {"train_path": "train", "dev_path": "dev", "evaluation_path": "evaluation", "cxc_path": "cxc"}
+_PARTS = {
+    "train_path": "train", "dev_path": "dev", "evaluation_path": "evaluation", "cxc_path": "cxc", "task_path": "task"
+}  # fmt: skip
 
 
 def load_domain_settings(name: str, path: Path = PARAMS_FILE) -> Settings:
@@ -20,8 +22,9 @@ def load_domain_settings(name: str, path: Path = PARAMS_FILE) -> Settings:
 def settings_of_domain(settings: Settings, name: str) -> Settings:
     """Return the settings that train one domain.
 
-    Its rows come from ``train`` in the domain's folder. For dev pairs, evaluation tasks and captions, ``dev``,
-    ``evaluation`` and ``cxc`` in that folder take the place of the paths in group ``data``, where they exist.
+    Its rows come from ``train`` in the domain's folder. For dev pairs, evaluation tasks, captions and tasks of your
+    own, ``dev``, ``evaluation``, ``cxc`` and ``task`` in that folder take the place of the paths in group ``data``,
+    where they exist.
 
     Args:
         settings: the whole tree; ``bank.domains`` names the domain.

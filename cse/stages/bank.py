@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.data.store import PreparedData
+from cse.data.tasks.store import open_dev
 from cse.errors import CseError
+from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_of, measure_in, value_of
 from cse.export.bank import SENTENCES, create_bank, make_domain, with_sketch
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
@@ -77,7 +79,7 @@ class Admission:
     Attributes:
         name: the domain's name.
         outcome: ``added``, ``replaced``, ``unchanged``, ``refused`` or ``not trained``.
-        dev: Spearman * 100 on its dev pairs; None without dev pairs, or if it was not scored.
+        dev: its dev score times 100; None without dev pairs or dev task, or if it was not scored.
         before: the same for the domain that was in the bank, or for the bare backbone if there was none.
         reason: why it was refused, or is not there.
     """
@@ -122,17 +124,18 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
     checkpoint, data = folder / "checkpoint", PreparedData(folder / "prepared")
     held = onnx.bank.domains().usable.get(name)
     if held is not None and held.facts.checkpoint == identity_of(checkpoint):
-        return Admission(name, "unchanged", held.facts.metrics.get("dev_spearman"))
+        return Admission(name, "unchanged", value_of(dev_of(held.facts.metrics)))
     encoder = load_checkpoint(checkpoint)
     domain = _domain_of(encoder, checkpoint, onnx, name, settings, data)
     check_fit(folder, domain.facts, domain.tensors(), onnx.bank.manifest.shape)
-    rival = held or (None if data.dev is None else onnx.bank.bare)
+    rival = held or (None if open_dev(data) is None else onnx.bank.bare)
     verdict = judge_encoders(
         settings,
         onnx=DomainEncoder(onnx, domain),
         encoder=encoder,
         data=data,
         promoted=None if rival is None else DomainEncoder(onnx, rival),
+        measure=measure_in(read_config(checkpoint)["facts"]),
         named="the bare backbone" if held is None else "the bank's domain",
     )
     if not verdict.passed:
@@ -160,8 +163,7 @@ def _domain_of(
     checkpoint, metrics, centres = "", {}, None
     if is_checkpoint(model):
         checkpoint = identity_of(model)
-        score = read_config(model)["facts"].get("dev_spearman")
-        metrics = {} if score is None else {"dev_spearman": score}
+        metrics = dev_facts_in(read_config(model)["facts"], DEV)
     if data is not None and onnx.bank is not None:
         centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), training_sentences(data, _TEXTS))
     return make_domain(

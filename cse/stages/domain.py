@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from cse.errors import CseError
+from cse.evaluation.dev_facts import DEV, START, dev_facts_in
 from cse.files import write_rounded_json
 from cse.model.backbone import Backbone
 from cse.model.static_words import StaticWords
@@ -81,12 +82,15 @@ def domain_stage(
 
 
 def read_domain_scores(folder: Path) -> dict[str, Any]:
-    """Return the scores of a trained domain: ``dev_spearman`` (None without dev pairs), then tasks by model."""
+    """Return the scores of a trained domain: ``dev_spearman`` (None without dev pairs), then tasks by model.
+
+    With a dev task of another kind, its score follows, see ``cse.evaluation.dev_facts``.
+    """
     train, evaluation = (
         json.loads((folder / f"{stage}.json").read_text(encoding="utf-8")) for stage in ("train", "evaluation")
     )
     dev = {key: train.get(key) for key in ("dev_spearman", "start_dev_spearman")}
-    return dev | evaluation
+    return dev | dev_facts_in(train, DEV, START) | evaluation
 
 
 def main(arguments: list[str]) -> None:

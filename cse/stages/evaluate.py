@@ -52,7 +52,8 @@ def evaluate_stage(
     if settings.evaluation.compare_backbone and not read_config(checkpoint)["backbone"]["words"]:
         models[BACKBONE] = BackboneOf(checkpoint)
     results: dict[str, SuiteResults] = {}
-    if data.sts or data.transfer or data.cxc:
+    own = data.tasks and "tasks" in settings.evaluation.measures
+    if data.sts or data.transfer or data.cxc or own:
         results = evaluate_models(
             models,
             data,
@@ -68,7 +69,10 @@ def evaluate_stage(
         if short:
             click.echo(f"the trained model is {short}")
     else:
-        click.echo("no evaluation data: set data.evaluation_path to a SentEval folder or a file of scored pairs")
+        click.echo(
+            "no evaluation data: set data.evaluation_path to a SentEval folder or a file of scored pairs, or "
+            "data.task_path to a task of your own"
+        )
     with publish_folder(records, Kind.RECORDS) as folder:
         for name, result in results.items():
             (folder / name).mkdir()
@@ -114,6 +118,7 @@ def headline(result: SuiteResults) -> dict[str, float]:
         scores |= {f"recall@{cut}": value for cut, value in result.retrieval.recall.items()}
     if result.space is not None:
         scores |= {"alignment": result.space.alignment, "uniformity": result.space.uniformity}
+    scores |= {f"{name} ({score.main})": score.values[score.main] for name, score in result.tasks.items()}
     return {name: value for name, value in scores.items() if value is not None}
 
 

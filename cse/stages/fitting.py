@@ -13,6 +13,8 @@ import numpy as np
 from torch import nn
 
 from cse.data.store import VIEW_COLUMNS, PreparedData
+from cse.data.tasks.kinds import all_texts
+from cse.data.tasks.store import open_dev, open_tasks
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
@@ -101,6 +103,6 @@ def _texts(data: PreparedData, *, everything: bool) -> Iterator[str]:
         if name != "label":
             yield from data.train[name]
     if everything:
-        for task in [*data.tasks, *([] if data.dev is None else [data.dev])]:
-            yield from task.sentence1
-            yield from task.sentence2
+        dev = open_dev(data)
+        for task in [*data.tasks, *open_tasks(data), *([] if dev is None else [dev])]:
+            yield from all_texts(task)

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cse.data.store import PreparedData
+from cse.data.tasks.kinds import kind_of
+from cse.data.tasks.store import open_dev
 from cse.errors import CseError
-from cse.evaluation.sts import dev_score
+from cse.evaluation.dev import score_dev
+from cse.evaluation.dev_facts import dev_label, measure_in
+from cse.evaluation.tasks.score import MEASURES, dev_measure
 from cse.export.parity import check_parity
+from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -24,7 +29,7 @@ class Verdict:
 
     Attributes:
         reasons: reasons to refuse the model, one sentence each; empty if it passes.
-        dev: Spearman * 100 of the candidate's bundle on the dev pairs; None without dev pairs.
+        dev: dev score of the candidate's bundle, times 100; None without dev pairs or dev task.
         promoted_dev: the same for the promoted bundle; None if there is none.
         difference: largest difference between the candidate's bundle and torch; None if above the tolerance.
     """
@@ -57,6 +62,7 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
         encoder=load_checkpoint(checkpoint),
         data=PreparedData(prepared),
         promoted=None if promoted is None else OnnxEncoder(promoted, provider=provider),
+        measure=measure_in(read_config(checkpoint)["facts"]),
     )
 
 
@@ -68,6 +74,7 @@ def judge_encoders(
     data: PreparedData,
     promoted: OnnxEncoder | DomainEncoder | None,
     named: str = "the promoted model",
+    measure: str | None = None,
 ) -> Verdict:
     """Compare a candidate with torch and, on its own dev pairs, with the model that it would replace.
 
@@ -80,6 +87,7 @@ def judge_encoders(
         data: its training data, with the dev pairs.
         promoted: the model in service, or None.
         named: what to call it in a reason.
+        measure: of the dev score; None, or one that the dev task does not have: the task's main measure.
     """
     reasons, difference = [], None
     try:
@@ -89,17 +97,20 @@ def judge_encoders(
     except CseError as error:
         reasons.append(f"no parity with torch: {error}")
     dev = before = None
-    if data.dev is not None:
-        dev = round(dev_score(onnx, data.dev, BATCH), 4)
+    task, label = open_dev(data), ""
+    if task is not None:
+        measure = dev_measure(task, measure if measure in MEASURES[kind_of(task)] else None, "train.dev_measure")
+        label = dev_label(measure)
+        dev = round(score_dev(onnx, task, BATCH, measure).value, 4)
     if promoted is not None:
-        if data.dev is None or dev is None:
+        if task is None or dev is None:
             reasons.append(f"no dev pairs for comparison with {named}; set data.dev_path")
         else:
-            before = round(dev_score(promoted, data.dev, BATCH), 4)
+            before = round(score_dev(promoted, task, BATCH, measure).value, 4)
             tolerance = settings.promotion.dev_tolerance
             if not dev >= before - tolerance:
                 reasons.append(
-                    f"dev Spearman {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the "
+                    f"{label} {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the "
                     "same pairs (promotion.dev_tolerance)"
                 )
     return Verdict(tuple(reasons), dev, before, difference)

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from cse.data.store import PreparedData
-from cse.evaluation.sts import dev_score
+from cse.data.tasks.store import open_dev
+from cse.evaluation.dev import score_dev
+from cse.evaluation.dev_facts import facts_of
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
@@ -31,10 +33,11 @@ def put_behind(model: str, post: PostSettings, *, prepared: Path, out: Path) -> 
     data = PreparedData(prepared)
     encoder = SentenceEncoder.load(model)
     check_post(encoder, post)
-    before = None if data.dev is None else dev_score(encoder, data.dev, FIT_BATCH)
+    dev = open_dev(data)
+    before = None if dev is None else score_dev(encoder, dev, FIT_BATCH)
     fit_post(encoder, post, data)
-    facts = {} if data.dev is None else {"dev_spearman": round(dev_score(encoder, data.dev, FIT_BATCH), 4)}
+    after = None if dev is None else score_dev(encoder, dev, FIT_BATCH)
     with publish_folder(out, Kind.CHECKPOINT) as target:
-        save_checkpoint(encoder, target, facts)
-    change = f", dev Spearman {before:.2f} -> {facts['dev_spearman']:.2f}" if before is not None else ""
+        save_checkpoint(encoder, target, {} if after is None else facts_of(after))
+    change = "" if before is None or after is None else f", {before} -> {after.value:.2f}"
     click.echo(f"{out}: {model} with {post.kind}{change}")

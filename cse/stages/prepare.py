@@ -44,6 +44,7 @@ def counts(report: dict[str, Any]) -> dict[str, int]:
         "dev_pairs": report["dev"]["pairs"],
         "evaluation_tasks": len(report["evaluation"]["tasks"]),
         "evaluation_pairs": report["evaluation"]["pairs"],
+        **({"own_tasks": len(report["tasks"])} if "tasks" in report else {}),
         **dropped,
     }
 
@@ -64,9 +65,11 @@ def summary(report: dict[str, Any]) -> str:
     ]
     if train["evaluation_overlap_kept"]:
         lines.append(f"  kept      {train['evaluation_overlap_kept']:,} with a sentence of the evaluation data")
-    lines.append(f"dev         {dev['pairs']:,} pairs from {dev['from'] or 'nowhere'}")
+    pairs = dev["task"]["description"] if "task" in dev else f"{dev['pairs']:,} pairs"
+    lines.append(f"dev         {pairs} from {dev['from'] or 'nowhere'}")
     tasks = ", ".join(f"{name} {pairs:,}" for name, pairs in evaluation["tasks"].items()) or "none"
     lines.append(f"evaluation  {evaluation['pairs']:,} pairs: {tasks}")
+    lines += [f"task        {name}: {task['description']}" for name, task in report.get("tasks", {}).items()]
     lines += [f"note        {note}" for note in report["notes"]]
     return "\n".join(lines)
 

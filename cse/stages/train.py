@@ -12,7 +12,7 @@ import click
 
 from cse.data.store import PreparedData, rows_in_words
 from cse.errors import CseError
-from cse.evaluation.sts import dev_score
+from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
 from cse.files import fingerprint, naming
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import save_checkpoint
@@ -26,7 +26,7 @@ from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.stages.environment import environment
 from cse.stages.fitting import fit_post
-from cse.stages.training import DEV_BATCH, Training, counted, groups_of, open_training
+from cse.stages.training import Training, counted, groups_of, open_training
 from cse.stages.watching import watchers
 from cse.training.state import RunState
 
@@ -114,7 +114,7 @@ def _train(
             state = RunState()
             encoder.to(training.device)
         else:
-            if data.dev is None:
+            if training.dev is None:
                 click.echo(
                     "no dev pairs: keeping the last weights, not the best; set data.dev_path to select the best",
                     err=True,
@@ -126,25 +126,25 @@ def _train(
                     err=True,
                 )
             state = launch(training)
-            results = _training_facts(state, settings.objective)
+            results = _training_facts(state, settings.objective, training.measure)
     if settings.post.kind != "none":
         fit_post(encoder, settings.post, data)
-    chosen_otherwise = settings.train.selection == "training" and "dev_spearman" in results
-    if chosen_otherwise:
-        results["selection_spearman"] = results["dev_spearman"]
-    if data.dev is not None and (
-        settings.post.kind != "none" or settings.train.parameters == "none" or chosen_otherwise
-    ):
-        results["dev_spearman"] = round(dev_score(encoder, data.dev, DEV_BATCH), 4)
+    chosen = dev_of(results)
+    chosen_otherwise = settings.train.selection == "training" and chosen is not None
+    if chosen is not None and chosen_otherwise:
+        results |= facts_of(chosen, SELECTION)
+    if settings.post.kind != "none" or settings.train.parameters == "none" or chosen_otherwise:
+        score = training.score_at_inference()
+        results |= {} if score is None else facts_of(score)
     encoder.to("cpu")
     results |= _counts(encoder)
     if settings.train.parameters != "none" or settings.post.kind != "none":
         results["trained_on"] = rows_in_words(_source(data))
     with publish_folder(plots, Kind.PLOTS) as target:
-        for file, header in _PLOTS.items():
+        for file, header in (("train.csv", "step,loss\n"), ("dev.csv", f"step,{dev_column(training.measure)}\n")):
             source = folder.path / "plots" / file
             # without training there are no curves, but the plots in dvc.yaml expect both files
-            (target / file).write_bytes(source.read_bytes() if source.is_file() else header)
+            (target / file).write_bytes(source.read_bytes() if source.is_file() else header.encode())
     with publish_file(metrics) as target:
         target.write_text(json.dumps(_headline(results), indent=2) + "\n", encoding="utf-8")
     facts = results | {"settings": groups_of(settings), "data": _source(data)} | _computed_by(training)
@@ -157,39 +157,35 @@ def _train(
 
 def _outcome(results: dict[str, Any], *, post: str) -> str:
     """Return the part of the closing line about the dev score."""
-    if "dev_spearman" not in results:
+    dev, selection, start = (dev_of(results, which) for which in (DEV, SELECTION, START))
+    if dev is None:
         return ""
-    score = f", dev Spearman {results['dev_spearman']:.2f}"
-    if "selection_spearman" in results:
-        score += f", encoded as in training {results['selection_spearman']:.2f}"
-    if post != "none" or "start_dev_spearman" not in results:
+    score = f", {dev}"
+    if selection is not None:
+        score += f", encoded as in training {selection.value:.2f}"
+    if post != "none" or start is None:
         return score
     if results.get("best_step") == 0:
         return f"{score}: keeping the initial weights, since no later evaluation scored higher"
     at = f" at step {results['best_step']}" if "best_step" in results else ""
-    return f"{score}{at} (before training {results['start_dev_spearman']:.2f})"
+    return f"{score}{at} (before training {start.value:.2f})"
 
 
-_PLOTS = {"train.csv": b"step,loss\n", "dev.csv": b"step,spearman\n"}
-
-
-def _training_facts(state: RunState, objective: ObjectiveSettings) -> dict[str, Any]:
+def _training_facts(state: RunState, objective: ObjectiveSettings, measure: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"steps": state.step}
     if objective.replaced_tokens.weight > 0:
         facts["generator"] = objective.replaced_tokens.generator_model
     if state.evaluations:
-        facts |= {
-            "start_dev_spearman": round(state.evaluations[0][1], 4),
-            "dev_spearman": round(state.evaluations[-1][1], 4),
-        }
+        facts |= facts_of(DevScore(state.evaluations[0][1], measure), START)
+        facts |= facts_of(DevScore(state.evaluations[-1][1], measure))
     if state.best_score is not None:
-        facts |= {"dev_spearman": round(state.best_score, 4), "best_step": state.best_step}
+        facts |= facts_of(DevScore(state.best_score, measure)) | {"best_step": state.best_step}
     return facts
 
 
 def _headline(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts for ``dvc metrics show``, score first; the checkpoint has all parameter counts."""
-    names = ("dev_spearman", "start_dev_spearman", "best_step", "steps")
+    names = (*dev_keys(DEV, START), "best_step", "steps")
     first = {name: results[name] for name in names if name in results}
     return {**first, **results, "parameters": {"trained": results["parameters"]["trained"]}}
 

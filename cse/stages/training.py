@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cse.data.scored import ScoredPairs
 from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.tasks.kinds import Task, put_before
+from cse.data.tasks.store import open_dev
 from cse.errors import CseError
-from cse.evaluation.sts import dev_score
+from cse.evaluation.dev import score_dev
+from cse.evaluation.dev_facts import SPEARMAN, DevScore
+from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.mlm_head import MlmHead, load_mlm_head
@@ -68,6 +72,25 @@ class Training:
     folder: RunFolder
     tokens: Path | None
 
+    @cached_property
+    def dev(self) -> Task | None:
+        """What selects the checkpoint: scored pairs or another task; None if nothing was prepared."""
+        return open_dev(self.data)
+
+    @property
+    def measure(self) -> str:
+        """The measure that selects the checkpoint; Spearman without a dev task.
+
+        Raises:
+            CseError: the dev task has no measure of the name in ``train.dev_measure``, or there is none.
+        """
+        wanted = self.settings.train.dev_measure
+        if self.dev is not None:
+            return dev_measure(self.dev, wanted, "train.dev_measure")
+        if wanted is not None:
+            raise CseError(f"train.dev_measure: {wanted!r}, but there is no dev task; set data.dev_path, or null here")
+        return SPEARMAN
+
     def table(self) -> TokenTable:
         """Return the training rows as token ids; shared rows are memory-mapped."""
         settings, encoder = self.settings, self.encoder
@@ -106,7 +129,7 @@ class Training:
             OutOfMemory: a batch does not fit into memory.
             Interrupted: a signal arrived; the state is saved.
         """
-        settings, encoder, dev, table = self.settings, self.encoder, self.data.dev, self.table()
+        settings, encoder, dev, table = self.settings, self.encoder, self.dev, self.table()
         seed, epochs = settings.train.seed, settings.train.epochs
         parts = Parts(encoder, self.head, table, seed, epochs, self.corrupted, self.device)
         try:
@@ -131,19 +154,18 @@ class Training:
                 f"to {max(at_once // 2, 1)} or less (same gradients, a third slower), or lower train.batch_size"
             ) from None
 
-    def score(self, dev: ScoredPairs) -> float:
-        """Return the score that selects checkpoints: dev Spearman * 100, encoded as ``train.selection`` says."""
+    def score(self, dev: Task) -> float:
+        """Return the score that selects checkpoints, times 100, encoded as ``train.selection`` says."""
         before = texts_before(self.encoder, self.settings.train.roles, self.data.view)
         if before:  # a dev pair is one row's first two texts; in a row of one text, both are alike
-            first, second = before[0], before[min(1, len(before) - 1)]
-            dev = replace(
-                dev,
-                sentence1=[first + text for text in dev.sentence1],
-                sentence2=[second + text for text in dev.sentence2],
-            )
+            dev = put_before(dev, before[0], before[min(1, len(before) - 1)])
         as_in_training = self.settings.train.selection == "training"
         with self.encoder.read_as_in_training() if as_in_training else nullcontext():
-            return dev_score(self.encoder, dev, DEV_BATCH)
+            return score_dev(self.encoder, dev, DEV_BATCH, self.measure).value
+
+    def score_at_inference(self) -> DevScore | None:
+        """Return the reported dev score; None without a dev task."""
+        return None if self.dev is None else score_dev(self.encoder, self.dev, DEV_BATCH, self.measure)
 
     def take_over(self) -> RunState:
         """Load the best weights that a launcher's workers saved into the encoder and return their last state.
@@ -221,7 +243,9 @@ def open_training(
         folder = scratch / "resume" / run
     if settings.train.workers > 1 and tokens is None:
         tokens = scratch / "tokens"
-    return Training(settings, prepared, corrupted, encoder, head, data, device, bf16, RunFolder(folder), tokens)
+    training = Training(settings, prepared, corrupted, encoder, head, data, device, bf16, RunFolder(folder), tokens)
+    _ = training.measure  # refuses an unknown one
+    return training
 
 
 def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
@@ -253,7 +277,10 @@ def _check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> Non
 
 def groups_of(settings: Settings) -> dict[str, Any]:
     """Return the groups of settings that affect training, as JSON values."""
-    return {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS}
+    groups = {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS}
+    if groups["train"]["dev_measure"] is None:
+        del groups["train"]["dev_measure"]  # as in checkpoints from before there was a choice
+    return groups
 
 
 def counted(number: int, noun: str) -> str:

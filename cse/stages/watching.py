@@ -26,12 +26,13 @@ def watchers(training: Training, board: Path, log: TextIO | None = None) -> Obse
     Raises:
         CseError: ``CSE_OBSERVERS`` names an unknown one.
     """
-    folder = training.folder.path
+    folder, measure = training.folder.path, training.measure
     added: list[Observer] = []
     for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
         if name not in KNOWN:
             known = ", ".join(KNOWN)
             raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
-        added.append(MlflowRun(folder, groups_of(training.settings)))
+        added.append(MlflowRun(folder, groups_of(training.settings), measure))
     # the added ones first: they may be refused before the others have begun
-    return Observers([*added, ProgressBar(log), CsvLog(folder / "plots"), TensorBoard(board)])
+    usual = [ProgressBar(log, measure=measure), CsvLog(folder / "plots", measure), TensorBoard(board, measure)]
+    return Observers([*added, *usual])

@@ -12,6 +12,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from cse.errors import CseError, Interrupted
+from cse.evaluation.dev_facts import SPEARMAN, dev_column
 from cse.training.observers import StepRecord
 
 RUN_FILE = "mlflow.txt"
@@ -29,9 +30,11 @@ class MlflowRun:
     Args:
         folder: the training's folder; keeps the id of the run, so that a resumed training goes on with it.
         settings: nested settings of the training, logged as parameters such as ``prompt.length``.
+        measure: what the dev score is.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], measure: str = SPEARMAN) -> None:
+        self.tag = f"dev/{dev_column(measure)}"
         self.folder = folder
         self.settings = settings
         self.client: Any = None
@@ -69,7 +72,7 @@ class MlflowRun:
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Log the dev score, and the best one so far."""
-        self._log({"dev/spearman": score} | ({"dev/best": score} if best else {}), step)
+        self._log({self.tag: score} | ({"dev/best": score} if best else {}), step)
 
     def close(self) -> None:
         """End the run: finished, killed by a signal, or failed."""

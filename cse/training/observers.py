@@ -14,6 +14,8 @@ from typing import Any, Protocol, TextIO
 import torch
 from tqdm.auto import tqdm
 
+from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_column
+
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -26,7 +28,7 @@ class StepRecord:
         learning_rate: learning rate of this update.
         sentences_per_second: rows of all views per second since the last record.
         tokens_per_second: real tokens per second, excluding padding and prompt.
-        dev_score: best Spearman * 100 on the dev pairs so far, or None.
+        dev_score: best score on the dev pairs or dev task so far, times 100, or None.
     """
 
     step: int
@@ -48,7 +50,7 @@ class Observer(Protocol):
         """Some updates ran; the record holds the values of the last."""
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """The dev pairs were scored (Spearman * 100) after ``step`` updates; 0 is before the first."""
+        """The dev pairs or dev task were scored (times 100) after ``step`` updates; 0 is before the first."""
 
     def close(self) -> None:
         """The run finished or was stopped."""
@@ -57,7 +59,10 @@ class Observer(Protocol):
 class ProgressBar:
     """A bar on a terminal, a plain line every few seconds in a log file."""
 
-    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, seconds_between_lines: float = 10.0, measure: str = SPEARMAN
+    ) -> None:
+        self.measure = measure
         self.stream = stream or sys.stderr
         self.seconds = seconds_between_lines
         self.bar: Any = None
@@ -94,7 +99,7 @@ class ProgressBar:
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Print the dev score on its own line."""
         when = f"step {step}" if step else "before training"
-        self._say(f"{when}: dev Spearman {score:.2f}{' (best so far)' if best and step else ''}")
+        self._say(f"{when}: {DevScore(score, self.measure)}{' (best so far)' if best and step else ''}")
 
     def close(self) -> None:
         """Leave the bar where it is."""
@@ -109,8 +114,9 @@ class ProgressBar:
 class CsvLog:
     """Write ``train.csv`` and ``dev.csv`` for ``dvc plots``, without times so that equal runs give equal bytes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, measure: str = SPEARMAN) -> None:
         self.folder = folder
+        self.column = dev_column(measure)
 
     def start(self, done: int, steps: int) -> None:
         """Drop the rows that a killed run wrote after its last saved state."""
@@ -129,7 +135,7 @@ class CsvLog:
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Append the dev score."""
-        self._append("dev.csv", {"step": step, "spearman": f"{score:.4f}"})
+        self._append("dev.csv", {"step": step, self.column: f"{score:.4f}"})
 
     def close(self) -> None:
         """Do nothing; no file stays open."""
@@ -147,8 +153,9 @@ class CsvLog:
 class TensorBoard:
     """Scalars for ``tensorboard --logdir``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, measure: str = SPEARMAN) -> None:
         self.folder = folder
+        self.tag = f"dev/{dev_column(measure)}"
         self.writer: Any = None
         self.usual_hook = threading.excepthook
 
@@ -173,7 +180,7 @@ class TensorBoard:
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Write the dev score."""
-        self.writer.add_scalar("dev/spearman", score, step)
+        self.writer.add_scalar(self.tag, score, step)
 
     def close(self) -> None:
         """Flush and close the log."""

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData
+from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
+from cse.data.tasks.store import open_dev
 from cse.errors import CseError, tells_of_full_disk
+from cse.evaluation.dev_facts import SPEARMAN
 from cse.files import fingerprint, naming
 from cse.process import only_one
 from cse.scale.session import ray_session
@@ -84,8 +87,9 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
                     trials += _search(fine, job, "tune-fine", watch)
                     records = trial_records(trials, space, job)
         _check_disk(records, folder)
-        pairs = 0 if data.dev is None else len(data.dev.score)
-        sweep = Sweep(folder, space.name, space.search, space.dimensions, tuple(records), pairs)
+        sweep = Sweep(
+            folder, space.name, space.search, space.dimensions, tuple(records), *_dev_of_sweep(data, settings)
+        )
         write_trials(sweep)
         write_page(sweep)
         write_sweep(sweep)
@@ -190,8 +194,18 @@ def _check_objective(settings: Settings, prepared: Path) -> None:
             f"tune: objective.{settings.objective.first} compares no sentences, so dev pairs cannot tell good "
             "settings from bad ones"
         )
-    if PreparedData(prepared).dev is None:
+    if not _dev_of_sweep(PreparedData(prepared), settings)[0]:
         raise CseError("tune: no dev pairs to score trials on; set data.dev_path")
+
+
+def _dev_of_sweep(data: PreparedData, settings: Settings) -> tuple[int, str]:
+    """Return the number of dev pairs or of a dev task's items, and the measure."""
+    from cse.evaluation.tasks.score import dev_measure  # imports what the driver does not need
+
+    task = open_dev(data)
+    if task is None:
+        return 0, SPEARMAN
+    return len(task), dev_measure(task, settings.train.dev_measure, "train.dev_measure")
 
 
 def _gpus(settings: Settings) -> float:
@@ -239,13 +253,16 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
 def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> str:
     """Return a name for the sweep folder that changes with anything that could change a trial's score."""
     values = flatten(settings.model_dump(mode="json"))
+    if values["train.dev_measure"] is None:
+        del values["train.dev_measure"]  # as before there was a choice
     others = ("data.", "evaluation.", "export.", "promotion.")
     around = {
         key: value
         for key, value in values.items()
         if key not in space.keys and key not in _NOT_THE_TRIALS and not key.startswith(others)
     }
-    data = [prepared / TRAIN_FILE, prepared / DEV_FILE, *sorted(corrupted.glob("*.npy"))]
+    dev = [path for path in (prepared / DEV_FILE, prepared / DEV_TASK_FILE) if path.is_file()]
+    data = [prepared / TRAIN_FILE, *dev, *sorted(corrupted.glob("*.npy"))]
     code = [*training_code(), *(Path(__file__).with_name(name) for name in ("job.py", "trial.py"))]
     facts = {"space": [str(part) for part in space.dimensions], "around": around, "inputs": _inputs(space, settings)}
     return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"

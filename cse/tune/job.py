@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE
-from cse.files import fingerprint, read_csv
+from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
+from cse.evaluation.dev_facts import read_dev_curve
+from cse.files import fingerprint
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
 
-METRIC = "dev_spearman"  # the metric that ranks trials: Spearman * 100 on the dev pairs
+METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, whatever the dev task's measure
 WORST = -100.0  # score of settings that cannot be trained
 ATTEMPT = "attempt-"  # prefix of the files that count a trial's workers
 RESULT, FAILED = "result.json", "failed.txt"  # in a trial folder
@@ -90,18 +92,20 @@ def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
     logs = [folder / "plots" / "dev.csv", *folder.glob("scratch/resume/*/plots/dev.csv")]
     curve: list[tuple[int, float]] = []
     best = -math.inf
-    for row in read_csv(next((path for path in logs if path.is_file()), logs[0])):
-        best = max(best, float(row["spearman"]))
-        if int(row["step"]) > 0:
-            curve.append((math.ceil(100 * int(row["step"]) / steps), best))
+    for step, score in read_dev_curve(next((path for path in logs if path.is_file()), logs[0])):
+        best = max(best, score)
+        if step > 0:
+            curve.append((math.ceil(100 * step / steps), best))
     return curve
 
 
 def share_data(prepared: Path, folder: Path) -> None:
-    """Hard-link the training rows and dev pairs of prepared data, but no test set, into a folder for the trials."""
+    """Hard-link the training rows and dev data of prepared data, but no test set, into a folder for the trials."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name in (TRAIN_FILE, DEV_FILE, REPORT_FILE):
+    for name in (TRAIN_FILE, DEV_FILE, DEV_TASK_FILE, REPORT_FILE):
+        if name == DEV_TASK_FILE and not (prepared / name).is_file():
+            continue
         try:
             os.link((prepared / name).resolve(), folder / name)
         except OSError:  # on another disk

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError
+from cse.evaluation.dev_facts import SPEARMAN, dev_key
 from cse.files import write_csv
 from cse.outputs import publish_file
 from cse.settings.presets import MACHINE_KEYS
@@ -29,7 +30,7 @@ class TrialRecord:
         state: ``finished``, ``stopped`` (fell behind) or ``failed``.
         config: searched values by dotted key.
         values: all values that differ from the base settings, such as the spacing of evaluations.
-        score: best dev Spearman * 100, or None.
+        score: best dev score times 100, or None.
         percent: percentage of the training done.
         seconds: duration.
         curve: ``(percent, best dev score so far)``.
@@ -64,7 +65,8 @@ class Sweep:
         search: search method.
         dimensions: searched dimensions.
         trials: trials in start order.
-        dev_pairs: number of dev pairs behind each score.
+        dev_pairs: number of dev pairs, or items of the dev task, behind each score.
+        measure: the dev task's measure.
     """
 
     folder: Path
@@ -73,6 +75,7 @@ class Sweep:
     dimensions: tuple[Dimension, ...]
     trials: tuple[TrialRecord, ...]
     dev_pairs: int
+    measure: str = SPEARMAN
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -95,7 +98,12 @@ class Sweep:
     @property
     def noise(self) -> float:
         """The standard error of the best score, in points."""
-        return standard_error(self.best.score or 0.0, self.dev_pairs)
+        return standard_error(self.best.score or 0.0, self.dev_pairs, self.measure)
+
+    @property
+    def unit(self) -> str:
+        """What a score is and on what, such as ``Spearman * 100 on the dev pairs``."""
+        return f"{self.measure} * 100 on the dev {'pairs' if self.measure == SPEARMAN else 'task'}"
 
     def within_noise(self, trial: TrialRecord) -> bool:
         """Return whether a finished trial is within noise of the best."""
@@ -108,7 +116,8 @@ class Sweep:
         """A sentence on which trials the dev pairs cannot distinguish from the best."""
         others = [trial for trial in self.trials if trial.state == "finished" and trial is not self.best]
         alike = [trial for trial in others if self.within_noise(trial)]
-        measured = f"{self.noise:.2f} points (a standard error over {self.dev_pairs:,} dev pairs)"
+        what = "pairs" if self.measure == SPEARMAN else "items"
+        measured = f"{self.noise:.2f} points (a standard error over {self.dev_pairs:,} dev {what})"
         if not alike:
             return f"no other finished trial is within {measured} of the best"
         which = "1 other trial is" if len(alike) == 1 else f"{len(alike)} other trials are"
@@ -116,8 +125,10 @@ class Sweep:
         return f"{which} within {measured} of the best, too close to tell apart: {numbers}"
 
 
-def standard_error(score: float, pairs: int) -> float:
+def standard_error(score: float, pairs: int, measure: str = SPEARMAN) -> float:
     """Return the standard error of a Spearman correlation, both times 100; infinite for fewer than four pairs.
+
+    Of another measure, return that of a share, ``sqrt(p (1 - p) / n)``: the most that a mean over items can have.
 
     Fisher's z of a Spearman correlation has the variance ``(1 + rho^2 / 2) / (n - 3)`` (Bonett and Wright 2000,
     Psychometrika 65(1)); its root times ``1 - rho^2``, the slope of ``tanh``, is the error of the correlation.
@@ -127,6 +138,8 @@ def standard_error(score: float, pairs: int) -> float:
     if pairs < 4:
         return math.inf
     rho = score / 100
+    if measure != SPEARMAN:
+        return 100 * math.sqrt(max(rho * (1 - rho), 0.0) / pairs)
     return 100 * (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (pairs - 3))
 
 
@@ -193,7 +206,17 @@ def write_trials(sweep: Sweep) -> None:
     with publish_file(sweep.folder / TRIALS) as target:
         write_csv(
             target,
-            ["trial", "state", METRIC, "within_noise", "percent", "seconds", *sweep.keys, "reason", "folder"],
+            [
+                "trial",
+                "state",
+                dev_key(sweep.measure),
+                "within_noise",
+                "percent",
+                "seconds",
+                *sweep.keys,
+                "reason",
+                "folder",
+            ],
             [
                 [
                     *(t.number, t.state, t.score, "yes" if sweep.within_noise(t) else "", t.percent, t.seconds),
@@ -212,6 +235,7 @@ def write_sweep(sweep: Sweep) -> None:
         "dimensions": [asdict(part) for part in sweep.dimensions],
         "trials": [asdict(trial) for trial in sweep.trials],
         "dev_pairs": sweep.dev_pairs,
+        **({} if sweep.measure == SPEARMAN else {"measure": sweep.measure}),
     }
     with publish_file(sweep.folder / SWEEP) as target:
         target.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
@@ -243,7 +267,9 @@ def read_sweep(folder: Path) -> Sweep | None:
         TrialRecord(**{**trial, "curve": [tuple(point) for point in trial["curve"]]}) for trial in tree["trials"]
     )
     dimensions = tuple(Dimension(**{**part, "values": tuple(part["values"])}) for part in tree["dimensions"])
-    return Sweep(folder, tree["space"], tree["search"], dimensions, trials, tree["dev_pairs"])
+    return Sweep(
+        folder, tree["space"], tree["search"], dimensions, trials, tree["dev_pairs"], tree.get("measure", SPEARMAN)
+    )
 
 
 def _short(value: Any) -> str:

@@ -13,6 +13,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from cse.errors import shown_on_page
+from cse.evaluation.dev_facts import dev_label
 from cse.outputs import publish_file
 from cse.settings.document import yaml_value
 from cse.settings.spaces import Dimension
@@ -124,6 +125,10 @@ def _importance(study: Any) -> Any:
     return figure.update_traces(marker_color=_COLOUR["finished"])
 
 
+def _axis(sweep: Sweep) -> str:
+    return f"{dev_label(sweep.measure)} * 100"
+
+
 def _scored(sweep: Sweep) -> list[tuple[TrialRecord, float]]:
     return [(trial, trial.score) for trial in sweep.trials if trial.score is not None]
 
@@ -191,7 +196,7 @@ def _history(sweep: Sweep) -> Any:
             hoverinfo="skip",
         )
     )
-    figure.update_layout(xaxis_title="trial", yaxis_title="dev Spearman * 100", showlegend=False)
+    figure.update_layout(xaxis_title="trial", yaxis_title=_axis(sweep), showlegend=False)
     return figure
 
 
@@ -207,4 +212,4 @@ def _curves(sweep: Sweep, study: Any) -> Any:
     figure.data = sorted(
         figure.data, key=lambda trace: trace.line.color == _COLOUR["finished"]
     )  # draw finished trials on top
-    return figure.update_layout(xaxis_title="% of the training", yaxis_title="dev Spearman * 100", hovermode="closest")
+    return figure.update_layout(xaxis_title="% of the training", yaxis_title=_axis(sweep), hovermode="closest")

@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from cse.data.store import PreparedData
 from cse.errors import CseError, is_full_disk
+from cse.evaluation.dev_facts import SELECTION, dev_of, value_of
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.outputs import publish_file
@@ -147,14 +148,15 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
         "seconds_of_training": round(time.monotonic() - started, 2),
         "mini_batch_size": settings.train.mini_batch_size or 0,
     }
-    score = metrics.get("selection_spearman", metrics["dev_spearman"])  # the same kind of score as during training
-    return {METRIC: score, "facts": facts, "values": job.changes_of(config, settings)}
+    score = dev_of(metrics, SELECTION) or dev_of(metrics)  # the same kind of score as during training
+    return {METRIC: value_of(score), "facts": facts, "values": job.changes_of(config, settings)}
 
 
 def _train_once(settings: Settings, job: Job, folder: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     def launch(training: Training) -> RunState:
         facts = {"mini_batch_size": settings.train.mini_batch_size or 0}
-        return training.run(Observers([CsvLog(training.folder.path / "plots"), Reporter(report, facts)]))
+        log = CsvLog(training.folder.path / "plots", training.measure)
+        return training.run(Observers([log, Reporter(report, facts)]))
 
     return train_stage(
         settings,

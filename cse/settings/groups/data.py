@@ -27,7 +27,8 @@ class DataSettings(Group):
     )
     dev_path: str = Field(
         "data/raw/dev",
-        description="`files`: scored pairs for checkpoint selection; if the folder is empty, STS-B dev is used.",
+        description="`files`: scored pairs or another task of your own for checkpoint selection; if the folder is "
+        "empty, STS-B dev is used.",
     )
     evaluation_path: str = Field(
         "data/raw/evaluation",
@@ -36,6 +37,11 @@ class DataSettings(Group):
     cxc_path: str = Field(
         "data/raw/cxc",
         description="`files` and `hub`: CxC-STS CSV including the captions, or a folder that may contain it.",
+    )
+    task_path: str = Field(
+        "data/raw/task",
+        description="`files` and `hub`: your own task, or a folder of several: pairs, triplets, labelled texts or a "
+        "retrieval collection.",
     )
     columns: list[str] | None = Field(
         None, description="Columns to read, in the order of `view`; null: find them by their usual names."

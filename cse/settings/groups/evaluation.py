@@ -12,11 +12,11 @@ from cse.settings.groups.group import Group, Positive
 class EvaluationSettings(Group):
     """Evaluation on semantic textual similarity and other requested measures."""
 
-    measures: list[Literal["sts", "cxc", "transfer", "retrieval", "space"]] = Field(
-        ["sts"],
+    measures: list[Literal["sts", "cxc", "transfer", "retrieval", "space", "tasks"]] = Field(
+        ["sts", "tasks"],
         min_length=1,
         description="What to measure, if the data for it exist: `sts`, `cxc` (CxC-STS), `transfer` (SentEval tasks), "
-        "`retrieval`, `space` (alignment and uniformity).",
+        "`retrieval`, `space` (alignment and uniformity), `tasks` (your own, `data.task_path`).",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
     batch_size: Positive = Field(64, description="Sentences per forward pass.")

@@ -76,6 +76,11 @@ class TrainSettings(Group):
         "dropout off: `pooler.kind_in_loss`, denoised, no added period (PromptBERT's and ConSERT's released trainers). "
         "The reported dev score is always the one at inference.",
     )
+    dev_measure: str | None = Field(
+        None,
+        description="Measure of the dev task that chooses the checkpoint, for instance `MAP`; null: the task's main "
+        "measure (Spearman for scored pairs).",
+    )
     early_stop: Positive | None = Field(
         None,
         description="Stop after this many consecutive dev evaluations without a new best score; the score before "

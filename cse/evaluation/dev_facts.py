@@ -1,0 +1,97 @@
+"""The dev score among the facts of a run: the one place that knows its keys.
+
+Scored pairs have ``dev_spearman``, any other task ``dev_score`` and ``dev_measure``; likewise ``start_dev_...`` before
+training and ``selection_...`` for the score that chose the checkpoint, where that differs. All are times 100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cse.files import read_csv
+
+SPEARMAN = "Spearman"
+DEV, START, SELECTION = "dev", "start_dev", "selection"
+_MEASURE = "dev_measure"
+_WHICH = (DEV, START, SELECTION)
+
+
+@dataclass(frozen=True)
+class DevScore:
+    """A dev score.
+
+    Attributes:
+        value: times 100.
+        measure: what it is, such as ``Spearman`` or ``kNN``.
+    """
+
+    value: float
+    measure: str = SPEARMAN
+
+    @property
+    def label(self) -> str:
+        """What it is called, such as ``dev Spearman``."""
+        return dev_label(self.measure)
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.value:.2f}"
+
+
+def dev_label(measure: str) -> str:
+    """Return what a dev score is called."""
+    return f"dev {measure}"
+
+
+def facts_of(score: DevScore, which: str = DEV) -> dict[str, Any]:
+    """Return a dev score as facts, rounded to four decimals."""
+    value = {dev_key(score.measure, which): round(score.value, 4)}
+    return value if score.measure == SPEARMAN else value | {_MEASURE: score.measure}
+
+
+def dev_of(facts: Mapping[str, Any], which: str = DEV) -> DevScore | None:
+    """Return the dev score among a run's facts; None if there is none."""
+    for measure in (SPEARMAN, str(facts.get(_MEASURE))):
+        value = facts.get(dev_key(measure, which))
+        if isinstance(value, int | float):
+            return DevScore(float(value), measure)
+    return None
+
+
+def value_of(score: DevScore | None) -> float | None:
+    """Return the value of a dev score, if there is one."""
+    return None if score is None else score.value
+
+
+def measure_in(facts: Mapping[str, Any]) -> str | None:
+    """Return the measure of the dev score among a run's facts; None if there is no score."""
+    score = dev_of(facts)
+    return None if score is None else score.measure
+
+
+def dev_facts_in(facts: Mapping[str, Any], *which: str) -> dict[str, Any]:
+    """Return those of some facts that hold the dev score (``which``: of those kinds; none given: all)."""
+    return {key: value for key, value in facts.items() if key in dev_keys(*which)}
+
+
+def dev_keys(*which: str) -> list[str]:
+    """Return the keys that may hold a dev score, scored pairs' first."""
+    kinds: Sequence[str] = which or _WHICH
+    return [dev_key(measure, kind) for measure in (SPEARMAN, "") for kind in kinds] + [_MEASURE]
+
+
+def dev_column(measure: str) -> str:
+    """Return the column of ``dev.csv`` for a measure."""
+    return "spearman" if measure == SPEARMAN else "score"
+
+
+def read_dev_curve(path: Path) -> list[tuple[int, float]]:
+    """Return step and score of each evaluation in ``dev.csv``; none where there is no such file."""
+    return [(int(step), float(score)) for step, score in (row.values() for row in read_csv(path))]
+
+
+def dev_key(measure: str, which: str = DEV) -> str:
+    """Return the key of a dev score."""
+    return f"{which}_spearman" if measure == SPEARMAN else f"{which}_score"

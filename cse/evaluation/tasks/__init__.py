@@ -1,0 +1,1 @@
+"""Measures of a user's own tasks; see ``score.score_task``."""

@@ -1,0 +1,90 @@
+"""Measures of labelled texts: neighbours, a linear probe, clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cse.evaluation.tasks.cosines import average_precisions, cosine_blocks, nearest_columns
+
+NEIGHBOURS = 5
+_CELLS = 1 << 20  # of a block that is sorted, which takes twenty times its memory
+PROBE = {"C": 1.0, "max_iter": 1000}
+CLUSTERING = {"n_init": 10, "random_state": 0}
+
+
+def neighbour_hits(
+    test_TD: np.ndarray, test_label: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray
+) -> np.ndarray:
+    """Return 1 for each test text whose nearest reference rows vote for its label, else 0, float64 ``(t,)``.
+
+    The ``NEIGHBOURS`` rows with the highest cosine vote; of labels with equal votes, the one with the nearest row wins.
+
+    Args:
+        test_TD: unit vectors of the test texts, float32.
+        test_label: their labels as whole numbers.
+        reference_ND: unit vectors of the reference rows, float32.
+        reference_label: their labels.
+    """
+    found = np.empty(len(test_TD), reference_label.dtype)
+    for start, cosine_BN in cosine_blocks(test_TD, reference_ND):
+        for row, cosine_N in enumerate(cosine_BN, start):
+            found[row] = _vote(reference_label[nearest_columns(cosine_N, NEIGHBOURS)])
+    return (found == test_label).astype(np.float64)
+
+
+def same_label_precisions(test_TD: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Return the average precision of each test text's search for the others of its label, among all other test texts.
+
+    Texts alone in their label are left out. Of equal cosines, the earlier text ranks higher.
+
+    Args:
+        test_TD: unit vectors, float32.
+        label: labels as whole numbers.
+
+    Returns:
+        From 0 to 1, float64, one per text that is not alone.
+    """
+    found = np.empty(len(test_TD))
+    for start, cosine_BT in cosine_blocks(test_TD, test_TD, _CELLS):
+        own = np.arange(len(cosine_BT)), np.arange(start, start + len(cosine_BT))
+        cosine_BT[own] = np.inf  # first, and then dropped
+        order_BT = np.argsort(-cosine_BT, axis=1, kind="stable")[:, 1:]
+        relevant_BT = label[order_BT] == label[own[1]][:, None]
+        with np.errstate(invalid="ignore"):  # 0 / 0 of a text alone in its label
+            found[own[1]] = average_precisions(relevant_BT)
+    return found[np.bincount(label)[label] > 1]
+
+
+def probe_hits(
+    test_TD: np.ndarray, test_label: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray
+) -> np.ndarray:
+    """Return 1 for each test text that a logistic regression on the reference rows labels right, float64 ``(t,)``."""
+    from sklearn.linear_model import LogisticRegression
+
+    if len(np.unique(reference_label)) == 1:  # nothing to separate
+        return (test_label == reference_label[0]).astype(np.float64)
+    probe = LogisticRegression(**PROBE).fit(reference_ND.astype(np.float64), reference_label)
+    return (probe.predict(test_TD.astype(np.float64)) == test_label).astype(np.float64)
+
+
+def cluster_agreement(test_TD: np.ndarray, label: np.ndarray) -> float:
+    """Return the V-measure, from 0 to 1, of k-means with as many clusters as the test texts have labels."""
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import v_measure_score
+
+    clusters = min(len(np.unique(label)), len(np.unique(test_TD, axis=0)))
+    return float(v_measure_score(label, KMeans(clusters, **CLUSTERING).fit_predict(test_TD)))
+
+
+def numbered(*columns: Sequence[str]) -> list[np.ndarray]:
+    """Return labels as whole numbers, the same for the same label in every column."""
+    places = {label: place for place, label in enumerate(sorted({label for column in columns for label in column}))}
+    return [np.array([places[label] for label in column], np.int64) for column in columns]
+
+
+def _vote(labels: np.ndarray) -> int:
+    """Return the most frequent of some labels, nearest first; of equally frequent ones, the nearest."""
+    found, first, votes = np.unique(labels, return_index=True, return_counts=True)
+    return int(found[np.lexsort((first, -votes))[0]])

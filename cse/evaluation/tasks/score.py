@@ -1,0 +1,202 @@
+"""The score of a user's own task under an encoder: values times 100, and what each is a mean of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import (
+    BINARY,
+    LABELLED,
+    RETRIEVAL,
+    SCORED,
+    TRIPLETS,
+    BinaryPairs,
+    LabelledTexts,
+    Retrieval,
+    Task,
+    Triplets,
+    describe,
+    kind_of,
+)  # fmt: skip
+from cse.errors import CseError, nearest
+from cse.evaluation.measures import pair_cosines, spearman
+from cse.evaluation.tasks import labels, pairs, retrieval
+from cse.evaluation.vectors import Encoder, Vectors
+from cse.runtime.encode import unit_rows
+from cse.runtime.uses import role_for
+
+SPEARMAN, AP, F1, THRESHOLD, ACCURACY = "Spearman", "AP", "F1", "F1 threshold", "accuracy"
+KNN, SAME_LABEL, PROBE, V_MEASURE = "kNN", "MAP", "probe", "V-measure"
+COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
+# by kind, the main measure first
+MEASURES: dict[str, tuple[str, ...]] = {
+    SCORED: (SPEARMAN,),
+    BINARY: (AP, F1, THRESHOLD),
+    TRIPLETS: (ACCURACY,),
+    RETRIEVAL: retrieval.MEASURES,
+    LABELLED: (KNN, SAME_LABEL, PROBE, V_MEASURE),
+}
+_SETTINGS = {
+    SCORED: "cosine against gold score",
+    BINARY: "threshold on the cosine",
+    TRIPLETS: "share of triplets whose positive has the higher cosine",
+    RETRIEVAL: "exact search by cosine, linear gain",
+    LABELLED: f"{KNN}: vote of {labels.NEIGHBOURS} reference rows by cosine; {SAME_LABEL}: each test row's search for "
+    f"the others of its label; {PROBE}: logistic regression, C = 1; {V_MEASURE}: k-means, seed 0",
+}
+# measure: value from 0 to 1, and what it is a mean of, from 0 to 1, or None
+_Found = tuple[float, np.ndarray | None]
+_Measures = Mapping[str, Callable[[], _Found]]
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """Scores of one task.
+
+    Attributes:
+        name: name of the task.
+        kind: its kind, such as ``retrieval``.
+        main: the measure that stands for the task.
+        values: by measure, times 100.
+        items: by measure that is a mean over items, its value for each, times 100, float64 ``(n,)``: a query, a
+            triplet, a test row (for ``MAP`` of labelled texts, those that are not alone in their label). Pairs have
+            ``cosine`` and ``gold`` instead, from which every measure of theirs can be computed, as they are.
+        setting: kind, counts and how it was measured, in one line.
+    """
+
+    name: str
+    kind: str
+    main: str
+    values: dict[str, float]
+    items: dict[str, np.ndarray]
+    setting: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return numbers and setting for JSON, without the items."""
+        return {"kind": self.kind, "main": self.main, "values": self.values, "setting": self.setting}
+
+
+def score_task(
+    encoder: Encoder,
+    task: Task,
+    *,
+    batch_size: int = 64,
+    progress: bool = False,
+    measures: Collection[str] | None = None,
+) -> TaskScore:
+    """Score an encoder on a task; each distinct text is encoded once.
+
+    Queries and documents get the task text of their role, where the encoder has one; no other text does.
+
+    Args:
+        encoder: see ``Encoder``.
+        task: the task.
+        batch_size: texts per forward pass.
+        progress: whether the encoder shows its progress bar.
+        measures: which of ``MEASURES`` of its kind to compute; None: all.
+
+    Raises:
+        NotFinite: a text whose embedding is not finite.
+        UndefinedScore: scored pairs whose cosines are all equal.
+    """
+    kind, setting = kind_of(task), f"{describe(task)}; {_SETTINGS[kind_of(task)]}"
+    vectors = _Encoded(encoder, batch_size, progress)
+    items: dict[str, np.ndarray] = {}
+    if isinstance(task, Retrieval):
+        roles = [role_for(side, getattr(encoder, "texts", {})) for side in ("query", "document")]
+        known = _of_queries(task, vectors, roles)
+        told = [f"{side} as {role}" for side, role in zip(("queries", "documents"), roles, strict=True) if role]
+        setting += f"; {', '.join(told)}" if told else ""
+    elif isinstance(task, LabelledTexts):
+        known = _of_labels(task, vectors)
+    elif isinstance(task, Triplets):
+        known = _of_triplets(task, vectors)
+    else:
+        gold = task.label.astype(np.float64) if isinstance(task, BinaryPairs) else task.score
+        cosine = vectors.cosines(task.sentence1, task.sentence2)
+        items = {COSINE: cosine, GOLD: gold}
+        known = _of_pairs(task, cosine)
+    found = {name: compute() for name, compute in known.items() if measures is None or name in measures}
+    items |= {name: 100 * each for name, (_, each) in found.items() if each is not None}
+    values = {name: 100 * value for name, (value, _) in found.items()}
+    return TaskScore(task.name, kind, MEASURES[kind][0], values, items, setting)
+
+
+def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
+    """Return the measure of a task that selects checkpoints: the wanted one, or the main one.
+
+    Raises:
+        CseError: the task has no such measure; names the setting.
+    """
+    known = [name for name in MEASURES[kind_of(task)] if name != THRESHOLD]
+    if wanted is None:
+        return known[0]
+    if wanted not in known:
+        raise CseError(
+            f"{setting}: {wanted!r} is no measure of {task.name} ({kind_of(task)}); one of {', '.join(known)}"
+            f"{nearest(wanted, known)}"
+        )
+    return wanted
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """Unit vectors of texts, float32, each distinct one encoded once per call."""
+
+    encoder: Encoder
+    batch_size: int
+    progress: bool
+
+    def of(self, *columns: list[str], role: str | None = None) -> list[np.ndarray]:
+        texts = [text for column in columns for text in column]
+        vectors = Vectors(self.encoder, texts, self.batch_size, self.progress, role)
+        return [unit_rows(vectors.of(column).astype(np.float32, copy=False)) for column in columns]
+
+    def cosines(self, first: list[str], second: list[str]) -> np.ndarray:
+        vectors = Vectors(self.encoder, [*first, *second], self.batch_size, self.progress)
+        return pair_cosines(vectors.of(first), vectors.of(second))
+
+
+def _of_pairs(task: ScoredPairs | BinaryPairs, cosine: np.ndarray) -> _Measures:
+    if isinstance(task, ScoredPairs):
+        return {SPEARMAN: lambda: (spearman(cosine, task.score, task.name), None)}
+    best = pairs.best_f1(cosine, task.label)
+    return {
+        AP: lambda: (pairs.average_precision(cosine, task.label), None),
+        F1: lambda: (best.f1, None),
+        THRESHOLD: lambda: (best.cosine, None),
+    }
+
+
+def _of_triplets(task: Triplets, vectors: _Encoded) -> _Measures:
+    anchor, positive, negative = vectors.of(task.anchor, task.positive, task.negative)
+    hits = pairs.triplet_hits(pair_cosines(anchor, positive), pair_cosines(anchor, negative))
+    return {ACCURACY: lambda: _mean(hits)}
+
+
+def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None]) -> _Measures:
+    (query_QD,) = vectors.of(task.queries, role=roles[0])
+    (document_ND,) = vectors.of(task.documents, role=roles[1])
+    found = retrieval.score_queries(query_QD, document_ND, task)
+    return {name: lambda each=each: _mean(each) for name, each in found.items()}  # type: ignore[misc]
+
+
+def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
+    test_TD, reference_ND = vectors.of(task.test, task.reference)
+    test, reference = labels.numbered(task.test_label, task.reference_label)
+    rows = test_TD, test, reference_ND, reference
+    return {
+        KNN: lambda: _mean(labels.neighbour_hits(*rows)),
+        SAME_LABEL: lambda: _mean(labels.same_label_precisions(test_TD, test)),
+        PROBE: lambda: _mean(labels.probe_hits(*rows)),
+        V_MEASURE: lambda: (labels.cluster_agreement(test_TD, test), None),
+    }
+
+
+def _mean(items: np.ndarray) -> _Found:
+    return float(items.mean(dtype=np.float64)), items
