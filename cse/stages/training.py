@@ -29,6 +29,7 @@ from cse.stages.common import training_code
 from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
 from cse.stages.uses import set_widths, texts_before
+from cse.training.batches import row_keys
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.memory import OutOfMemory, is_out_of_memory
@@ -75,7 +76,7 @@ class Training:
         tokenizers = [encoder.tokenizer_of_view(view, training=True) for view in range(max(len(encoder.templates), 1))]
 
         def make() -> TokenTable:
-            return tokenise(
+            table = tokenise(
                 self.data.train,
                 self.data.view,
                 tokenizers,
@@ -86,6 +87,7 @@ class Training:
                 second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
                 progress=sys.stderr.isatty(),
             )
+            return replace(table, keys=row_keys(self.data.train)) if settings.train.distinct_batches else table
 
         if self.tokens is None:
             return make()
@@ -96,6 +98,8 @@ class Training:
             "views": settings.objective.copies,
             "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
         }
+        if settings.train.distinct_batches:
+            facts["distinct_batches"] = True
         return shared_table(self.tokens / fingerprint(facts, [self.prepared / TRAIN_FILE]), make)
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
