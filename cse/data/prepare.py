@@ -19,6 +19,7 @@ from cse.data.sample import sample_pairs, sample_rows
 from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
 from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.row_views import CATEGORIES, DOCUMENTS, arrangement, held_out_sentences, near_duplicates, own_rows, report_of
 from cse.data.suite import SuiteData, complete, only_pairs
 from cse.data.suite_store import write_suite
 from cse.errors import CseError
@@ -54,7 +55,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         evaluation, origin = _file_evaluation(settings)
     suite = _suite(settings, evaluation, origin)
     source, rows = _train_rows(settings)
-    cleaning = CleaningReport(source)
+    cleaning = report_of(settings, source)
     kept = clean_rows(
         _with_progress(rows, progress),
         cleaning,
@@ -64,9 +65,11 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         drop_held_out=settings.drop_evaluation_overlap,
         max_rows=settings.max_rows,
         seed=settings.seed,
+        near=near_duplicates(settings, evaluation),
+        arrange=arrangement(settings, cleaning),
     )
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        write_rows(folder / TRAIN_FILE, settings.view, kept)
+        write_rows(folder / TRAIN_FILE, settings.rows, kept, grouped=settings.grouped)
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)
         write_suite(folder, suite)
@@ -78,6 +81,8 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
 
 def _train_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
     """Return the name of the source (without its folder) and its rows."""
+    if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
+        return own_rows(settings)
     if settings.source == "sample":
         generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
         labelled = settings.view == LABELLED
@@ -165,8 +170,7 @@ def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | No
 
 
 def _held_out(evaluation: EvaluationData) -> set[bytes]:
-    pairs = evaluation.tasks if evaluation.dev is None else [*evaluation.tasks, evaluation.dev]
-    return overlap_keys(sentence for task in pairs for half in (task.sentence1, task.sentence2) for sentence in half)
+    return overlap_keys(held_out_sentences(evaluation))
 
 
 def _with_progress(rows: Iterator[Row], progress: bool) -> Iterator[Row]:
@@ -192,7 +196,8 @@ def _report(
         notes.append(f"SentEval folder without {', '.join(evaluation.missing)}")
     return {
         "source": settings.source,
-        "view": settings.view,
+        "view": settings.rows,
+        **({"made_from": settings.view} if settings.grouped else {}),
         "train": cleaning.as_dict(),
         "dev": {"from": origin["dev"], "pairs": 0 if evaluation.dev is None else len(evaluation.dev)},
         "evaluation": {

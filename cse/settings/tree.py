@@ -128,7 +128,7 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 
 def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
-    view, objective, terms = settings.data.view, settings.objective, _terms(settings)
+    view, objective, terms = settings.data.rows, settings.objective, _terms(settings)
     return [
         (
             settings.template.second is not None and view != "sentences",
