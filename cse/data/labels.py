@@ -1,10 +1,9 @@
-"""Labels in the forms that data sets use: natural language inference, and any others."""
+"""Natural language inference labels in the forms that data sets use."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cse.data.checks import check_text
 from cse.errors import CseError
 
 LABELS = ("entailment", "neutral", "contradiction")
@@ -31,16 +30,3 @@ def read_label(value: Any, where: str) -> str | None:
     if text in ("0", "1", "2"):
         return LABELS[int(text)]
     raise CseError(f"{where}: label {str(value)[:40]!r} is not one of {', '.join(LABELS)}, 0, 1, 2; correct it")
-
-
-def read_category(value: Any, where: str) -> str | None:
-    """Return any label as text, or None for a blank one.
-
-    Raises:
-        CseError: neither text nor a whole number; ``where`` gives file and line.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise CseError(f"{where}: label {str(value)[:40]!r} is neither text nor a whole number; correct it")
-    return (check_text(str(value), where) or "").strip() or None

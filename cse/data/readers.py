@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from cse.data.checks import check_column, check_text, column_hint, listed, no_rows, required_text
-from cse.data.labels import read_category, read_label
+from cse.data.labels import read_label
 from cse.data.tables import FORMATS, open_table
 from cse.data.text_files import text_lines
 from cse.errors import CseError, nearest
@@ -36,6 +36,21 @@ USUAL_COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "categories": tuple((text, label) for label in ("category", "label", "intent") for text in ("text", "sentence")),
 }
 LABELLED = "labelled"
+
+
+def read_category(value: Any, where: str) -> str | None:
+    """Return any label as text, or None for a blank one.
+
+    Raises:
+        CseError: neither text nor a whole number; ``where`` gives file and line.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise CseError(f"{where}: label {str(value)[:40]!r} is neither text nor a whole number; correct it")
+    return (check_text(str(value), where) or "").strip() or None
+
+
 LABEL_OF: dict[str, Callable[[Any, str], str | None]] = {LABELLED: read_label, "categories": read_category}
 
 

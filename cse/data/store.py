@@ -131,19 +131,24 @@ def read_table(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
 class PreparedData:
     """A folder written by ``prepare``; opens each part on first use.
 
+    Args:
+        folder: the folder.
+        rows: other training rows than those in the folder.
+
     Raises:
         CseError: the folder or a file in it is missing or truncated.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, rows: Path | None = None) -> None:
         self.folder = Path(folder)
+        self.rows_file = rows or self.folder / TRAIN_FILE
         if not self.folder.is_dir():
             raise CseError(f"{self.folder}: no prepared data; {_AGAIN}")
 
     @cached_property
     def train(self) -> Dataset:
         """Training rows, mapped into memory, with the columns of ``VIEW_COLUMNS`` and perhaps ``GROUP``."""
-        return open_rows(self.folder / TRAIN_FILE)
+        return open_rows(self.rows_file)
 
     @cached_property
     def view(self) -> str:

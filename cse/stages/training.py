@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cse.data.scored import ScoredPairs
-from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.sts import dev_score
 from cse.files import fingerprint
@@ -25,9 +25,10 @@ from cse.settings.groups.train import TrainSettings
 from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from, second_text_from
-from cse.stages.common import training_code
+from cse.stages.common import MINED, training_code
 from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
+from cse.stages.mined import rows_to_train
 from cse.stages.uses import set_widths, texts_before
 from cse.training.batches import row_keys
 from cse.training.group import ALONE, Group
@@ -38,7 +39,7 @@ from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable, shared_table, tokenise
 
-GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
+GROUPS = ("mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 DEV_BATCH = 64  # sentences
 
 
@@ -48,7 +49,7 @@ class Training:
 
     Attributes:
         settings: the given settings.
-        prepared, corrupted: folders of the rows.
+        prepared, mined, corrupted: folders of the rows.
         encoder: the newly initialised encoder.
         head: the backbone's MLM head; None if no term needs it.
         data: the rows and dev pairs; nothing else in it is read.
@@ -60,6 +61,7 @@ class Training:
 
     settings: Settings
     prepared: Path
+    mined: Path
     corrupted: Path
     encoder: SentenceEncoder
     head: MlmHead | None
@@ -100,7 +102,7 @@ class Training:
         }
         if settings.train.distinct_batches:
             facts["distinct_batches"] = True
-        return shared_table(self.tokens / fingerprint(facts, [self.prepared / TRAIN_FILE]), make)
+        return shared_table(self.tokens / fingerprint(facts, [self.data.rows_file]), make)
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder.
@@ -170,6 +172,7 @@ def open_training(
     prepared: Path,
     corrupted: Path,
     scratch: Path,
+    mined: Path = MINED,
     backbone: Backbone | StaticWords | None = None,
     tokens: Path | None = None,
     folder: Path | None = None,
@@ -181,6 +184,7 @@ def open_training(
         prepared: folder of the rows.
         corrupted: folder of rows corrupted before training.
         scratch: parent of the run's folder.
+        mined: folder of the triplets mined from the rows; read if ``mine.negatives`` is 1.
         backbone: a backbone that is already open; None: open it.
         tokens: folder for shared tokenised rows.
         folder: the run's folder, if a launcher has chosen it.
@@ -188,7 +192,9 @@ def open_training(
     Raises:
         CseError: the rows were prepared for another objective, or the backbone, its head or the GPU is missing.
     """
-    data = PreparedData(prepared)
+    data = rows_to_train(
+        settings.mine, settings.backbone, settings.pooler.kind, settings.train.roles, prepared=prepared, mined=mined
+    )
     _check_view(data, settings.objective, settings.train)
     _check_rows(data, settings.objective, settings.train)
     _check_early_stop(settings.objective, settings.train)
@@ -219,13 +225,12 @@ def open_training(
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         }
-        run = fingerprint(
-            facts, [*sorted(prepared.glob("*.arrow")), *sorted(corrupted.glob("*.npy")), *training_code()]
-        )
+        rows = [*sorted({*prepared.glob("*.arrow"), data.rows_file}), *sorted(corrupted.glob("*.npy"))]
+        run = fingerprint(facts, [*rows, *training_code()])
         folder = scratch / "resume" / run
     if settings.train.workers > 1 and tokens is None:
         tokens = scratch / "tokens"
-    return Training(settings, prepared, corrupted, encoder, head, data, device, bf16, RunFolder(folder), tokens)
+    return Training(settings, prepared, mined, corrupted, encoder, head, data, device, bf16, RunFolder(folder), tokens)
 
 
 def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
