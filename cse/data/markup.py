@@ -14,7 +14,7 @@ _BLOCKS = (
 )
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _NO_TEXT = ("script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "form", "button", "pre")
-_BREAK, _MARK = "\n\n", "\0"  # around a block; in front of a heading
+_BREAK, _MARK = "\x1e", "\x1f"  # around a block; in front of a heading
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.M | re.S)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.M)
 
@@ -46,7 +46,7 @@ def html_document(text: str) -> tuple[str, list[Section]]:
     """Return title (``<title>``, else the first heading) and sections of a page, without menus, code and scripts."""
     from bs4 import BeautifulSoup
 
-    soup = BeautifulSoup(text, "html.parser")
+    soup = BeautifulSoup(text.replace(_BREAK, " ").replace(_MARK, " "), "html.parser")
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     return _sections(_html_blocks(soup), title)
 
@@ -94,12 +94,7 @@ def _html_blocks(soup: Any) -> Blocks:
     for tag in soup.find_all(_BLOCKS):
         tag.insert_before(_BREAK)
         tag.insert_after(_BREAK)
-    # line breaks of the source are spaces; only those put in above end a block
-    for line in re.split(r"\n\s*\n", soup.get_text()):
-        words = " ".join(line.split())
-        if words.startswith(_MARK):
-            words = words.removeprefix(_MARK).strip()
-            if words:
-                yield True, words
-        elif words:
-            yield False, words
+    for block in soup.get_text().split(_BREAK):  # line breaks of the source are spaces
+        words = " ".join(block.removeprefix(_MARK).split())
+        if words:
+            yield block.startswith(_MARK), words

@@ -56,8 +56,8 @@ def jaccard(one: set[str], other: set[str]) -> float:
 
 
 def bands(threshold: float) -> tuple[int, int]:
-    """Return the bands and the hashes per band: as many as still propose what is at the threshold."""
-    fits = [r for r in range(1, _HASHES + 1) if 1 - (1 - threshold**r) ** (_HASHES // r) >= _FOUND]
+    """Return the bands (at least 2) and the hashes per band: as many as still propose what is at the threshold."""
+    fits = [r for r in range(1, _HASHES // 2 + 1) if 1 - (1 - threshold**r) ** (_HASHES // r) >= _FOUND]
     per_band = max(fits, default=1)
     return _HASHES // per_band, per_band
 

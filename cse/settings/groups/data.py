@@ -77,7 +77,7 @@ class DataSettings(Group):
     drop_duplicates: bool = Field(True, description="Drop repeated rows (same text after trimming).")
     near_duplicates: float | None = Field(
         None,
-        gt=0.0,
+        ge=0.1,
         le=1.0,
         description="Drop rows that share this much of their text (Jaccard index of character 5-grams) with an earlier "
         "row or, if `drop_evaluation_overlap`, with a dev or evaluation sentence; null: none.",
