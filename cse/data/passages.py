@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cse.data.readers import Row
 
@@ -84,7 +85,7 @@ def _texts_of(document: Document, kinds: Sequence[str], language: str, words: in
     if "title_body" in kinds and title and flat:
         yield title, flat[0]
     if "neighbours" in kinds:
-        yield from zip(flat, flat[1:], strict=False)
+        yield from pairwise(flat)
     if "question_answer" in kinds:
         for part, found in zip(sections, passages, strict=True):
             if part.asked and found:

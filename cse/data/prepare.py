@@ -15,11 +15,19 @@ from cse.data.clean import CleaningReport, clean_rows, overlap_keys
 from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
 from cse.data.hub import hub_rows
 from cse.data.readers import LABELLED, Row, check_exists, contents, data_files, find_data_file, read_rows
+from cse.data.row_views import (
+    CATEGORIES,
+    DOCUMENTS,
+    arrangement,
+    held_out_sentences,
+    near_duplicates,
+    own_rows,
+    report_of,
+)
 from cse.data.sample import sample_pairs, sample_rows
 from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
 from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
-from cse.data.row_views import CATEGORIES, DOCUMENTS, arrangement, held_out_sentences, near_duplicates, own_rows, report_of
 from cse.data.suite import SuiteData, complete, only_pairs
 from cse.data.suite_store import write_suite
 from cse.errors import CseError

@@ -1,8 +1,8 @@
 """Read the rows of a view from a user's file: find the file, its columns and sentences.
 
 A row of the view ``sentences`` has one sentence, ``pairs`` two, ``triplets`` three (anchor, positive, hard negative),
-``labelled`` two and an NLI label, and ``categories`` one and any label. A file may have more columns than the view needs. ``sentences`` reads the first usual
-column that the file has, so it reads the anchors of a triplets file.
+``labelled`` two and an NLI label, and ``categories`` one and any label. A file may have more columns than the view
+needs. ``sentences`` reads the first usual column that the file has, so it reads the anchors of a triplets file.
 """
 
 from __future__ import annotations

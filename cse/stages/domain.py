@@ -24,7 +24,8 @@ from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
 
 GROUPS = (
-    "data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation", "bank"
+    "data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation",
+    "bank",
 )  # fmt: skip
 
 

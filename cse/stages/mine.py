@@ -53,9 +53,7 @@ def mine_stage(
     facts: dict[str, object] = {"negatives": settings.mine.negatives}
     with publish_folder(mined, Kind.MINED_ROWS) as folder:
         if wanted:
-            found = _mine(
-                prepared, folder, settings.mine, settings.backbone, settings.pooler, settings.train, backbone
-            )
+            found = _mine(prepared, folder, settings.mine, settings.backbone, settings.pooler, settings.train, backbone)
             roles, pooler = settings.train.roles, settings.pooler.kind
             facts |= mining_facts(settings.mine, settings.backbone, pooler, roles, prepared) | found
         (folder / MINING_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -96,29 +94,24 @@ def _mine(
     texts_before(encoder, train.roles, "triplets")  # refuses unknown roles
     bar = sys.stderr.isatty()
     of_anchors, of_others = (None, None) if train.roles is None else train.roles[:2]
-    texts_TD = encoder.encode(pairs.texts, _BATCH, role=of_others, show_progress_bar=bar)
-    anchors_TD = texts_TD
+    others = encoder.encode(pairs.texts, _BATCH, role=of_others, show_progress_bar=bar)
+    anchors = others
     if of_anchors != of_others:
-        anchors_TD = encoder.encode(pairs.texts, _BATCH, role=of_anchors, show_progress_bar=bar)
+        anchors = encoder.encode(pairs.texts, _BATCH, role=of_anchors, show_progress_bar=bar)
     how = mining.Mining(mine.margin, mine.skip_nearest, mine.per_text, mine.exact_rows)
-    chosen_R = mining.mine(pairs, anchors_TD, texts_TD, how)
-    rows = [row for row, chosen in enumerate(chosen_R.tolist()) if chosen != mining.NONE]
-    if not rows:
+    chosen = mining.mine(pairs, anchors, others, how)
+    kept = chosen != mining.NONE
+    if not kept.any():
         raise CseError(f"{prepared}: no pair keeps a hard negative; raise mine.margin or lower mine.skip_nearest")
-    triplets = (
-        (
-            pairs.texts[pairs.anchor_R[row]],
-            pairs.texts[pairs.positive_R[row]],
-            pairs.texts[chosen_R[row]],
-            *(() if groups is None else (groups[row],)),
-        )
-        for row in rows
-    )
+    triplets = mining.triplets(pairs, chosen, groups)
     write_rows(folder / TRAIN_FILE, "triplets", triplets, grouped=groups is not None)
-    anchors_RD = anchors_TD[pairs.anchor_R[rows]]
-    cosines = (float((anchors_RD * texts_TD[other[rows]]).sum(1).mean()) for other in (chosen_R, pairs.positive_R))
-    facts = {"rows": len(rows), "dropped": len(chosen_R) - len(rows), "candidates": pairs.candidates}
-    return facts | dict(zip(("cosine", "positive_cosine"), (round(cosine, 4) for cosine in cosines), strict=True))
+    return {
+        "rows": int(kept.sum()),
+        "dropped": int((~kept).sum()),
+        "candidates": pairs.candidates,
+        "cosine": mining.mean_cosine(anchors[pairs.anchor_R[kept]], others[chosen[kept]]),
+        "positive_cosine": mining.mean_cosine(anchors[pairs.anchor_R[kept]], others[pairs.positive_R[kept]]),
+    }
 
 
 if __name__ == "__main__":

@@ -159,11 +159,9 @@ def _filled(
                 heappush(free, entry)
             held, used = [], []
         keys = shared[row]
-        entry = _fitting(keys, held, free, taken)
-        if entry is None:
-            entry = (0, tie, len(batches))
+        size, _, batch = _fitting(keys, held, free, taken) or (0, tie, len(batches))
+        if batch == len(batches):
             batches.append([])
-        size, _, batch = entry
         batches[batch].append(row)
         taken.update((batch, key) for key in keys)
         if size + 1 < batch_size:
@@ -199,7 +197,7 @@ def _chief_keys(keys_RK: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _by_class(chief_R: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the rows sorted by their class: the largest class first, equal ones and rows within one in random order."""
+    """Return the rows sorted by class: the largest first, classes of a size and rows of a class in random order."""
     classes, inverse, sizes = np.unique(chief_R, return_inverse=True, return_counts=True)
     place = np.empty_like(order)
     place[order] = np.arange(len(order))

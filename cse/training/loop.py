@@ -108,9 +108,7 @@ def train(
     losses.to(device).train()
     weights = encoder.trainable() | losses.trainable()
     optimizer = _optimizer(weights, losses.rates(), plan)
-    batches = Batches(
-        len(table), batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed, keys_RK=table.keys
-    )
+    batches = Batches(len(table), batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed, keys_RK=table.keys)
     steps = batches.steps
     state = _start(folder, weights, losses, optimizer, group)
     observer.start(state.step, steps)

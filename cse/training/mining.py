@@ -111,6 +111,19 @@ def mine(pairs: Pairs, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: Mining
     return chosen_R
 
 
+def triplets(pairs: Pairs, chosen_R: np.ndarray, groups: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
+    """Yield anchor, positive, hard negative and the group, if there are groups, of each row that has a negative."""
+    for row, chosen in enumerate(chosen_R.tolist()):
+        if chosen != NONE:
+            texts = (pairs.texts[number] for number in (pairs.anchor_R[row], pairs.positive_R[row], chosen))
+            yield (*texts, *(() if groups is None else (groups[row],)))
+
+
+def mean_cosine(one_RD: np.ndarray, other_RD: np.ndarray) -> float:
+    """Return the mean cosine of vectors of unit length, row by row, to four digits."""
+    return round(float((one_RD * other_RD).sum(axis=1).mean()), 4)
+
+
 def _exact(
     pairs: Pairs, anchors_TD: np.ndarray, candidates_CD: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

@@ -105,8 +105,8 @@ def steps_of(settings: Settings, rows: int, file: Path) -> int:
 def _distinct_steps(file: Path, rows: int, batch_size: int, epochs: int, seed: int) -> int:
     from cse.training.batches import Batches, row_keys
 
-    keys_RK = row_keys(open_rows(file))
-    return Batches(rows, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=keys_RK).steps
+    keys = row_keys(open_rows(file))
+    return Batches(rows, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=keys).steps
 
 
 def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:

@@ -119,9 +119,7 @@ def test_a_folder_of_files_is_a_document_each(tmp_path):
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    rows, report = rows_of(
-        tmp_path, folder, pairs=["title_body", "neighbours", "question_answer"], passage_words=4
-    )
+    rows, report = rows_of(tmp_path, folder, pairs=["title_body", "neighbours", "question_answer"], passage_words=4)
     assert [tuple(row.values()) for row in rows] == [
         ("Cats", "Cats sleep.", "a.md"),
         ("Cats sleep.", "They do.", "a.md"),
