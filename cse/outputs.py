@@ -38,6 +38,7 @@ class Kind(StrEnum):
     """The kind of a published folder."""
 
     PREPARED_DATA = "prepared data"
+    MINED_ROWS = "mined rows"
     CORRUPTED_ROWS = "corrupted rows"
     TOKENS = "tokenised rows"
     CHECKPOINT = "checkpoint"

@@ -15,7 +15,7 @@ from cse.settings.document import yaml_value
 from cse.settings.edit import write_values
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.settings.spaces import about, space_names
-from cse.stages.common import CORRUPTED, PREPARED, SCRATCH
+from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH
 from flows.processes import HINTS, CommandError, explain, run_dvc
 from flows.repository import paths_left_behind, project_folder
 from flows.sweep import keep_trials, stages_before, sweep_settings
@@ -69,6 +69,7 @@ def tune(
         sweep = run_sweep(
             load_settings(place.folder / PARAMS_FILE, wanted),
             prepared=place.folder / PREPARED,
+            mined=place.folder / MINED,
             corrupted=place.folder / CORRUPTED,
             scratch=root / SCRATCH,
         )

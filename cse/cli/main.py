@@ -22,7 +22,7 @@ from cse.cli.preset import preset
 from cse.cli.report import report
 from cse.errors import CseError
 from cse.settings.tree import impossible_rows
-from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, PLOTS, PREPARED, run_safely
+from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
 _EPILOG = """\b
@@ -88,7 +88,8 @@ cli.add_command(preset)
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     """Read and clean the text and write it as Arrow data sets.
 
-    Reports what was dropped.
+    data.view says what the source holds: sentences, pairs, triplets, labelled (NLI pairs), documents (tables or files;
+    data.pairs says which rows come out) or categories (texts with any label). Reports what was dropped.
     """
     from cse.stages.prepare import prepare_stage
 
@@ -97,8 +98,25 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     prepare_stage(settings, prepared=out, metrics=metrics)
     for problem in impossible_rows(settings)[:1]:
         click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
+    if settings.mine.negatives:
+        click.echo("note        run `cse mine` before `cse train`: mine.negatives is 1")
     if settings.objective.replaced_tokens.corrupts_beforehand:
         click.echo("note        run `cse corrupt` before `cse train`: objective.replaced_tokens.corruption is prepared")
+
+
+@cli.command(epilog="\b\nExample:\n  cse mine -s mine.negatives=1 -s mine.skip_nearest=5")
+@params_option
+@set_option
+@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
+    """Find a hard negative for each prepared pair.
+
+    Needed only if mine.negatives is 1. Searches the other pairs' texts with the bare backbone, skips likely false
+    negatives (group mine of params.yaml), and writes triplets next to the prepared data, which `cse train` then reads.
+    """
+    from cse.stages.mine import mine_stage
+
+    mine_stage(settings_from(params, overrides, prepared=data), prepared=data, mined=_mined(data))
 
 
 @cli.command(epilog="\b\nExample:\n  cse corrupt -s objective.replaced_tokens.generator=distilbert/distilroberta-base")
@@ -132,6 +150,7 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
     train_stage(
         settings_from(params, overrides, prepared=data),
         prepared=data,
+        mined=_mined(data),
         corrupted=_corrupted(data),
         checkpoint=out,
         metrics=METRICS / "train.json" if usual else Path(f"{out}.json"),
@@ -193,6 +212,11 @@ def main() -> None:
 def _help_hint(error: click.ClickException) -> str:
     ctx = getattr(error, "ctx", None)
     return "" if ctx is None else f" (see {ctx.command_path} --help)"
+
+
+def _mined(prepared: Path) -> Path:
+    """Return the folder of the triplets mined from prepared data."""
+    return MINED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-mined")
 
 
 def _corrupted(prepared: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cse.cli.options import params_option, set_option, settings_from
-from cse.stages.common import CORRUPTED, PREPARED, SCRATCH, run_safely
+from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH, run_safely
 from cse.tune.driver import run_sweep
 from cse.tune.outcome import FOLDER_LINE, describe
 
@@ -18,12 +18,13 @@ from cse.tune.outcome import FOLDER_LINE, describe
 @params_option
 @set_option
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+@click.option("--mined", type=click.Path(path_type=Path), default=MINED, show_default=True)
 @click.option("--corrupted", type=click.Path(path_type=Path), default=CORRUPTED, show_default=True)
 @click.option("--scratch", type=click.Path(path_type=Path), default=SCRATCH, show_default=True)
-def main(params: Path, overrides: Sequence[str], data: Path, corrupted: Path, scratch: Path) -> None:
+def main(params: Path, overrides: Sequence[str], data: Path, mined: Path, corrupted: Path, scratch: Path) -> None:
     """Search for better settings than those in params.yaml, as set in group tune."""
     settings = settings_from(params, overrides)
-    sweep = run_sweep(settings, prepared=data, corrupted=corrupted, scratch=scratch)
+    sweep = run_sweep(settings, prepared=data, mined=mined, corrupted=corrupted, scratch=scratch)
     click.echo(describe(sweep))
     click.echo(f"{FOLDER_LINE}{sweep.folder}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from heapq import heappush, heapreplace
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cse.data.checks import no_rows
+from cse.data.near_duplicates import NearDuplicates
 from cse.data.readers import Row
 from cse.errors import CseError
 
@@ -35,6 +36,12 @@ _REMEDY = {
     "too_long": f"raise data.max_words or split the sentences (at most {MOST_CHARACTERS:,} characters each)",
     "evaluation_overlap": "train on other sentences or set data.drop_evaluation_overlap: false",
     "duplicate": "set data.drop_duplicates: false",
+    # of some views and settings only
+    "empty_document": "fill the column with the bodies or name another one in data.columns",
+    "no_pair": "choose other data.pairs, or lower data.passage_words",
+    "alone_in_label": "give each label two texts or more",
+    "near_evaluation": "train on other sentences or raise data.near_duplicates",
+    "near_duplicate": "raise data.near_duplicates",
 }
 
 
@@ -58,7 +65,7 @@ class CleaningReport:
         nul_replaced: kept rows whose NUL characters were replaced with spaces.
         evaluation_overlap_kept: rows kept although one of their sentences is in the evaluation data.
         not_drawn: usable rows not drawn because of ``max_rows``.
-        dropped: dropped rows by reason; ``REASONS`` is in order of precedence.
+        dropped: dropped rows by reason; ``REASONS`` is in order of precedence, others stand behind.
     """
 
     source: str
@@ -70,7 +77,7 @@ class CleaningReport:
     not_drawn: int = 0
     dropped: dict[str, Drop] = field(default_factory=lambda: {reason: Drop() for reason in REASONS})
 
-    def drop(self, reason: str, line: int) -> None:
+    def drop(self, reason: str, line: int | str) -> None:
         """Count a dropped row and record the location of the first."""
         entry = self.dropped[reason]
         if entry.count == 0:
@@ -117,8 +124,10 @@ def clean_rows(
     drop_held_out: bool = True,
     max_rows: int | None = None,
     seed: int = 0,
+    near: NearDuplicates | None = None,
+    arrange: Callable[[Iterator[Row]], Iterator[Row]] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the usable rows in source order, trimmed, with the label (if any) last.
+    """Yield the usable rows in source order, trimmed, with the label or group (if any) last.
 
     Updates ``report`` as rows pass. With ``max_rows`` it yields nothing until it has read the last row: every row has
     the same chance wherever it is, and memory holds only as many rows as are kept.
@@ -132,11 +141,14 @@ def clean_rows(
         drop_held_out: whether to drop them.
         max_rows: how many rows to draw without replacement; None: all. A larger draw contains the smaller one.
         seed: seed for the draw.
+        near: finds near-duplicates; None: only exact ones are dropped.
+        arrange: makes other rows out of the clean ones, before the draw.
 
     Raises:
         CseError: no row is left; the message gives the numbers and reasons, and a remedy for the main reason.
     """
-    clean = _clean(rows, report, max_words, drop_duplicates, held_out if drop_held_out else None)
+    clean = _clean(rows, report, max_words, drop_duplicates, held_out if drop_held_out else None, near)
+    clean = clean if arrange is None else arrange(clean)
     sentences = array("Q")
     for row in clean if max_rows is None else _draw(clean, max_rows, seed, report):
         texts = tuple(_trimmed(text) for text in row.texts)
@@ -144,28 +156,36 @@ def clean_rows(
         report.nul_replaced += any(text is not None and "\0" in text for text in row.texts)
         report.evaluation_overlap_kept += not drop_held_out and _is_held_out(texts, held_out)
         report.kept += 1
-        yield (*texts, row.label) if row.label else texts
+        more = row.label or row.group
+        yield (*texts, more) if more else texts
     report.distinct_sentences = len(np.unique(np.frombuffer(sentences, dtype=np.uint64))) if sentences else 0
     if report.kept == 0:
         raise _nothing_left(report)
 
 
 def _clean(
-    rows: Iterable[Row], report: CleaningReport, max_words: int, drop_duplicates: bool, held_out: set[bytes] | None
+    rows: Iterable[Row],
+    report: CleaningReport,
+    max_words: int,
+    drop_duplicates: bool,
+    held_out: set[bytes] | None,
+    near: NearDuplicates | None,
 ) -> Iterator[Row]:
     """Yield the usable rows unchanged and count the others."""
     seen: set[bytes] = set()
     for row in rows:
         report.read += 1
         texts = tuple(_trimmed(text) for text in row.texts)
-        reason = _fault(texts, row.label, max_words) or (
-            "evaluation_overlap" if _is_held_out(texts, held_out) else None
-        )
+        reason = row.fault or _fault(texts, row.label, max_words)
+        if reason is None and _is_held_out(texts, held_out):
+            reason = "evaluation_overlap"
         if reason is None and drop_duplicates:
             digest = _digest("\0".join((*texts, row.label) if row.label else texts))
             if digest in seen:
                 reason = "duplicate"
             seen.add(digest)
+        if reason is None and near is not None:
+            reason = near.fault(texts)
         if reason is None:
             yield row
         else:

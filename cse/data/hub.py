@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cse.data.readers import LABELLED, Row, choose_columns, find_data_file, make_row, read_rows
+from cse.data.readers import LABEL_OF, Row, choose_columns, find_data_file, make_row, read_rows
 from cse.errors import CseError, OfflineError
 
 _SECONDS = 5.0
@@ -74,7 +74,7 @@ def _split_rows(hub_id: str, view: str, revision: str, split: str, columns: Sequ
 
 def _dataset_rows(where: Path, dataset: Any, names: Sequence[str], view: str) -> Iterator[Row]:
     for number, record in enumerate(dataset, start=1):
-        yield make_row(where, number, [record[name] for name in names], len(names), labelled=view == LABELLED)
+        yield make_row(where, number, [record[name] for name in names], len(names), LABEL_OF.get(view))
 
 
 @contextmanager

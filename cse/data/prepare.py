@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,14 @@ from cse.data.clean import CleaningReport, clean_rows, overlap_keys
 from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
 from cse.data.hub import hub_rows
 from cse.data.readers import LABELLED, Row, check_exists, contents, data_files, find_data_file, read_rows
+from cse.data.row_views import (
+    CATEGORIES,
+    DOCUMENTS,
+    arrangement,
+    near_duplicates,
+    own_rows,
+    report_of,
+)
 from cse.data.sample import sample_pairs, sample_rows
 from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
@@ -58,19 +66,21 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         evaluation, origin = _file_evaluation(settings)
     suite = _suite(settings, evaluation, origin)
     source, rows = _train_rows(settings)
-    cleaning = CleaningReport(source)
+    cleaning = report_of(settings, source)
     kept = clean_rows(
         _with_progress(rows, progress),
         cleaning,
         max_words=settings.max_words,
         drop_duplicates=settings.drop_duplicates,
-        held_out=_held_out(evaluation, suite.tasks),
+        held_out=overlap_keys(_held_out(evaluation, suite.tasks)),
         drop_held_out=settings.drop_evaluation_overlap,
         max_rows=settings.max_rows,
         seed=settings.seed,
+        near=near_duplicates(settings, _held_out(evaluation, suite.tasks)),
+        arrange=arrangement(settings, cleaning),
     )
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        write_rows(folder / TRAIN_FILE, settings.view, kept)
+        write_rows(folder / TRAIN_FILE, settings.rows, kept, grouped=settings.grouped)
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_tasks(folder / DEV_TASK_FILE, [] if evaluation.dev_task is None else [evaluation.dev_task])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)
@@ -83,6 +93,8 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
 
 def _train_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
     """Return the name of the source (without its folder) and its rows."""
+    if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
+        return own_rows(settings)
     if settings.source == "sample":
         generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
         labelled = settings.view == LABELLED
@@ -177,9 +189,10 @@ def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | No
     return pairs, path.name
 
 
-def _held_out(evaluation: EvaluationData, own: list[Task]) -> set[bytes]:
+def _held_out(evaluation: EvaluationData, own: Sequence[Task]) -> Iterator[str]:
+    """Yield the texts that no training row may hold: dev data, evaluation pairs, the user's own tasks."""
     tasks = [*evaluation.tasks, evaluation.dev, evaluation.dev_task, *own]
-    return overlap_keys(text for task in tasks if task is not None for text in held_out_texts(task))
+    return (text for task in tasks if task is not None for text in held_out_texts(task))
 
 
 def _with_progress(rows: Iterator[Row], progress: bool) -> Iterator[Row]:
@@ -206,7 +219,8 @@ def _report(
         notes.append(f"SentEval folder without {', '.join(evaluation.missing)}")
     return {
         "source": settings.source,
-        "view": settings.view,
+        "view": settings.rows,
+        **({"made_from": settings.view} if settings.grouped else {}),
         "train": cleaning.as_dict(),
         "dev": {
             "from": origin["dev"],

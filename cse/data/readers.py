@@ -1,14 +1,14 @@
 """Read the rows of a view from a user's file: find the file, its columns and sentences.
 
 A row of the view ``sentences`` has one sentence, ``pairs`` two, ``triplets`` three (anchor, positive, hard negative),
-and ``labelled`` two and a label. A file may have more columns than the view needs. ``sentences`` reads the first usual
-column that the file has, so it reads the anchors of a triplets file.
+``labelled`` two and an NLI label, and ``categories`` one and any label. A file may have more columns than the view
+needs. ``sentences`` reads the first usual column that the file has, so it reads the anchors of a triplets file.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -33,19 +33,39 @@ USUAL_COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("premise", "hypothesis", "gold_label"),
         ("sent0", "sent1", "label"),
     ),
+    "categories": tuple((text, label) for label in ("category", "label", "intent") for text in ("text", "sentence")),
 }
 LABELLED = "labelled"
+
+
+def read_category(value: Any, where: str) -> str | None:
+    """Return any label as text, or None for a blank one.
+
+    Raises:
+        CseError: neither text nor a whole number; ``where`` gives file and line.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise CseError(f"{where}: label {str(value)[:40]!r} is neither text nor a whole number; correct it")
+    return (check_text(str(value), where) or "").strip() or None
+
+
+LABEL_OF: dict[str, Callable[[Any, str], str | None]] = {LABELLED: read_label, "categories": read_category}
 
 
 class Row(NamedTuple):
     """One row of a file; a missing sentence or label is ``None``.
 
-    ``label`` is empty in views without labels.
+    ``line`` is the name of the file where a folder holds one document per file. ``label`` is empty in views without
+    labels, ``group`` names the label or document of a row that keeps it, and ``fault`` is a reason to drop the row.
     """
 
-    line: int
+    line: int | str
     texts: tuple[str | None, ...]
     label: str | None = ""
+    group: str = ""
+    fault: str = ""
 
 
 def data_files(folder: Path) -> list[Path]:
@@ -110,7 +130,7 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
 
     Args:
         path: a file, see ``find_data_file``.
-        view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
+        view: ``sentences``, ``pairs``, ``triplets``, ``labelled`` or ``categories``.
         columns: column names in the order of the view; ``None``: the usual names.
         encoding: encoding of text files.
 
@@ -125,9 +145,9 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
     else:
         table = open_table(path, encoding)
         names = choose_columns(path, table.columns, view, columns)
-        labelled = view == LABELLED
-        records = table.pick(names, len(names) - labelled)
-        rows = (make_row(path, line, values, len(names), labelled=labelled) for line, values in records)
+        label_of = LABEL_OF.get(view)
+        records = table.pick(names, len(names) - (label_of is not None))
+        rows = (make_row(path, line, values, len(names), label_of) for line, values in records)
     return _refuse_none(path, rows)
 
 
@@ -209,7 +229,7 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
                 "separated by tabs; use a csv file or set data.view: sentences"
             )
         elif number > 1 or texts not in USUAL_COLUMNS[view]:
-            yield make_row(path, number, texts, width, labelled=view == LABELLED)
+            yield make_row(path, number, texts, width, LABEL_OF.get(view))
 
 
 def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
@@ -220,8 +240,21 @@ def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
         raise no_rows(str(path))
 
 
-def make_row(path: Path, line: int, values: Sequence[Any], width: int, *, labelled: bool = False) -> Row:
-    """Make a row from a record's ``width`` values (no values for a blank line); a labelled row's last is its label.
+def make_row(
+    path: Path,
+    line: int,
+    values: Sequence[Any],
+    width: int,
+    label_of: Callable[[Any, str], str | None] | None = None,
+) -> Row:
+    """Make a row from a record's ``width`` values (no values for a blank line).
+
+    Args:
+        path: the file.
+        line: number of the record's first line.
+        values: the record.
+        width: number of its values.
+        label_of: reads the last value as a label; None: all are text.
 
     Raises:
         CseError: a value that is not text or an unknown label, with the line.
@@ -229,5 +262,5 @@ def make_row(path: Path, line: int, values: Sequence[Any], width: int, *, labell
     where = f"{path}:{line}"
     if not values:
         return Row(line, (None,) * width)
-    texts = tuple(check_text(value, where) for value in values[: width - labelled])
-    return Row(line, texts, read_label(values[-1], where) if labelled else "")
+    texts = tuple(check_text(value, where) for value in (values if label_of is None else values[: width - 1]))
+    return Row(line, texts, "" if label_of is None else label_of(values[-1], where))

@@ -30,6 +30,7 @@ VIEW_COLUMNS = {
     "triplets": ("sent0", "sent1", "hard_neg"),
     "labelled": ("sent0", "sent1", "label"),
 }
+GROUP = "group"  # last column of rows that have one: the label or document that a row comes from
 BATCH_ROWS = 4096
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _PAIRS_SCHEMA = pa.schema(
@@ -43,9 +44,10 @@ _PAIRS_SCHEMA = pa.schema(
 )
 
 
-def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]]) -> int:
-    """Write a stream of training rows and return their number."""
-    schema = pa.schema([(name, pa.string()) for name in VIEW_COLUMNS[view]])
+def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]], *, grouped: bool = False) -> int:
+    """Write a stream of training rows, with their group last if ``grouped``, and return their number."""
+    names = (*VIEW_COLUMNS[view], GROUP) if grouped else VIEW_COLUMNS[view]
+    schema = pa.schema([(name, pa.string()) for name in names])
     return write_table(path, schema, rows)
 
 
@@ -64,9 +66,10 @@ def open_rows(path: Path) -> Dataset:
 
 
 def view_of(dataset: Dataset) -> str:
-    """Return the view that matches a data set's columns; raise ``CseError`` if there is none."""
+    """Return the view that matches a data set's columns, a group aside; raise ``CseError`` if there is none."""
+    names = tuple(dataset.column_names)
     for view, columns in VIEW_COLUMNS.items():
-        if tuple(dataset.column_names) == columns:
+        if names in (columns, (*columns, GROUP)):
             return view
     raise CseError(f"prepared rows have the columns {', '.join(dataset.column_names)}; run `cse prepare`")
 
@@ -128,19 +131,24 @@ def read_table(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
 class PreparedData:
     """A folder written by ``prepare``; opens each part on first use.
 
+    Args:
+        folder: the folder.
+        rows: other training rows than those in the folder.
+
     Raises:
         CseError: the folder or a file in it is missing or truncated.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, rows: Path | None = None) -> None:
         self.folder = Path(folder)
+        self.rows_file = rows or self.folder / TRAIN_FILE
         if not self.folder.is_dir():
             raise CseError(f"{self.folder}: no prepared data; {_AGAIN}")
 
     @cached_property
     def train(self) -> Dataset:
-        """Training rows, mapped into memory, with the columns of ``VIEW_COLUMNS``."""
-        return open_rows(self.folder / TRAIN_FILE)
+        """Training rows, mapped into memory, with the columns of ``VIEW_COLUMNS`` and perhaps ``GROUP``."""
+        return open_rows(self.rows_file)
 
     @cached_property
     def view(self) -> str:

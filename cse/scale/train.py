@@ -54,6 +54,7 @@ def train_on_workers(training: Training) -> RunState:
             train_loop_config={
                 "settings": training.settings.model_dump(mode="json"),
                 "prepared": str(training.prepared.resolve()),
+                "mined": str(training.mined.resolve()),
                 "corrupted": str(training.corrupted.resolve()),
                 "folder": str(folder.resolve()),
                 "tokens": str(training.tokens.resolve()) if training.tokens else None,
@@ -92,6 +93,7 @@ def _work(config: dict[str, Any]) -> None:
         training = open_training(
             settings,
             prepared=Path(config["prepared"]),
+            mined=Path(config["mined"]),
             corrupted=Path(config["corrupted"]),
             scratch=folder,
             folder=folder,

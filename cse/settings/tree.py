@@ -14,6 +14,7 @@ from cse.settings.groups.data import DataSettings
 from cse.settings.groups.evaluation import EvaluationSettings
 from cse.settings.groups.export import ExportSettings
 from cse.settings.groups.group import Group
+from cse.settings.groups.mine import MineSettings
 from cse.settings.groups.objective import ObjectiveSettings, TermSettings
 from cse.settings.groups.pooler import PoolerSettings
 from cse.settings.groups.post import PostSettings
@@ -30,6 +31,7 @@ class Settings(Group):
     """All settings in ``params.yaml``."""
 
     data: DataSettings = DataSettings()
+    mine: MineSettings = MineSettings()
     backbone: BackboneSettings = BackboneSettings()
     prompt: PromptSettings = PromptSettings()
     template: TemplateSettings = TemplateSettings()
@@ -128,8 +130,14 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 
 def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
-    view, objective, terms = settings.data.view, settings.objective, _terms(settings)
+    rows, objective, terms = settings.data.rows, settings.objective, _terms(settings)
+    view = "triplets" if settings.mine.negatives else rows
     return [
+        (
+            settings.mine.negatives > 0 and rows != "pairs",
+            f"mine.negatives: negatives are mined for pairs, but data.view is {rows!r}; set it to 0 or data.view: "
+            "pairs, categories or documents",
+        ),
         (
             settings.template.second is not None and view != "sentences",
             f"template.second: two templates need data.view 'sentences', found {view!r}; remove it",
@@ -137,8 +145,9 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
         *(
             (
                 view not in term.views,
-                f"objective.{name}.weight: needs {term.rows}, but data.view is {view!r}; set the weight to 0 "
-                f"(-s objective.{name}.weight=0) or data.view: {' or '.join(term.views)}",
+                f"objective.{name}.weight: needs {term.rows}, but data.view is {settings.data.view!r}; set the weight "
+                f"to 0 (-s objective.{name}.weight=0) or data.view: {' or '.join(term.views)}"
+                + (", or mine.negatives: 1" if rows == "pairs" and "triplets" in term.views else ""),
             )
             for name, term in terms.items()
         ),
@@ -182,6 +191,11 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
         (
             detects and train.parameters == "full" and replaced.discriminator != "copy",
             "objective.replaced_tokens.discriminator: train.parameters full freezes nothing; set it to copy",
+        ),
+        (
+            replaced.corrupts_beforehand and settings.mine.negatives > 0,
+            "mine.negatives: rows corrupted before training have no mined negatives; set it to 0 or "
+            "objective.replaced_tokens.corruption: on_the_fly",
         ),
         (
             detects and (settings.template.text is not None or settings.prompt.kind == "input"),

@@ -17,6 +17,7 @@ from cse.process import handling
 from cse.settings import Settings, load_settings
 
 PREPARED = Path("data/prepared")
+MINED = Path("data/mined")
 CORRUPTED = Path("data/corrupted")
 CHECKPOINT = Path("data/checkpoint")
 METRICS = Path("data/metrics")
@@ -30,6 +31,7 @@ DOMAINS = Path("data/domains")
 SCRATCH_VARIABLE = "CSE_SCRATCH"
 SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse")).expanduser()
 
+MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap

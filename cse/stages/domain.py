@@ -20,11 +20,13 @@ from cse.settings.domains import load_domain_settings
 from cse.stages.common import DOMAINS, METRICS, SCRATCH, run_safely
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
+from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
 
 GROUPS = (
-    "data", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation", "bank"
+    "data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation",
+    "bank",
 )  # fmt: skip
 
 
@@ -56,10 +58,12 @@ def domain_stage(
     check_file(scores, is_json_with("dev_spearman"))
     click.echo(f"domain {name}: {settings.bank.domains[name].data}")
     prepare_stage(settings, prepared=folder / "prepared", metrics=folder / "prepare.json", progress=sys.stderr.isatty())
+    mine_stage(settings, prepared=folder / "prepared", mined=folder / "mined", backbone=backbone)
     corrupt_stage(settings, prepared=folder / "prepared", corrupted=folder / "corrupted")
     train_stage(
         settings,
         prepared=folder / "prepared",
+        mined=folder / "mined",
         corrupted=folder / "corrupted",
         checkpoint=folder / "checkpoint",
         metrics=folder / "train.json",

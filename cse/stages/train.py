@@ -23,7 +23,7 @@ from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_fi
 from cse.process import only_one
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
-from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, PLOTS, PREPARED, SCRATCH, run_stage
+from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.stages.environment import environment
 from cse.stages.fitting import fit_post
 from cse.stages.training import Training, counted, groups_of, open_training
@@ -53,6 +53,7 @@ def train_stage(
     settings: Settings,
     *,
     prepared: Path = PREPARED,
+    mined: Path = MINED,
     corrupted: Path = CORRUPTED,
     checkpoint: Path = CHECKPOINT,
     metrics: Path = METRICS / "train.json",
@@ -69,6 +70,7 @@ def train_stage(
     Args:
         settings: what to train.
         prepared: folder of the rows.
+        mined: folder of the triplets mined from the rows.
         corrupted: folder of rows corrupted before training.
         checkpoint: folder to write.
         metrics: file to write.
@@ -90,7 +92,13 @@ def train_stage(
         f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
         training = open_training(
-            settings, prepared=prepared, corrupted=corrupted, scratch=scratch, backbone=backbone, tokens=tokens
+            settings,
+            prepared=prepared,
+            mined=mined,
+            corrupted=corrupted,
+            scratch=scratch,
+            backbone=backbone,
+            tokens=tokens,
         )
         with only_one(
             scratch / "locks" / training.folder.path.name,
@@ -202,7 +210,7 @@ def _source(data: PreparedData) -> dict[str, Any]:
     return {
         "source": train["source"],
         "view": data.view,
-        "rows": train["kept"],
+        "rows": len(data.train),
         "dropped": sum(entry["count"] for entry in train.get("dropped", {}).values()),
         "evaluation_overlap": train.get("evaluation_overlap_kept", 0),
     }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.store import PreparedData
 from cse.data.tasks.kinds import Task, put_before
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
@@ -29,10 +29,12 @@ from cse.settings.groups.train import TrainSettings
 from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from, second_text_from
-from cse.stages.common import training_code
+from cse.stages.common import MINED, training_code
 from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
+from cse.stages.mined import rows_to_train
 from cse.stages.uses import set_widths, texts_before
+from cse.training.batches import row_keys
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.memory import OutOfMemory, is_out_of_memory
@@ -41,7 +43,7 @@ from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable, shared_table, tokenise
 
-GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
+GROUPS = ("mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 DEV_BATCH = 64  # sentences
 
 
@@ -51,7 +53,7 @@ class Training:
 
     Attributes:
         settings: the given settings.
-        prepared, corrupted: folders of the rows.
+        prepared, mined, corrupted: folders of the rows.
         encoder: the newly initialised encoder.
         head: the backbone's MLM head; None if no term needs it.
         data: the rows and dev pairs; nothing else in it is read.
@@ -63,6 +65,7 @@ class Training:
 
     settings: Settings
     prepared: Path
+    mined: Path
     corrupted: Path
     encoder: SentenceEncoder
     head: MlmHead | None
@@ -98,7 +101,7 @@ class Training:
         tokenizers = [encoder.tokenizer_of_view(view, training=True) for view in range(max(len(encoder.templates), 1))]
 
         def make() -> TokenTable:
-            return tokenise(
+            table = tokenise(
                 self.data.train,
                 self.data.view,
                 tokenizers,
@@ -109,6 +112,7 @@ class Training:
                 second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
                 progress=sys.stderr.isatty(),
             )
+            return replace(table, keys=row_keys(self.data.train)) if settings.train.distinct_batches else table
 
         if self.tokens is None:
             return make()
@@ -119,7 +123,9 @@ class Training:
             "views": settings.objective.copies,
             "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
         }
-        return shared_table(self.tokens / fingerprint(facts, [self.prepared / TRAIN_FILE]), make)
+        if settings.train.distinct_batches:
+            facts["distinct_batches"] = True
+        return shared_table(self.tokens / fingerprint(facts, [self.data.rows_file]), make)
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder.
@@ -188,6 +194,7 @@ def open_training(
     prepared: Path,
     corrupted: Path,
     scratch: Path,
+    mined: Path = MINED,
     backbone: Backbone | StaticWords | None = None,
     tokens: Path | None = None,
     folder: Path | None = None,
@@ -199,6 +206,7 @@ def open_training(
         prepared: folder of the rows.
         corrupted: folder of rows corrupted before training.
         scratch: parent of the run's folder.
+        mined: folder of the triplets mined from the rows; read if ``mine.negatives`` is 1.
         backbone: a backbone that is already open; None: open it.
         tokens: folder for shared tokenised rows.
         folder: the run's folder, if a launcher has chosen it.
@@ -206,7 +214,9 @@ def open_training(
     Raises:
         CseError: the rows were prepared for another objective, or the backbone, its head or the GPU is missing.
     """
-    data = PreparedData(prepared)
+    data = rows_to_train(
+        settings.mine, settings.backbone, settings.pooler.kind, settings.train.roles, prepared=prepared, mined=mined
+    )
     _check_view(data, settings.objective, settings.train)
     _check_rows(data, settings.objective, settings.train)
     _check_early_stop(settings.objective, settings.train)
@@ -237,13 +247,13 @@ def open_training(
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         }
-        run = fingerprint(
-            facts, [*sorted(prepared.glob("*.arrow")), *sorted(corrupted.glob("*.npy")), *training_code()]
-        )
+        rows = [*sorted({*prepared.glob("*.arrow"), data.rows_file}), *sorted(corrupted.glob("*.npy"))]
+        run = fingerprint(facts, [*rows, *training_code()])
         folder = scratch / "resume" / run
     if settings.train.workers > 1 and tokens is None:
         tokens = scratch / "tokens"
-    training = Training(settings, prepared, corrupted, encoder, head, data, device, bf16, RunFolder(folder), tokens)
+    state = RunFolder(folder)
+    training = Training(settings, prepared, mined, corrupted, encoder, head, data, device, bf16, state, tokens)
     _ = training.measure  # refuses an unknown one
     return training
 

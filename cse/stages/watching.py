@@ -34,5 +34,6 @@ def watchers(training: Training, board: Path, log: TextIO | None = None) -> Obse
             raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
         added.append(MlflowRun(folder, groups_of(training.settings), measure))
     # the added ones first: they may be refused before the others have begun
-    usual = [ProgressBar(log, measure=measure), CsvLog(folder / "plots", measure), TensorBoard(board, measure)]
+    usual: list[Observer] = [ProgressBar(log, measure=measure), CsvLog(folder / "plots", measure)]
+    usual.append(TensorBoard(board, measure))
     return Observers([*added, *usual])

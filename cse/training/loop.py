@@ -16,11 +16,12 @@ from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.training.batch import Augmentation, Batch, Cut, encode_batch
+from cse.training.batches import Batches
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
 from cse.training.state import RunFolder, RunState
-from cse.training.tokens import TokenTable, batch_rows
+from cse.training.tokens import TokenTable
 
 REPORT_EVERY = 5  # steps; reading a loss synchronises with the device
 STAIR = 500  # steps per decay interval of the staircase schedule (Contrastive Tension)
@@ -47,10 +48,6 @@ class Plan:
     save_seconds: float
     seed: int
     bf16: bool
-
-    def steps_per_epoch(self, rows: int) -> int:
-        """Return updates per epoch, including a short last batch."""
-        return math.ceil(rows / self.batch_size)
 
     def factor(self, step: int, steps: int) -> float:
         """Return the fraction of the peak learning rate at update ``step`` (from 0): warm-up, then the schedule."""
@@ -111,8 +108,8 @@ def train(
     losses.to(device).train()
     weights = encoder.trainable() | losses.trainable()
     optimizer = _optimizer(weights, losses.rates(), plan)
-    per_epoch = plan.steps_per_epoch(len(table))
-    steps = per_epoch * plan.epochs
+    batches = Batches(len(table), batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed, keys_RK=table.keys)
+    steps = batches.steps
     state = _start(folder, weights, losses, optimizer, group)
     observer.start(state.step, steps)
 
@@ -129,8 +126,7 @@ def train(
             saved = clock
             while not _is_over(state, steps, plan):
                 step = state.step
-                epoch, place = divmod(step, per_epoch)
-                rows = batch_rows(len(table), batch_size=plan.batch_size, seed=plan.seed, epoch=epoch, step=place)
+                epoch, rows = batches.at(step)
                 torch.manual_seed(_step_seed(plan.seed, step, group.rank))
                 for weighted in optimizer.param_groups:
                     weighted["lr"] = weighted["peak"] * plan.factor(step, steps)

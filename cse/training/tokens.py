@@ -48,11 +48,13 @@ class TokenTable:
         columns: one per view (the same column twice if a sentence is its own positive).
         pad_id: id that pads short rows.
         labels: index into ``LABELS`` for each row of labelled data, int64 ``(rows,)``; otherwise None.
+        keys: what no two rows of a batch may share, see ``cse.training.batches``; None: any rows may meet.
     """
 
     columns: tuple[TokenColumn, ...]
     pad_id: int
     labels: np.ndarray | None = None
+    keys: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.columns[0].offsets) - 1
@@ -164,7 +166,8 @@ def shared_table(folder: Path, make: Callable[[], TokenTable]) -> TokenTable:
 
     columns = {number: TokenColumn(array(f"ids-{number}"), array(f"offsets-{number}")) for number in facts["columns"]}
     labels = np.array(array("labels")) if facts["labels"] else None
-    return TokenTable(tuple(columns[number] for number in facts["columns"]), facts["pad_id"], labels)
+    keys = np.array(array("keys")) if facts.get("keys") else None
+    return TokenTable(tuple(columns[number] for number in facts["columns"]), facts["pad_id"], labels, keys)
 
 
 def _write_table(table: TokenTable, folder: Path) -> None:
@@ -176,10 +179,13 @@ def _write_table(table: TokenTable, folder: Path) -> None:
             write_array(folder / f"offsets-{number}.npy", column.offsets)
     if table.labels is not None:
         write_array(folder / "labels.npy", table.labels)
+    if table.keys is not None:
+        write_array(folder / "keys.npy", table.keys)
     facts = {
         "columns": [numbers[id(column)] for column in table.columns],
         "pad_id": table.pad_id,
         "labels": table.labels is not None,
+        "keys": table.keys is not None,
     }
     (folder / _TABLE).write_text(json.dumps(facts), encoding="utf-8")
 

@@ -23,7 +23,7 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
-from cse.stages.common import training_code
+from cse.stages.common import MINED, training_code
 from cse.tune.job import ATTEMPT, FAILED, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
@@ -36,7 +36,7 @@ _RESTARTS = 12  # maximum per trial in Ray; the trial counts lost workers itself
 _CUT_OFF = (EOFError, pickle.UnpicklingError)  # from reading Ray's state if a full disk or a kill cut its writing short
 
 
-def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: Path) -> Sweep:
+def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: Path, mined: Path = MINED) -> Sweep:
     """Search the space of group ``tune``; resume a killed sweep, or just read a finished one.
 
     Args:
@@ -44,6 +44,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         prepared: folder of the rows; its test sets are not opened.
         corrupted: folder of rows corrupted before training.
         scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.
+        mined: folder of the triplets mined from the rows; read if ``mine.negatives`` is 1.
 
     Raises:
         CseError: the space is invalid, dev pairs or a model are missing, more CPUs or GPUs were requested than exist,
@@ -53,13 +54,14 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         settings = settings_with(settings, {"train.device": "cpu"})  # Ray then assigns no GPU but does not hide it
     space = build_space(settings)
     _check_objective(settings, prepared)
-    folder = (scratch / "tune" / _name(space, settings, prepared, corrupted)).resolve()
+    rows = [mined / TRAIN_FILE] if settings.mine.negatives else []
+    folder = (scratch / "tune" / _name(space, settings, prepared, corrupted, rows)).resolve()
     busy = f"{folder}: another process is running this sweep; wait for it or stop it first"
     with only_one(folder / "driver.lock", busy):
         done = read_sweep(folder)
         if done is not None:
             return done
-        data = PreparedData(prepared)
+        data = PreparedData(prepared, *rows)
         job = Job(
             settings=settings,
             folder=folder,
@@ -69,7 +71,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             rows=len(data.train),
             ranges=tuple(part.key for part in space.dimensions if not part.values),
         )
-        share_data(prepared, job.data)
+        share_data(prepared, job.data, mined if rows else None)
         for attempt in folder.glob(f"trials/*/{ATTEMPT}*"):
             attempt.unlink()  # the previous driver ended them, so they do not count as lost
         with naming(folder), _session(job) as (dashboard, at_once), Watch(space, job, dashboard) as watch:
@@ -250,7 +252,7 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
         yield ray._private.worker.get_dashboard_url() or "", _at_once(job)
 
 
-def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> str:
+def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, rows: Sequence[Path] = ()) -> str:
     """Return a name for the sweep folder that changes with anything that could change a trial's score."""
     values = flatten(settings.model_dump(mode="json"))
     if values["train.dev_measure"] is None:
@@ -262,7 +264,7 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path) -> 
         if key not in space.keys and key not in _NOT_THE_TRIALS and not key.startswith(others)
     }
     dev = [path for path in (prepared / DEV_FILE, prepared / DEV_TASK_FILE) if path.is_file()]
-    data = [prepared / TRAIN_FILE, *dev, *sorted(corrupted.glob("*.npy"))]
+    data = [prepared / TRAIN_FILE, *dev, *rows, *sorted(corrupted.glob("*.npy"))]
     code = [*training_code(), *(Path(__file__).with_name(name) for name in ("job.py", "trial.py"))]
     facts = {"space": [str(part) for part in space.dimensions], "around": around, "inputs": _inputs(space, settings)}
     return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE
+from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, open_rows
 from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
+from cse.stages.common import MINING_FILE
 
 METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, whatever the dev task's measure
 WORST = -100.0  # score of settings that cannot be trained
@@ -53,6 +55,16 @@ class Job:
         """Training rows and dev pairs."""
         return self.folder / "data"
 
+    @property
+    def mined(self) -> Path:
+        """Mined triplets; no such folder if none are mined."""
+        return self.data / "mined"
+
+    @property
+    def rows_file(self) -> Path:
+        """The training rows."""
+        return (self.mined if self.settings.mine.negatives else self.data) / TRAIN_FILE
+
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's configuration from the sampled values: plain Python values, floats of ranges rounded."""
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in drawn.items()}
@@ -66,8 +78,12 @@ class Job:
         settings = settings_with(self.settings, {"train.workers": 1, **config})
         if self.evaluations is None:
             return settings
-        every = math.ceil(steps_of(settings, self.rows) / self.evaluations)
+        every = math.ceil(self.steps_of(settings) / self.evaluations)
         return settings_with(settings, {"train.eval_every": every})
+
+    def steps_of(self, settings: Settings) -> int:
+        """Return the number of optimiser updates in a full training."""
+        return steps_of(settings, self.rows, self.rows_file)
 
     def changes_of(self, config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         """Return the keys of a trial that differ from the base settings: its own values and those derived from them."""
@@ -79,9 +95,20 @@ class Job:
         return self.folder / "trials" / fingerprint(config)[:12]
 
 
-def steps_of(settings: Settings, rows: int) -> int:
-    """Return the number of optimiser updates in a full training."""
-    return math.ceil(rows / settings.train.batch_size) * settings.train.epochs
+def steps_of(settings: Settings, rows: int, file: Path) -> int:
+    """Return the number of optimiser updates in a full training on the rows of a file."""
+    train = settings.train
+    if train.distinct_batches:
+        return _distinct_steps(file, rows, train.batch_size, train.epochs, train.seed)
+    return math.ceil(rows / train.batch_size) * train.epochs
+
+
+@lru_cache(maxsize=64)
+def _distinct_steps(file: Path, rows: int, batch_size: int, epochs: int, seed: int) -> int:
+    from cse.training.batches import Batches, row_keys
+
+    keys = row_keys(open_rows(file))
+    return Batches(rows, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=keys).steps
 
 
 def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
@@ -99,14 +126,23 @@ def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
     return curve
 
 
-def share_data(prepared: Path, folder: Path) -> None:
-    """Hard-link the training rows and dev data of prepared data, but no test set, into a folder for the trials."""
+def share_data(prepared: Path, folder: Path, mined: Path | None = None) -> None:
+    """Hard-link the training rows and dev data of prepared data, but no test set, into a folder for the trials.
+
+    Mined triplets follow in a folder below it.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name in (TRAIN_FILE, DEV_FILE, DEV_TASK_FILE, REPORT_FILE):
-        if name == DEV_TASK_FILE and not (prepared / name).is_file():
-            continue
+    dev_task = [DEV_TASK_FILE] if (prepared / DEV_TASK_FILE).is_file() else []
+    _link(prepared, folder, (TRAIN_FILE, DEV_FILE, *dev_task, REPORT_FILE))
+    if mined is not None:
+        (folder / "mined").mkdir()
+        _link(mined, folder / "mined", (TRAIN_FILE, MINING_FILE))
+
+
+def _link(source: Path, folder: Path, names: Iterable[str]) -> None:
+    for name in names:
         try:
-            os.link((prepared / name).resolve(), folder / name)
+            os.link((source / name).resolve(), folder / name)
         except OSError:  # on another disk
-            shutil.copyfile(prepared / name, folder / name)
+            shutil.copyfile(source / name, folder / name)

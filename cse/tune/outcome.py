@@ -15,7 +15,7 @@ from cse.files import write_csv
 from cse.outputs import publish_file
 from cse.settings.presets import MACHINE_KEYS
 from cse.settings.spaces import Dimension, Space
-from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve, steps_of
+from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve
 
 FOLDER_LINE = "sweep folder: "  # starts the last line of `python -m cse.cli.sweep`
 SWEEP, TRIALS, PAGE = "sweep.json", "trials.csv", "sweep.html"
@@ -169,7 +169,7 @@ def _record(number: int, trial: Any, space: Space, job: Job) -> TrialRecord:
     config = job.config_of({key: trial.config[key] for key in space.keys})
     folder = job.folder_of(config)
     last: Mapping[str, Any] = trial.last_result or {}
-    curve = read_curve(folder, steps_of(job.settings_of(config), job.rows))
+    curve = read_curve(folder, job.steps_of(job.settings_of(config)))
     values, score, state, reason = dict(config), last.get(METRIC), "stopped", ""
     if (folder / FAILED).is_file():
         score, state, reason, curve = None, "failed", (folder / FAILED).read_text(encoding="utf-8"), []

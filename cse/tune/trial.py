@@ -31,7 +31,7 @@ from cse.stages.training import Training
 from cse.training.memory import is_out_of_memory
 from cse.training.observers import CsvLog, Observers, StepRecord
 from cse.training.state import RunState
-from cse.tune.job import ATTEMPT, FAILED, METRIC, RESULT, WORST, Job, read_curve, steps_of
+from cse.tune.job import ATTEMPT, FAILED, METRIC, RESULT, WORST, Job, read_curve
 from cse.tune.memory import GROWN, free_memory, kept_to_share
 
 LOSSES = 2  # unexplained worker losses before a trial fails
@@ -95,7 +95,7 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(job.threads)
     with FileLock(folder / "lock"):  # a search may run the same configuration twice concurrently
-        for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.rows)):
+        for percent, score in read_curve(folder, job.steps_of(job.settings_of(config))):
             if percent < 100:  # from an earlier attempt; the scheduler needs these scores too
                 report({METRIC: score, "percent": percent})
         if not (folder / RESULT).is_file() and not (folder / FAILED).is_file():
@@ -128,7 +128,6 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
     """Train, halving the sentences in memory each time memory runs out (gradients stay the same)."""
     started = time.monotonic()
     settings = job.settings_of(config)
-    rows = len(PreparedData(job.data).train)
     if (folder / GROWN).is_file():  # an earlier attempt exceeded its share of memory
         settings = _with_half(settings, int((folder / GROWN).read_text(encoding="utf-8")))
     while True:
@@ -143,7 +142,7 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
         free_memory()
     facts = {
         "step": metrics["steps"],
-        "steps": steps_of(settings, rows),
+        "steps": job.steps_of(settings),
         "best_step": metrics.get("best_step", metrics["steps"]),
         "seconds_of_training": round(time.monotonic() - started, 2),
         "mini_batch_size": settings.train.mini_batch_size or 0,
@@ -161,6 +160,7 @@ def _train_once(settings: Settings, job: Job, folder: Path, report: Callable[[di
     return train_stage(
         settings,
         prepared=job.data,
+        mined=job.mined,
         corrupted=job.corrupted,
         checkpoint=folder / "checkpoint",
         metrics=folder / "train.json",

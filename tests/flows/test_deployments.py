@@ -124,7 +124,8 @@ def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first
     run = server.finished("hot")
     assert run["state_type"] == "COMPLETED", output + server.log()
     assert dict(server.task_states(run)) == {
-        "prepare": "Skipped", "corrupt": "Skipped", "train": "Executed", "evaluate": "Executed", "export": "Executed",
+        "prepare": "Skipped", "mine": "Skipped", "corrupt": "Skipped",
+        "train": "Executed", "evaluate": "Executed", "export": "Executed",
     }  # fmt: skip
     assert tree_times(project) == before
     assert project.run("git", "status", "--short") == ""

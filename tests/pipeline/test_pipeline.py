@@ -24,7 +24,7 @@ from tests.pipeline.workspace import STAGES, Workspace, clone, ran, tiny_clone, 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-PREPARE, CORRUPT, TRAIN, EVALUATE, EXPORT = STAGES
+PREPARE, MINE, CORRUPT, TRAIN, EVALUATE, EXPORT = STAGES
 OUTPUTS = ("data/prepared", "data/metrics", "data/checkpoint", "data/plots", "data/bundle")
 LONG = {"train__epochs": 30, "train__save_seconds": 0.0}  # 600 updates, a few seconds
 
@@ -258,7 +258,7 @@ def test_killed_training_resumes_to_the_same_bytes(tmp_path):
         return list(killed.folder.glob(".cse/resume/*/state.pt"))
 
     kill_when(killed, saved)
-    assert list(killed.locked_stages()) == [PREPARE, CORRUPT]
+    assert list(killed.locked_stages()) == [PREPARE, MINE, CORRUPT]
     assert not (killed.folder / "data/checkpoint").exists()
     assert saved()
     last = saved()[0].stat().st_mtime_ns

@@ -32,7 +32,7 @@ FILES = (
     *RAW,
 )
 FOLDERS = ("cse", "flows", ".dvc/plots")
-STAGES = ("prepare", "corrupt", "train", "evaluate", "export")
+STAGES = ("prepare", "mine", "corrupt", "train", "evaluate", "export")
 TINY = {
     "data.source": "files",
     "backbone.name": "backbone",

@@ -15,7 +15,7 @@ from cse.settings.spaces import settings_with
 from cse.stages.train import train_stage
 from cse.tune import trial as trial_module
 from cse.tune.driver import _check_disk, _check_objective
-from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, share_data, steps_of
+from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
@@ -72,7 +72,7 @@ def test_a_setting_is_trained_once(make_job, monkeypatch):
 def test_evaluations_are_spread_evenly_and_belong_to_the_setting(make_job):
     job, reports = make_job(evaluations=4), []
     run_trial(CONFIG, job, reports.append)
-    assert steps_of(job.settings, 64) == 8
+    assert job.steps_of(job.settings) == 8
     assert [report["percent"] for report in reports] == [25, 50, 75, 100]
     result = json.loads((job.folder_of(CONFIG) / RESULT).read_text())
     assert result["values"] == CONFIG | {"train.eval_every": 2}

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from cse.settings.groups.group import Group, Positive
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}[a-z0-9]")  # also the end of a name in the registry, and a part of a key
-OWN_GROUPS = ("data", "prompt", "pooler", "augment", "objective", "train")  # what a domain may set for itself
+OWN_GROUPS = ("data", "mine", "prompt", "pooler", "augment", "objective", "train")  # what a domain may set for itself
 
 
 class DomainSettings(Group):

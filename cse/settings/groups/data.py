@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from cse.settings.groups.group import Group, Positive
 
-VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3}
+VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3, "documents": 2, "categories": 2}
 
 
 class DataSettings(Group):
@@ -17,13 +17,31 @@ class DataSettings(Group):
     source: Literal["sample", "files", "hub"] = Field(
         "sample", description="`sample` generates text, `files` reads the paths below, `hub` downloads a data set."
     )
-    view: Literal["sentences", "pairs", "triplets", "labelled"] = Field(
+    view: Literal["sentences", "pairs", "triplets", "labelled", "documents", "categories"] = Field(
         "triplets",
-        description="What one training row holds: a sentence (a copy of it is the positive), a pair, a triplet, or two "
-        "sentences with an NLI label (entailment, neutral, contradiction).",
+        description="What one row of the source holds: a sentence (a copy of it is the positive), a pair, a triplet, "
+        "two sentences with an NLI label (`labelled`: entailment, neutral, contradiction), or what rows are made from: "
+        "`documents` (see `pairs`) or `categories`, texts with any label (pairs within a label).",
+    )
+    pairs: list[Literal["sentences", "title_body", "neighbours", "question_answer"]] = Field(
+        ["title_body", "neighbours"],
+        description="`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each "
+        "passage and the next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text "
+        "below; or `sentences` alone: every sentence.",
+    )
+    passage_words: Positive = Field(
+        60, description="`documents`: most words of a passage, which holds whole sentences of one section."
+    )
+    language: str = Field(
+        "en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$", description="`documents`: language code, to find sentence ends."
+    )
+    pairs_per_text: Positive = Field(
+        1, description="`categories`: pairs that each text is the first of, where its label has as many other texts."
     )
     train_path: str = Field(
-        "data/raw/train", description="`files`: a txt, csv, tsv, jsonl or parquet file, or a folder with one such file."
+        "data/raw/train",
+        description="`files`: a txt, csv, tsv, jsonl or parquet file, or a folder with one such file; for `documents` "
+        "also a Markdown or HTML file, a folder of such and of txt files, or a folder of BEIR.",
     )
     dev_path: str = Field(
         "data/raw/dev",
@@ -63,11 +81,30 @@ class DataSettings(Group):
         "and counted.",
     )
     drop_duplicates: bool = Field(True, description="Drop repeated rows (same text after trimming).")
+    near_duplicates: float | None = Field(
+        None,
+        ge=0.1,
+        le=1.0,
+        description="Drop rows that share this much of their text (Jaccard index of character 5-grams) with an earlier "
+        "row or, if `drop_evaluation_overlap`, with a dev or evaluation sentence; null: none.",
+    )
     drop_evaluation_overlap: bool = Field(
         True, description="Drop training rows containing an evaluation sentence (ignoring case and punctuation)."
     )
     sample_rows: Positive = Field(3000, le=10_000_000, description="`sample`: number of rows to generate.")
     seed: int = Field(42, ge=0, description="Seed for the generated text and for drawing `max_rows`.")
+
+    @property
+    def grouped(self) -> bool:
+        """Whether rows keep the label or document they are made from."""
+        return self.view in ("documents", "categories")
+
+    @property
+    def rows(self) -> str:
+        """View of the prepared rows."""
+        if self.view == "documents" and self.pairs == ["sentences"]:
+            return "sentences"
+        return "pairs" if self.grouped else self.view
 
     @model_validator(mode="after")
     def _check(self) -> DataSettings:
@@ -79,6 +116,10 @@ class DataSettings(Group):
             )
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns: name each column only once, found {', '.join(self.columns)}")
+        if not self.pairs or len(set(self.pairs)) < len(self.pairs):
+            raise ValueError("pairs: name at least one kind of rows, each once")
+        if "sentences" in self.pairs and len(self.pairs) > 1:
+            raise ValueError("pairs: `sentences` makes rows of one text; name it alone")
         if self.encoding != "utf-8":
             try:
                 "".encode(self.encoding)

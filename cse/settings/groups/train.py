@@ -36,6 +36,11 @@ class TrainSettings(Group):
     learning_rate: float = Field(1e-2, gt=0.0, description="Peak learning rate.")
     batch_size: int = Field(128, ge=2, description="Rows per step; the other rows of the batch serve as negatives.")
     epochs: Positive = Field(1, description="Passes over the training rows.")
+    distinct_batches: bool = Field(
+        False,
+        description="No false negatives: no two rows of a batch have the same label, document or text. Batches get "
+        "smaller, and more, where one label has more rows than there would be batches.",
+    )
     max_length: int = Field(
         32,
         ge=3,

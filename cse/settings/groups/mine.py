@@ -1,0 +1,33 @@
+"""Group ``mine``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cse.settings.groups.group import Group, Positive
+
+
+class MineSettings(Group):
+    """Hard negatives, mined with the bare backbone before training."""
+
+    negatives: Literal[0, 1] = Field(
+        0, description="Hard negatives per pair: 1 turns prepared pairs into triplets for training; 0: none are mined."
+    )
+    margin: float = Field(
+        0.95,
+        gt=0.0,
+        le=1.0,
+        description="A text whose cosine to the anchor is above this share of the positive's is taken for a false "
+        "negative and skipped (NV-Retriever's TopK-PercPos).",
+    )
+    skip_nearest: int = Field(
+        0, ge=0, description="Nearest texts of other groups to skip before the margin is looked at."
+    )
+    per_text: Positive | None = Field(
+        None, description="How often one text may serve as hard negative; null: as often as it is the nearest."
+    )
+    exact_rows: Positive = Field(
+        200_000, description="Distinct texts up to which the search is exact; above, faiss searches approximately."
+    )

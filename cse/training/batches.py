@@ -1,0 +1,206 @@
+"""Which rows share a batch: a slice of the epoch's permutation, or batches without false negatives.
+
+The other rows of a batch serve as negatives. A row of the same group (label, document) or with the same text is a false
+one, so ``distinct_batches`` puts no two such rows into one batch.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from datasets import Dataset
+
+from cse.data.store import GROUP, VIEW_COLUMNS, view_of
+from cse.training.tokens import batch_rows
+
+NO_KEY = -1
+_CHUNK = 10_000
+
+
+class Batches:
+    """The rows of every step of a run; they follow from the arguments alone.
+
+    Args:
+        count: training rows.
+        batch_size: maximum rows per batch.
+        epochs: passes over the rows.
+        seed: seed of the order.
+        keys_RK: from ``row_keys``, for batches without false negatives; None: slices of a permutation.
+    """
+
+    def __init__(
+        self, count: int, *, batch_size: int, epochs: int, seed: int, keys_RK: np.ndarray | None = None
+    ) -> None:
+        self.count, self.batch_size, self.seed = count, batch_size, seed
+        self.keys_RK = keys_RK
+        self._epoch = lru_cache(maxsize=2)(self._distinct_epoch)
+        per_epoch = (
+            [math.ceil(count / batch_size)] * epochs
+            if keys_RK is None
+            else [len(self._epoch(epoch)) for epoch in range(epochs)]
+        )
+        self.ends = np.cumsum(per_epoch)
+
+    @property
+    def steps(self) -> int:
+        """Batches of the whole run."""
+        return int(self.ends[-1])
+
+    def at(self, step: int) -> tuple[int, np.ndarray]:
+        """Return the epoch of a step and the numbers of its rows."""
+        epoch = int(np.searchsorted(self.ends, step, side="right"))
+        place = step - (int(self.ends[epoch - 1]) if epoch else 0)
+        if self.keys_RK is not None:
+            return epoch, self._epoch(epoch)[place]
+        return epoch, batch_rows(self.count, batch_size=self.batch_size, seed=self.seed, epoch=epoch, step=place)
+
+    def _distinct_epoch(self, epoch: int) -> list[np.ndarray]:
+        assert self.keys_RK is not None  # noqa: S101 - callers check
+        return distinct_batches(self.keys_RK, batch_size=self.batch_size, seed=self.seed, epoch=epoch)
+
+
+def row_keys(rows: Dataset) -> np.ndarray:
+    """Return the keys that no two rows of a batch may share, int64 ``(rows, K)``: group and texts as numbers.
+
+    ``NO_KEY`` stands for a key that keeps no rows apart: of one row alone, or a text that occurs in one group alone.
+    """
+    names = [name for name in VIEW_COLUMNS[view_of(rows)] if name != "label"]
+    texts_RK = np.unique(np.stack([_digests(rows, name) for name in names], axis=1), return_inverse=True)[1]
+    texts_RK = texts_RK.reshape(len(rows), len(names)).astype(np.int64)
+    for later in range(1, len(names)):  # a text that a row holds twice
+        again = (texts_RK[:, :later] == texts_RK[:, later, None]).any(axis=1)
+        texts_RK[again, later] = NO_KEY
+    if GROUP not in rows.column_names:
+        return _without_single(texts_RK)
+    group_R = np.unique(_digests(rows, GROUP), return_inverse=True)[1].astype(np.int64)
+    groups_RK = np.broadcast_to(group_R[:, None], texts_RK.shape)
+    there, number = texts_RK != NO_KEY, int(texts_RK.max(initial=0)) + 1
+    lowest, highest = np.full(number, len(rows)), np.full(number, -1)
+    np.minimum.at(lowest, texts_RK[there], groups_RK[there])
+    np.maximum.at(highest, texts_RK[there], groups_RK[there])
+    texts_RK[there & (lowest == highest)[texts_RK]] = NO_KEY  # kept apart by their group
+    return _without_single(np.concatenate([group_R[:, None] + number, texts_RK], axis=1))
+
+
+def _digests(rows: Dataset, name: str) -> np.ndarray:
+    found = np.empty(len(rows), np.uint64)
+    for start in range(0, len(rows), _CHUNK):
+        texts = rows[start : start + _CHUNK][name]
+        data = b"".join(blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts)
+        found[start : start + len(texts)] = np.frombuffer(data, np.uint64)
+    return found
+
+
+def _without_single(keys_RK: np.ndarray) -> np.ndarray:
+    """Number the keys from 0; those of one row alone become ``NO_KEY``."""
+    found, places, counts = np.unique(keys_RK, return_inverse=True, return_counts=True)
+    useful = (counts > 1) & (found != NO_KEY)
+    numbers = np.where(useful, np.cumsum(useful) - 1, NO_KEY)
+    return numbers[places].reshape(keys_RK.shape)
+
+
+def distinct_batches(keys_RK: np.ndarray, *, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Return an epoch's batches, each row in one, no two rows of a batch with a common key.
+
+    There are as many batches as the batch size or the most frequent key asks for (more only if rows have several keys
+    that rule each other out), and their sizes differ by no more than that demands. Rows of the most frequent keys come
+    first, each into the smallest batch that may take it; the order within equals is random.
+
+    Args:
+        keys_RK: keys of each row, see ``row_keys``.
+        batch_size: maximum rows per batch.
+        seed: seed of the run.
+        epoch: number of the epoch.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(keys_RK))
+    counts = np.bincount(keys_RK[keys_RK != NO_KEY])
+    number = max(math.ceil(len(order) / batch_size), int(counts.max(initial=0)))
+    free = [(0, tie, batch) for batch, tie in enumerate(rng.permutation(number).tolist())]
+    found = _filled(keys_RK, order, counts, free, batch_size)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    batches = [np.array(sorted(rows, key=place.__getitem__), np.int64) for rows in found if rows]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _filled(
+    keys_RK: np.ndarray, order: np.ndarray, counts: np.ndarray, free: list[tuple[int, int, int]], batch_size: int
+) -> list[list[int]]:
+    """Put every row into the smallest batch that holds none of its keys.
+
+    Rows that share their most frequent key follow each other; a batch that took one, or may not take the next, is held
+    back until they are through.
+
+    Args:
+        keys_RK: keys of each row.
+        order: the rows in random order.
+        counts: rows per key.
+        free: the empty batches as (rows, random number, batch).
+        batch_size: maximum rows per batch.
+    """
+    chief_R, crossing = _chief_keys(keys_RK, counts)
+    sequence = _by_class(chief_R, order)
+    shared = [[key for key in keys if key != NO_KEY and crossing[key]] for keys in keys_RK.tolist()]
+    batches: list[list[int]] = [[] for _ in free]
+    held: list[tuple[int, int, int]] = []  # batches without a row of this class, refused to an earlier row of it
+    used: list[tuple[int, int, int]] = []  # batches that took a row of this class
+    taken: set[tuple[int, int]] = set()
+    heapify(free)
+    current = None
+    for tie, row in enumerate(sequence.tolist()):
+        if chief_R[row] != current:
+            current = chief_R[row]
+            for entry in (*held, *used):
+                heappush(free, entry)
+            held, used = [], []
+        keys = shared[row]
+        size, _, batch = _fitting(keys, held, free, taken) or (0, tie, len(batches))
+        if batch == len(batches):
+            batches.append([])
+        batches[batch].append(row)
+        taken.update((batch, key) for key in keys)
+        if size + 1 < batch_size:
+            used.append((size + 1, tie, batch))
+    return batches
+
+
+def _fitting(
+    keys: list[int], held: list[tuple[int, int, int]], free: list[tuple[int, int, int]], taken: set[tuple[int, int]]
+) -> tuple[int, int, int] | None:
+    """Take and return the smallest batch without these keys; hold back those that have one."""
+    for number, entry in enumerate(held):
+        if not any((entry[2], key) in taken for key in keys):
+            return held.pop(number)
+    while free:
+        entry = heappop(free)
+        if not any((entry[2], key) in taken for key in keys):
+            return entry
+        held.append(entry)
+    return None
+
+
+def _chief_keys(keys_RK: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each row's most frequent key (a number of its own without one) and which keys share a row with another."""
+    rows = np.arange(len(keys_RK))
+    there_RK = keys_RK != NO_KEY
+    padded = np.append(counts, 0)  # NO_KEY reads the last
+    chief_R = keys_RK[rows, padded[keys_RK].argmax(axis=1)]
+    crossing = np.zeros(len(padded), bool)
+    several_R = there_RK.sum(axis=1) > 1
+    crossing[keys_RK[several_R][there_RK[several_R]]] = True
+    return np.where(chief_R == NO_KEY, len(counts) + rows, chief_R), crossing
+
+
+def _by_class(chief_R: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the rows sorted by class: the largest first, classes of a size and rows of a class in random order."""
+    classes, inverse, sizes = np.unique(chief_R, return_inverse=True, return_counts=True)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    first = np.full(len(classes), len(order))
+    np.minimum.at(first, inverse, place)
+    return np.lexsort((place, first[inverse], -sizes[inverse]))

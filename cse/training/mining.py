@@ -1,0 +1,176 @@
+"""Hard negatives: for each pair the nearest text to its anchor that is not a false negative.
+
+A candidate nearer to the anchor than a share of the positive's cosine is taken for a false negative (TopK-PercPos of
+NV-Retriever, Moreira et al. 2024, arXiv 2407.15831). Texts of the anchor's own group, and texts that stand in a row
+with it, are never candidates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cse.errors import CseError
+
+NONE = -1
+_CELLS = 1 << 24  # cosines held at once
+_DEPTH = 200  # candidates per anchor that an approximate search looks at, besides those skipped
+_LINKS = 32
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs as numbers of distinct texts.
+
+    Attributes:
+        texts: distinct texts; the candidates (positives) first, in order of appearance.
+        candidates: how many of them are candidates.
+        anchor_R, positive_R: text of each row's anchor and positive.
+        barred_R: for each row the candidates that are no negatives, whatever their cosine.
+    """
+
+    texts: list[str]
+    candidates: int
+    anchor_R: np.ndarray
+    positive_R: np.ndarray
+    barred_R: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Mining:
+    """How to choose; values of the settings of group ``mine``."""
+
+    margin: float
+    skip_nearest: int = 0
+    per_text: int | None = None
+    exact_rows: int = 200_000
+
+
+def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequence[str] | None) -> Pairs:
+    """Number the texts of pairs and find what may be no negative of each: its group, its partners, itself."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(positives))}
+    candidates = len(numbers)
+    for text in anchors:
+        numbers.setdefault(text, len(numbers))
+    anchor_R = np.fromiter((numbers[text] for text in anchors), np.int64, len(anchors))
+    positive_R = np.fromiter((numbers[text] for text in positives), np.int64, len(positives))
+    partners: dict[int, set[int]] = defaultdict(set)
+    members: dict[str, set[int]] = defaultdict(set)
+    for row, (anchor, positive) in enumerate(zip(anchor_R.tolist(), positive_R.tolist(), strict=True)):
+        partners[anchor] |= {anchor, positive}
+        partners[positive].add(anchor)
+        if groups is not None:
+            members[groups[row]] |= {anchor, positive}
+    of_group = {name: _candidates(found, candidates) for name, found in members.items()}
+    of_anchor = {anchor: _candidates(partners[anchor], candidates) for anchor in set(anchor_R.tolist())}
+    barred = [of_anchor[anchor] for anchor in anchor_R.tolist()]
+    if groups is not None:
+        barred = [np.concatenate([own, of_group[name]]) for own, name in zip(barred, groups, strict=True)]
+    return Pairs(list(numbers), candidates, anchor_R, positive_R, barred)
+
+
+def _candidates(texts: Iterable[int], count: int) -> np.ndarray:
+    return np.array(sorted(text for text in texts if text < count), np.int64)
+
+
+def mine(pairs: Pairs, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: Mining) -> np.ndarray:
+    """Return the hard negative of each row, a number of a text, or ``NONE`` where none is left.
+
+    Args:
+        pairs: the pairs.
+        anchors_TD: vector of each text as an anchor, of unit length; rows of texts that are none are not read.
+        texts_TD: vector of each text as a positive or negative, of unit length.
+        how: how to choose.
+
+    Raises:
+        CseError: an approximate search is needed, and faiss is not installed.
+    """
+    candidates_CD = np.ascontiguousarray(texts_TD[: pairs.candidates])
+    chosen_R = np.full(len(pairs.anchor_R), NONE)
+    uses_C = np.zeros(pairs.candidates, np.int64)
+    barred_C = np.zeros(pairs.candidates, bool)
+    exact = pairs.candidates <= how.exact_rows
+    searched = _exact(pairs, anchors_TD, candidates_CD) if exact else _nearest(pairs, anchors_TD, candidates_CD, how)
+    for row, found, cosines in searched:
+        positive = float(anchors_TD[pairs.anchor_R[row]] @ texts_TD[pairs.positive_R[row]])
+        barred_C[pairs.barred_R[row]] = True
+        cosines = np.where(barred_C[found], -np.inf, cosines)
+        barred_C[pairs.barred_R[row]] = False
+        cosines[_first(cosines, how.skip_nearest)] = -np.inf
+        cosines[cosines > how.margin * positive] = -np.inf
+        if how.per_text is not None:
+            cosines[uses_C[found] >= how.per_text] = -np.inf
+        best = int(cosines.argmax())
+        if cosines[best] > -np.inf:
+            chosen_R[row] = found[best]
+            uses_C[found[best]] += 1
+    return chosen_R
+
+
+def triplets(pairs: Pairs, chosen_R: np.ndarray, groups: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
+    """Yield anchor, positive, hard negative and the group, if there are groups, of each row that has a negative."""
+    for row, chosen in enumerate(chosen_R.tolist()):
+        if chosen != NONE:
+            texts = (pairs.texts[number] for number in (pairs.anchor_R[row], pairs.positive_R[row], chosen))
+            yield (*texts, *(() if groups is None else (groups[row],)))
+
+
+def mean_cosine(one_RD: np.ndarray, other_RD: np.ndarray) -> float:
+    """Return the mean cosine of vectors of unit length, row by row, to four digits."""
+    return round(float((one_RD * other_RD).sum(axis=1).mean()), 4)
+
+
+def _exact(
+    pairs: Pairs, anchors_TD: np.ndarray, candidates_CD: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield every row with all candidates and their cosines."""
+    everything = np.arange(len(candidates_CD))
+    size = max(_CELLS // len(candidates_CD), 1)
+    for start in range(0, len(pairs.anchor_R), size):
+        block_BC = anchors_TD[pairs.anchor_R[start : start + size]] @ candidates_CD.T
+        for place, cosines in enumerate(block_BC):
+            yield start + place, everything, cosines
+
+
+def _nearest(
+    pairs: Pairs, anchors_TD: np.ndarray, candidates_CD: np.ndarray, how: Mining
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield every row with its approximately nearest candidates and their cosines."""
+    faiss = _faiss(how.exact_rows)
+    index = faiss.IndexHNSWFlat(candidates_CD.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.add(candidates_CD)
+    most = max(map(len, pairs.barred_R))
+    depth = min(_DEPTH + how.skip_nearest + most, len(candidates_CD))
+    index.hnsw.efSearch = 2 * depth
+    size = max(_CELLS // depth, 1)
+    for start in range(0, len(pairs.anchor_R), size):
+        found_BK = index.search(anchors_TD[pairs.anchor_R[start : start + size]], depth)
+        for place, (cosines, found) in enumerate(zip(*found_BK, strict=True)):
+            there = found >= 0
+            yield start + place, found[there], cosines[there]
+
+
+def _faiss(exact_rows: int) -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise CseError(
+            f"mine.exact_rows: more than {exact_rows:,} texts are searched by faiss, which is not installed: pip "
+            "install 'cse[search]', or raise mine.exact_rows"
+        ) from None
+    return faiss
+
+
+def _first(cosines: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of the ``count`` highest cosines, the earlier of equals first."""
+    if count == 0:
+        return np.empty(0, np.int64)
+    if count >= len(cosines):
+        return np.arange(len(cosines))
+    last = -np.partition(-cosines, count - 1)[count - 1]
+    above = np.flatnonzero(cosines > last)
+    return np.concatenate([above, np.flatnonzero(cosines == last)[: count - len(above)]])

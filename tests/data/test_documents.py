@@ -1,0 +1,194 @@
+"""The view ``documents``: tables and files, their titles, passages and the rows made of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cse.data.documents import read_documents
+from cse.data.markup import html_document, markdown_document
+from cse.data.passages import cut_title, passages_of
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.errors import CseError
+from cse.settings.groups.data import DataSettings
+
+BODY = "Dr. Smith lives in Rome. He has a cat. The cat sleeps all day! Does it eat? It does."
+
+
+def rows_of(folder, path, **more) -> tuple[list[dict], dict]:
+    for part in ("dev", "evaluation"):
+        (folder / part).mkdir(exist_ok=True)
+    paths = {f"{part}_path": str(folder / part) for part in ("dev", "evaluation")}
+    settings = DataSettings(source="files", view="documents", train_path=str(path), **paths, **more)
+    report = prepare(settings, folder / "out", progress=False)
+    return list(PreparedData(folder / "out").train), report
+
+
+def jsonl(path, *records) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def test_passages_are_whole_sentences_up_to_the_limit():
+    assert passages_of([BODY], "en", 9) == [
+        "Dr. Smith lives in Rome. He has a cat.",
+        "The cat sleeps all day! Does it eat?",
+        "It does.",
+    ]
+    assert passages_of([BODY], "en", 1)[:2] == ["Dr. Smith lives in Rome.", "He has a cat."], "never half a sentence"
+    assert passages_of(["one\ntwo", "  ", "three"], "en", 60) == ["one two three"]
+    assert passages_of(["\u732b\u5728\u7761\u89c9\u3002\u72d7\u5728\u8dd1\u3002"], "zh", 3) == [
+        "\u732b\u5728\u7761\u89c9\u3002",
+        "\u72d7\u5728\u8dd1\u3002",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "rest"),
+    [
+        ("wings in a slipstream .", "wings in a  slipstream . an experiment was made .", "an experiment was made ."),
+        ("The Cat", "THE CAT: a portrait", "a portrait"),
+        ("A study of cats", "A study of cats We looked at cats.", "We looked at cats."),
+        ("Paris", "Paris is the capital of France.", "Paris is the capital of France."),
+        ("Paris", "Paris Saint-Germain is a club.", "Paris Saint-Germain is a club."),
+        ("Paris", "Parisians live there.", "Parisians live there."),
+        ("Paris", "Paris", ""),
+        ("", "Paris", "Paris"),
+    ],
+)
+def test_a_title_in_front_of_its_body_is_cut_off(title, text, rest):
+    assert cut_title(title, text) == rest
+
+
+def test_a_folder_of_beir_works_as_it_is(tmp_path):
+    jsonl(
+        tmp_path / "beir/corpus.jsonl",
+        {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. " + BODY, "metadata": {}},
+        {"_id": "8", "title": "Nothing", "text": " "},
+        {"_id": "9", "title": "", "text": "One sentence only."},
+    )
+    jsonl(tmp_path / "beir/queries.jsonl", {"_id": "1", "text": "who has a cat?"})
+    rows, report = rows_of(tmp_path, tmp_path / "beir", passage_words=9)
+    assert [(row["sent0"], row["sent1"]) for row in rows] == [
+        ("Cats in Rome", "Dr. Smith lives in Rome. He has a cat."),
+        ("Dr. Smith lives in Rome. He has a cat.", "The cat sleeps all day! Does it eat?"),
+        ("The cat sleeps all day! Does it eat?", "It does."),
+    ]
+    assert {row["group"] for row in rows} == {"1"}
+    dropped = {reason: entry for reason, entry in report["train"]["dropped"].items() if entry["count"]}
+    assert dropped == {
+        "empty_document": {"count": 1, "first": "beir:2"},
+        "no_pair": {"count": 1, "first": "beir:3"},
+    }
+    assert (report["view"], report["made_from"]) == ("pairs", "documents")
+
+
+def test_sentences_alone_are_rows_of_one_text(tmp_path):
+    jsonl(tmp_path / "docs.jsonl", {"body": BODY}, {"body": "Another one. And its end."})
+    rows, report = rows_of(tmp_path, tmp_path / "docs.jsonl", pairs=["sentences"])
+    assert rows[1] == {"sent0": "He has a cat.", "group": "1"}
+    assert [row["group"] for row in rows] == ["1"] * 5 + ["2"] * 2
+    assert report["view"] == "sentences"
+
+
+def test_questions_and_answers_of_a_table(tmp_path):
+    path = tmp_path / "faq.csv"
+    path.write_text("question,answer\nHow do I pay,By card. Or cash.\nWhen?,\n,Never.\n", encoding="utf-8")
+    rows, report = rows_of(tmp_path, path, pairs=["question_answer"])
+    assert rows == [{"sent0": "How do I pay", "sent1": "By card. Or cash.", "group": "2"}]
+    assert report["train"]["dropped"]["empty_document"] == {"count": 2, "first": "faq.csv:3"}
+    path.write_text("q,a\nWho?,Me.\nWhen?,Now.\n", encoding="utf-8")
+    rows, _ = rows_of(tmp_path, path, pairs=["question_answer"], columns=["q", "a"])
+    assert [row["sent1"] for row in rows] == ["Me.", "Now."]
+    path.write_text("head,abstract\nCats,Cats sleep.\nDogs,Dogs run.\n", encoding="utf-8")
+    rows, _ = rows_of(tmp_path, path, columns=["head", "abstract"])
+    assert [(row["sent0"], row["sent1"]) for row in rows] == [("Cats", "Cats sleep."), ("Dogs", "Dogs run.")]
+
+
+def test_a_folder_of_files_is_a_document_each(tmp_path):
+    folder = tmp_path / "docs"
+    for name, text in {
+        "a.md": "# Cats\n\nCats sleep.\n\n## Do they eat?\n\nThey do.\n",
+        "deep/b.html": "<title>Dogs</title><h1>Dogs</h1><p>Dogs run.</p><p>They bark.</p>",
+        "c.txt": "First paragraph\ngoes on.\n\nSecond one.\n",
+        "README.md": "# Not this\n\nNo.\n",
+        ".hidden/d.txt": "Nor this.\n",
+        "picture.png": "",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    rows, report = rows_of(tmp_path, folder, pairs=["title_body", "neighbours", "question_answer"], passage_words=4)
+    assert [tuple(row.values()) for row in rows] == [
+        ("Cats", "Cats sleep.", "a.md"),
+        ("Cats sleep.", "They do.", "a.md"),
+        ("Do they eat?", "They do.", "a.md"),
+        ("First paragraph goes on.", "Second one.", "c.txt"),
+        ("Dogs", "Dogs run. They bark.", "deep/b.html"),
+    ]
+    assert report["train"]["source"] == "docs"
+
+
+def test_markdown_is_read_without_code_tables_and_marks():
+    title, sections = markdown_document(
+        '---\ntitle: "Front"\ntags: [x]\n---\nIntro *with* a [link](http://x) and `code`\nand more.\n\n'
+        "Ask me?\n-------\n\n- one\n- two\n\n```\nno code\n```\n\n| a | b |\n|---|---|\n| c | d |\n"
+    )
+    assert title == "Front"
+    assert [(part.heading, list(part.paragraphs), part.asked) for part in sections] == [
+        ("", ["Intro with a link and code and more."], False),
+        ("Ask me?", ["one", "two"], True),
+    ]
+
+
+def test_html_is_read_without_menus_scripts_and_code():
+    title, sections = html_document(
+        "<html><head><style>p {}</style></head><body><nav>Home</nav><h2>What is\n it?</h2>text <b>in</b> a\n\nblock"
+        "<div>Next<br>line</div><script>x()</script><pre>code</pre><footer>(c)</footer></body></html>"
+    )
+    assert title == "What is it?"
+    assert [(part.heading, list(part.paragraphs), part.asked) for part in sections] == [
+        ("What is it?", ["text in a block", "Next", "line"], True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.txt": " \n"}, r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
+        ({"a.txt": "One."}, r"^docs: all 1 rows were dropped: 1 no_pair .*; choose other data.pairs"),
+        ({"a.png": ""}, r"docs: no document in this folder; put .csv, .htm, .html, .jsonl, .markdown, .md"),
+        ({"a.csv": "text\nx\n", "b.md": "x"}, r"docs: both files of text and tables \(a.csv\); name one file"),
+        ({"a.csv": "text\nx\n", "b.csv": "text\nx\n"}, r"docs: several tables \(a.csv, b.csv\); name one"),
+        ({"a.csv": "title,words\nx,y\n"}, r"a.csv: no column text, body, content, abstract, nor question and answer"),
+        ({"a.csv": "text\n"}, r"a.csv: no rows"),
+        ({"a.html": b"\xff"}, r"a.html:1: byte 0xff is not utf-8; set data.encoding"),
+    ],
+)
+def test_an_input_without_documents_is_one_line(tmp_path, files, message):
+    (tmp_path / "docs").mkdir()
+    for name, text in files.items():
+        (tmp_path / "docs" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(CseError, match=message) as error:
+        rows_of(tmp_path, tmp_path / "docs")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_file_and_an_unknown_one(tmp_path):
+    path = tmp_path / "guide.md"
+    path.write_text("# Guide\n\nOne. Two.\n", encoding="utf-8")
+    (document,) = read_documents(path)
+    assert (document.place, document.title) == (1, "Guide")
+    with pytest.raises(CseError, match=r"guide.md: these files have no named columns; set data.columns: null"):
+        read_documents(path, ["a", "b"])
+    (tmp_path / "x.docx").write_text("x", encoding="utf-8")
+    with pytest.raises(CseError, match=r"x.docx: cannot read .docx files as documents; use one of .csv"):
+        list(read_documents(tmp_path / "x.docx"))
+
+
+def test_pairs_that_make_no_sense_together_are_refused():
+    for pairs, message in ((["sentences", "neighbours"], "name it alone"), ([], "at least one"), (["x"], "x")):
+        with pytest.raises(ValueError, match=message):
+            DataSettings(view="documents", pairs=pairs)

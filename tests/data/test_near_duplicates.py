@@ -1,0 +1,118 @@
+"""Near-duplicates, against the Jaccard index by definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cse.data.near_duplicates import NearDuplicates, bands, jaccard, shingles
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.settings.groups.data import DataSettings
+
+ROWS = [
+    "The quick brown fox jumps over the lazy dog near the river.",
+    "The quick brown fox jumps over the lazy dog near the river!",  # one character
+    "the QUICK brown  fox jumps over the lazy dog near the river.",  # case and spaces alone
+    "The quick brown cat jumps over the lazy dog near the river.",  # one word
+    "Nothing like it.",
+    "A man was playing a guitar on the stage.",  # held out but for a word
+]
+HELD_OUT = "A man is playing a guitar on the stage."
+
+
+def by_definition(texts: list[str], held_out: list[str], threshold: float) -> list[str | None]:
+    """Compare each text with every kept one and every held-out sentence, with sets of 5-grams."""
+
+    def grams(text: str) -> set[str]:
+        text = " ".join(text.lower().split())
+        return {text[i : i + 5] for i in range(len(text) - 4)} or {text}
+
+    kept, found = [], []
+    for text in texts:
+        near = [len(grams(text) & grams(other)) / len(grams(text) | grams(other)) for other in (*held_out, *kept)]
+        if max(near[: len(held_out)], default=0) >= threshold:
+            found.append("near_evaluation")
+        elif max(near[len(held_out) :], default=0) >= threshold:
+            found.append("near_duplicate")
+        else:
+            kept.append(text)
+            found.append(None)
+    return found
+
+
+def test_the_index_is_that_of_character_5_grams():
+    assert shingles("Ab  cdE") == {"ab cd", "b cde"}
+    assert shingles("cat") == {"cat"}
+    assert jaccard(shingles("abcdef"), shingles("abcdeg")) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "dropped"),
+    [
+        (0.6, {1: "near_duplicate", 2: "near_duplicate", 3: "near_duplicate", 5: "near_evaluation"}),
+        (0.9, {1: "near_duplicate", 2: "near_duplicate"}),
+        (1.0, {2: "near_duplicate"}),
+    ],
+)
+def test_rows_are_dropped_as_the_definition_says(threshold, dropped):
+    near = NearDuplicates(threshold, [HELD_OUT])
+    found = [near.fault([text]) for text in ROWS]
+    assert found == by_definition(ROWS, [HELD_OUT], threshold)
+    assert {number: reason for number, reason in enumerate(found) if reason} == dropped
+
+
+def test_many_edited_sentences_are_found_at_the_threshold():
+    """Sixty sentences and two edits of each: what MinHash misses is at most one in a hundred."""
+    rng = np.random.default_rng(0)
+    words = [f"{a}{b}" for a in ("ba", "ke", "lo", "mi", "nu") for b in ("tan", "rim", "sol", "vek")]
+    texts = []
+    for _ in range(60):
+        sentence = list(rng.choice(words, 14))
+        texts.append(" ".join(sentence))
+        for _ in range(2):
+            edited = list(sentence)
+            edited[int(rng.integers(14))] = "zzz"
+            texts.append(" ".join(edited))
+    near = NearDuplicates(0.7)
+    found = [near.fault([text]) is not None for text in texts]
+    expected = [reason is not None for reason in by_definition(texts, [], 0.7)]
+    assert sum(expected) > 50
+    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= 1
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.3, 0.5, 0.8, 0.95])
+def test_the_bands_find_what_is_at_the_threshold(threshold):
+    count, size = bands(threshold)
+    assert count * size <= 128
+    assert 1 - (1 - threshold**size) ** count >= 0.99
+
+
+def test_a_row_counts_as_a_whole_and_held_out_text_by_text(tmp_path):
+    for part, text in {
+        "train/rows.csv": "sent0,sent1\n"
+        "A man eats a large pizza.,Someone eats.\n"
+        "A man eats a large pizza!,Someone eats!\n"  # near the first
+        "A man eats a large pizza.,The weather is nice today.\n"
+        "A dog sleeps on the warm floor.,A man was playing a guitar on the stage.\n",  # near the dev pair
+        "dev/dev.csv": f"sentence1,sentence2,score\n{HELD_OUT},Someone plays.,4\nx,y,0\n",
+    }.items():
+        (tmp_path / part).parent.mkdir()
+        (tmp_path / part).write_text(text, encoding="utf-8")
+    (tmp_path / "evaluation").mkdir()
+    paths = {f"{part}_path": str(tmp_path / part) for part in ("train", "dev", "evaluation")}
+
+    def kept(**more) -> tuple[list[str], dict]:
+        report = prepare(DataSettings(source="files", view="pairs", **paths, **more), tmp_path / "out", progress=False)
+        counted = {reason: entry for reason, entry in report["train"]["dropped"].items() if entry["count"]}
+        return list(PreparedData(tmp_path / "out").train["sent1"]), counted
+
+    assert len(kept()[0]) == 4
+    assert kept()[1] == {}
+    texts, counted = kept(near_duplicates=0.7)
+    assert texts == ["Someone eats.", "The weather is nice today."]
+    assert counted == {
+        "near_evaluation": {"count": 1, "first": "rows.csv:5"},
+        "near_duplicate": {"count": 1, "first": "rows.csv:3"},
+    }
+    assert len(kept(near_duplicates=0.7, drop_evaluation_overlap=False)[0]) == 3

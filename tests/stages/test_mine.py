@@ -1,0 +1,248 @@
+"""Stage ``mine``: the negatives of a brute-force search in plain loops, and what training makes of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import cse.training.mining as mining
+from cse.data.store import GROUP, TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, write_pairs, write_rows
+from cse.errors import CseError
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.outputs import MANIFEST
+from cse.stages.domain import domain_stage
+from cse.stages.mine import mine_stage
+from cse.stages.train import train_stage
+from cse.training.mining import NONE, Mining, mine, read_pairs
+from tests.cli.workspace import contents
+from tests.conftest import write_report
+
+ANCHORS = ["a0", "a1", "a0", "b0", "c0", "p3", "a1"]
+POSITIVES = ["p0", "p1", "p2", "p3", "p4", "b0", "a1"]
+GROUPS = ["a", "a", "b", "b", "c", "b", "a"]
+
+
+def unit(rng, count: int, width: int = 4) -> np.ndarray:
+    vectors = rng.normal(size=(count, width)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def naive(anchors, positives, groups, vector, how: Mining) -> list[str | None]:
+    """The rule in words: nearest first, skip ranks, then margin, cap, group, partners and equal texts."""
+    uses: dict[str, int] = {}
+    found: list[str | None] = []
+    for row, (anchor, positive) in enumerate(zip(anchors, positives, strict=True)):
+        foreign = []
+        for text in dict.fromkeys(positives):
+            rows = [i for i in range(len(anchors)) if text in (anchors[i], positives[i])]
+            paired = any(anchor in (anchors[i], positives[i]) for i in rows)
+            related = groups is not None and any(groups[i] == groups[row] for i in rows)
+            if text != anchor and not paired and not related:
+                foreign.append(text)
+        foreign.sort(key=lambda text: -float(vector[anchor] @ vector[text]))
+        limit = how.margin * float(vector[anchor] @ vector[positive])
+        left = [t for t in foreign[how.skip_nearest :] if float(vector[anchor] @ vector[t]) <= limit]
+        left = [t for t in left if how.per_text is None or uses.get(t, 0) < how.per_text]
+        found.append(left[0] if left else None)
+        if left:
+            uses[left[0]] = uses.get(left[0], 0) + 1
+    return found
+
+
+@pytest.mark.parametrize("cells", [1 << 24, 30], ids=["one block", "blocks"])
+@pytest.mark.parametrize(
+    "how",
+    [Mining(0.95), Mining(1.0, per_text=1), Mining(0.7, skip_nearest=3), Mining(0.95, skip_nearest=1, per_text=2)],
+)
+@pytest.mark.parametrize("grouped", [True, False])
+def test_negatives_are_those_of_a_brute_force_search(how, grouped, cells, monkeypatch):
+    monkeypatch.setattr(mining, "_CELLS", cells)
+    rng = np.random.default_rng(3)
+    anchors = ANCHORS + [f"q{i % 20}" for i in range(34)]
+    positives = POSITIVES + [f"r{i}" for i in range(34)]
+    groups = [*GROUPS, *(f"g{i % 5}" for i in range(34))] if grouped else None
+    pairs = read_pairs(anchors, positives, groups)
+    vectors = unit(rng, len(pairs.texts))
+    for row in range(len(anchors)):  # positives are near, or no negative would pass the margin
+        text = vectors[pairs.positive_R[row]] + 2 * vectors[pairs.anchor_R[row]]
+        vectors[pairs.positive_R[row]] = text / np.linalg.norm(text)
+    vector = dict(zip(pairs.texts, vectors, strict=True))
+    chosen = mine(pairs, vectors, vectors, how)
+    expected = naive(anchors, positives, groups, vector, how)
+    assert [None if c == NONE else pairs.texts[c] for c in chosen] == expected
+    assert len({*expected} - {None}) > 5
+
+
+def test_the_cap_and_the_margin_leave_rows_without_a_negative():
+    """Cosines to the anchor (1, 0): positives 0.8, others 0.9 (a false negative), 0.76 and 0.6."""
+    cosine = {"x": 1.0, "p": 0.8, "near": 0.9, "good": 0.76, "far": 0.6}
+    vector = {text: np.array([c, np.sqrt(1 - c * c)], np.float32) for text, c in cosine.items()}
+    anchors, positives = ["x", "y", "z", "w"], ["p", "near", "good", "far"]
+    vector |= {name: np.array([-1.0, 0.0], np.float32) for name in "yzw"}
+    pairs = read_pairs(anchors, positives, None)
+    vectors = np.stack([vector[text] for text in pairs.texts])
+
+    def first(**how) -> str | None:
+        chosen = mine(pairs, vectors, vectors, Mining(**how))[0]
+        return None if chosen == NONE else pairs.texts[chosen]
+
+    assert first(margin=0.96) == "good"  # 0.76 <= 0.96 * 0.8 < 0.9
+    assert first(margin=0.94) == "far"
+    assert first(margin=0.96, skip_nearest=2) == "far"
+    assert first(margin=0.7) is None
+
+
+def test_faiss_finds_what_an_exact_search_finds(monkeypatch):
+    pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    anchors, positives = [f"a{i}" for i in range(90)], [f"p{i}" for i in range(90)]
+    pairs = read_pairs(anchors, positives, [str(i % 7) for i in range(90)])
+    vectors = unit(rng, 180, 16)
+    vectors[:90] += vectors[90:]  # candidates stand first
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    exact = mine(pairs, vectors, vectors, Mining(0.95, per_text=3))
+    assert np.array_equal(mine(pairs, vectors, vectors, Mining(0.95, per_text=3, exact_rows=89)), exact)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(
+        CseError, match=r"^mine.exact_rows: more than 89 texts are searched by faiss, .* 'cse\[search\]'"
+    ):
+        mine(pairs, vectors, vectors, Mining(0.95, exact_rows=89))
+
+
+# ---- the stage ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pairs_of_labels(data, tmp_path):
+    """Prepared pairs with a group, out of the words of the other rows, with their dev pairs."""
+    source = PreparedData(data["triplets"])
+    rows = list(zip(source.train["sent0"], source.train["sent1"], [str(i % 5) for i in range(24)], strict=True))
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    write_rows(folder / TRAIN_FILE, "pairs", rows, grouped=True)
+    write_pairs(folder / "dev.arrow", [source.dev])
+    write_pairs(folder / TASKS_FILE, source.tasks)
+    write_report(folder, "pairs", len(rows))
+    return folder
+
+
+MINE = {"data.view": "pairs", "mine.negatives": 1}
+
+
+def test_a_folder_that_says_that_nothing_is_wanted(settings, data, tmp_path, capsys):
+    mine_stage(settings(), prepared=data["sentences"], mined=tmp_path / "out")
+    assert list(contents(tmp_path / "out")) == [MANIFEST, "mining.json"]
+    assert json.loads((tmp_path / "out/mining.json").read_text()) == {"negatives": 0}
+    assert capsys.readouterr().out == "nothing to mine (mine.negatives is 0)\n"
+
+
+def test_pairs_become_triplets_of_the_bare_backbone(settings, pairs_of_labels, models, tmp_path, capsys):
+    for name in ("one", "two"):
+        mine_stage(settings(MINE), prepared=pairs_of_labels, mined=tmp_path / name)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    before, found = open_rows(pairs_of_labels / TRAIN_FILE), open_rows(tmp_path / "one" / TRAIN_FILE)
+    assert found.column_names == ["sent0", "sent1", "hard_neg", GROUP]
+    encoder = SentenceEncoder.load(str(models["bert"]))
+    texts = list(dict.fromkeys([*before["sent0"], *before["sent1"]]))
+    vector = dict(zip(texts, encoder.encode(texts), strict=True))
+    expected = naive(before["sent0"], before["sent1"], before[GROUP], vector, Mining(0.95))
+    assert list(found["hard_neg"]) == [text for text in expected if text is not None]
+    dropped = expected.count(None)
+    assert 0 < dropped < 20
+    out = capsys.readouterr().out.splitlines()[0]
+    assert f"{24 - dropped} pairs with a hard negative from 24 texts (mean cosine" in out
+    assert out.endswith(f"; {dropped} pairs without one were dropped")
+
+
+def train(settings, folder, prepared, mined):
+    return train_stage(
+        settings,
+        prepared=prepared,
+        mined=mined,
+        corrupted=folder / "corrupted",
+        checkpoint=folder / "checkpoint",
+        metrics=folder / "train.json",
+        plots=folder / "plots",
+        scratch=folder / "scratch",
+    )
+
+
+def test_training_reads_the_triplets_and_its_dev_pairs(settings, pairs_of_labels, tmp_path):
+    """The default hinge needs triplets: pairs with mining on are enough."""
+    chosen = settings(MINE | {"objective.energy_hinge.weight": 10.0, "train.distinct_batches": True})
+    mine_stage(chosen, prepared=pairs_of_labels, mined=tmp_path / "mined")
+    facts = train(chosen, tmp_path, pairs_of_labels, tmp_path / "mined")
+    rows = open_rows(tmp_path / "mined" / TRAIN_FILE)
+    assert facts["trained_on"] == f"pairs.csv, {len(rows)} triplets"
+    assert "start_dev_spearman" in facts
+    written = json.loads((tmp_path / "checkpoint/checkpoint.json").read_text())["facts"]
+    assert (written["data"]["view"], written["data"]["rows"]) == ("triplets", len(rows))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mine.margin": 0.9}, r"mined with other settings \(mine\) than this training's; run `cse mine`"),
+        ({"pooler.kind": "cls"}, r"mined with other settings \(pooler\)"),
+    ],
+)
+def test_triplets_of_other_settings_are_refused(settings, pairs_of_labels, tmp_path, changes, message):
+    mine_stage(settings(MINE), prepared=pairs_of_labels, mined=tmp_path / "mined")
+    with pytest.raises(CseError, match=message):
+        train(settings(MINE | changes), tmp_path, pairs_of_labels, tmp_path / "mined")
+
+
+def test_triplets_of_other_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
+    mined = tmp_path / "mined"
+    with pytest.raises(CseError, match=r"mined: no mined negatives, but mine.negatives is 1; run `cse mine`"):
+        train(settings(MINE), tmp_path, pairs_of_labels, mined)
+    mine_stage(settings({"data.view": "pairs"}), prepared=pairs_of_labels, mined=mined)
+    with pytest.raises(CseError, match=r"mined: holds no mined negatives, but mine.negatives is 1"):
+        train(settings(MINE), tmp_path, pairs_of_labels, mined)
+    mine_stage(settings(MINE), prepared=pairs_of_labels, mined=mined)
+    write_rows(pairs_of_labels / TRAIN_FILE, "pairs", [("a b", "c d", "x")] * 3, grouped=True)
+    with pytest.raises(CseError, match=r"mined: mined from other pairs than this training's"):
+        train(settings(MINE), tmp_path, pairs_of_labels, mined)
+
+
+def test_rows_that_are_no_pairs_are_refused(settings, data, tmp_path):
+    with pytest.raises(CseError, match=r"contains triplets, but mine.negatives needs pairs"):
+        mine_stage(settings(MINE), prepared=data["triplets"], mined=tmp_path / "mined")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CseError, match=r"^test: mine.negatives: negatives are mined for pairs, but data.view is 'sent"):
+        settings({"mine.negatives": 1})
+
+
+def test_no_pair_with_a_negative_is_one_line(settings, pairs_of_labels, tmp_path):
+    with pytest.raises(CseError, match=r"no pair keeps a hard negative; raise mine.margin or lower mine.skip_nearest"):
+        mine_stage(settings(MINE | {"mine.skip_nearest": 100}), prepared=pairs_of_labels, mined=tmp_path / "mined")
+
+
+def test_a_domain_of_the_bank_mines_for_itself(settings, models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw/train").mkdir(parents=True)
+    (tmp_path / "raw/dev").mkdir()
+    words = ("cat", "dog", "book", "house", "rain", "old")
+    lines = [f"the {a} runs near the {b},{b}" for a in words for b in words]
+    (tmp_path / "raw/train/rows.csv").write_text("\n".join(["text,category", *lines]), encoding="utf-8")
+    (tmp_path / "raw/dev/dev.csv").write_text("sentence1,sentence2,score\na cat,a dog,1\nbook,book,5\n")
+    chosen = settings(
+        MINE
+        | {
+            "data.view": "categories",
+            "data.source": "files",
+            "data.train_path": "raw/train",
+            "data.dev_path": "raw/dev",
+            "mine.margin": 1.0,
+            "objective.energy_hinge.weight": 10.0,
+            "train.epochs": 1,
+            "bank.domains": {"pets": {"data": "raw"}},
+        }
+    )
+    domain_stage(chosen, "pets", place=tmp_path / "domains", metrics=tmp_path / "metrics", scratch=tmp_path / "scratch")
+    assert open_rows(tmp_path / "domains/pets/mined" / TRAIN_FILE).column_names[-2:] == ["hard_neg", GROUP]
+    written = json.loads((tmp_path / "domains/pets/checkpoint/checkpoint.json").read_text())["facts"]
+    assert written["data"]["view"] == "triplets"

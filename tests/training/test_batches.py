@@ -1,0 +1,152 @@
+"""Batches without false negatives: which rows meet, how many batches that takes, and that off is as ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from cse.training.batch import Cut
+from cse.training.batches import NO_KEY, Batches, distinct_batches, row_keys
+from cse.training.loop import train
+from cse.training.losses import Losses
+from cse.training.state import RunFolder
+from cse.training.tokens import shared_table
+from tests.parts import new_plan
+from tests.training.helpers import Recorder, losses_of, make_problem, make_table
+
+PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=3, cut=Cut(3, None), eval_every=4, save_seconds=0, seed=5)
+
+
+def batches_of(rows: Dataset, *, batch_size: int, epoch: int = 0) -> list[list[int]]:
+    found = distinct_batches(row_keys(rows), batch_size=batch_size, seed=3, epoch=epoch)
+    assert sorted(row for batch in found for row in batch) == list(range(len(rows))), "every row once"
+    return [batch.tolist() for batch in found]
+
+
+def pairs(first: list[str], second: list[str], group: list[str] | None = None) -> Dataset:
+    columns = {"sent0": first, "sent1": second}
+    return Dataset.from_dict(columns if group is None else columns | {"group": group})
+
+
+def test_off_is_a_slice_of_the_epochs_permutation():
+    batches = Batches(21, batch_size=8, epochs=2, seed=5)
+    assert batches.steps == 6
+    for step in range(6):
+        epoch, rows = batches.at(step)
+        whole = np.random.default_rng([5, step // 3]).permutation(21)
+        assert epoch == step // 3
+        assert np.array_equal(rows, whole[8 * (step % 3) :][:8])
+
+
+def test_few_labels_make_batches_small_and_many():
+    """Seven rows of one label need seven batches; twelve rows then make sizes one and two."""
+    groups = list("aaaaaaabbbcc")
+    texts = [f"text {i}" for i in range(12)]
+    found = batches_of(pairs(texts, [f"other {text}" for text in texts], groups), batch_size=4)
+    assert sorted(map(len, found)) == [1, 1, 2, 2, 2, 2, 2]
+    assert all(len({groups[row] for row in batch}) == len(batch) for batch in found)
+
+
+def test_many_labels_fill_the_batches_evenly():
+    groups = [str(i % 10) for i in range(43)]
+    texts = [str(i) for i in range(43)]
+    found = batches_of(pairs(texts, [f"{i}+" for i in range(43)], groups), batch_size=8)
+    assert sorted(map(len, found)) == [7, 7, 7, 7, 7, 8]  # ceil(43 / 8) = 6, though a label has 5 rows
+    other = batches_of(pairs(texts, [f"{i}+" for i in range(43)], groups), batch_size=8, epoch=1)
+    assert sorted(map(sorted, found)) != sorted(map(sorted, other)), "each epoch mixes anew"
+
+
+def test_a_text_keeps_rows_apart_in_any_view():
+    """Rows 0 and 1 share an anchor, 2's positive is 0's anchor, 3 repeats its own text and meets anyone."""
+    rows = pairs(["cat", "cat", "dog", "owl"], ["kitten", "tomcat", "cat", "owl"])
+    keys = row_keys(rows)
+    assert (keys[3] == NO_KEY).all()
+    assert keys[0, 0] == keys[1, 0] == keys[2, 1] != NO_KEY
+    found = batches_of(rows, batch_size=4)
+    assert sorted(map(len, found)) == [1, 1, 2]
+    assert all(len(set(batch) & {0, 1, 2}) == 1 for batch in found)
+
+
+def test_a_text_of_one_group_is_kept_apart_by_the_group_alone():
+    keys = row_keys(pairs(["a", "b", "a", "x"], ["b", "a", "x", "y"], ["one", "one", "one", "two"]))
+    one, x = keys[0, 0], keys[3, 1]
+    assert keys.tolist() == [[one, -1, -1], [one, -1, -1], [one, -1, x], [-1, x, -1]]
+    assert sorted((one, x)) == [0, 1]
+
+
+@pytest.mark.parametrize(("rows", "batch_size", "kinds"), [(101, 8, (3,)), (250, 16, (40, 30)), (97, 2, (9, 9, 9))])
+def test_no_two_rows_of_a_batch_share_a_key(rows, batch_size, kinds):
+    rng = np.random.default_rng(rows)
+    keys = np.stack([rng.integers(0, kind, rows) + 100 * place for place, kind in enumerate(kinds)], axis=1)
+    for epoch in range(3):
+        found = distinct_batches(keys, batch_size=batch_size, seed=1, epoch=epoch)
+        assert sorted(np.concatenate(found)) == list(range(rows))
+        assert max(map(len, found)) <= batch_size
+        for batch in found:
+            assert Counter(keys[batch].ravel().tolist()).most_common(1)[0][1] == 1
+        least = max(-(-rows // batch_size), np.bincount(keys.ravel()).max())
+        assert least <= len(found) <= (least if len(kinds) == 1 else 1.5 * least)
+
+
+def test_steps_add_up_though_epochs_may_differ():
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 9, (97, 3)) + np.array([0, 100, 200])
+    batches = Batches(97, batch_size=2, epochs=3, seed=1, keys_RK=keys)
+    epochs = [distinct_batches(keys, batch_size=2, seed=1, epoch=epoch) for epoch in range(3)]
+    assert batches.steps == sum(map(len, epochs))
+    flat = [(epoch, rows) for epoch, found in enumerate(epochs) for rows in found]
+    for step in (0, len(epochs[0]) - 1, len(epochs[0]), batches.steps - 1):
+        epoch, rows = batches.at(step)
+        assert epoch == flat[step][0]
+        assert np.array_equal(rows, flat[step][1])
+
+
+# ---- in the loop --------------------------------------------------------------------------------------------------
+
+
+class Spy(Losses):
+    """The usual loss, which notes its rows and may die at a step."""
+
+    def __init__(self, encoder, dies_at: int = -1) -> None:
+        super().__init__(losses_of(encoder).terms)
+        self.seen: list[tuple[int, int, list[int]]] = []
+        self.dies_at = dies_at
+
+    def forward(self, batch):
+        self.seen.append((batch.step, batch.epoch, batch.rows.tolist()))
+        if batch.step == self.dies_at:
+            raise RuntimeError("killed")
+        return super().forward(batch)
+
+
+def run(backbone, folder, dies_at: int = -1):
+    encoder, _, table = make_problem(backbone, rows=21)
+    groups = np.array([0] * 6 + [1] * 5 + [2] * 3 + [NO_KEY] * 7)[:, None]
+    losses, recorder = Spy(encoder, dies_at), Recorder()
+    options = {"dev": lambda: 1.0, "folder": RunFolder(folder), "observer": recorder}
+    train(encoder, losses, replace(table, keys=groups), PLAN, **options)
+    return encoder.prompt.table, losses.seen, recorder
+
+
+def test_a_run_killed_in_its_second_epoch_ends_with_the_same_weights(bert, tmp_path):
+    whole, seen, recorder = run(bert, tmp_path / "whole")
+    assert [epoch for _, epoch, _ in seen] == [0] * 6 + [1] * 6 + [2] * 6  # six rows of the largest group
+    assert {(record.step, record.steps) for record in recorder.records} >= {(5, 18), (18, 18)}
+    with pytest.raises(RuntimeError, match="killed"):
+        run(bert, tmp_path / "cut", dies_at=8)
+    resumed, rest, recorder = run(bert, tmp_path / "cut")
+    assert recorder.starts == [(8, 18)]
+    assert rest == seen[8:]
+    assert torch.equal(whole, resumed)
+
+
+def test_shared_rows_keep_their_keys(bert, tmp_path):
+    own = replace(make_table(bert), keys=np.arange(40)[:, None] % 7)
+    shared = shared_table(tmp_path / "table", lambda: own)
+    assert np.array_equal(own.keys, shared.keys)
+    assert shared_table(tmp_path / "other", lambda: make_table(bert)).keys is None
