@@ -46,9 +46,11 @@ class Vectors:
         for sentence in sentences:
             self._rows.setdefault(sentence, len(self._rows))
         given: dict[str, Any] = {} if role is None else {"role": role}
-        self._embeddings = encoder.encode(
-            list(self._rows), batch_size=batch_size, normalize=False, show_progress_bar=progress, **given
-        )
+        self._embeddings = np.empty((0, 0), np.float32)
+        if self._rows:
+            self._embeddings = encoder.encode(
+                list(self._rows), batch_size=batch_size, normalize=False, show_progress_bar=progress, **given
+            )
         finite = np.isfinite(self._embeddings).all(axis=1)
         if not finite.all():
             sentence = next(text for text, row in self._rows.items() if not finite[row])

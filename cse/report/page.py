@@ -24,6 +24,7 @@ from cse.report.cells import Cell, Table
 from cse.report.pictures import draw_all
 from cse.report.systems import System
 from cse.report.tables import own_pairs_table, paper_tables, settings_table, systems_table
+from cse.report.task_tables import task_tables
 
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
@@ -88,7 +89,7 @@ def as_html(report: Report) -> str:
         script=Markup(here.joinpath("report.js").read_text("utf-8")),
         introduction=report.introduction,
         systems=systems_table(report.systems),
-        own=own_pairs_table(report.systems),
+        own=_own_tables(report.systems),
         pictures=pictures,
         tables=report.tables,
         examples=examples,
@@ -103,9 +104,7 @@ def as_html(report: Report) -> str:
 def as_markdown(report: Report) -> str:
     """Return the report as Markdown; figures are linked from the folder next to it."""
     parts = [f"# {TITLE}\n", report.introduction + "\n", _markdown_table(systems_table(report.systems))]
-    own = own_pairs_table(report.systems)
-    if own is not None:
-        parts.append(_markdown_table(own))
+    parts += map(_markdown_table, _own_tables(report.systems))
     if report.pictures:
         parts.append("## Figures\n")
     for picture in report.pictures:
@@ -127,6 +126,12 @@ def as_markdown(report: Report) -> str:
     if gaps:
         parts.append("### Not measured\n\n" + "\n".join(f"- {_words(gap)}" for gap in gaps) + "\n")
     return "\n".join(parts)
+
+
+def _own_tables(systems: Sequence[System]) -> list[Table]:
+    """Return the tables of the user's own pairs and tasks."""
+    pairs = own_pairs_table(systems)
+    return [*([] if pairs is None else [pairs]), *task_tables(systems)]
 
 
 def _markdown_table(table: Table) -> str:
@@ -161,8 +166,7 @@ def _inline(picture: Picture) -> str:
 
 def _sections(report: Report, examples: bool) -> list[dict[str, str]]:
     found = [("systems-section", "Systems")]
-    own = own_pairs_table(report.systems)
-    found += [(own.key, own.title)] if own else []
+    found += [(table.key, table.title) for table in _own_tables(report.systems)]
     found += [(picture.name, picture.title) for picture in report.pictures]
     found += [(table.key, table.title) for table in report.tables]
     found += [("examples", "Retrieval examples")] if examples else []

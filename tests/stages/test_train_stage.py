@@ -190,7 +190,7 @@ def test_the_same_settings_give_the_same_bytes(run, settings, tmp_path):
 
 def scores(monkeypatch, values):
     left = iter(values)
-    monkeypatch.setattr("cse.stages.training.dev_score", lambda *_: next(left))
+    monkeypatch.setattr("cse.evaluation.dev.dev_score", lambda *_: next(left))
 
 
 def test_a_training_that_improves_nothing_keeps_its_start_and_says_so(run, settings, tmp_path, monkeypatch, capsys):
@@ -326,7 +326,7 @@ def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_mem
         alive.append(sum(type(thing) is MaskedLmGenerator for thing in gc.get_objects()))
         return float(len(alive))  # the last weights are the best
 
-    monkeypatch.setattr("cse.stages.training.dev_score", count)
+    monkeypatch.setattr("cse.evaluation.dev.dev_score", count)
     for corruption, generators in (("prepared", 0), ("on_the_fly", 1)):
         alive.clear()
         run(settings(prepared_corruption | {"objective.replaced_tokens.corruption": corruption}), corruption)

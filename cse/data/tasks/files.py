@@ -162,8 +162,8 @@ def _check_count(path: Path, count: int, what: str) -> None:
 
 
 def _check_labels(path: Path, labels: Sequence[str]) -> None:
-    _check_count(path, len(labels), "test rows")
-    if len(set(labels)) < 2:
+    if len(set(labels)) == 1:
         raise CseError(f"{path}: all texts have the label {labels[0][:40]!r}; add texts with another label")
+    _check_count(path, len(labels), "test rows")
     if len(set(labels)) == len(labels):
         raise CseError(f"{path}: no label has two test rows, so no text has another of its label; add texts")

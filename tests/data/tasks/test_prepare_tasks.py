@@ -1,0 +1,132 @@
+"""What ``prepare`` makes of a user's own tasks: files, counts, and which texts are held out of the training rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.data.suite_store import open_suite
+from cse.data.tasks.store import DEV_FILE, TASKS_FILE, open_dev, open_tasks
+from cse.errors import CseError
+from cse.outputs import MANIFEST
+from cse.settings.groups.data import DataSettings
+from cse.stages.prepare import counts, summary
+from tests.data.tasks.files import write_beir, write_labelled, write_lines
+
+ROWS = [
+    "birds that wait",  # a query
+    "A pump moves water.",  # a document
+    "card lost",  # a test row
+    "where is my card",  # a reference row
+    "a sentence of its own",
+    "and another",
+]
+
+
+@pytest.fixture
+def raw(tmp_path):
+    for name in ("dev", "evaluation", "cxc", "task"):
+        (tmp_path / name).mkdir()
+        write_lines(tmp_path / name / "README.md", ["put data here"])
+    write_lines(tmp_path / "train.csv", ["text", *ROWS])
+    return tmp_path
+
+
+def settings(raw, **how):
+    paths = {f"{name}_path": str(raw / name) for name in ("dev", "evaluation", "cxc", "task")}
+    return DataSettings(source="files", view="sentences", train_path=str(raw / "train.csv"), **{**paths, **how})
+
+
+def test_without_tasks_nothing_changes(raw):
+    report = prepare(settings(raw), raw / "out")
+    there = {path.name for path in (raw / "out").iterdir()}
+    arrows = {f"{name}.arrow" for name in ("train", "dev", "evaluation", "stsb", "transfer", "cxc")}
+    assert there == arrows | {MANIFEST, "report.json"}
+    assert set(report) == {"source", "view", "train", "dev", "evaluation", "notes"}
+    assert set(report["dev"]) == {"from", "pairs"}
+    assert "own_tasks" not in counts(report)
+    assert report["train"]["kept"] == 6
+
+
+def test_tasks_are_stored_counted_and_held_out(raw):
+    write_beir(raw / "task/birds")
+    write_labelled(raw / "task/bank")
+    report = prepare(settings(raw), raw / "out")
+    data = PreparedData(raw / "out")
+    assert [task.name for task in open_tasks(data)] == ["bank", "birds"]
+    assert [task.name for task in open_suite(data).tasks] == ["bank", "birds"]
+    assert data.train["sent0"][:] == [ROWS[1], *ROWS[3:]], "documents and reference rows are training text"
+    assert report["train"]["dropped"]["evaluation_overlap"] == {"count": 2, "first": "train.csv:2"}
+    assert report["tasks"]["birds"] == {
+        "kind": "retrieval",
+        "description": "retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv",
+        "items": 2,
+        "texts": 5,
+    }
+    assert counts(report)["own_tasks"] == 2
+    assert "task        bank: labelled texts: 2 labels, 4 reference and 3 test rows" in summary(report)
+    assert not any("no evaluation tasks" in note for note in report["notes"])
+    prepare(settings(raw), raw / "again")
+    for name in (TASKS_FILE, "report.json"):
+        assert (raw / "out" / name).read_bytes() == (raw / "again" / name).read_bytes()
+    assert prepare(settings(raw, drop_evaluation_overlap=False), raw / "out")["train"]["evaluation_overlap_kept"] == 2
+
+
+def test_a_single_task_at_the_path_itself(raw):
+    write_beir(raw / "birds")
+    prepare(settings(raw, task_path=str(raw / "birds")), raw / "out")
+    assert [task.name for task in open_tasks(PreparedData(raw / "out"))] == ["birds"]
+    with pytest.raises(CseError, match=r"bird: no such file or folder; did you mean 'birds'\? \(or change data.task_"):
+        prepare(settings(raw, task_path=str(raw / "bird")), raw / "out")
+
+
+def test_a_default_path_may_be_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "train.txt", ROWS)
+    chosen = DataSettings(source="files", view="sentences", train_path="train.txt")
+    assert "tasks" not in prepare(chosen, tmp_path / "out")
+    assert "tasks" not in prepare(DataSettings(source="sample", task_path="nowhere", sample_rows=50), tmp_path / "out")
+
+
+# ---- dev ----------------------------------------------------------------------------------------------------------
+
+
+def test_any_task_selects_checkpoints(raw):
+    write_labelled(raw / "dev")
+    report = prepare(settings(raw), raw / "out")
+    data = PreparedData(raw / "out")
+    assert data.dev is None
+    assert open_dev(data).test == ["card lost", "rate today", "rate of exchange"]
+    assert (report["dev"]["pairs"], report["dev"]["task"]["items"]) == (0, 3)
+    assert "dev         labelled texts: 2 labels, 4 reference and 3 test rows from dev" in summary(report)
+    assert not any("no dev pairs" in note for note in report["notes"])
+    assert report["train"]["dropped"]["evaluation_overlap"]["count"] == 1, "the test row, not the reference row"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (["sentence1,sentence2,score", "a,b,1", "c,d,2"], None),
+        (["sentence1,sentence2,score,label", "a,b,1,1", "c,d,2,0"], None),
+        (["sentence1,sentence2,label", "a,b,1.5", "c,d,2"], None),
+        (["sentence1,sentence2,label", "a,b,1", "c,d,0"], "binary pairs"),
+        (["anchor,positive,negative", "a,b,c", "d,e,f"], "triplets"),
+    ],
+)
+def test_a_dev_file_with_a_score_is_read_as_ever(raw, lines, kind):
+    write_lines(raw / "dev/own.csv", lines)
+    report = prepare(settings(raw), raw / "out")
+    assert (raw / "out" / DEV_FILE).exists() == (kind is not None)
+    assert report["dev"].get("task", {}).get("kind") == kind
+    assert report["dev"]["pairs"] == (0 if kind else 2)
+
+
+def test_a_broken_dev_task_is_refused(raw):
+    write_lines(raw / "dev/own.csv", ["sentence1,sentence2,label", "a,b,1", "c,d,1"])
+    with pytest.raises(CseError, match=r"dev/own.csv: all 2 pairs have the label 1"):
+        prepare(settings(raw), raw / "out")
+    write_lines(raw / "dev/own.csv", ["one,two", "a,b"])
+    with pytest.raises(CseError, match=r"dev/own.csv: no column 'sentence1'"):
+        prepare(settings(raw), raw / "out")
+    assert not (raw / "out").exists()

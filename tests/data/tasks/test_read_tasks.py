@@ -1,0 +1,243 @@
+"""A user's own task, recognised by its layout and its columns; every mistake in one line with its place."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from cse.data.scored import ScoredPairs
+from cse.data.store import PreparedData
+from cse.data.tasks.kinds import (
+    BinaryPairs,
+    LabelledTexts,
+    Retrieval,
+    Triplets,
+    all_texts,
+    describe,
+    held_out_texts,
+    kind_of,
+    put_before,
+)
+from cse.data.tasks.read import read_task, read_tasks
+from cse.data.tasks.store import DEV_FILE, TASKS_FILE, open_dev, open_tasks, write_tasks
+from cse.errors import CseError
+from tests.data.tasks.files import write_beir, write_labelled, write_lines
+
+SHARED = Path(__file__).parents[3].parent / "shared/data/domains"
+PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x,y,true", "x,z,0"]
+
+
+# ---- what is recognised -------------------------------------------------------------------------------------------
+
+
+def test_pairs_with_a_label_in_any_usual_spelling(tmp_path):
+    task = read_task(write_lines(tmp_path / "quora.csv", PAIRS))
+    assert isinstance(task, BinaryPairs)
+    assert (task.name, task.label.tolist()) == ("quora", [True, False, True, False])
+    assert (task.sentence1[1], task.sentence2[1]) == ("a cat", "a dog")
+    lines = ['{"sentence1": "a", "sentence2": "b", "label": true}', '{"sentence1": "c", "sentence2": "d", "label": 0}']
+    assert read_task(write_lines(tmp_path / "own.jsonl", lines)).label.tolist() == [True, False]
+    pa.parquet.write_table(
+        pa.table({"text1": ["a", "c"], "text2": ["b", "d"], "label": [1.0, 0.0]}), tmp_path / "p.parquet"
+    )
+    assert read_task(tmp_path / "p.parquet").label.tolist() == [True, False]
+    assert describe(task) == "binary pairs: 4 pairs, 2 of them mean the same"
+
+
+def test_labels_that_are_grades_are_gold_scores(tmp_path):
+    task = read_task(write_lines(tmp_path / "sts.tsv", ["sentence1\tsentence2\tlabel", "a\tb\t0", "c\td\t3.5"]))
+    assert isinstance(task, ScoredPairs)
+    assert task.score.tolist() == [0.0, 3.5]
+
+
+def test_triplets_and_scored_pairs_by_their_columns(tmp_path):
+    lines = ["anchor,positive,negative,source", "a,b,c,web", "d,e,f,web"]
+    task = read_task(write_lines(tmp_path / "mine/triplets.csv", lines).parent)
+    assert task == Triplets("mine", ["a", "d"], ["b", "e"], ["c", "f"]), "a folder with one file bears its own name"
+    scored = read_task(write_lines(tmp_path / "s.csv", ["sentence1,sentence2,score", "a,b,1", "c,d,2"]))
+    assert kind_of(scored) == "scored pairs"
+
+
+def test_a_search_collection_in_beirs_layout(tmp_path):
+    task = read_task(write_beir(tmp_path / "birds"))
+    assert isinstance(task, Retrieval)
+    assert task.queries == ["birds that wait", "machines"]
+    assert task.documents == ["Herons wait in shallow water.", "Storks They nest on roofs.", "A pump moves water."]
+    assert np.array([task.query, task.document, task.relevance]).T.tolist() == [[0, 0, 2], [0, 1, 1], [1, 2, 1]]
+    assert describe(task) == "retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv"
+
+
+def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):
+    queries = [{"_id": f"q{i}", "text": f"query {i}"} for i in (3, 2, 1)]
+    folder = write_beir(tmp_path / "birds", queries=queries)
+    write_lines(folder / "qrels/train.tsv", ["query-id\tcorpus-id\tscore", "q3\td1\t1"])
+    task = read_task(folder)
+    assert (task.queries, task.left_out) == (["query 2", "query 1"], 1)
+    assert np.array([task.query, task.document]).T.tolist() == [[1, 0], [1, 1], [0, 2]]
+    (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
+    assert read_task(folder).judged_in == "qrels/dev.tsv"
+    (folder / "qrels/dev.tsv").rename(folder / "qrels/a.tsv")
+    with pytest.raises(CseError, match=r"qrels: several files \(a.tsv, train.tsv\); name one test.tsv"):
+        read_task(folder)
+
+
+def test_labelled_texts_with_given_splits(tmp_path):
+    task = read_task(write_labelled(tmp_path / "bank"))
+    assert isinstance(task, LabelledTexts)
+    assert (len(task.reference), task.test, task.test_label) == (
+        4, ["card lost", "rate today", "rate of exchange"], ["card", "rate", "rate"],
+    )  # fmt: skip
+    assert describe(task) == "labelled texts: 2 labels, 4 reference and 3 test rows"
+    assert read_task(write_labelled(tmp_path / "other", header="text,label")).test_label == task.test_label
+
+
+def test_one_file_of_labelled_texts_is_split_by_label_and_always_alike(tmp_path):
+    rows = [f"text {i},{label}" for i, label in enumerate("aaaaabbbbcc")]  # 5, 4 and 2 of a label
+    task = read_task(write_lines(tmp_path / "own.csv", ["text,label", *rows]))
+    assert Counter(task.reference_label) == {"a": 2, "b": 2, "c": 1}
+    assert Counter(task.test_label) == {"a": 3, "b": 2, "c": 1}
+    assert {*task.reference, *task.test} == {f"text {i}" for i in range(11)}
+    assert task == read_task(tmp_path / "own.csv")
+    assert describe(task).endswith("5 reference and 6 test rows, halves of one file, drawn by label with a fixed seed")
+
+
+def test_a_folder_of_several_tasks(tmp_path):
+    write_lines(tmp_path / "README.md", ["which tasks these are"])
+    write_beir(tmp_path / "birds")
+    write_labelled(tmp_path / "bank")
+    write_lines(tmp_path / "quora.csv", PAIRS)
+    assert [(task.name, kind_of(task)) for task in read_tasks(tmp_path)] == [
+        ("bank", "labelled texts"), ("birds", "retrieval"), ("quora", "binary pairs"),
+    ]  # fmt: skip
+    assert [task.name for task in read_tasks(tmp_path / "birds")] == ["birds"]
+    write_lines(tmp_path / "bank.csv", PAIRS)
+    with pytest.raises(CseError, match=r"tasks: two are called bank; rename a file or folder"):
+        read_tasks(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert read_tasks(tmp_path / "empty") == []
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["a,b", "1,2"], "own.csv: the columns a, b are those of no task; give one of: a folder with corpus.jsonl"),
+        (["text,category,label", "x,y,z"], "own.csv: the columns category and label both fit; remove or rename one"),
+        (["sentence1,sentence2,score,label", "a,b,1,1"],
+         "own.csv: the columns fit scored pairs (sentence1, sentence2, score) and binary pairs (sentence1, sentence2, "
+         "label); rename or remove"),
+        (["text,label", "a,x", "b,x"], "own.csv: all texts have the label 'x'; add texts with another label"),
+        (["text,label", "a,x", "b,x", "c,y"], "own.csv:4: the only text with the label 'y'; add another or remove"),
+        (["text,label", "a,x", "b,"], "own.csv:3: no label; fill it in or drop the row"),
+        (["text,label", "a,x", ",x"], "own.csv:3: no text in column 'text'; fill it in or drop the row"),
+        (["text,label", "a,x", "b,x", "c,y", "d,y"], "own.csv: no label has two test rows, so no text has another"),
+        (["sentence1,sentence2,label", "a,b,1"], "own.csv: 1 pair; a task needs at least 2, add some"),
+        (["sentence1,sentence2,label"], "own.csv: no rows; add rows"),
+        (["sentence1,sentence2,label", "a,b,1", "c,d,1"], "own.csv: all 2 pairs have the label 1; add pairs with the"),
+        (["sentence1,sentence2,label", "a,b,1", "c,d,yes"], "own.csv:3: label 'yes' is not one of 0, 1, true, false"),
+        (["sentence1,sentence2,score", "a,b,1", "c,d,1"], "own.csv: 2 pairs with the score 1; Spearman needs"),
+        (["anchor,positive,negative", "a,b,c"], "own.csv: 1 triplet; a task needs at least 2"),
+        (["anchor,positive,negative", "a,b,c", "d,e, "], "own.csv:3: no text in column 'negative'"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_refused_in_one_line(tmp_path, lines, said):
+    with pytest.raises(CseError, match=re.escape(said)) as error:
+        read_task(write_lines(tmp_path / "own.csv", lines))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"test": [("q1", "d1", 1), ("q9", "d1", 1)]}, "test.tsv:3: id 'q9' is not in queries.jsonl; add it there"),
+        ({"test": [("q1", "d9", 1)]}, "test.tsv:2: id 'd9' is not in corpus.jsonl; add it there or drop the judgement"),
+        ({"test": [("q1", "d1", 1)]}, "queries.jsonl:2: query 'q2' has no judged document; judge one or drop"),
+        ({"test": [("q1", "d1", 1), ("q2", "d1", 0)]}, "test.tsv:3: query 'q2' has no document with a score above 0"),
+        ({"test": [("q1", "d1", 1), ("q1", "d1", 2)]}, "test.tsv:3: score 2, but 1 in line 2; keep one of them"),
+        ({"test": [("q1", "d1", "high")]}, "test.tsv:2: score 'high' is not a whole number; correct it"),
+        ({"test": []}, "test.tsv: no rows"),
+        ({"corpus": [{"_id": "d1", "title": "", "text": " "}]}, "corpus.jsonl:1: no text in column 'text'"),
+        ({"corpus": [{"_id": "d1", "title": "", "text": "a"}] * 2}, "corpus.jsonl:2: id 'd1' is that of line 1; give"),
+        ({"corpus": [{"_id": None, "title": "", "text": "a"}]}, "corpus.jsonl:1: no id; give each line its own _id"),
+        ({"queries": [{"_id": "q1", "text": ""}]}, "queries.jsonl:1: no text in column 'text'"),
+        ({"queries": [{"id": "q1", "text": "a"}]}, "queries.jsonl: no column '_id' (BEIR's layout)"),
+        ({"queries": [{"_id": "q1", "text": "a"}], "test": [("q1", "d1", 1)]}, "judges 1 query; a task needs at least"),
+    ],
+)  # fmt: skip
+def test_a_broken_collection_is_refused_in_one_line(tmp_path, changes, said):
+    with pytest.raises(CseError, match=re.escape(said)) as error:
+        read_task(write_beir(tmp_path / "birds", **changes))
+    assert "\n" not in str(error.value)
+
+
+def test_a_layout_that_is_not_whole(tmp_path):
+    folder = write_beir(tmp_path / "birds")
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(CseError, match=r"birds: has corpus.jsonl but no queries.jsonl; a retrieval task needs"):
+        read_task(folder)
+    folder = write_labelled(tmp_path / "bank")
+    write_lines(folder / "dev.csv", ["text,category"])
+    with pytest.raises(CseError, match=r"bank/dev.csv: beside train.\* and test.\* of labelled texts; move it"):
+        read_task(folder)
+    folder = write_labelled(tmp_path / "other", test=[("a", "card"), ("b", "loan")])
+    with pytest.raises(CseError, match=r"test.csv:3: label 'loan' has no reference row in train.csv; add some there"):
+        read_task(folder)
+    write_labelled(folder, header="text,topic")
+    with pytest.raises(CseError, match=r"train.csv: labelled texts need the columns text, category; the columns are"):
+        read_task(folder)
+    with pytest.raises(CseError, match=r"ban: no such file or folder; did you mean 'bank'"):
+        read_task(tmp_path / "ban")
+
+
+# ---- what becomes of it -------------------------------------------------------------------------------------------
+
+
+def test_documents_and_reference_rows_are_not_held_out(tmp_path):
+    birds, bank = read_task(write_beir(tmp_path / "birds")), read_task(write_labelled(tmp_path / "bank"))
+    assert list(held_out_texts(birds)) == ["birds that wait", "machines"]
+    assert list(held_out_texts(bank)) == ["card lost", "rate today", "rate of exchange"]
+    triplets = Triplets("t", ["a"], ["b"], ["c"])
+    assert list(held_out_texts(triplets)) == ["a", "b", "c"]
+    assert len(list(all_texts(birds))) == 5
+    assert len(list(all_texts(bank))) == 7
+    assert put_before(triplets, "q: ", "p: ") == Triplets("t", ["q: a"], ["p: b"], ["p: c"])
+    assert put_before(bank, "q: ", "p: ") is bank
+
+
+def test_tasks_come_back_from_the_store_as_they_were(tmp_path):
+    write_beir(tmp_path / "in/birds")
+    write_labelled(tmp_path / "in/bank")
+    write_lines(tmp_path / "in/halves.csv", ["text,label", "a,x", "b,x", "c,x", "d,y", "e,y"])
+    write_lines(tmp_path / "in/quora.csv", PAIRS)
+    write_lines(tmp_path / "in/scored.csv", ["sentence1,sentence2,score", "a,b,1", "c,d,2"])
+    write_lines(tmp_path / "in/triplets.csv", ["anchor,positive,negative", "a,b,c", "d,e,f"])
+    tasks = read_tasks(tmp_path / "in")
+    assert len(tasks) == 6
+    write_tasks(tmp_path / TASKS_FILE, tasks)
+    write_tasks(tmp_path / DEV_FILE, tasks[:1])
+    found = open_tasks(PreparedData(tmp_path))
+    assert [type(task) for task in found] == [type(task) for task in tasks]
+    for before, after in zip(tasks, found, strict=True):
+        for name, value in vars(before).items():
+            np.testing.assert_array_equal(value, vars(after)[name], err_msg=f"{before.name} {name}")
+            assert getattr(value, "dtype", None) == getattr(vars(after)[name], "dtype", None)
+    assert open_dev(PreparedData(tmp_path)) == tasks[0]
+    write_tasks(tmp_path / "none.arrow", [])
+    assert not (tmp_path / "none.arrow").exists()
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data are absent")
+def test_the_shared_tasks():
+    assert [describe(task) for task in read_tasks(SHARED)] == [
+        "labelled texts: 77 labels, 10,003 reference and 3,080 test rows",
+        "retrieval: 225 queries, 1,398 documents, 1,836 judgements in qrels/test.tsv",
+    ]

@@ -1,0 +1,109 @@
+"""Measures of labelled texts against scikit-learn, and written out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, v_measure_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from cse.evaluation.tasks import labels
+from cse.evaluation.tasks.cosines import cosine_blocks
+from cse.runtime.encode import unit_rows
+
+
+@pytest.fixture
+def clouds():
+    """Unit vectors of seven labels of unequal size: 131 reference and 57 test rows."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(7, 16))
+
+    def draw(count):
+        label = rng.choice(7, count, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05])
+        return unit_rows((centres[label] + 1.6 * rng.normal(size=(count, 16))).astype(np.float32)), label
+
+    (reference, reference_label), (test, test_label) = draw(131), draw(57)
+    return test, test_label, reference, reference_label
+
+
+def test_neighbours_are_those_of_scikit_learn_where_the_vote_has_a_winner(clouds):
+    test, test_label, reference, reference_label = clouds
+    other = KNeighborsClassifier(labels.NEIGHBOURS, metric="cosine", algorithm="brute").fit(reference, reference_label)
+    votes = np.sort(other.predict_proba(test), axis=1)
+    won = votes[:, -1] > votes[:, -2]
+    assert 20 < won.sum() < len(test), "some votes are ties, which scikit-learn gives to the smaller label"
+    expected = (other.predict(test) == test_label).astype(float)
+    hits = labels.neighbour_hits(*clouds)
+    np.testing.assert_array_equal(hits[won], expected[won])
+    assert 0.3 < hits.mean() < 0.95
+
+
+def on_circle(*degrees: float) -> np.ndarray:
+    angle = np.radians(degrees)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+
+
+def test_a_tied_vote_goes_to_the_label_of_the_nearest_row():
+    reference = on_circle(2, -4, 6, -8, 10, 90)
+    votes = np.array([5, 1, 1, 5, 3, 9])  # from 0 degrees: 5, 1, 1, 5, 3
+    test = on_circle(0, -6)
+    assert labels.neighbour_hits(test, np.array([5, 5]), reference, votes).tolist() == [1, 0]
+    assert labels.neighbour_hits(test, np.array([1, 1]), reference, votes).tolist() == [0, 1]
+
+
+def test_fewer_reference_rows_than_neighbours_all_vote():
+    reference, own = on_circle(10, 20, 30), np.array([2, 0, 0])
+    assert labels.neighbour_hits(on_circle(0), np.array([0]), reference, own).tolist() == [1]
+
+
+def test_same_label_precision_is_scikit_learns_average_precision(clouds, monkeypatch):
+    test, label = clouds[:2]
+    label[5] = 99  # alone
+    starts = []
+
+    def counted(*arrays):
+        for start, block in cosine_blocks(*arrays[:2], cells=57 * 20):
+            starts.append(start)
+            yield start, block
+
+    monkeypatch.setattr(labels, "cosine_blocks", counted)
+    found = labels.same_label_precisions(test, label)
+    assert starts == [0, 20, 40]
+    cosine = test.astype(np.float64) @ test.T.astype(np.float64)
+    others = [np.delete(np.arange(57), i) for i in range(57)]
+    expected = [
+        average_precision_score(label[rows] == label[i], cosine[i, rows])
+        for i, rows in enumerate(others)
+        if (label == label[i]).sum() > 1
+    ]
+    assert len(expected) == 56
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_same_label_precision_by_hand():
+    # from 0: 10 (other), 20 (own), 40 (own); from 20: 10 (other), 0 and 40 (own, equally near; the earlier first)
+    found = labels.same_label_precisions(on_circle(0, 10, 20, 40), np.array([0, 1, 0, 0]))
+    np.testing.assert_allclose(found, [(1 / 2 + 2 / 3) / 2, (1 / 2 + 2 / 3) / 2, (1 + 2 / 3) / 2])
+
+
+def test_the_probe_is_a_logistic_regression_on_reference_rows(clouds):
+    test, test_label, reference, reference_label = clouds
+    probe = LogisticRegression(C=1.0, max_iter=1000).fit(reference.astype(np.float64), reference_label)
+    expected = probe.predict(test.astype(np.float64)) == test_label
+    assert labels.probe_hits(*clouds).tolist() == expected.astype(float).tolist()
+    assert labels.probe_hits(test, test_label, reference, np.zeros(131, int)).mean() == (test_label == 0).mean()
+
+
+def test_clusters_are_compared_by_v_measure(clouds):
+    test, label = clouds[:2]
+    clusters = KMeans(7, n_init=10, random_state=0).fit_predict(test)
+    assert labels.cluster_agreement(test, label) == pytest.approx(v_measure_score(label, clusters), abs=1e-12)
+    assert labels.cluster_agreement(on_circle(0, 1, 90, 91), np.array([4, 4, 7, 7])) == pytest.approx(1)
+    assert labels.cluster_agreement(on_circle(0, 0, 0), np.array([0, 1, 2])) == 0, "one distinct vector, one cluster"
+
+
+def test_labels_become_the_same_numbers_in_both_columns():
+    test, reference = labels.numbered(["b", "a"], ["c", "b", "b"])
+    assert (test.tolist(), reference.tolist()) == ([1, 0], [2, 1, 1])

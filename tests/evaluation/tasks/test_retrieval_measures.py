@@ -1,0 +1,95 @@
+"""Measures of retrieval against trec_eval (pytrec_eval, ir_measures), and written out by hand."""
+
+from __future__ import annotations
+
+import ir_measures
+import numpy as np
+import pytest
+import pytrec_eval
+
+from cse.data.tasks.kinds import Retrieval
+from cse.evaluation.tasks import retrieval
+from cse.evaluation.tasks.cosines import cosine_blocks, nearest_columns
+from cse.runtime.encode import unit_rows
+
+
+def made_up(rng, queries: int, documents: int, judged: int, grades: int) -> Retrieval:
+    """Judgements of different numbers per query, some of them of grade 0; each query has a relevant document."""
+    rows = []
+    for query in range(queries):
+        places = rng.choice(documents, int(rng.integers(2, judged)), replace=False)
+        grade = rng.integers(0, grades + 1, len(places))
+        grade[0] = grades
+        rows += [(query, place, value) for place, value in zip(places, grade, strict=True)]
+    query, document, relevance = np.array(rows)[rng.permutation(len(rows))].T
+    return Retrieval("t", ["q"] * queries, ["d"] * documents, query, document, relevance)
+
+
+def trec_eval(task: Retrieval, cosine_QN: np.ndarray) -> dict[str, list[float]]:
+    """Return trec_eval's values by query, given the ranking that the docstring promises: ties in document order."""
+    judged: dict[str, dict[str, int]] = {}
+    for query, document, grade in zip(task.query, task.document, task.relevance, strict=True):
+        judged.setdefault(str(query), {})[str(document)] = int(grade)
+    order_QN = np.argsort(-cosine_QN, axis=1, kind="stable")
+    run = {str(q): {str(d): -float(place) for place, d in enumerate(row)} for q, row in enumerate(order_QN)}
+    names = {"ndcg_cut_10": "nDCG@10", "recall_10": "recall@10", "recall_100": "recall@100", "map": "MAP"}
+    found = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10", "recall.10,100", "map"}).evaluate(run)
+    values = {name: [found[str(q)][key] for q in range(len(task))] for key, name in names.items()}
+    measured = ir_measures.iter_calc([ir_measures.RR @ 10], judged, run)
+    mrr = {each.query_id: each.value for each in measured}
+    return values | {"MRR@10": [mrr[str(q)] for q in range(len(task))]}
+
+
+@pytest.mark.parametrize("grades", [1, 3])
+@pytest.mark.parametrize("ties", [False, True])
+def test_every_measure_is_that_of_trec_eval(grades, ties, monkeypatch):
+    rng = np.random.default_rng(grades)
+    task = made_up(rng, queries=37, documents=253, judged=30, grades=grades)
+    # products of small whole numbers are exact, so that equal ones are equal in any order of the sums
+    vectors = rng.integers(-2, 3, (290, 4)) if ties else rng.normal(size=(290, 4))
+    query, document = np.split(vectors.astype(np.float32), [37])
+    blocks = []
+
+    def counted(*arrays):
+        for start, block in cosine_blocks(*arrays, cells=253 * 10):
+            blocks.append(len(block))
+            yield start, block
+
+    monkeypatch.setattr(retrieval, "cosine_blocks", counted)
+    found = retrieval.score_queries(query, document, task)
+    assert blocks == [10, 10, 10, 7], "more than one block, the last one shorter"
+    expected = trec_eval(task, query.astype(np.float64) @ document.T.astype(np.float64))
+    assert set(found) == set(expected) == set(retrieval.MEASURES)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-12, err_msg=name)
+    assert 0 < found["MRR@10"].mean() < 1
+    fewest = np.bincount(task.query[task.relevance > 0], minlength=37)
+    assert fewest.min() < 10 < fewest.max(), "queries with fewer and with more than 10 relevant documents"
+
+
+def test_values_written_out_by_hand():
+    # relevant: rank 2 with grade 3, rank 4 with grade 1, rank 12 with grade 2
+    found = retrieval.score_ranks(np.array([4, 2, 12]), np.array([1, 3, 2]))
+    ideal = 3 / np.log2(2) + 2 / np.log2(3) + 1 / np.log2(4)
+    assert found["nDCG@10"] == pytest.approx((3 / np.log2(3) + 1 / np.log2(5)) / ideal)
+    assert found["MRR@10"] == pytest.approx(1 / 2)
+    assert (found["recall@10"], found["recall@100"]) == pytest.approx((2 / 3, 1))
+    assert found["MAP"] == pytest.approx((1 / 2 + 2 / 4 + 3 / 12) / 3)
+    assert retrieval.score_ranks(np.array([11]), np.array([1]))["MRR@10"] == 0, "beyond the cut"
+
+
+def test_of_equal_documents_the_first_ranks_higher():
+    """Also where a matrix product rounds equal columns differently: 601 equal documents of an odd width."""
+    rng = np.random.default_rng(0)
+    document = unit_rows(rng.normal(size=(1, 387)).astype(np.float32))
+    query = unit_rows(rng.normal(size=(3, 387)).astype(np.float32))
+    last = np.array([0, 1, 2]), np.array([600, 7, 0]), np.array([1, 1, 1])
+    task = Retrieval("t", ["q"] * 3, ["d"] * 601, *last)
+    found = retrieval.score_queries(query, np.repeat(document, 601, axis=0), task)
+    np.testing.assert_allclose(found["MAP"], [1 / 601, 1 / 8, 1])
+
+
+def test_nearest_columns_take_the_earlier_of_equal_ones():
+    cosine = np.array([0.1, 0.9, 0.5, 0.9, 0.5, 0.5])
+    assert nearest_columns(cosine, 4).tolist() == [1, 3, 2, 4]
+    assert nearest_columns(cosine, 9).tolist() == [1, 3, 2, 4, 5, 0]

@@ -1,0 +1,156 @@
+"""A dev task other than scored pairs selects the checkpoint, and everything that reads the score says what it is."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+
+import pytest
+
+from cse.data.store import DEV_FILE, PreparedData, write_pairs
+from cse.data.tasks.kinds import LabelledTexts, Retrieval
+from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
+from cse.data.tasks.store import TASKS_FILE, open_dev, write_tasks
+from cse.errors import CseError
+from cse.evaluation.dev import score_dev
+from cse.evaluation.record import read_record
+from cse.evaluation.tasks.items import ITEMS_FILE, read_items
+from cse.model.checkpoint_config import read_config
+from cse.model.sentence_encoder import load_checkpoint
+from cse.stages.evaluate import evaluate_stage
+from cse.stages.export import export_stage
+from cse.stages.gate import judge
+from cse.stages.train import train_stage
+from cse.tune.job import read_curve, share_data
+from tests.conftest import WORDS
+
+# four labels of a few words each, and texts of two of them
+TEXTS = {label: [f"{a} {b}" for a in WORDS[at : at + 6] for b in WORDS[at + 3 : at + 8]] for label, at in
+         {"one": 0, "two": 8, "three": 16, "four": 24}.items()}  # fmt: skip
+
+
+def labelled() -> LabelledTexts:
+    rows = [(text, label) for label, texts in TEXTS.items() for text in texts]
+    sides = ([list(column) for column in zip(*part, strict=True)] for part in (rows[::2], rows[1::2]))
+    (reference, reference_label), (test, test_label) = sides
+    return LabelledTexts("topics", reference, reference_label, test, test_label)
+
+
+@pytest.fixture
+def prepared(data, tmp_path):
+    """Prepared sentences with a dev task of labelled texts."""
+    folder = shutil.copytree(data["sentences"], tmp_path / "prepared")
+    write_pairs(folder / DEV_FILE, [])
+    write_tasks(folder / DEV_TASK_FILE, [labelled()])
+    return folder
+
+
+@pytest.fixture
+def run(prepared, tmp_path):
+    def call(settings, name="run"):
+        folder = tmp_path / name
+        train_stage(
+            settings, prepared=prepared, corrupted=tmp_path / "none", checkpoint=folder / "checkpoint",
+            metrics=folder / "train.json", plots=folder / "plots", scratch=tmp_path / "scratch",
+        )  # fmt: skip
+        return json.loads((folder / "train.json").read_text(encoding="utf-8"))
+
+    return call
+
+
+def test_the_main_measure_selects_and_is_named_everywhere(run, settings, prepared, tmp_path, capfd):
+    metrics = run(settings({"train.learning_rate": 0.3, "train.eval_every": 2}))
+    assert list(metrics)[:2] == ["dev_score", "start_dev_score"]
+    assert metrics["dev_measure"] == "kNN"
+    assert not [key for key in metrics if "spearman" in key]
+    facts = read_config(tmp_path / "run/checkpoint")["facts"]
+    assert facts["dev_score"] == metrics["dev_score"]
+    assert "dev_measure" not in facts["settings"]["train"], "null is not recorded"
+    found = score_dev(load_checkpoint(tmp_path / "run/checkpoint"), open_dev(PreparedData(prepared)))
+    assert metrics["dev_score"] == pytest.approx(found.value, abs=1e-3)
+    with (tmp_path / "run/plots/dev.csv").open(encoding="utf-8", newline="") as stream:
+        curve = list(csv.DictReader(stream))
+    scores = [float(row["score"]) for row in curve]
+    assert max(scores) == metrics["dev_score"]
+    assert read_curve(tmp_path / "run", int(curve[-1]["step"]))[-1] == (100, max(scores))
+    said = capfd.readouterr()
+    assert re.search(r"^before training: dev kNN \d+\.\d\d$", said.err, re.MULTILINE)
+    assert re.search(r"^trained \d+ steps, dev kNN \d+\.\d\d", said.out, re.MULTILINE)
+    assert "no dev pairs" not in said.err
+
+
+def test_another_measure_selects_if_asked_for(run, settings, prepared, tmp_path):
+    metrics = run(settings({"train.dev_measure": "MAP", "train.learning_rate": 0.3}))
+    assert metrics["dev_measure"] == "MAP"
+    assert read_config(tmp_path / "run/checkpoint")["facts"]["settings"]["train"]["dev_measure"] == "MAP"
+    encoder = load_checkpoint(tmp_path / "run/checkpoint")
+    found = score_dev(encoder, open_dev(PreparedData(prepared)), measure="MAP")
+    assert metrics["dev_score"] == pytest.approx(found.value, abs=1e-3)
+
+
+def test_an_unknown_measure_is_refused_before_training(run, settings, prepared, tmp_path):
+    with pytest.raises(CseError, match=r"train.dev_measure: 'nDCG@10' is no measure of topics \(labelled texts\); one"):
+        run(settings({"train.dev_measure": "nDCG@10"}))
+    (prepared / DEV_TASK_FILE).unlink()
+    with pytest.raises(CseError, match=r"train.dev_measure: 'kNN', but there is no dev task; set data.dev_path"):
+        run(settings({"train.dev_measure": "kNN"}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_training_the_task_is_scored_once(run, settings, tmp_path):
+    metrics = run(settings({"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0}))
+    assert (metrics["dev_measure"], "start_dev_score" in metrics) == ("kNN", False)
+    assert (tmp_path / "run/plots/dev.csv").read_bytes() == b"step,score\n"
+
+
+def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
+    write_tasks(prepared / TASKS_FILE, [labelled()])
+    share_data(prepared, tmp_path / "trials")
+    there = {path.name for path in (tmp_path / "trials").iterdir()}
+    assert there == {"train.arrow", "dev.arrow", DEV_TASK_FILE, "report.json"}
+
+
+def test_the_gate_compares_by_the_measure_that_selected(run, settings, prepared, tmp_path):
+    for name, changes in {
+        "old": {"train.dev_measure": "MAP"},
+        "new": {"train.dev_measure": "MAP", "train.seed": 3},
+    }.items():
+        run(settings(changes | {"train.learning_rate": 0.3}), name)
+        export_stage(
+            settings(),
+            model=tmp_path / name / "checkpoint",
+            prepared=prepared,
+            metrics=(),
+            bundle=tmp_path / name / "bundle",
+        )
+    scores = {name: json.loads((tmp_path / name / "train.json").read_text())["dev_score"] for name in ("old", "new")}
+    better, worse = sorted(scores, key=scores.get, reverse=True)
+    assert scores[better] > scores[worse] + 0.01
+    places = {
+        "prepared": prepared,
+        "bundle": tmp_path / worse / "bundle",
+        "checkpoint": tmp_path / worse / "checkpoint",
+    }
+    strict = settings({"promotion.dev_tolerance": 0.0})
+    verdict = judge(strict, **places, promoted=tmp_path / better / "bundle")
+    assert (verdict.dev, verdict.promoted_dev) == pytest.approx((scores[worse], scores[better]), abs=0.01)
+    assert re.match(r"dev MAP \d+\.\d\d is more than 0 below the promoted model's", verdict.reasons[0])
+
+
+def test_the_stage_evaluates_prepared_tasks_by_default(run, settings, prepared, tmp_path, capsys):
+    texts = [text for some in TEXTS.values() for text in some]
+    search = Retrieval("search", texts[:2], texts[2:], *([[0, 1, 1], [4, 5, 9], [1, 1, 2]]))
+    write_tasks(prepared / TASKS_FILE, [labelled(), search])
+    chosen = settings({"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0})
+    run(chosen)
+    outputs = {"checkpoint": tmp_path / "run/checkpoint", "records": tmp_path / "records", "plots": tmp_path / "plots"}
+    evaluate_stage(chosen, prepared=prepared, metrics=tmp_path / "evaluation.json", **outputs)
+    scores = json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))["trained"]
+    assert list(scores) == ["task", "topics (kNN)", "search (nDCG@10)"]
+    record = read_record(tmp_path / "records/trained")
+    assert record.scores["tasks"]["topics"]["values"]["kNN"] == scores["topics (kNN)"]
+    items = read_items(tmp_path / "records/trained" / ITEMS_FILE)
+    assert items["topics"]["kNN"].mean() == pytest.approx(scores["topics (kNN)"], abs=1e-4)
+    assert "search (times 100; retrieval: 2 queries, 118 documents" in capsys.readouterr().out
