@@ -82,7 +82,9 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
     monkeypatch.setattr(f"cse.stages.{command}.{command}_stage", lambda settings, **given: places.append(given))
     places = []
     assert cse(command, "--out", "runs/lr0.01").code == cse(command, "--out", "runs/lr0.02").code == 0
-    first, second = ({str(path) for name, path in given.items() if name != "corrupted"} for given in places)
+    first, second = (
+        {str(path) for name, path in given.items() if name not in ("mined", "corrupted")} for given in places
+    )
     beside = {"prepare": {"runs/lr0.01.json"}, "train": {"runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}}
     assert first == {"runs/lr0.01"} | beside[command]
     assert first & second <= {"data/prepared"}
