@@ -462,6 +462,24 @@ def test_prepared_sample_is_what_the_function_writes(cse, empty):
     assert json.loads((empty / "data/metrics/prepare.json").read_text())["rows"] > 0
 
 
+def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
+    texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]},{i % 3}" for i in range(40)]
+    (project / "intents.csv").write_text("\n".join(["text,label", *texts]), encoding="utf-8")
+    changes = ("data.source=files", "data.view=categories", "data.train_path=intents.csv", "mine.negatives=1")
+    settings = [part for change in changes for part in ("-s", change)]
+    prepared = cse("prepare", "--out", "rows", *settings)
+    assert "train       40 rows made of 40 texts from intents.csv (view pairs, 40 distinct" in prepared.out, prepared
+    assert prepared.out.splitlines()[-1] == "note        run `cse mine` before `cse train`: mine.negatives is 1"
+    assert cse("train", "--data", "rows", *settings).refused().startswith("rows-mined: no mined negatives, but")
+    done = cse("mine", "--data", "rows", *settings)
+    assert (done.code, "pairs with a hard negative from 40 texts" in done.out) == (0, True), done
+    done = cse("train", "--data", "rows", *settings, "-s", "train.distinct_batches=true", "-s", "data.view=pairs")
+    assert (done.code, "triplets" in done.err) == (0, True), done
+    assert re.search(r"^train.distinct_batches: 1\d rows have the same label, document or text", done.err, re.M)
+    line = cse("train", "--data", "rows", *settings, "-s", "mine.negatives=0").refused()
+    assert line.endswith("or data.view: triplets, or mine.negatives: 1")
+
+
 def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
     changes = ("replaced_tokens.weight=0.1", "replaced_tokens.corruption=prepared", "replaced_tokens.generator=unigram")
     settings = [part for change in changes for part in ("-s", f"objective.{change}")]
