@@ -130,7 +130,8 @@ def apply_preset(
     Args:
         name: name of the preset.
         params_path: the settings file.
-        keep_data: keep the user's group ``data`` except ``data.view``, whatever the preset sets there.
+        keep_data: keep the user's group ``data``, whatever the preset sets there. ``data.view`` is the preset's, unless
+            the user's rows are made from documents or categories.
 
     Returns:
         What changed: ``{"train.epochs": (1, 3)}``. The old value of a key missing from the file is its default.
@@ -144,6 +145,8 @@ def apply_preset(
     _, present = read_values(path)
     defaults = flatten(Settings().model_dump())
     chosen = {key: value for key, value in preset.settings.items() if not (keep_data and _is_own_data(key))}
+    if keep_data and present.get(VIEW) in ("documents", "categories"):  # another view could not read that source
+        chosen.pop(VIEW, None)
     values = {
         key: chosen.get(key, default)
         for key, default in defaults.items()

@@ -180,6 +180,11 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
             f"train.batch_size: {train.batch_size} is not a multiple of objective.contrastive_tension.group {group}",
         ),
         (
+            "contrastive_tension" in terms and train.distinct_batches,
+            "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches, and these are "
+            "uneven; set it to false",
+        ),
+        (
             replaced.corrupts_beforehand and replaced.generator_dropout and replaced.generator != "unigram",
             "objective.replaced_tokens.generator_dropout: corruption: prepared runs without dropout; set it to false",
         ),

@@ -54,8 +54,12 @@ def summary(report: dict[str, Any]) -> str:
     train, dev, evaluation = report["train"], report["dev"], report["evaluation"]
     clean = train["kept"] + train["not_drawn"]
     drawn = f", drawn from {clean:,} by data.seed" if train["not_drawn"] else ""
+    made = report.get("made_from") == "categories"
+    kept = (
+        f"{train['kept']:,} rows made of {train['read']:,}" if made else f"{train['kept']:,} of {train['read']:,} rows"
+    )
     lines = [
-        f"train       {train['kept']:,} of {train['read']:,} rows kept from {train['source']} (view {report['view']}, "
+        f"train       {kept}{' texts' if made else ' kept'} from {train['source']} (view {report['view']}, "
         f"{train['distinct_sentences']:,} distinct sentences{drawn})"
     ]
     lines += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
 
 from cse.data.store import PreparedData
@@ -34,7 +36,7 @@ from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
 from cse.stages.mined import rows_to_train
 from cse.stages.uses import set_widths, texts_before
-from cse.training.batches import row_keys
+from cse.training.batches import most_frequent, row_keys
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.memory import OutOfMemory, is_out_of_memory
@@ -137,6 +139,8 @@ class Training:
         """
         settings, encoder, dev, table = self.settings, self.encoder, self.dev, self.table()
         seed, epochs = settings.train.seed, settings.train.epochs
+        if group.rank == 0:
+            _say_small(table, settings.train.batch_size)
         parts = Parts(encoder, self.head, table, seed, epochs, self.corrupted, self.device)
         try:
             return train(
@@ -256,6 +260,19 @@ def open_training(
     training = Training(settings, prepared, mined, corrupted, encoder, head, data, device, bf16, state, tokens)
     _ = training.measure  # refuses an unknown one
     return training
+
+
+def _say_small(table: TokenTable, batch_size: int) -> None:
+    """Say so if rows that may not meet make batches much smaller than asked for."""
+    if table.keys is None:
+        return
+    most, usual = most_frequent(table.keys), math.ceil(len(table) / batch_size)
+    if most > usual:
+        click.echo(
+            f"train.distinct_batches: {most:,} rows have the same label, document or text, so an epoch has at least "
+            f"{most:,} batches of about {len(table) / most:.0f} rows, not {usual:,} of {batch_size}",
+            err=True,
+        )
 
 
 def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:

@@ -103,6 +103,11 @@ def _without_single(keys_RK: np.ndarray) -> np.ndarray:
     return numbers[places].reshape(keys_RK.shape)
 
 
+def most_frequent(keys_RK: np.ndarray) -> int:
+    """Return how many rows have the most frequent key: the least number of batches."""
+    return int(np.bincount(keys_RK[keys_RK != NO_KEY]).max(initial=0))
+
+
 def distinct_batches(keys_RK: np.ndarray, *, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
     """Return an epoch's batches, each row in one, no two rows of a batch with a common key.
 

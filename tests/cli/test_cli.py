@@ -82,7 +82,9 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
     monkeypatch.setattr(f"cse.stages.{command}.{command}_stage", lambda settings, **given: places.append(given))
     places = []
     assert cse(command, "--out", "runs/lr0.01").code == cse(command, "--out", "runs/lr0.02").code == 0
-    first, second = ({str(path) for name, path in given.items() if name != "corrupted"} for given in places)
+    first, second = (
+        {str(path) for name, path in given.items() if name not in ("mined", "corrupted")} for given in places
+    )
     beside = {"prepare": {"runs/lr0.01.json"}, "train": {"runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}}
     assert first == {"runs/lr0.01"} | beside[command]
     assert first & second <= {"data/prepared"}
@@ -458,6 +460,24 @@ def test_prepared_sample_is_what_the_function_writes(cse, empty):
     prepare(DataSettings(source="sample", sample_rows=60), empty / "again", progress=False)
     assert contents(empty / "data/prepared") == contents(empty / "again")
     assert json.loads((empty / "data/metrics/prepare.json").read_text())["rows"] > 0
+
+
+def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
+    texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]},{i % 3}" for i in range(40)]
+    (project / "intents.csv").write_text("\n".join(["text,label", *texts]), encoding="utf-8")
+    changes = ("data.source=files", "data.view=categories", "data.train_path=intents.csv", "mine.negatives=1")
+    settings = [part for change in changes for part in ("-s", change)]
+    prepared = cse("prepare", "--out", "rows", *settings)
+    assert "train       40 rows made of 40 texts from intents.csv (view pairs, 40 distinct" in prepared.out, prepared
+    assert prepared.out.splitlines()[-1] == "note        run `cse mine` before `cse train`: mine.negatives is 1"
+    assert cse("train", "--data", "rows", *settings).refused().startswith("rows-mined: no mined negatives, but")
+    done = cse("mine", "--data", "rows", *settings)
+    assert (done.code, "pairs with a hard negative from 40 texts" in done.out) == (0, True), done
+    done = cse("train", "--data", "rows", *settings, "-s", "train.distinct_batches=true", "-s", "data.view=pairs")
+    assert (done.code, "triplets" in done.err) == (0, True), done
+    assert re.search(r"^train.distinct_batches: 1\d rows have the same label, document or text", done.err, re.M)
+    line = cse("train", "--data", "rows", *settings, "-s", "mine.negatives=0").refused()
+    assert line.endswith("or data.view: triplets, or mine.negatives: 1")
 
 
 def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):

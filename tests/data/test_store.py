@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cse.data.sample import sample_pairs, sample_rows
-from cse.data.store import BATCH_ROWS, PreparedData, open_pairs, open_rows, view_of, write_pairs, write_rows
+from cse.data.store import BATCH_ROWS, GROUP, PreparedData, open_pairs, open_rows, view_of, write_pairs, write_rows
 from cse.errors import CseError
 
 
@@ -20,6 +20,16 @@ def test_rows_come_back_and_tell_their_view(tmp_path, view):
     assert dataset.num_rows == BATCH_ROWS + 5
     assert view_of(dataset) == view
     assert tuple(dataset[BATCH_ROWS + 1].values()) == rows[BATCH_ROWS + 1]
+
+
+@pytest.mark.parametrize("view", ["sentences", "pairs", "triplets", "labelled"])
+def test_a_group_behind_the_columns_changes_no_view(tmp_path, view):
+    rows = [(*texts, f"group {number % 2}") for number, texts in enumerate(sample_rows(view, 5, 1))]
+    write_rows(tmp_path / "train.arrow", view, rows, grouped=True)
+    dataset = open_rows(tmp_path / "train.arrow")
+    assert view_of(dataset) == view
+    assert dataset.column_names[-1] == GROUP
+    assert [tuple(row.values()) for row in dataset] == rows
 
 
 def test_same_rows_same_bytes(tmp_path):

@@ -544,6 +544,16 @@ def params(tmp_path):
     return path
 
 
+def test_a_preset_that_keeps_the_data_keeps_what_its_rows_are_made_from(params):
+    own = {"data.view": "categories", "data.pairs_per_text": 2, "data.columns": None}
+    write_values(params, own | {"objective.energy_hinge.weight": 0.0}, where="params")
+    apply_preset("simcse-unsup-bert-base", params, keep_data=True)
+    settings = load_settings(params)
+    assert (settings.data.view, settings.data.pairs_per_text, settings.data.rows) == ("categories", 2, "pairs")
+    with pytest.raises(CseError, match=r"needs hard negatives, but data.view is 'categories'.* or mine.negatives: 1$"):
+        apply_preset("promcse-eh-bert-base", params, keep_data=True)
+
+
 def test_use_keeps_comments_order_and_the_users_keys(params):
     changed = apply_preset("simcse-sup-bert-base", params, keep_data=True)
     lines = params.read_text(encoding="utf-8").splitlines()

@@ -65,6 +65,10 @@ def test_overrides_win_over_the_file(tmp_path):
         ("data: {score_range: [5, 0]}", "data.score_range: give two numbers"),
         ("data: {columns: [a, b]}", "data.columns: view 'triplets' needs 3 column names, 2 given"),
         ("data: {columns: [a, b, a]}", "data.columns: name each column only once, found a, b, a"),
+        ("data: {view: documents, columns: [a]}", "data.columns: view 'documents' needs 2 column names, 1 given"),
+        ("data: {pairs: [sentences, neighbours]}", "data.pairs: `sentences` makes rows of one text; name it alone"),
+        ("data: {language: English}", "data.language: "),
+        ("data: {near_duplicates: 1.5}", "data.near_duplicates: "),
         ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
         ("train: 3", "train: "),
         ("train: {seed: 100000000000000000000}", "does not fit in 64 bits; use a smaller number"),
@@ -97,6 +101,19 @@ def test_a_wrong_value_names_its_key(complaint, text, expected):
             "objective.nt_xent.hard_negative_weight: data.view 'sentences' has no hard negatives",
         ),
         ("objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}}", "objective.nt_xent.weight: every term"),
+        (
+            "data: {view: documents, pairs: [sentences]}\nmine: {negatives: 1}",
+            "mine.negatives: negatives are mined for",
+        ),
+        (
+            "data: {view: categories}\nmine: {negatives: 1}\n"
+            "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, generator: unigram}}",
+            "mine.negatives: rows corrupted before training have no mined negatives",
+        ),
+        (
+            "train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}",
+            "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches",
+        ),
     ],
 )
 def test_an_impossible_combination_says_what_to_change(complaint, text, expected):

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cse.data.store import TASKS_FILE, PreparedData
+from cse.data.store import TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, write_rows
 from cse.errors import CseError
 from cse.settings.spaces import settings_with
+from cse.stages.common import MINING_FILE
 from cse.stages.train import train_stage
 from cse.tune import trial as trial_module
 from cse.tune.driver import _check_disk, _check_objective
-from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, share_data
+from cse.tune.job import FAILED, METRIC, RESULT, WORST, _distinct_steps, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
@@ -45,6 +46,30 @@ def test_a_trial_equals_the_stage(make_job, folder):
     result = json.loads((found / RESULT).read_text())
     assert result[METRIC] == metrics["dev_spearman"] and result["values"] == CONFIG
     assert not (found / "scratch").exists()
+
+
+def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, folder):
+    """Sixteen batches of 64 rows have four each; 24 rows with one text make it 24 batches."""
+    job = make_job(**{"train.distinct_batches": True, "train.batch_size": 4, "train.epochs": 3})
+    assert job.steps_of(job.settings) == 3 * 16
+    (job.data / TRAIN_FILE).unlink()  # a link to the prepared rows
+    write_rows(
+        job.data / TRAIN_FILE, "triplets", [("same" if i < 24 else f"a{i}", f"b{i}", f"c{i}") for i in range(64)]
+    )
+    _distinct_steps.cache_clear()
+    assert job.steps_of(job.settings) == 3 * 24
+
+
+def test_mined_triplets_go_with_the_rows(make_job, folder):
+    mined = folder / "data/mined"
+    mined.mkdir()
+    write_rows(mined / TRAIN_FILE, "triplets", [("a", "b", "c")])
+    (mined / MINING_FILE).write_text("{}", encoding="utf-8")
+    job = make_job(**{"mine.negatives": 1, "data.view": "pairs"})
+    share_data(folder / "data/prepared", job.data, mined)
+    assert len(open_rows(job.rows_file)) == 1
+    assert (job.mined / MINING_FILE).is_file()
+    assert not (job.data / TASKS_FILE).exists()
 
 
 def test_a_trial_cannot_see_a_test_set(make_job):
