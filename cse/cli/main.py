@@ -19,7 +19,7 @@ from cse.cli.export import export
 from cse.cli.missing import naming_extra
 from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
-from cse.cli.report import report
+from cse.cli.report import compare, report
 from cse.errors import CseError
 from cse.settings.tree import impossible_rows
 from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
@@ -179,6 +179,7 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
 
 cli.add_command(evaluate)
 cli.add_command(report)
+cli.add_command(compare)
 cli.add_command(export)
 
 

@@ -1,4 +1,4 @@
-"""``cse report``: compare records with the published scores on one page."""
+"""``cse report`` and ``cse compare``: records next to published scores, and next to each other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from cse.errors import CseError
 from cse.stages.common import ABLATIONS, RECORDS, REPORT
 
 
@@ -39,3 +40,46 @@ def report(records: Sequence[Path], ablations: Path, out: Path) -> None:
         write_report(made, folder)
     runs = sum(len(system.records) for system in made.systems)
     click.echo(f"{out / PAGE_FILE}: {len(made.systems)} systems, {runs} records, {len(made.pictures)} pictures")
+
+
+_COMPARE_EXAMPLES = """\b
+Examples:
+  cse evaluate before=sentence-transformers/all-MiniLM-L6-v2 after=data/checkpoint --task my-task --out runs/evaluation
+  cse compare runs/evaluation
+  cse compare runs/evaluation --baseline before --json comparison.json
+"""
+
+
+@click.command(epilog=_COMPARE_EXAMPLES)
+@click.argument("records", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--baseline", help="System to compare all others with; default: each one's bare backbone.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the comparisons here.")
+def compare(records: Sequence[Path], baseline: str | None, json_path: Path | None) -> None:
+    """Say which models are better, worse, or not known to differ, on your own tasks and on STS.
+
+    RECORDS are folders written by `cse evaluate --out` or the pipeline; subfolders are searched. Runs that differ only
+    in their seed are one system. Differences come with a 95 % interval and a p value, by a paired bootstrap over
+    queries, pairs or texts, and over seeds.
+    """
+    from cse.evaluation.compared import compared_rows
+    from cse.evaluation.table import format_rows
+    from cse.files import write_rounded_json
+    from cse.outputs import check_file, is_json_with, publish_file
+    from cse.report.comparisons import comparisons
+    from cse.report.systems import find_records, group
+
+    if json_path is not None:
+        check_file(json_path, is_json_with())
+    found = comparisons(group(find_records(records or [RECORDS])), baseline)
+    if not found:
+        raise CseError("nothing to compare: evaluate two models on the same task, with --out")
+    for before, after, results in found:
+        click.echo(f"{after.name} ({after.runs}) against {before.name} ({before.runs})")
+        click.echo(format_rows(compared_rows(results), "text"))
+    if json_path is not None:
+        tree = [
+            {"before": before.name, "after": after.name, "results": [one.to_dict() for one in results]}
+            for before, after, results in found
+        ]
+        with publish_file(json_path) as target:
+            write_rounded_json(target, {"comparisons": tree})

@@ -2,8 +2,8 @@
 
 ``record.json`` holds the name, the model, the scores with their settings and the environment. Optional files:
 ``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
-``projection.csv`` (a t-SNE of its sentences), ``retrieval.csv`` (each query with its nearest sentences) and
-``tasks.npz`` (what the scores of the user's own tasks are means of, see ``cse.evaluation.tasks.items``).
+``projection.csv`` (a t-SNE of its sentences), ``retrieval.csv`` (each query with its nearest sentences), ``tasks.npz``
+and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``cse.evaluation.tasks.items``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.details import PairDetails
 from cse.evaluation.retrieval import RetrievalScore
 from cse.evaluation.suite import SuiteResults
-from cse.evaluation.tasks.items import ITEMS_FILE, write_items
+from cse.evaluation.tasks.items import ITEMS_FILE, STS_FILE, write_items
 from cse.files import read_csv, write_csv, write_rounded_json
 
 RECORD_FILE = "record.json"
@@ -66,7 +66,9 @@ def write_record(
             _retrieval_rows(results.retrieval),
         )
     if results.tasks:
-        write_items(folder / ITEMS_FILE, results.tasks)
+        write_items(folder / ITEMS_FILE, {name: score.items for name, score in results.tasks.items()})
+    if results.sts is not None and results.sts.items:
+        write_items(folder / STS_FILE, results.sts.items)
     tree = {"format": FORMAT, "name": name, "model": model, "scores": results.to_dict(), "environment": environment}
     if results.details is not None:
         tree["drawn_task"] = results.details.task.name

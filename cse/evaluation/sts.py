@@ -13,7 +13,7 @@ rounded to two decimals; it exists only if all seven tasks are present.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -49,10 +49,17 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class StsResults:
-    """Scores by task, in the order of evaluation, and their average."""
+    """Scores by task, in the order of evaluation, and their average.
+
+    Attributes:
+        tasks: scores by task.
+        sentences: distinct sentences encoded.
+        items: ``cosine`` and ``gold`` of each pair by task, float64 ``(n,)``.
+    """
 
     tasks: dict[str, TaskScore]
-    sentences: int  # distinct sentences encoded
+    sentences: int
+    items: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, compare=False)
 
     @property
     def average_name(self) -> str:
@@ -120,8 +127,9 @@ def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> StsResults:
     Raises:
         UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
     """
-    scores = {task.name: _score(task, cosines_of(vectors, task)) for task in tasks}
-    return StsResults(scores, len(set(sentences_of(tasks))))
+    items = {task.name: {"cosine": cosines_of(vectors, task), "gold": task.score} for task in tasks}
+    scores = {task.name: _score(task, items[task.name]["cosine"]) for task in tasks}
+    return StsResults(scores, len(set(sentences_of(tasks))), items)
 
 
 def sentences_of(tasks: Sequence[ScoredPairs]) -> Iterator[str]:

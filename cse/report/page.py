@@ -21,6 +21,7 @@ from cse.evaluation.table import format_rows
 from cse.report.ablations import Ablation
 from cse.report.canvas import INK, Picture
 from cse.report.cells import Cell, Table
+from cse.report.comparisons import comparison_table
 from cse.report.pictures import draw_all
 from cse.report.systems import System
 from cse.report.tables import own_pairs_table, paper_tables, settings_table, systems_table
@@ -129,9 +130,9 @@ def as_markdown(report: Report) -> str:
 
 
 def _own_tables(systems: Sequence[System]) -> list[Table]:
-    """Return the tables of the user's own pairs and tasks."""
-    pairs = own_pairs_table(systems)
-    return [*([] if pairs is None else [pairs]), *task_tables(systems)]
+    """Return the tables of the user's own pairs and tasks, and of what is better than what."""
+    pairs, compared = own_pairs_table(systems), comparison_table(systems)
+    return [*([] if pairs is None else [pairs]), *task_tables(systems), *([] if compared is None else [compared])]
 
 
 def _markdown_table(table: Table) -> str:

@@ -10,17 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from cse.errors import CseError
-from cse.evaluation.tasks.score import TaskScore
 
-ITEMS_FILE = "tasks.npz"
+ITEMS_FILE, STS_FILE = "tasks.npz", "sts.npz"
 _NO_TIME = (1980, 1, 1, 0, 0, 0)  # so that equal scores give equal bytes
 
 
-def write_items(path: Path, scores: Mapping[str, TaskScore]) -> None:
-    """Write the items of scores as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``TaskScore.items``."""
+def write_items(path: Path, tasks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Write the items of tasks as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``TaskScore.items``."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, score in scores.items():
-            for measure, items in score.items.items():
+        for name, measures in tasks.items():
+            for measure, items in measures.items():
                 stream = io.BytesIO()
                 np.lib.format.write_array(stream, np.asarray(items, np.float64), allow_pickle=False)
                 archive.writestr(zipfile.ZipInfo(f"{name}/{measure}.npy", _NO_TIME), stream.getvalue())

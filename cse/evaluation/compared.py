@@ -1,0 +1,117 @@
+"""All comparisons of two models: on each of the user's own tasks, and on the similarity tasks as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cse.evaluation.comparison import Comparison, Outcomes, Statistic, compare, compare_average
+from cse.evaluation.measures import average_name
+from cse.evaluation.sts import SEVEN_TASKS
+from cse.evaluation.tasks.score import AP, COSINE, F1, GOLD, SPEARMAN
+
+Items = Mapping[str, Mapping[str, np.ndarray]]  # by task, then by measure, see ``TaskScore.items``
+_OF_PAIRS: dict[str, Statistic] = {SPEARMAN: "spearman", AP: "average_precision", F1: "best_f1"}
+STS = "STS"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one model scored, once per training seed.
+
+    Attributes:
+        tasks: items of the user's own tasks, one mapping per seed.
+        sts: cosines and gold scores of the similarity tasks, one mapping per seed.
+        measures: by own task, the names of its measures, the main one first.
+    """
+
+    tasks: Sequence[Items]
+    sts: Sequence[Items]
+    measures: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One comparison with the task and the measure that it is about.
+
+    Attributes:
+        task: name of the user's task, or ``STS``.
+        measure: such as ``nDCG@10``.
+        main: whether the measure stands for the task.
+        comparison: of the two models.
+    """
+
+    task: str
+    measure: str
+    main: bool
+    comparison: Comparison
+
+    def sentence(self) -> str:
+        """Return the result in words, such as ``manual nDCG@10: 50.35 -> 52.10, better by 1.75 (...)``."""
+        found = self.comparison
+        words = {"better": f"better by {found.difference:.2f}", "worse": f"worse by {-found.difference:.2f}"}
+        told = words.get(found.verdict, f"{found.verdict} ({found.difference:+.2f})")
+        return f"{self.task} {self.measure}: {found.before:.2f} -> {found.after:.2f}, {told}; {_interval(found)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return names and numbers for JSON."""
+        return {"task": self.task, "measure": self.measure, **self.comparison.to_dict()}
+
+
+def compare_measured(before: Measured, after: Measured) -> list[Compared]:
+    """Compare two models on every measure that both have, own tasks first.
+
+    A measure that is no mean over items and not of pairs (V-measure, a threshold) has no comparison.
+
+    Raises:
+        CseError: a task of the same name with other items.
+    """
+    found = []
+    for task, measures in after.measures.items():
+        if task not in before.measures:
+            continue
+        for number, measure in enumerate(measures):
+            pair = [_outcomes(model.tasks, task, measure) for model in (before, after)]
+            if pair[0] is not None and pair[1] is not None:
+                found.append(Compared(task, measure, number == 0, compare(pair[0], pair[1])))
+    names = [name for name in after.sts[0] if name in before.sts[0]] if after.sts and before.sts else []
+    tasks = [(_of_sts(before.sts, name), _of_sts(after.sts, name)) for name in names]
+    if tasks:
+        found.append(Compared(STS, f"{SPEARMAN}, {average_name(names, SEVEN_TASKS)}", True, compare_average(tasks)))
+    return found
+
+
+def compared_rows(found: Sequence[Compared]) -> list[list[str]]:
+    """Return a header and a row of text per comparison."""
+    head = ["task", "measure", "before", "after", "difference", "95 % interval", "p", "items", "verdict"]
+    return [head, *([*_row(one)] for one in found)]
+
+
+def _row(one: Compared) -> Sequence[str]:
+    found = one.comparison
+    numbers = (f"{found.before:.2f}", f"{found.after:.2f}", f"{found.difference:+.2f}")
+    interval = f"{found.low:+.2f} to {found.high:+.2f}"
+    return (one.task, one.measure, *numbers, interval, f"{found.p:.3f}", f"{found.items:,}", found.verdict)
+
+
+def _interval(found: Comparison) -> str:
+    seeds = f", {max(found.seeds)} seeds" if max(found.seeds) > 1 else ""
+    return f"95 % interval {found.low:+.2f} to {found.high:+.2f}, p {found.p:.3f}, {found.items:,} items{seeds}"
+
+
+def _outcomes(seeds: Sequence[Items], task: str, measure: str) -> Outcomes | None:
+    items = [seed[task] for seed in seeds if task in seed]
+    if not items:
+        return None
+    if measure in items[0]:
+        return Outcomes(np.stack([each[measure] for each in items]) / 100)
+    if measure in _OF_PAIRS and COSINE in items[0]:
+        return Outcomes(np.stack([each[COSINE] for each in items]), items[0][GOLD], _OF_PAIRS[measure])
+    return None
+
+
+def _of_sts(seeds: Sequence[Items], task: str) -> Outcomes:
+    return Outcomes(np.stack([seed[task][COSINE] for seed in seeds]), seeds[0][task][GOLD], "spearman")

@@ -1,0 +1,78 @@
+"""Which systems are better than a baseline, with intervals, from the items in their records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cse.errors import CseError, nearest
+from cse.evaluation.compared import Compared, Measured, compare_measured, compared_rows
+from cse.evaluation.record import Record
+from cse.evaluation.tasks.items import ITEMS_FILE, STS_FILE, read_items
+from cse.report.cells import Cell, Line, Table
+from cse.report.systems import System
+
+
+def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[tuple[System, System, list[Compared]]]:
+    """Compare every trained system with its baseline.
+
+    Args:
+        systems: from ``group``.
+        baseline: name of the system to compare all others with; None: each trained one with its bare backbone, where
+            that was evaluated too, else with the first system.
+
+    Returns:
+        Baseline, system and comparisons, where both have tasks in common.
+
+    Raises:
+        CseError: no system of that name, or two records with other items.
+    """
+    names = [system.name for system in systems]
+    if baseline is not None and baseline not in names:
+        raise CseError(f"--baseline: no system {baseline!r}; one of {', '.join(names)}{nearest(baseline, names)}")
+    found = []
+    for system in systems:
+        other = _baseline_of(system, systems, baseline)
+        if other is not None:
+            results = compare_measured(measured(other), measured(system))
+            if results:
+                found.append((other, system, results))
+    return found
+
+
+def measured(system: System) -> Measured:
+    """Return what a system scored, seed by seed."""
+    scored = system.first.scores.get("tasks", {})
+    return Measured(
+        [_items(record, ITEMS_FILE) for record in system.records],
+        [_items(record, STS_FILE) for record in system.records],
+        {task: list(found["values"]) for task, found in scored.items()},
+    )
+
+
+def comparison_table(systems: Sequence[System]) -> Table | None:
+    """Return all comparisons of a report as one table, or None if there are none."""
+    lines = []
+    for before, after, results in comparisons(systems):
+        for row in compared_rows(results)[1:]:
+            lines.append(Line(tuple(map(Cell, (after.name, before.name, *row))), own=True))
+    if not lines:
+        return None
+    head = ("system", "against", *compared_rows([])[0])
+    caption = (
+        "Paired bootstrap over queries, pairs or texts, and over training seeds where a system has several. Better or "
+        "worse: the 95 % interval of the difference excludes 0. One seed says nothing of the next."
+    )
+    return Table("comparisons", "Is it better?", caption, head, 4, tuple(lines))
+
+
+def _baseline_of(system: System, systems: Sequence[System], baseline: str | None) -> System | None:
+    if baseline is not None:
+        return None if system.name == baseline else next(one for one in systems if one.name == baseline)
+    if not system.trained:
+        return None
+    bare = next((one for one in systems if not one.trained and one.backbone == system.backbone), None)
+    return bare or (systems[0] if system is not systems[0] else None)
+
+
+def _items(record: Record, file: str) -> dict:
+    return read_items(record.folder / file)

@@ -1,0 +1,106 @@
+"""Systems against their bare backbone, from records on disk: seeds together, own tasks first, STS as a whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cse.data.tasks.kinds import Triplets
+from cse.errors import CseError
+from cse.evaluation.suite import evaluate_suite
+from cse.report.comparisons import comparison_table, comparisons
+from cse.report.systems import find_records, group
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.report.made_up import BARE, Words, make_data, make_record, trained
+
+MEASURES = ("sts", "tasks")
+TRIPLETS = Triplets(
+    "mine", [f"a{i} b{i}" for i in range(31)], [f"a{i} c{i}" for i in range(31)], [f"d{i} b{i % 7}" for i in range(31)]
+)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """Records with a task of the user's own: the backbone, and one system with three seeds."""
+    folder = tmp_path_factory.mktemp("own")
+    data = make_data(("STS-B", "SICK-R")).with_tasks([TRIPLETS])
+    make_record(folder, "backbone", BARE, data=data, measures=MEASURES)
+    for seed in (1, 2, 3):
+        make_record(folder, f"prompts-{seed}", trained(seed), seed=seed, data=data, measures=MEASURES)
+    return folder
+
+
+def test_seeds_of_a_system_are_compared_together_with_its_bare_backbone(own):
+    ((before, after, results),) = comparisons(group(find_records([own])))
+    assert (before.name, after.name) == ("backbone", "prompts")
+    assert [(one.task, one.measure, one.main) for one in results] == [
+        ("mine", "accuracy", True), ("STS", "Spearman, mean of 2 tasks", True),
+    ]  # fmt: skip
+    found = results[0].comparison
+    data = make_data(("STS-B",)).with_tasks([TRIPLETS])
+    scores = {s: evaluate_suite(Words(s), data, measures=("tasks",)).tasks["mine"].values["accuracy"] for s in range(4)}
+    assert found.before == pytest.approx(scores[0])
+    assert found.after == pytest.approx(np.mean([scores[seed] for seed in (1, 2, 3)]))
+    assert (found.items, found.seeds) == (31, (1, 3))
+    assert results[1].comparison.items == 80
+
+
+def test_the_average_of_sts_is_that_of_the_records(own):
+    systems = group(find_records([own]))
+    ((_, after, results),) = comparisons(systems)
+    expected = np.mean([record.scores["mean of 2 tasks"]["all"] for record in after.records])
+    assert results[1].comparison.after == pytest.approx(expected, abs=0.01)
+
+
+def test_the_report_has_a_row_per_comparison(own):
+    table = comparison_table(group(find_records([own])))
+    rows = [[cell.text for cell in line.cells] for line in table.lines]
+    assert [row[:4] for row in rows] == [
+        ["prompts", "backbone", "mine", "accuracy"], ["prompts", "backbone", "STS", "Spearman, mean of 2 tasks"],
+    ]  # fmt: skip
+    assert all(row[-1] in ("better", "worse", "no difference at this size") for row in rows)
+    assert comparison_table(group(find_records([own / "backbone"]))) is None
+
+
+def test_the_command_says_it_in_words_and_numbers(own, cse, tmp_path):  # noqa: F811
+    done = cse("compare", own, "--json", tmp_path / "found.json")
+    assert done.code == 0, done.err
+    head, *lines = done.out.splitlines()
+    assert head == "prompts (3 seeds) against backbone (no seed)"
+    assert any("no difference at this size" in line or "better" in line or "worse" in line for line in lines)
+    (tree,) = json.loads((tmp_path / "found.json").read_text())["comparisons"]
+    assert (tree["before"], tree["after"]) == ("backbone", "prompts")
+    assert [one["seeds"] for one in tree["results"]] == [[1, 3], [1, 3]]
+
+
+def test_an_unknown_baseline_and_records_of_other_data_are_refused(own, cse, tmp_path):  # noqa: F811
+    done = cse("compare", own, "--baseline", "backbon")
+    assert (done.code, "no system 'backbon'; one of backbone, prompts; did you mean 'backbone'?" in done.err) == (
+        2,
+        True,
+    )
+    shutil.copytree(own / "backbone", tmp_path / "backbone")
+    other = Triplets("mine", TRIPLETS.anchor[1:], TRIPLETS.positive[1:], TRIPLETS.negative[1:])
+    make_record(
+        tmp_path, "prompts-1", trained(1), seed=1, data=make_data(("STS-B",)).with_tasks([other]), measures=MEASURES
+    )
+    with pytest.raises(CseError, match="measured on 31 items, the other on 30"):
+        comparisons(group(find_records([tmp_path])))
+
+
+def test_one_record_alone_has_nothing_to_be_compared_with(own, cse):  # noqa: F811
+    done = cse("compare", own / "backbone")
+    assert (done.code, done.err) == (2, "error: nothing to compare: evaluate two models on the same task, with --out\n")
+
+
+def test_spearman_of_sts_pairs_is_read_from_the_items(own):
+    ((before, _, results),) = comparisons(group(find_records([own])))
+    items = np.load(before.first.folder / "sts.npz")
+    expected = np.mean(
+        [100 * stats.spearmanr(items[f"{t}/cosine"], items[f"{t}/gold"])[0] for t in ("STS-B", "SICK-R")]
+    )
+    assert results[1].comparison.before == pytest.approx(expected)
