@@ -30,8 +30,9 @@ def unit(rng, count: int, width: int = 4) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def naive(anchors, positives, groups, vector, how: Mining) -> list[str | None]:
+def naive(anchors, positives, groups, vector, how: Mining, asked=None) -> list[str | None]:
     """The rule in words: nearest first, skip ranks, then margin, cap, group, partners and equal texts."""
+    asked = asked or vector  # of the anchors
     uses: dict[str, int] = {}
     found: list[str | None] = []
     for row, (anchor, positive) in enumerate(zip(anchors, positives, strict=True)):
@@ -42,9 +43,9 @@ def naive(anchors, positives, groups, vector, how: Mining) -> list[str | None]:
             related = groups is not None and any(groups[i] == groups[row] for i in rows)
             if text != anchor and not paired and not related:
                 foreign.append(text)
-        foreign.sort(key=lambda text: -float(vector[anchor] @ vector[text]))
-        limit = how.margin * float(vector[anchor] @ vector[positive])
-        left = [t for t in foreign[how.skip_nearest :] if float(vector[anchor] @ vector[t]) <= limit]
+        foreign.sort(key=lambda text: -float(asked[anchor] @ vector[text]))
+        limit = how.margin * float(asked[anchor] @ vector[positive])
+        left = [t for t in foreign[how.skip_nearest :] if float(asked[anchor] @ vector[t]) <= limit]
         left = [t for t in left if how.per_text is None or uses.get(t, 0) < how.per_text]
         found.append(left[0] if left else None)
         if left:
@@ -155,6 +156,27 @@ def test_pairs_become_triplets_of_the_bare_backbone(settings, pairs_of_labels, m
     out = capsys.readouterr().out.splitlines()[0]
     assert f"{24 - dropped} pairs with a hard negative from 24 texts (mean cosine" in out
     assert out.endswith(f"; {dropped} pairs without one were dropped")
+
+
+def test_task_texts_go_before_the_texts_they_are_for(settings, pairs_of_labels, models, tmp_path):
+    roles = {
+        "backbone.texts": {"query": "old rain ", "passage": "the "},
+        "train.roles": ["query", "passage", "passage"],
+    }
+    mine_stage(settings(MINE | roles), prepared=pairs_of_labels, mined=tmp_path / "out")
+    before, found = open_rows(pairs_of_labels / TRAIN_FILE), open_rows(tmp_path / "out" / TRAIN_FILE)
+    encoder = SentenceEncoder.load(str(models["bert"]))
+    texts = list(dict.fromkeys([*before["sent0"], *before["sent1"]]))
+    asked, vector = (
+        dict(zip(texts, encoder.encode([task + text for text in texts]), strict=True)) for task in ("old rain ", "the ")
+    )
+    rows = before["sent0"], before["sent1"], before[GROUP]
+    expected = naive(*rows, vector, Mining(0.95), asked)
+    assert list(found["hard_neg"]) == [text for text in expected if text is not None]
+    assert expected != naive(*rows, vector, Mining(0.95))
+    with pytest.raises(CseError, match=r"^train.roles: 2 roles for 3 columns of text"):
+        two = roles | {"train.roles": ["query", "passage"]}
+        mine_stage(settings(MINE | two), prepared=pairs_of_labels, mined=tmp_path / "out")
 
 
 def train(settings, folder, prepared, mined):
