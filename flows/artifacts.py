@@ -22,7 +22,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from cse.evaluation.dev_facts import dev_of
+from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_of
 from cse.files import read_csv
 from cse.settings.document import yaml_value
 from cse.stages.common import METRICS, PLOTS, shortfall
@@ -58,9 +58,9 @@ class Summary:
 
 
 def read_scores(folder: Path) -> dict[str, float]:
-    """Return the scores in a project's folder: ``dev`` and ``MODEL TASK``, Spearman * 100."""
+    """Return the scores in a project's folder, times 100: ``dev``, and ``MODEL TASK``, which is Spearman."""
     scores = {}
-    dev = dev_of(_json(folder / METRICS / "train.json"))
+    dev = _dev(folder)
     if dev is not None:
         scores["dev"] = dev.value
     for model, tasks in _json(folder / METRICS / "evaluation.json").items():
@@ -68,6 +68,10 @@ def read_scores(folder: Path) -> dict[str, float]:
             if isinstance(score, int | float) and "(" not in task:  # in brackets: other aggregations of subsets
                 scores[f"{model} {task}"] = float(score)
     return scores
+
+
+def _dev(folder: Path) -> DevScore | None:
+    return dev_of(_json(folder / METRICS / "train.json"))
 
 
 def read_shortfall(folder: Path) -> str:
@@ -89,7 +93,9 @@ def as_markdown(summary: Summary) -> str:
         lines = [
             f"| {name} | {score:.2f} | {_against(score, summary.before.get(name))} |" for name, score in now.items()
         ]
-        parts += ["## Scores", "\n".join(["| Spearman * 100 | this run | change |", "|---|---:|---:|", *lines])]
+        dev = _dev(summary.folder)
+        unit = f"{SPEARMAN} * 100" if dev is None or dev.measure == SPEARMAN else f"{SPEARMAN} or {dev.label}, * 100"
+        parts += ["## Scores", "\n".join([f"| {unit} | this run | change |", "|---|---:|---:|", *lines])]
         parts += [f"![{title}]({address})" for title, address in _pictures(summary.folder)]
     if summary.preset or summary.changes:
         parts.append("## Changed for this run")
@@ -162,7 +168,9 @@ def _headline(summary: Summary, now: Mapping[str, float]) -> str:
         return f"Finished.{told}{short}"
     before = summary.before.get("dev")
     change = "" if before is None else f", {_against(now['dev'], before)} compared with the previous run"
-    return f"Dev Spearman * 100: **{now['dev']:.2f}**{change}.{told}{short}"
+    dev = _dev(summary.folder)
+    measure = SPEARMAN if dev is None else dev.measure
+    return f"Dev {measure} * 100: **{now['dev']:.2f}**{change}.{told}{short}"
 
 
 def _against(score: float, before: float | None) -> str:

@@ -46,7 +46,7 @@ class Vectors:
         for sentence in sentences:
             self._rows.setdefault(sentence, len(self._rows))
         given: dict[str, Any] = {} if role is None else {"role": role}
-        self._embeddings = np.empty((0, 0), np.float32)
+        self._embeddings: np.ndarray = np.empty((0, 0), np.float32)
         if self._rows:
             self._embeddings = encoder.encode(
                 list(self._rows), batch_size=batch_size, normalize=False, show_progress_bar=progress, **given

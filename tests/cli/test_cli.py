@@ -430,6 +430,31 @@ def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
     assert "\\begin{tabular}" in cse("evaluate", "data/bundle", "--format", "latex").out
 
 
+def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
+    lines = ["sentence1,sentence2,label", "a cat sits,the cat sits,1", "a dog,the river,0", "red apple,blue apple,true"]
+    (project / "own").mkdir()
+    (project / "own/twins.csv").write_text("\n".join(lines) + "\n")
+    (project / "triplets.csv").write_text("anchor,positive,negative\na cat,the cat,a dog\na dog,the dog,rain\n")
+    done = cse("evaluate", "data/bundle", "--task", "own", "--task", "triplets.csv", "--json", "s.json", "--out", "rec")
+    assert done.code == 0
+    first, second = done.out.split("\n\n")[:2]
+    assert first.startswith(
+        "twins (times 100; binary pairs: 3 pairs, 2 of them mean the same; threshold on the cosine)"
+    )
+    assert first.splitlines()[1].split() == ["model", "AP", "F1", "F1", "threshold"]
+    assert second.startswith("triplets (times 100; triplets: 2; ")
+    scores = json.loads((project / "s.json").read_text())["data/bundle"]
+    assert set(scores) == {"pooling", "tasks"}, "without --data and --suite, nothing else"
+    assert (project / "rec/data-bundle/tasks.npz").is_file()
+    both = cse("evaluate", "data/bundle", "--suite", "sts", "--task", "own").out
+    assert "STS (Spearman * 100)" in both
+    assert "twins (times 100" in both
+    assert "nowhere: no such file or folder" in cse("evaluate", "--task", "nowhere").refused()
+    assert "error: evaluation: no data for tasks\n" in cse("evaluate", "--suite", "tasks").err
+    (project / "own/twins.csv").unlink()
+    assert "--task own: an empty folder; put a task into it" in cse("evaluate", "--task", "own").refused()
+
+
 # ---- a disk that is full ------------------------------------------------------------------------------------------
 
 

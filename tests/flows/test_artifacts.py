@@ -34,6 +34,15 @@ def test_scores_against_the_run_before(tmp_path):
     assert "| train | Executed | 61 s |" in text
 
 
+def test_a_dev_task_of_another_kind_is_named(tmp_path):
+    summary = finished(tmp_path)
+    write_json(tmp_path / "data/metrics/train.json", {"dev_score": 91.5, "dev_measure": "kNN"})
+    text = as_markdown(summary)
+    assert "Dev kNN * 100: **91.50**" in text
+    assert "| Spearman or dev kNN, * 100 | this run |" in text
+    assert read_scores(tmp_path)["dev"] == 91.5
+
+
 def test_the_summary_says_on_what_was_trained(tmp_path):
     summary = finished(tmp_path)
     write_json(tmp_path / "data/metrics/train.json", {"dev_spearman": 88.0, "trained_on": "sample, 3,000 triplets"})

@@ -112,6 +112,7 @@ def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
     assert there == {"train.arrow", "dev.arrow", DEV_TASK_FILE, "report.json"}
 
 
+@pytest.mark.slow
 def test_the_gate_compares_by_the_measure_that_selected(run, settings, prepared, tmp_path):
     for name, changes in {
         "old": {"train.dev_measure": "MAP"},

@@ -152,6 +152,23 @@ def test_few_pairs_tell_nothing():
     assert standard_error(100.0, 40) == 0.0
 
 
+def test_another_dev_task_is_named_and_has_the_error_of_a_share(sweep):
+    assert standard_error(92.0, 240, "kNN") == pytest.approx(100 * (0.92 * 0.08 / 240) ** 0.5)
+    own = replace(sweep, dev_pairs=240, measure="kNN")
+    assert own.doubt.startswith("2 other trials are within 2.45 points (a standard error over 240 dev items)")
+    assert (own.unit, sweep.unit) == ("kNN * 100 on the dev task", "Spearman * 100 on the dev pairs")
+    write_trials(own)
+    write_sweep(own)
+    assert read_sweep(own.folder) == own
+    with (own.folder / TRIALS).open(encoding="utf-8", newline="") as stream:
+        assert next(csv.reader(stream))[2] == "dev_score"
+    write_page(own)
+    page = (own.folder / PAGE).read_text(encoding="utf-8")
+    assert "Scores are kNN * 100 on the dev task" in page
+    assert "dev kNN * 100" in page
+    assert "Spearman" not in page.partition("<body>")[2].partition("<h2>")[0]
+
+
 def test_what_the_dev_pairs_cannot_tell_from_the_best_is_named(sweep, tmp_path):
     """At 82.5 a standard error over 1,500 pairs is 0.96 points, over 150 it is 3.05."""
     assert sweep.noise == pytest.approx(0.9556, abs=0.0005)

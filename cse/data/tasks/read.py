@@ -7,16 +7,22 @@ from pathlib import Path
 
 from cse.data.checks import listed
 from cse.data.readers import check_exists, contents, find_data_file
+from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
 from cse.data.tables import open_table
 from cse.data.tasks.beir import read_beir
 from cse.data.tasks.files import holds_scores, read_binary, read_halves, read_splits, read_triplets
 from cse.data.tasks.kinds import BINARY, LABELLED, SCORED, TRIPLETS, Task
-from cse.data.tasks.layout import is_beir, kind_of_columns, names_of, splits_of
+from cse.data.tasks.layout import is_beir, kind_of_columns, splits_of
 from cse.errors import CseError
 
 SCORES = (0.0, 5.0)
 _SETTING = "the path"
+_READERS: dict[str, Callable[[Path, str, str | None], Task]] = {
+    BINARY: read_binary,
+    TRIPLETS: read_triplets,
+    LABELLED: read_halves,
+}
 
 
 def read_task(
@@ -25,7 +31,6 @@ def read_task(
     encoding: str | None = None,
     score_range: tuple[float, float] = SCORES,
     setting: str = _SETTING,
-    name: str | None = None,
 ) -> Task:
     """Read one task; its layout and its columns tell the kind.
 
@@ -34,29 +39,30 @@ def read_task(
         encoding: encoding of text files; None: UTF-8.
         score_range: lowest and highest gold score of scored pairs.
         setting: what names the path, for errors.
-        name: name of the task; None: that of the file without its suffix, or of the folder.
+
+    Returns:
+        The task; its name is that of the file without its suffix, or of the folder.
 
     Raises:
         CseError: no such path, columns of no kind or of several, or anything wrong with the rows.
     """
     check_exists(path, setting)
-    called = name or (path.resolve().name if path.is_dir() else path.stem)
+    name = path.resolve().name if path.is_dir() else path.stem
     if path.is_dir():
         if is_beir(path):
-            return read_beir(path, called)
+            return read_beir(path, name)
         splits = splits_of(path)
         if splits is not None:
-            return read_splits(splits["train"], splits["test"], called, encoding)
+            return read_splits(splits["train"], splits["test"], name, encoding)
         path = find_data_file(path, setting)
     kind = _kind_of_file(path, encoding)
-    readers: dict[str, Callable[[Path, str, str | None], Task]] = {
-        BINARY: read_binary,
-        TRIPLETS: read_triplets,
-        LABELLED: read_halves,
-    }
-    if kind in readers:
-        return readers[kind](path, called, encoding)
-    pairs = read_scored_file(path, encoding or "utf-8", score_range, called)
+    if kind == SCORED:
+        return _read_scored(path, name, encoding, score_range)
+    return _READERS[kind](path, name, encoding)
+
+
+def _read_scored(path: Path, name: str, encoding: str | None, score_range: tuple[float, float]) -> ScoredPairs:
+    pairs = read_scored_file(path, encoding or "utf-8", score_range, name)
     if len(set(pairs.score.tolist())) < 2:
         count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}"
         raise CseError(
@@ -96,11 +102,6 @@ def check_names(tasks: Sequence[Task]) -> None:
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise CseError(f"tasks: two are called {listed(twice)}; rename a file or folder")
-
-
-def is_scored(path: Path, encoding: str | None = None) -> bool:
-    """Return whether a file has the columns of scored pairs, whatever else it has."""
-    return names_of(SCORED, open_table(path, encoding).columns) is not None
 
 
 def _kind_of_file(path: Path, encoding: str | None) -> str:

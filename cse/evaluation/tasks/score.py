@@ -104,27 +104,14 @@ def score_task(
         NotFinite: a text whose embedding is not finite.
         UndefinedScore: scored pairs whose cosines are all equal.
     """
-    kind, setting = kind_of(task), f"{describe(task)}; {_SETTINGS[kind_of(task)]}"
-    vectors = _Encoded(encoder, batch_size, progress)
-    items: dict[str, np.ndarray] = {}
-    if isinstance(task, Retrieval):
-        roles = [role_for(side, getattr(encoder, "texts", {})) for side in ("query", "document")]
-        known = _of_queries(task, vectors, roles)
-        told = [f"{side} as {role}" for side, role in zip(("queries", "documents"), roles, strict=True) if role]
-        setting += f"; {', '.join(told)}" if told else ""
-    elif isinstance(task, LabelledTexts):
-        known = _of_labels(task, vectors)
-    elif isinstance(task, Triplets):
-        known = _of_triplets(task, vectors)
-    else:
-        gold = task.label.astype(np.float64) if isinstance(task, BinaryPairs) else task.score
-        cosine = vectors.cosines(task.sentence1, task.sentence2)
-        items = {COSINE: cosine, GOLD: gold}
-        known = _of_pairs(task, cosine)
+    kind = kind_of(task)
+    known, items, told = _measures(task, _Encoded(encoder, batch_size, progress))
     found = {name: compute() for name, compute in known.items() if measures is None or name in measures}
     items |= {name: 100 * each for name, (_, each) in found.items() if each is not None}
     values = {name: 100 * value for name, (value, _) in found.items()}
-    return TaskScore(task.name, kind, MEASURES[kind][0], values, items, setting)
+    return TaskScore(
+        task.name, kind, MEASURES[kind][0], values, items, "; ".join([describe(task), _SETTINGS[kind], *told])
+    )
 
 
 def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
@@ -160,6 +147,21 @@ class _Encoded:
     def cosines(self, first: list[str], second: list[str]) -> np.ndarray:
         vectors = Vectors(self.encoder, [*first, *second], self.batch_size, self.progress)
         return pair_cosines(vectors.of(first), vectors.of(second))
+
+
+def _measures(task: Task, vectors: _Encoded) -> tuple[_Measures, dict[str, np.ndarray], list[str]]:
+    """Return the measures of a task, items that no value is a mean of, and what to say of the encoder's roles."""
+    if isinstance(task, Retrieval):
+        roles = [role_for(side, getattr(vectors.encoder, "texts", {})) for side in ("query", "document")]
+        told = [f"{side} as {role}" for side, role in zip(("queries", "documents"), roles, strict=True) if role]
+        return _of_queries(task, vectors, roles), {}, [", ".join(told)] if told else []
+    if isinstance(task, LabelledTexts):
+        return _of_labels(task, vectors), {}, []
+    if isinstance(task, Triplets):
+        return _of_triplets(task, vectors), {}, []
+    gold = task.label.astype(np.float64) if isinstance(task, BinaryPairs) else task.score
+    cosine = vectors.cosines(task.sentence1, task.sentence2)
+    return _of_pairs(task, cosine), {COSINE: cosine, GOLD: gold}, []
 
 
 def _of_pairs(task: ScoredPairs | BinaryPairs, cosine: np.ndarray) -> _Measures:

@@ -19,5 +19,7 @@ class PromotionSettings(Group):
         "production", pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="Stage assigned to a promoted model."
     )
     dev_tolerance: NonNegative = Field(
-        0.5, description="Points of dev Spearman * 100 by which a new model may fall below the promoted one."
+        0.5,
+        description="Points of the dev score (Spearman * 100, or the dev task's measure) by which a new model may fall "
+        "below the promoted one.",
     )
