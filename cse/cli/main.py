@@ -98,21 +98,24 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     prepare_stage(settings, prepared=out, metrics=metrics)
     for problem in impossible_rows(settings)[:1]:
         click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
-    if settings.mine.negatives:
-        click.echo("note        run `cse mine` before `cse train`: mine.negatives is 1")
+    if settings.mine.wanted:
+        click.echo("note        run `cse mine` before `cse train`: the settings ask for mined rows (group mine)")
     if settings.objective.replaced_tokens.corrupts_beforehand:
         click.echo("note        run `cse corrupt` before `cse train`: objective.replaced_tokens.corruption is prepared")
 
 
-@cli.command(epilog="\b\nExample:\n  cse mine -s mine.negatives=1 -s mine.skip_nearest=5")
+@cli.command(
+    epilog="\b\nExamples:\n  cse mine -s mine.negatives=1 -s mine.skip_nearest=5     hard negatives for pairs\n"
+    "  cse mine -s mine.neighbours=5                            pairs from plain sentences"
+)
 @params_option
 @set_option
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
-    """Find a hard negative for each prepared pair.
+    """Find a hard negative for each prepared pair, or pairs among plain sentences.
 
-    Needed only if mine.negatives is 1. Searches the other pairs' texts with the bare backbone, skips likely false
-    negatives (group mine of params.yaml), and writes triplets next to the prepared data, which `cse train` then reads.
+    Needed only if mine.negatives or mine.neighbours is set. Searches the prepared texts with the bare backbone (group
+    mine of params.yaml) and writes the rows next to the prepared data, which `cse train` then reads.
     """
     from cse.stages.mine import mine_stage
 

@@ -131,10 +131,15 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
     rows, objective, terms = settings.data.rows, settings.objective, _terms(settings)
-    view = "triplets" if settings.mine.negatives else rows
+    view = settings.mine.view(rows)
     return [
         (
-            settings.mine.negatives > 0 and rows != "pairs",
+            settings.mine.neighbours > 0 and rows != "sentences",
+            f"mine.neighbours: pairs are made of sentences, but data.view is {rows!r}; set it to 0 or data.view: "
+            "sentences",
+        ),
+        (
+            settings.mine.negatives > 0 and rows != "pairs" and not settings.mine.neighbours,
             f"mine.negatives: negatives are mined for pairs, but data.view is {rows!r}; set it to 0 or data.view: "
             "pairs, categories or documents",
         ),
@@ -198,8 +203,8 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
             "objective.replaced_tokens.discriminator: train.parameters full freezes nothing; set it to copy",
         ),
         (
-            replaced.corrupts_beforehand and settings.mine.negatives > 0,
-            "mine.negatives: rows corrupted before training have no mined negatives; set it to 0 or "
+            replaced.corrupts_beforehand and settings.mine.wanted,
+            "mine: rows corrupted before training cannot be mined; set mine.negatives and mine.neighbours to 0, or "
             "objective.replaced_tokens.corruption: on_the_fly",
         ),
         (

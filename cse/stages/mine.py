@@ -1,14 +1,16 @@
-"""Stage ``mine``: find a hard negative for each prepared pair with the bare backbone.
+"""Stage ``mine``: with the bare backbone, find pairs among plain sentences and a hard negative for each pair.
 
-Training then reads triplets. Unless ``mine.negatives`` is 1, the stage only records that there is nothing to do.
+Training then reads pairs or triplets. Unless group ``mine`` asks for them, the stage only records that there is nothing
+to do.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +26,8 @@ from cse.stages.common import MINED, MINING_FILE, PREPARED, run_stage
 from cse.stages.mined import mining_facts
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from cse.model.backbone import Backbone
     from cse.model.static_words import StaticWords
 
@@ -38,33 +42,38 @@ def mine_stage(
     mined: Path = MINED,
     backbone: Backbone | StaticWords | None = None,
 ) -> None:
-    """Mine a hard negative for every pair if the settings ask for it, else publish a folder marked as empty.
+    """Mine the rows that the settings ask for, or publish a folder marked as empty.
 
     Args:
         settings: how to mine.
-        prepared: folder of the pairs.
+        prepared: folder of the sentences or pairs.
         mined: folder to write.
         backbone: a backbone that is already open; None: open it.
 
     Raises:
-        CseError: the rows are no pairs, no pair keeps a negative, or the backbone is missing.
+        CseError: the rows have another view, nothing is found, or the backbone is missing.
     """
-    wanted = settings.mine.negatives > 0
     facts: dict[str, object] = {"negatives": settings.mine.negatives}
     with publish_folder(mined, Kind.MINED_ROWS) as folder:
-        if wanted:
+        if settings.mine.wanted:
             found = _mine(prepared, folder, settings.mine, settings.backbone, settings.pooler, settings.train, backbone)
             roles, pooler = settings.train.roles, settings.pooler.kind
             facts |= mining_facts(settings.mine, settings.backbone, pooler, roles, prepared) | found
         (folder / MINING_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    if wanted:
-        dropped = f"; {facts['dropped']:,} pairs without one were dropped" if facts["dropped"] else ""
-        click.echo(
-            f"{mined}: {facts['rows']:,} pairs with a hard negative from {facts['candidates']:,} texts (mean cosine "
-            f"{facts['cosine']:.3f}, positives {facts['positive_cosine']:.3f}){dropped}"
-        )
-    else:
-        click.echo("nothing to mine (mine.negatives is 0)")
+    click.echo(f"{mined}: {_told(facts)}" if settings.mine.wanted else "nothing to mine (group mine)")
+
+
+def _told(facts: Mapping[str, Any]) -> str:
+    rows = f"{facts['rows']:,} pairs"
+    if facts["neighbours"]:
+        rows += f" of neighbours among {facts['sentences']:,} sentences"
+    if not facts["negatives"]:
+        return f"{rows} (mean cosine {facts['positive_cosine']:.3f})"
+    dropped = f"; {facts['dropped']:,} pairs without one were dropped" if facts["dropped"] else ""
+    return (
+        f"{rows} with a hard negative from {facts['candidates']:,} texts (mean cosine {facts['cosine']:.3f}, positives "
+        f"{facts['positive_cosine']:.3f}){dropped}"
+    )
 
 
 def _mine(
@@ -76,28 +85,47 @@ def _mine(
     train: TrainSettings,
     backbone: Backbone | StaticWords | None,
 ) -> dict[str, object]:
-    """Write the triplets and return what became of the pairs."""
+    """Write the rows and return what became of them."""
     # imported here so that pipelines without mining do not load torch
     from cse.model.sentence_encoder import SentenceEncoder
     from cse.stages.fitting import open_backbone
     from cse.stages.uses import texts_before
     from cse.training import mining
+    from cse.training.neighbours import mutual_neighbours
     from cse.training.precision import choose_device
 
     data = PreparedData(prepared)
-    if data.view != "pairs":
-        raise CseError(f"{prepared}: contains {data.view}, but mine.negatives needs pairs; run `cse prepare` for them")
-    groups = list(data.train[GROUP]) if GROUP in data.train.column_names else None
-    pairs = mining.read_pairs(list(data.train["sent0"]), list(data.train["sent1"]), groups)
+    wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")
+    if data.view != wanted:
+        raise CseError(f"{prepared}: contains {data.view}, but mine.{key} needs {wanted}; run `cse prepare` for them")
     encoder = SentenceEncoder.bare(backbone or open_backbone(backbone_settings, pooler, data))
     encoder.to(choose_device(train.device))
-    texts_before(encoder, train.roles, "triplets")  # refuses unknown roles
-    bar = sys.stderr.isatty()
+    texts_before(encoder, train.roles, mine.view(data.view))  # refuses unknown roles
+
+    def encode(texts: list[str], role: str | None = None) -> np.ndarray:
+        return encoder.encode(texts, _BATCH, role=role, show_progress_bar=sys.stderr.isatty())
+
+    facts: dict[str, object] = {"neighbours": mine.neighbours}
+    groups = None
+    if mine.neighbours:
+        sentences = list(dict.fromkeys(data.train["sent0"]))
+        vectors = encode(sentences)
+        numbers = mutual_neighbours(vectors, mine.neighbours, mine.exact_rows)
+        if not len(numbers):
+            raise CseError(f"{prepared}: no two sentences are among each other's nearest; raise mine.neighbours")
+        first, second = ([sentences[number] for number in column] for column in numbers.T)
+        facts["sentences"] = len(sentences)
+    else:
+        first, second = list(data.train["sent0"]), list(data.train["sent1"])
+        groups = list(data.train[GROUP]) if GROUP in data.train.column_names else None
+    if not mine.negatives:
+        write_rows(folder / TRAIN_FILE, "pairs", zip(first, second, strict=True))
+        cosine = mining.mean_cosine(vectors[numbers[:, 0]], vectors[numbers[:, 1]])
+        return facts | {"rows": len(first), "positive_cosine": cosine}
+    pairs = mining.read_pairs(first, second, groups)
     of_anchors, of_others = (None, None) if train.roles is None else train.roles[:2]
-    others = encoder.encode(pairs.texts, _BATCH, role=of_others, show_progress_bar=bar)
-    anchors = others
-    if of_anchors != of_others:
-        anchors = encoder.encode(pairs.texts, _BATCH, role=of_anchors, show_progress_bar=bar)
+    others = encode(pairs.texts, of_others)
+    anchors = others if of_anchors == of_others else encode(pairs.texts, of_anchors)
     how = mining.Mining(mine.margin, mine.skip_nearest, mine.per_text, mine.exact_rows)
     chosen = mining.mine(pairs, anchors, others, how)
     kept = chosen != mining.NONE
@@ -105,7 +133,7 @@ def _mine(
         raise CseError(f"{prepared}: no pair keeps a hard negative; raise mine.margin or lower mine.skip_nearest")
     triplets = mining.triplets(pairs, chosen, groups)
     write_rows(folder / TRAIN_FILE, "triplets", triplets, grouped=groups is not None)
-    return {
+    return facts | {
         "rows": int(kept.sum()),
         "dropped": int((~kept).sum()),
         "candidates": pairs.candidates,

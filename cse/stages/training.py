@@ -210,7 +210,7 @@ def open_training(
         prepared: folder of the rows.
         corrupted: folder of rows corrupted before training.
         scratch: parent of the run's folder.
-        mined: folder of the triplets mined from the rows; read if ``mine.negatives`` is 1.
+        mined: folder of the triplets mined from the rows; read if anything is mined.
         backbone: a backbone that is already open; None: open it.
         tokens: folder for shared tokenised rows.
         folder: the run's folder, if a launcher has chosen it.

@@ -17,7 +17,7 @@ import numpy as np
 from cse.errors import CseError
 
 NONE = -1
-_CELLS = 1 << 24  # cosines held at once
+CELLS = 1 << 24  # cosines held at once
 _DEPTH = 200  # candidates per anchor that an approximate search looks at, besides those skipped
 _LINKS = 32
 
@@ -100,7 +100,7 @@ def mine(pairs: Pairs, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: Mining
         barred_C[pairs.barred_R[row]] = True
         cosines = np.where(barred_C[found], -np.inf, cosines)
         barred_C[pairs.barred_R[row]] = False
-        cosines[_first(cosines, how.skip_nearest)] = -np.inf
+        cosines[first_places(cosines, how.skip_nearest)] = -np.inf
         cosines[cosines > how.margin * positive] = -np.inf
         if how.per_text is not None:
             cosines[uses_C[found] >= how.per_text] = -np.inf
@@ -129,7 +129,7 @@ def _exact(
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield every row with all candidates and their cosines."""
     everything = np.arange(len(candidates_CD))
-    size = max(_CELLS // len(candidates_CD), 1)
+    size = max(CELLS // len(candidates_CD), 1)
     for start in range(0, len(pairs.anchor_R), size):
         block_BC = anchors_TD[pairs.anchor_R[start : start + size]] @ candidates_CD.T
         for place, cosines in enumerate(block_BC):
@@ -140,13 +140,11 @@ def _nearest(
     pairs: Pairs, anchors_TD: np.ndarray, candidates_CD: np.ndarray, how: Mining
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield every row with its approximately nearest candidates and their cosines."""
-    faiss = _faiss(how.exact_rows)
-    index = faiss.IndexHNSWFlat(candidates_CD.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
-    index.add(candidates_CD)
+    index = _index(candidates_CD)
     most = max(map(len, pairs.barred_R))
     depth = min(_DEPTH + how.skip_nearest + most, len(candidates_CD))
     index.hnsw.efSearch = 2 * depth
-    size = max(_CELLS // depth, 1)
+    size = max(CELLS // depth, 1)
     for start in range(0, len(pairs.anchor_R), size):
         found_BK = index.search(anchors_TD[pairs.anchor_R[start : start + size]], depth)
         for place, (cosines, found) in enumerate(zip(*found_BK, strict=True)):
@@ -154,18 +152,37 @@ def _nearest(
             yield start + place, found[there], cosines[there]
 
 
-def _faiss(exact_rows: int) -> Any:
+def approximate_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
+    """Return each text's approximately nearest others, ``(T, nearest)``, -1 where fewer are found.
+
+    Raises:
+        CseError: faiss is not installed.
+    """
+    index = _index(np.ascontiguousarray(vectors_TD))
+    index.hnsw.efSearch = max(_DEPTH, 2 * nearest)
+    found_TK = np.full((len(vectors_TD), nearest), NONE)
+    for start in range(0, len(vectors_TD), CELLS // _DEPTH):
+        _, found_BK = index.search(vectors_TD[start : start + CELLS // _DEPTH], nearest + 1)
+        for place, found in enumerate(found_BK, start=start):
+            others = found[(found != place) & (found >= 0)][:nearest]
+            found_TK[place, : len(others)] = others
+    return found_TK
+
+
+def _index(vectors_TD: np.ndarray) -> Any:
     try:
         import faiss
     except ImportError:
         raise CseError(
-            f"mine.exact_rows: more than {exact_rows:,} texts are searched by faiss, which is not installed: pip "
-            "install 'cse[search]', or raise mine.exact_rows"
+            f"mine.exact_rows: {len(vectors_TD):,} texts are searched by faiss, which is not installed: pip install "
+            "'cse[search]', or raise mine.exact_rows"
         ) from None
-    return faiss
+    index = faiss.IndexHNSWFlat(vectors_TD.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.add(vectors_TD)
+    return index
 
 
-def _first(cosines: np.ndarray, count: int) -> np.ndarray:
+def first_places(cosines: np.ndarray, count: int) -> np.ndarray:
     """Return the places of the ``count`` highest cosines, the earlier of equals first."""
     if count == 0:
         return np.empty(0, np.int64)

@@ -44,7 +44,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         prepared: folder of the rows; its test sets are not opened.
         corrupted: folder of rows corrupted before training.
         scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.
-        mined: folder of the triplets mined from the rows; read if ``mine.negatives`` is 1.
+        mined: folder of the triplets mined from the rows; read if anything is mined.
 
     Raises:
         CseError: the space is invalid, dev pairs or a model are missing, more CPUs or GPUs were requested than exist,
@@ -54,7 +54,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         settings = settings_with(settings, {"train.device": "cpu"})  # Ray then assigns no GPU but does not hide it
     space = build_space(settings)
     _check_objective(settings, prepared)
-    rows = [mined / TRAIN_FILE] if settings.mine.negatives else []
+    rows = [mined / TRAIN_FILE] if settings.mine.wanted else []
     folder = (scratch / "tune" / _name(space, settings, prepared, corrupted, rows)).resolve()
     busy = f"{folder}: another process is running this sweep; wait for it or stop it first"
     with only_one(folder / "driver.lock", busy):

@@ -63,7 +63,7 @@ class Job:
     @property
     def rows_file(self) -> Path:
         """The training rows."""
-        return (self.mined if self.settings.mine.negatives else self.data) / TRAIN_FILE
+        return (self.mined if self.settings.mine.wanted else self.data) / TRAIN_FILE
 
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's configuration from the sampled values: plain Python values, floats of ranges rounded."""

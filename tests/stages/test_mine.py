@@ -60,7 +60,7 @@ def naive(anchors, positives, groups, vector, how: Mining, asked=None) -> list[s
 )
 @pytest.mark.parametrize("grouped", [True, False])
 def test_negatives_are_those_of_a_brute_force_search(how, grouped, cells, monkeypatch):
-    monkeypatch.setattr(mining, "_CELLS", cells)
+    monkeypatch.setattr(mining, "CELLS", cells)
     rng = np.random.default_rng(3)
     anchors = ANCHORS + [f"q{i % 20}" for i in range(34)]
     positives = POSITIVES + [f"r{i}" for i in range(34)]

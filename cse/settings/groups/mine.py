@@ -10,8 +10,15 @@ from cse.settings.groups.group import Group, Positive
 
 
 class MineSettings(Group):
-    """Hard negatives, mined with the bare backbone before training."""
+    """Pairs and hard negatives, mined with the bare backbone before training."""
 
+    neighbours: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Pairs from plain sentences: every two that are among each other's so many nearest become a pair; "
+        "0: none.",
+    )
     negatives: Literal[0, 1] = Field(
         0, description="Hard negatives per pair: 1 turns prepared pairs into triplets for training; 0: none are mined."
     )
@@ -31,3 +38,12 @@ class MineSettings(Group):
     exact_rows: Positive = Field(
         200_000, description="Distinct texts up to which the search is exact; above, faiss searches approximately."
     )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is mined."""
+        return self.negatives > 0 or self.neighbours > 0
+
+    def view(self, rows: str) -> str:
+        """Return the view of the rows for training, given the view of the prepared rows."""
+        return "triplets" if self.negatives else "pairs" if self.neighbours else rows
