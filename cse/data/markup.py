@@ -13,8 +13,8 @@ _BLOCKS = (
     *("main", "ol", "p", "section", "table", "td", "th", "tr", "ul", "header"),
 )
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+_AROUND = frozenset((*_BLOCKS, *_HEADINGS))
 _NO_TEXT = ("script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "form", "button", "pre")
-_BREAK, _MARK = "\x1e", "\x1f"  # around a block; in front of a heading
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.M | re.S)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.M)
 
@@ -46,7 +46,7 @@ def html_document(text: str) -> tuple[str, list[Section]]:
     """Return title (``<title>``, else the first heading) and sections of a page, without menus, code and scripts."""
     from bs4 import BeautifulSoup
 
-    soup = BeautifulSoup(text.replace(_BREAK, " ").replace(_MARK, " "), "html.parser")
+    soup = BeautifulSoup(text, "html.parser")
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     return _sections(_html_blocks(soup), title)
 
@@ -86,15 +86,29 @@ def _inline(token: Any) -> str:
 
 
 def _html_blocks(soup: Any) -> Blocks:
+    """Yield the text of each block: strings up to the next one of another block, or to an element that starts one."""
+    from bs4 import NavigableString
+
     for tag in soup.find_all(["title", *_NO_TEXT]):
         tag.decompose()
-    for tag in soup.find_all(_HEADINGS):
-        words = " ".join(tag.get_text(" ").split())
-        tag.replace_with(f"{_BREAK}{_MARK}{words}{_BREAK}")
-    for tag in soup.find_all(_BLOCKS):
-        tag.insert_before(_BREAK)
-        tag.insert_after(_BREAK)
-    for block in soup.get_text().split(_BREAK):  # line breaks of the source are spaces
-        words = " ".join(block.removeprefix(_MARK).split())
-        if words:
-            yield block.startswith(_MARK), words
+    held: list[str] = []
+    current: Any = None
+    for node in soup.descendants:
+        is_text = type(node) is NavigableString  # comments and the like are other types
+        if not is_text and node.name not in _BLOCKS:
+            continue
+        around = [tag for tag in node.parents if tag.name in _AROUND]
+        block = next((tag for tag in around if tag.name in _HEADINGS), around[0] if around else None)
+        in_heading = block is not None and block.name in _HEADINGS
+        if block is not current or not (is_text or in_heading):
+            yield from _joined(current, held)
+            held = []
+        held.append(str(node) if is_text else " ")
+        current = block
+    yield from _joined(current, held)
+
+
+def _joined(block: Any, texts: list[str]) -> Blocks:
+    words = " ".join("".join(texts).split())
+    if words:
+        yield block is not None and block.name in _HEADINGS, words

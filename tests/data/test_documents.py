@@ -153,6 +153,15 @@ def test_html_is_read_without_menus_scripts_and_code():
     ]
 
 
+def test_blocks_of_a_page_end_where_elements_do():
+    title, sections = html_document(
+        "a<!-- no -->b <i>c</i><div></div>d<ul><li>e<li>f <b>g</b></ul>h"
+        "<h1>T<br>U<span>V</span></h1>i<p>j</p><h3></h3>k"
+    )
+    assert title == "T UV"
+    assert [list(part.paragraphs) for part in sections] == [["ab c", "d", "e", "f g", "h"], ["i", "j", "k"]]
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
