@@ -15,13 +15,16 @@ from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
 from cse.data.tasks.store import TASKS_FILE, open_dev, write_tasks
 from cse.errors import CseError
 from cse.evaluation.dev import score_dev
+from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.evaluation.record import read_record
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import load_checkpoint
+from cse.stages.domain import read_domain_scores
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
+from cse.stages.post import put_behind
 from cse.stages.train import train_stage
 from cse.tune.job import read_curve, share_data
 from tests.conftest import WORDS
@@ -103,6 +106,28 @@ def test_without_training_the_task_is_scored_once(run, settings, tmp_path):
     metrics = run(settings({"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0}))
     assert (metrics["dev_measure"], "start_dev_score" in metrics) == ("kNN", False)
     assert (tmp_path / "run/plots/dev.csv").read_bytes() == b"step,score\n"
+
+
+def test_post_processing_says_what_it_changed(models, settings, prepared, tmp_path, capsys):
+    post = settings({"post.kind": "whitening", "post.dimension": 4}).post
+    put_behind(str(models["bert"]), post, prepared=prepared, out=tmp_path / "out")
+    facts = read_config(tmp_path / "out")["facts"]
+    assert facts["dev_measure"] == "kNN"
+    assert re.search(
+        rf"with whitening, dev kNN \d+\.\d\d -> {facts['dev_score']:.2f}$", capsys.readouterr().out.strip()
+    )
+
+
+def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
+    train = {"dev_score": 91.5, "start_dev_score": 90.25, "dev_measure": "AP", "steps": 7}
+    for name, tree in (("train", train), ("evaluation", {"trained": {"search (nDCG@10)": 50.5}})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(tree), encoding="utf-8")
+    scores = read_domain_scores(tmp_path)
+    assert scores == {
+        "dev_spearman": None, "start_dev_spearman": None, "dev_score": 91.5, "start_dev_score": 90.25,
+        "dev_measure": "AP", "trained": {"search (nDCG@10)": 50.5},
+    }  # fmt: skip
+    assert dev_of(scores) == DevScore(91.5, "AP")
 
 
 def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
