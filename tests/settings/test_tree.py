@@ -108,7 +108,7 @@ def test_a_wrong_value_names_its_key(complaint, text, expected):
         (
             "data: {view: categories}\nmine: {negatives: 1}\n"
             "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, generator: unigram}}",
-            "mine.negatives: rows corrupted before training have no mined negatives",
+            "mine: rows corrupted before training cannot be mined",
         ),
         (
             "train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}",

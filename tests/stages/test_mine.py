@@ -107,9 +107,7 @@ def test_faiss_finds_what_an_exact_search_finds(monkeypatch):
     exact = mine(pairs, vectors, vectors, Mining(0.95, per_text=3))
     assert np.array_equal(mine(pairs, vectors, vectors, Mining(0.95, per_text=3, exact_rows=89)), exact)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(
-        CseError, match=r"^mine.exact_rows: more than 89 texts are searched by faiss, .* 'cse\[search\]'"
-    ):
+    with pytest.raises(CseError, match=r"^mine.exact_rows: 90 texts are searched by faiss, .* 'cse\[search\]'"):
         mine(pairs, vectors, vectors, Mining(0.95, exact_rows=89))
 
 
@@ -137,7 +135,7 @@ def test_a_folder_that_says_that_nothing_is_wanted(settings, data, tmp_path, cap
     mine_stage(settings(), prepared=data["sentences"], mined=tmp_path / "out")
     assert list(contents(tmp_path / "out")) == [MANIFEST, "mining.json"]
     assert json.loads((tmp_path / "out/mining.json").read_text()) == {"negatives": 0}
-    assert capsys.readouterr().out == "nothing to mine (mine.negatives is 0)\n"
+    assert capsys.readouterr().out == "nothing to mine (group mine)\n"
 
 
 def test_pairs_become_triplets_of_the_bare_backbone(settings, pairs_of_labels, models, tmp_path, capsys):
@@ -219,14 +217,14 @@ def test_triplets_of_other_settings_are_refused(settings, pairs_of_labels, tmp_p
 
 def test_triplets_of_other_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
     mined = tmp_path / "mined"
-    with pytest.raises(CseError, match=r"mined: no mined negatives, but mine.negatives is 1; run `cse mine`"):
+    with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it .*; run `cse mine`"):
         train(settings(MINE), tmp_path, pairs_of_labels, mined)
     mine_stage(settings({"data.view": "pairs"}), prepared=pairs_of_labels, mined=mined)
-    with pytest.raises(CseError, match=r"mined: holds no mined negatives, but mine.negatives is 1"):
+    with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it"):
         train(settings(MINE), tmp_path, pairs_of_labels, mined)
     mine_stage(settings(MINE), prepared=pairs_of_labels, mined=mined)
     write_rows(pairs_of_labels / TRAIN_FILE, "pairs", [("a b", "c d", "x")] * 3, grouped=True)
-    with pytest.raises(CseError, match=r"mined: mined from other pairs than this training's"):
+    with pytest.raises(CseError, match=r"mined: mined from other rows than this training's"):
         train(settings(MINE), tmp_path, pairs_of_labels, mined)
 
 
@@ -268,3 +266,41 @@ def test_a_domain_of_the_bank_mines_for_itself(settings, models, tmp_path, monke
     assert open_rows(tmp_path / "domains/pets/mined" / TRAIN_FILE).column_names[-2:] == ["hard_neg", GROUP]
     written = json.loads((tmp_path / "domains/pets/checkpoint/checkpoint.json").read_text())["facts"]
     assert written["data"]["view"] == "triplets"
+
+
+# ---- pairs from plain sentences ------------------------------------------------------------------------------------
+
+NEIGHBOURS = {"data.view": "sentences", "mine.neighbours": 2}
+
+
+def test_sentences_become_pairs_of_neighbours(settings, data, models, tmp_path, capsys):
+    mine_stage(settings(NEIGHBOURS), prepared=data["sentences"], mined=tmp_path / "mined")
+    sentences = list(dict.fromkeys(PreparedData(data["sentences"]).train["sent0"]))
+    vectors = SentenceEncoder.load(str(models["bert"])).encode(sentences)
+    cosine = vectors @ vectors.T
+    np.fill_diagonal(cosine, -1)
+    near = [set(np.argsort(-row, kind="stable")[:2]) for row in cosine]
+    everyone = range(len(sentences))
+    numbers = [(i, j) for i in everyone for j in everyone if i < j and j in near[i] and i in near[j]]
+    expected = [(sentences[i], sentences[j]) for i, j in numbers]
+    found = open_rows(tmp_path / "mined" / TRAIN_FILE)
+    assert list(zip(found["sent0"], found["sent1"], strict=True)) == expected
+    told = capsys.readouterr().out
+    assert f"{len(expected)} pairs of neighbours among {len(sentences)} sentences (mean cosine" in told
+    facts = train(settings(NEIGHBOURS), tmp_path, data["sentences"], tmp_path / "mined")
+    assert facts["trained_on"].endswith(f"{len(expected)} pairs")
+
+
+def test_neighbours_may_have_hard_negatives_too(settings, data, tmp_path):
+    chosen = settings(NEIGHBOURS | {"mine.negatives": 1, "mine.margin": 1.0})
+    mine_stage(chosen, prepared=data["sentences"], mined=tmp_path / "mined")
+    found = open_rows(tmp_path / "mined" / TRAIN_FILE)
+    assert found.column_names == ["sent0", "sent1", "hard_neg"]
+    assert all(len(set(row)) == 3 for row in zip(found["sent0"], found["sent1"], found["hard_neg"], strict=True))
+
+
+def test_neighbours_of_pairs_are_refused(settings, pairs_of_labels, tmp_path):
+    with pytest.raises(CseError, match=r"contains pairs, but mine.neighbours needs sentences"):
+        mine_stage(settings(NEIGHBOURS), prepared=pairs_of_labels, mined=tmp_path / "mined")
+    with pytest.raises(CseError, match=r"mine.neighbours: pairs are made of sentences, but data.view is 'pairs'"):
+        settings({"data.view": "pairs", "mine.neighbours": 2})
