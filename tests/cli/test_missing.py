@@ -17,7 +17,10 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.bundles import LINES, write_bundle
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"scikit-learn": "sklearn", "ruamel.yaml": "ruamel"}  # other names than their distributions
+# other names than their distributions
+MODULES = {
+    "scikit-learn": "sklearn", "ruamel.yaml": "ruamel", "beautifulsoup4": "bs4", "markdown-it-py": "markdown_it",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import threading
 
 import httpx
 import numpy as np
+import pytest
 
 from tests.deploy.servers import serving
 from tests.waiting import wait_for
@@ -97,6 +98,7 @@ def test_a_slow_reader_holds_nobody_up(server):
         one.close()
 
 
+@pytest.mark.slow
 def test_a_reader_who_does_not_read_is_hung_up_on(small_bundle, tmp_path):
     request = written(BODY | {"input": ["the cat sat"] * 50_000})  # more than the sockets hold
     with (
