@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from cse.errors import CseError
 
@@ -48,12 +47,15 @@ class Outcomes:
         """Number of seeds."""
         return int(self.values.shape[0])
 
-    def scores(self, rows_RN: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the measure times 100 for each resample and seed, ``(R, S)``; NaN where it is not defined."""
+    def scores(self, counts_RN: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the measure times 100 by resample and seed, ``(R, S)``; NaN where it is not defined.
+
+        Args:
+            counts_RN: how often each resample holds each item.
+        """
         if self.gold is None:
-            return 100 * np.stack([values_N[rows_RN].mean(axis=1) for values_N in self.values], axis=1)
-        score, gold_N = _STATISTICS[self.statistic], self.gold
-        return 100 * np.array([[score(values_N[row], gold_N[row]) for values_N in self.values] for row in rows_RN])
+            return 100 * (counts_RN @ self.values.T) / counts_RN.sum(axis=1, keepdims=True)
+        return 100 * _STATISTICS[self.statistic](self.values, self.gold, counts_RN)
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,13 @@ def compare_average(tasks: Sequence[tuple[Outcomes, Outcomes]], *, seed: int = 0
     observed = np.zeros(2)
     for pair in tasks:
         _check_same_items(*pair)
-        whole = np.arange(pair[0].items)[None]
-        observed += [float(outcomes.scores(whole).mean()) for outcomes in pair]
+        count = pair[0].items
+        observed += [float(outcomes.scores(np.ones((1, count))).mean()) for outcomes in pair]
         for first in range(0, RESAMPLES, _ROWS_AT_ONCE):
-            rows_RN = rng.integers(pair[0].items, size=(min(_ROWS_AT_ONCE, RESAMPLES - first), pair[0].items))
-            part = slice(first, first + len(rows_RN))
+            part = slice(first, min(first + _ROWS_AT_ONCE, RESAMPLES))
+            counts_RN = _draw(rng, part.stop - first, count)
             for model, outcomes in enumerate(pair):
-                found[model, part] += (outcomes.scores(rows_RN) * weights[model][part]).sum(axis=1)
+                found[model, part] += (outcomes.scores(counts_RN) * weights[model][part]).sum(axis=1)
     before, after = observed / len(tasks)
     differences = (found[1] - found[0]) / len(tasks)
     differences = differences[np.isfinite(differences)]  # a resample of few pairs may have no correlation
@@ -149,6 +151,12 @@ def compare_average(tasks: Sequence[tuple[Outcomes, Outcomes]], *, seed: int = 0
     side = min((differences <= 0).sum(), (differences >= 0).sum())
     p = min(1.0, 2 * (1 + int(side)) / (1 + max(len(differences), 1)))
     return Comparison(float(before), float(after), float(low), float(high), p, sum(b.items for b, _ in tasks), seeds)
+
+
+def _draw(rng: np.random.Generator, resamples: int, items: int) -> NDArray[np.float64]:
+    """Return how often each of some resamples holds each item, ``(R, N)``; as many items are drawn as there are."""
+    rows_RN = rng.integers(items, size=(resamples, items)) + items * np.arange(resamples)[:, None]
+    return np.bincount(rows_RN.ravel(), minlength=resamples * items).reshape(resamples, items).astype(np.float64)
 
 
 def _seed_weights(rng: np.random.Generator, seeds: int) -> NDArray[np.float64]:
@@ -167,39 +175,74 @@ def _check_same_items(before: Outcomes, after: Outcomes) -> None:
         )
 
 
-def rank_correlation(cosine_N: NDArray[np.float64], gold_N: NDArray[np.float64]) -> float:
-    """Return Spearman's correlation; NaN if one side is constant."""
-    ranks_2N = rankdata(np.stack([cosine_N, gold_N]), axis=1)
-    centred_2N = ranks_2N - ranks_2N.mean(axis=1, keepdims=True)
-    scale = np.sqrt((centred_2N**2).sum(axis=1).prod())
-    return float(centred_2N.prod(axis=0).sum() / scale) if scale > 0 else float("nan")
+def rank_correlation(
+    cosine_SN: NDArray[np.float64], gold_N: NDArray[np.float64], counts_RN: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return Spearman's correlation by resample and seed, ``(R, S)``; NaN where one side is constant."""
+    total_R = counts_RN.sum(axis=1)
+
+    def centred_ranks(values_N: NDArray[np.float64]) -> NDArray[np.float64]:
+        ranks_RN = _ranks(values_N, counts_RN)
+        return ranks_RN - ((counts_RN * ranks_RN).sum(axis=1) / total_R)[:, None]
+
+    gold_RN = centred_ranks(gold_N)
+    weighted_RN = counts_RN * gold_RN
+    gold_R = (weighted_RN * gold_RN).sum(axis=1)
+    found_RS = np.empty((len(counts_RN), len(cosine_SN)))
+    for seed, cosine_N in enumerate(cosine_SN):
+        ranks_RN = centred_ranks(cosine_N)
+        scale_R = np.sqrt(gold_R * (counts_RN * ranks_RN**2).sum(axis=1))
+        with np.errstate(invalid="ignore"):
+            found_RS[:, seed] = (weighted_RN * ranks_RN).sum(axis=1) / scale_R
+    return found_RS
 
 
-def average_precision(cosine_N: NDArray[np.float64], gold_N: NDArray[np.float64]) -> float:
-    """Return the average precision of binary pairs, as scikit-learn defines it; NaN without a positive pair."""
-    precision_N, recall_N = _precision_recall(cosine_N, gold_N)
-    return float((np.diff(recall_N, prepend=0) * precision_N).sum())
+def _ranks(values_N: NDArray[np.float64], counts_RN: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rank of each item in each resample, the mean of those that equal values and repetitions take."""
+    order, ends = _classes(values_N)
+    upto_RC = np.cumsum(counts_RN[:, order], axis=1)[:, ends]  # items up to the end of each class of equal values
+    ranks_RC = (np.concatenate([np.zeros((len(upto_RC), 1)), upto_RC[:, :-1]], axis=1) + upto_RC + 1) / 2
+    class_N = np.empty(len(order), np.int64)
+    class_N[order] = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=-1))
+    return ranks_RC[:, class_N]
 
 
-def best_f1(cosine_N: NDArray[np.float64], gold_N: NDArray[np.float64]) -> float:
-    """Return the largest F1 over all thresholds; NaN without a positive pair."""
-    precision_N, recall_N = _precision_recall(cosine_N, gold_N)
-    return float((2 * precision_N * recall_N / np.maximum(precision_N + recall_N, 1e-12)).max())
+def _classes(values_N: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the order of rising values, and the last place in it of each class of equal ones."""
+    order = np.argsort(values_N, kind="stable")
+    return order, np.append(np.flatnonzero(np.diff(values_N[order])), len(order) - 1)
+
+
+def average_precision(
+    cosine_SN: NDArray[np.float64], gold_N: NDArray[np.float64], counts_RN: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the average precision of binary pairs by resample and seed, as scikit-learn defines it; NaN without a
+    positive pair.
+    """
+    curves = (_precision_recall(cosine_N, gold_N, counts_RN) for cosine_N in cosine_SN)
+    return np.stack([(np.diff(recall, prepend=0, axis=1) * precision).sum(axis=1) for precision, recall in curves], 1)
+
+
+def best_f1(
+    cosine_SN: NDArray[np.float64], gold_N: NDArray[np.float64], counts_RN: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the largest F1 over all thresholds by resample and seed; NaN without a positive pair."""
+    curves = (_precision_recall(cosine_N, gold_N, counts_RN) for cosine_N in cosine_SN)
+    return np.stack([(2 * p * r / np.maximum(p + r, 1e-12)).max(axis=1) for p, r in curves], axis=1)
 
 
 def _precision_recall(
-    cosine_N: NDArray[np.float64], gold_N: NDArray[np.float64]
+    cosine_N: NDArray[np.float64], gold_N: NDArray[np.float64], counts_RN: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return precision and recall at each distinct cosine, from the largest down."""
-    order = np.argsort(-cosine_N, kind="stable")
-    hits_N = np.cumsum(gold_N[order] > 0)
-    if hits_N[-1] == 0:
-        return np.full(1, np.nan), np.full(1, np.nan)
-    ends = np.append(np.flatnonzero(np.diff(cosine_N[order])), len(order) - 1)
-    return hits_N[ends] / (ends + 1), hits_N[ends] / hits_N[-1]
+    """Return precision and recall at each distinct cosine, from the largest down, ``(R, C)``."""
+    order, ends = _classes(-cosine_N)
+    found_RC = np.cumsum(counts_RN[:, order], axis=1)[:, ends]
+    hits_RC = np.cumsum((counts_RN * (gold_N > 0))[:, order], axis=1)[:, ends]
+    with np.errstate(invalid="ignore"):
+        return hits_RC / np.maximum(found_RC, 1), hits_RC / hits_RC[:, -1:]
 
 
-_STATISTICS: dict[str, Callable[[NDArray[np.float64], NDArray[np.float64]], float]] = {
+_STATISTICS: dict[str, Callable[..., NDArray[np.float64]]] = {
     "spearman": rank_correlation,
     "average_precision": average_precision,
     "best_f1": best_f1,
