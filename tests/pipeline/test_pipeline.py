@@ -49,10 +49,11 @@ def copy(finished, tmp_path) -> Workspace:
 
 def test_repro_makes_everything(finished):
     stages = finished.locked_stages()
-    assert list(stages) == list(STAGES)
+    first, *both, train, evaluate, export = stages  # DVC runs mine and corrupt in either order
+    assert (first, *sorted(both), train, evaluate, export) == STAGES
     for name in OUTPUTS:
         assert finished.bytes_of(name)
-    assert len([out for stage in stages.values() for out in stage["outs"]]) == 11
+    assert len([out for stage in stages.values() for out in stage["outs"]]) == 12
     assert finished.leftovers() == []
     assert not list((finished.folder / ".cse/resume").iterdir()), "the state of a finished run is removed"
 
