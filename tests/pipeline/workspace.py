@@ -34,7 +34,8 @@ FILES = (
     *RAW,
 )
 FOLDERS = ("cse", "flows", ".dvc/plots")
-STAGES = ("prepare", "corrupt", "mine", "train", "evaluate", "export")  # of two that may swap, the alphabet decides
+STAGES = ("prepare", "mine", "corrupt", "train", "evaluate", "export")  # as `dvc repro` runs them
+IN_FLOWS = ("prepare", "corrupt", "mine", "train", "evaluate", "export")  # of two that may swap, the alphabet decides
 TINY = {
     "data.source": "files",
     "backbone.name": "backbone",
