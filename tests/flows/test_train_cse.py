@@ -217,7 +217,7 @@ def test_quiet_and_private_on_a_slow_first_start(tmp_path):
     for name, code in zip(("one", "two"), codes, strict=True):
         log = (tmp_path / f"{name}.log").read_text()
         assert code == 0, log
-        assert log.count("Finished in state Skipped") == len(STAGES) - 1, log
+        assert log.count("Finished in state Skipped") == len(IN_FLOWS) - 1, log
         assert log.count("Finished in state Executed") == 1
         for noise in ("database is locked", "Traceback", "| ERROR", "| WARNING", "| CRITICAL"):
             assert noise not in log, log
@@ -298,7 +298,7 @@ def test_a_full_disk_during_export(tmp_path):
     assert workspace.bytes_of("data/bundle") == bundle
     dvc_yaml.write_text(whole)
     output = workspace.run("cse", "flow", "train")
-    assert output.count("Finished in state Skipped") == len(STAGES) - 1, "what was finished is not done again"
+    assert output.count("Finished in state Skipped") == len(IN_FLOWS) - 1, "what was finished is not done again"
     assert output.count("Finished in state Executed") == 1
 
 
