@@ -12,6 +12,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from cse.errors import CseError, error_line
 from cse.settings import Settings
 from cse.settings.load import flatten
@@ -124,7 +126,7 @@ def uncommitted(root: Path) -> list[str]:
 
 
 def stages_in_order(root: Path) -> list[str]:
-    """Return the names of the stages of ``dvc.yaml``, each after those that it depends on.
+    """Return the names of the stages of ``dvc.yaml``, each after those that it depends on, else as they stand there.
 
     Raises:
         CseError: DVC cannot read the file.
@@ -134,8 +136,13 @@ def stages_in_order(root: Path) -> list[str]:
     with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo:
         graph = repo.index.graph
         ours = {s: s.name for s in graph if Path(s.path).resolve() == root / "dvc.yaml"}
-        # DVC keeps stages in a set; sorted by name they come in the same order every time
-        before = {s: sorted(graph.successors(s), key=str) for s in sorted(graph, key=str)}
+        written = list(YAML(typ="safe").load((root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
+
+        def place(stage: Any) -> tuple[int, str]:  # DVC keeps stages in a set
+            name = ours.get(stage, "").partition("@")[0]
+            return written.index(name) if name in written else len(written), str(stage)
+
+        before = {s: sorted(graph.successors(s), key=place) for s in sorted(graph, key=place)}
         return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
 
 

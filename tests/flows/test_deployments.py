@@ -21,11 +21,11 @@ from tests.flows.prefect_server import (
     run_deployment,
     wait_for,
 )
-from tests.pipeline.workspace import IN_FLOWS, ROOT, STAGES, Workspace, tiny_clone, write_triplets
+from tests.pipeline.workspace import ROOT, STAGES, Workspace, tiny_clone, write_triplets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SKIPPED = [(stage, "Skipped") for stage in IN_FLOWS]
+SKIPPED = [(stage, "Skipped") for stage in STAGES]
 LONG = {"train__epochs": 3000, "train__save_seconds": 0.0}  # minutes; every test ends it early
 
 
@@ -86,7 +86,7 @@ def test_a_deployment_runs_the_pipeline(project, server, first_run, tmp_path):
     assert "$ prefect deployment run train-cse/local --watch" in first_run, "the alias says what it runs"
     run = server.finished("first")
     assert run["state_type"] == "COMPLETED", server.log()
-    assert server.task_states(run) == [(stage, "Executed") for stage in IN_FLOWS]
+    assert server.task_states(run) == [(stage, "Executed") for stage in STAGES]
     assert "trained 20 steps" in "\n".join(server.messages(run)), "what a stage says stands in the run's log"
     artifacts = server.artifacts(run)
     assert set(artifacts) == {"run-summary", "sts-scores", "train-progress"}

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from flows.artifacts import read_shortfall
-from tests.pipeline.workspace import IN_FLOWS, Workspace, tiny_clone
+from tests.pipeline.workspace import STAGES, Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -123,7 +123,7 @@ def test_one_task_per_stage_in_graph_order(flow_run, found):
     short = read_shortfall(flow_run[0].folder)  # of a random backbone it may be either
     assert found[0]["name"] == ("Below backbone" if short else "Completed")
     assert short in found[0]["message"]
-    assert found[0]["tasks"] == [[stage, "Executed"] for stage in IN_FLOWS]
+    assert found[0]["tasks"] == [[stage, "Executed"] for stage in STAGES]
     log = flow_run[1]
     assert "trained 20 steps" in log, "what a stage says stands in the run's log"
     assert log.index("Running stage 'prepare'") < log.index("Running stage 'export'")
@@ -131,14 +131,14 @@ def test_one_task_per_stage_in_graph_order(flow_run, found):
 
 def test_a_new_stage_is_a_new_task(flow_run, found):
     """Its name comes first in the alphabet, its place in the graph last; the others are left as they were."""
-    assert found[1]["tasks"] == [*([stage, "Skipped"] for stage in IN_FLOWS), ["a-summary", "Executed"]]
+    assert found[1]["tasks"] == [*([stage, "Skipped"] for stage in STAGES), ["a-summary", "Executed"]]
     assert flow_run[1].count("Running stage 'train'") == 1
     assert flow_run[1].count("Stage 'train' didn't change, skipping") == 3
 
 
 def test_a_failed_stage_ends_the_flow_with_its_last_lines(found):
     assert found[2]["state"] == "FAILED"
-    assert found[2]["tasks"] == [*([stage, "Skipped"] for stage in IN_FLOWS), ["a-summary", "Failed"]]
+    assert found[2]["tasks"] == [*([stage, "Skipped"] for stage in STAGES), ["a-summary", "Failed"]]
     assert found[2]["message"].startswith("a-summary: stopped by an unexpected error")
     assert "the reason" in found[2]["message"]
     assert "`dvc repro a-summary`" in found[2]["message"], "what a person should do"
@@ -217,7 +217,7 @@ def test_quiet_and_private_on_a_slow_first_start(tmp_path):
     for name, code in zip(("one", "two"), codes, strict=True):
         log = (tmp_path / f"{name}.log").read_text()
         assert code == 0, log
-        assert log.count("Finished in state Skipped") == len(IN_FLOWS) - 1, log
+        assert log.count("Finished in state Skipped") == len(STAGES) - 1, log
         assert log.count("Finished in state Executed") == 1
         for noise in ("database is locked", "Traceback", "| ERROR", "| WARNING", "| CRITICAL"):
             assert noise not in log, log
@@ -298,7 +298,7 @@ def test_a_full_disk_during_export(tmp_path):
     assert workspace.bytes_of("data/bundle") == bundle
     dvc_yaml.write_text(whole)
     output = workspace.run("cse", "flow", "train")
-    assert output.count("Finished in state Skipped") == len(IN_FLOWS) - 1, "what was finished is not done again"
+    assert output.count("Finished in state Skipped") == len(STAGES) - 1, "what was finished is not done again"
     assert output.count("Finished in state Executed") == 1
 
 

@@ -34,8 +34,7 @@ FILES = (
     *RAW,
 )
 FOLDERS = ("cse", "flows", ".dvc/plots")
-STAGES = ("prepare", "mine", "corrupt", "train", "evaluate", "export")  # as `dvc repro` runs them
-IN_FLOWS = ("prepare", "corrupt", "mine", "train", "evaluate", "export")  # of two that may swap, the alphabet decides
+STAGES = ("prepare", "mine", "corrupt", "train", "evaluate", "export")
 TINY = {
     "data.source": "files",
     "backbone.name": "backbone",
