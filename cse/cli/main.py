@@ -119,7 +119,8 @@ def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
     """
     from cse.stages.mine import mine_stage
 
-    mine_stage(settings_from(params, overrides, prepared=data), prepared=data, mined=_mined(data))
+    # any loss will do: it reads what comes out; the stage compares the prepared rows with what is to be mined
+    mine_stage(settings_from(params, overrides, any_view=True), prepared=data, mined=_mined(data))
 
 
 @cli.command(epilog="\b\nExample:\n  cse corrupt -s objective.replaced_tokens.generator=distilbert/distilroberta-base")
@@ -219,7 +220,7 @@ def _help_hint(error: click.ClickException) -> str:
 
 
 def _mined(prepared: Path) -> Path:
-    """Return the folder of the triplets mined from prepared data."""
+    """Return the folder of the rows mined from prepared data."""
     return MINED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-mined")
 
 

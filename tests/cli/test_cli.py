@@ -508,6 +508,19 @@ def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
     assert line.endswith("or data.view: triplets, or mine.negatives: 1")
 
 
+def test_sentences_become_pairs_by_the_commands_of_the_page(cse, project):
+    """The loss is named to `cse train` alone, as docs/train.md has it."""
+    texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]}" for i in range(40)]
+    (project / "questions.txt").write_text("\n".join(texts), encoding="utf-8")
+    sources = ("data.source=files", "data.view=sentences", "data.train_path=questions.txt")
+    assert cse("prepare", *(part for source in sources for part in ("-s", source))).code == 0
+    assert "pairs of neighbours among 40 sentences" in cse("mine", "-s", "mine.neighbours=5").out
+    done = cse("train", "-s", "mine.neighbours=5", "-s", "objective.energy_hinge.weight=0")
+    assert (done.code, " pairs, cpu" in done.err) == (0, True), done
+    line = cse("mine", "-s", "mine.negatives=1").refused()
+    assert line.startswith("data/prepared: contains sentences, but mine.negatives needs pairs")
+
+
 def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
     changes = ("replaced_tokens.weight=0.1", "replaced_tokens.corruption=prepared", "replaced_tokens.generator=unigram")
     settings = [part for change in changes for part in ("-s", f"objective.{change}")]
