@@ -87,7 +87,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         write_rows(folder / TRAIN_FILE, settings.rows, kept, grouped=settings.grouped)
         if isinstance(arrange, HoldOut):
-            evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=arrange.task()), f"held out of {source}"
+            evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=arrange.task()), source
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_tasks(folder / DEV_TASK_FILE, [] if evaluation.dev_task is None else [evaluation.dev_task])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)

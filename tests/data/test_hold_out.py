@@ -63,7 +63,7 @@ def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path):
     score = score_dev(FakeEncoder(), dev)
     assert score.label == "dev nDCG@10 (proxy)"
     report = json.loads((tmp_path / "out/report.json").read_text())
-    assert report["dev"]["from"] == "held out of rows.csv"
+    assert report["dev"]["from"] == "rows.csv"
 
 
 def test_triplets_are_held_out_as_triplets(tmp_path):
