@@ -51,7 +51,7 @@ def look(source: Path | None, *, task: Path | None = None, labels: Path | None =
         settings["data.task_path"] = str(measured)
     if labels is not None:
         train = _reference(labels)
-        more = _PAIRS_ONLY | {"train.distinct_batches": True}
+        more = _PAIRS_ONLY | {"train.distinct_batches": True, "train.dev_measure": "MAP"}
         told = f"labelled texts: pairs within a label, batches without two of one label ({train.name})"
         return Found("categories", told, settings | {"data.view": "categories", "data.train_path": str(train)} | more)
     if source is None:

@@ -20,9 +20,11 @@ from cse.adapt.journal import Journal
 from cse.adapt.look import Found
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
+from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.compared import Compared
+from cse.evaluation.sts import sentences_of
 from cse.outputs import Kind, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
@@ -31,6 +33,7 @@ from cse.settings.spaces import settings_with
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.export import export_stage
 from cse.stages.mine import mine_stage
+from cse.stages.mined import rows_to_train
 from cse.stages.open_model import evaluate_models, record_folder, save_record
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
@@ -39,6 +42,7 @@ SEEDS = 3
 SEARCHED = {"train.learning_rate": "[0.003, 0.01, 0.03]"}
 FULL = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, "train.learning_rate": 3e-5}
 BARE, PROMPTS, FULLY = "backbone", "prompts", "full"
+_PASSES = 3  # a training step costs about as much as this many encodings of its texts
 _FOR_SEARCH = 0.5  # share of the budget that tries settings
 
 
@@ -93,10 +97,10 @@ class Adaptation:
         journal = Journal(self.folder, facts)
         _say(self.found.told)
         journal.run("prepare", self._prepare)
-        journal.run("measure the backbone", lambda: self._measure(BARE, None))
+        texts = journal.run("measure the backbone", lambda: self._measure(BARE, None))
+        journal.run("check the budget", lambda: self._check_budget(journal, texts))
         journal.run("train", lambda: self._train(self.settings, self._checkpoint(PROMPTS, 0)))
         once = journal.took("train")
-        self._check_budget(journal, once)
         chosen = journal.run("search", lambda: self._search(journal, once))
         settings = settings_with(self.settings, chosen)
         seeds = self._repeat(journal, PROMPTS, settings, self._seeds(journal, once), same=not chosen)
@@ -137,8 +141,10 @@ class Adaptation:
             scratch=self.folder / "scratch",
         )
 
-    def _measure(self, name: str, place: Path | None) -> None:
-        """Measure a model on the user's task and on whatever STS was prepared, and keep the record."""
+    def _measure(self, name: str, place: Path | None) -> int:
+        """Measure a model on the user's task and on whatever STS was prepared, keep the record, and return the number
+        of texts.
+        """
         data = open_suite(PreparedData(self._prepared))
         measures = tuple(m for m in ("sts", "tasks") if m == "tasks" or data.sts)
         if not data.tasks:
@@ -157,13 +163,25 @@ class Adaptation:
         )
         with publish_folder(self.folder / "records" / record_folder(name), Kind.RECORD) as folder:
             save_record(folder, name, model, results[name], options.device)
+        return len({text for task in data.tasks for text in all_texts(task)}) + len(set(sentences_of(data.sts)))
 
-    def _check_budget(self, journal: Journal, once: float) -> None:
-        needed = journal.seconds + journal.took("measure the backbone")
+    def _check_budget(self, journal: Journal, texts: int) -> None:
+        """Refuse a budget that one training would exceed, judging by how long the backbone took for ``texts`` texts."""
+        rows = rows_to_train(
+            self.settings.mine,
+            self.settings.backbone,
+            self.settings.pooler.kind,
+            self.settings.train.roles,
+            prepared=self._prepared,
+            mined=self.folder / "mined",
+        ).train
+        each = journal.took("measure the backbone") / max(texts, 1)
+        training = _PASSES * each * len(rows) * len(rows.column_names) * self.settings.train.epochs
+        needed = journal.seconds + training + journal.took("measure the backbone")
         if needed > self.budget:
             raise CseError(
-                f"--budget: one training and its measures take about {needed / 60:.0f} minutes here, the budget is "
-                f"{self.budget / 60:.0f}; raise it, or train on fewer rows (-s data.max_rows=...)"
+                f"--budget: one training and its measures need about {max(needed / 60, 1):.0f} minutes here, the budget "
+                f"is {self.budget / 60:.1f}; raise it, or train on fewer rows (-s data.max_rows=...)"
             )
 
     def _search(self, journal: Journal, once: float) -> dict[str, Any]:
