@@ -26,7 +26,7 @@ from cse.data.tasks.kinds import (
     kind_of,
 )  # fmt: skip
 from cse.errors import CseError, nearest
-from cse.evaluation.measures import pair_cosines, spearman
+from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
 from cse.evaluation.tasks import labels, pairs, retrieval
 from cse.evaluation.vectors import Encoder, Vectors
 from cse.runtime.encode import unit_rows
@@ -100,15 +100,19 @@ def score_task(
         task: the task.
         batch_size: texts per forward pass.
         progress: whether the encoder shows its progress bar.
-        measures: which of ``MEASURES`` of its kind to compute; None: all.
+        measures: which of ``MEASURES`` of its kind to compute; None: all that are defined.
 
     Raises:
         NotFinite: a text whose embedding is not finite.
-        UndefinedScore: scored pairs whose cosines are all equal.
+        UndefinedScore: scored pairs whose cosines are all equal, or one of ``measures`` is not defined.
     """
     kind = kind_of(task)
     known, items, told = _measures(task, _Encoded(encoder, batch_size, progress))
     found = {name: compute() for name, compute in known.items() if measures is None or name in measures}
+    undefined = [name for name, (value, _) in found.items() if np.isnan(value)]
+    if undefined and measures is not None:
+        raise UndefinedScore(f"{task.name}: {undefined[0]} is not defined: no two test rows have the same label")
+    found = {name: value for name, value in found.items() if name not in undefined}
     items |= {name: 100 * each for name, (_, each) in found.items() if each is not None}
     values = {name: 100 * value for name, (value, _) in found.items()}
     return TaskScore(
@@ -205,4 +209,4 @@ def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
 
 
 def _mean(items: np.ndarray) -> _Found:
-    return float(items.mean(dtype=np.float64)), items
+    return float(items.mean(dtype=np.float64)) if len(items) else float("nan"), items

@@ -177,3 +177,12 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
     page = as_html(report)
     assert page.count('<figure class="table" id="task-') == 4
     assert f"{results.tasks['birds'].values['nDCG@10']:.2f}" in page
+
+
+def test_a_measure_that_is_not_defined_is_left_out_and_selects_nothing():
+    alone = LabelledTexts("alone", TEXTS[:12], LABELS[:12], TEXTS[12:15], ["a", "b", "c"])
+    score = score_task(FakeEncoder(), alone)
+    assert list(score.values) == ["kNN", "probe", "V-measure"]
+    assert "MAP" not in score.items
+    with pytest.raises(UndefinedScore, match="alone: MAP is not defined: no two test rows have the same label"):
+        score_dev(FakeEncoder(), alone, measure="MAP")
