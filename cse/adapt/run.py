@@ -180,7 +180,7 @@ class Adaptation:
         needed = journal.seconds + training + journal.took("measure the backbone")
         if needed > self.budget:
             raise CseError(
-                f"--budget: one training and its measures need about {max(needed / 60, 1):.0f} minutes here, the budget "
+                f"--budget: one training and its measures need {max(needed / 60, 1):.0f} minutes here, the budget "
                 f"is {self.budget / 60:.1f}; raise it, or train on fewer rows (-s data.max_rows=...)"
             )
 

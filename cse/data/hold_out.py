@@ -19,7 +19,7 @@ from cse.errors import CseError
 
 OVERLAP = "held_out_overlap"
 LEAST, MOST = 2, 1000  # rows held out
-_LEAST_OF_LABEL = 3  # texts of a label, one of them held out and two left for a pair
+_LEAST_OF_LABEL = 4  # texts of a label: two held out, for a search among them, and two left for a pair
 _NAME = "held-out rows"
 
 
@@ -81,7 +81,7 @@ class HoldOut:
         return Retrieval(_NAME + PROXY, queries, documents, query, document, np.ones(len(judged), np.int64), _NAME)
 
     def _labelled(self, rows: list[Row]) -> set[int]:
-        """Return the share of each label that has texts enough, at least one text."""
+        """Return the share of each label that has texts enough, at least two texts."""
         members: dict[str, list[int]] = {}
         for number, row in enumerate(rows):
             members.setdefault(row.label or "", []).append(number)
@@ -89,7 +89,7 @@ class HoldOut:
         share = min(self.share, MOST / max(len(rows), 1))
         held: set[int] = set()
         for label, found in large.items():
-            count = min(max(round(share * len(found)), 1), len(found) - 2)
+            count = min(max(round(share * len(found)), 2), len(found) - 2)
             held |= set(Random(f"cse hold out {self.seed} {label}").sample(found, count))
         return held
 

@@ -35,6 +35,7 @@ def place(tiny_folders, tmp_path, monkeypatch):
 LABELS = ("adapt", "--labels", "labels.csv", "-s", "train.max_length=16", "-s", "train.batch_size=8")
 
 
+@pytest.mark.slow
 def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: F811
     done = cse(*LABELS, "--budget", "20s", "--out", "out")
     assert done.code == 0, done.err
@@ -51,6 +52,7 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     assert again.out.splitlines()[-1] == done.out.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_killed_adaptation_goes_on(cse, place, monkeypatch):  # noqa: F811
     measure, killed = Adaptation._measure, []
 
@@ -86,7 +88,7 @@ def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
     done = cse(*LABELS, "--budget", "0.1s", "--out", "out")
     assert done.code == 2
     assert done.err.splitlines()[-1].startswith(
-        "error: --budget: one training and its measures need about 1 minutes here"
+        "error: --budget: one training and its measures need 1 minutes here"
     )
     assert "step" not in done.err, "it is said before training"
 

@@ -36,12 +36,12 @@ def test_texts_of_each_label_are_held_out(tmp_path):
     ]
     data, dev = made(tmp_path, rows, ("text", "category"), view="categories")
     assert isinstance(dev, LabelledTexts)
-    assert [dev.test_label.count(label) for label in "abc"] == [2, 3, 0], "a label of two keeps its pair"
+    assert [dev.test_label.count(label) for label in "abc"] == [2, 3, 0], "a label of three keeps its texts"
     assert sorted([*dev.reference, *dev.test]) == sorted(text for text, _ in rows)
     trained_on = {*data.train["sent0"], *data.train["sent1"]}
     assert trained_on == set(dev.reference)
     assert not is_proxy(dev)
-    assert describe(dev) == "labelled texts: 3 labels, 22 reference and 5 test rows, held out of the training rows"
+    assert describe(dev) == "labelled texts: 3 labels, 23 reference and 5 test rows, held out of the training rows"
     assert dev_measure(dev, None, "train.dev_measure") == "kNN"
 
 
