@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from cse.cli.adapt import adapt
 from cse.cli.bank import bank
 from cse.cli.corpus import embed, index_command, search
 from cse.cli.encode import encode
@@ -183,6 +184,7 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
 
 cli.add_command(evaluate)
 cli.add_command(report)
+cli.add_command(adapt)
 cli.add_command(compare)
 cli.add_command(export)
 

@@ -40,6 +40,7 @@ _REMEDY = {
     "empty_document": "fill the column with the bodies or name another one in data.columns",
     "no_pair": "choose other data.pairs, or lower data.passage_words",
     "alone_in_label": "give each label two texts or more",
+    "held_out_overlap": "prepare more rows, or set data.hold_out: 0",
     "near_evaluation": "train on other sentences or raise data.near_duplicates",
     "near_duplicate": "raise data.near_duplicates",
 }

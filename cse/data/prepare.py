@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tqdm import tqdm
 
 from cse.data.clean import CleaningReport, clean_rows, overlap_keys
 from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
+from cse.data.hold_out import HoldOut
 from cse.data.hub import hub_rows
 from cse.data.readers import LABELLED, Row, check_exists, contents, data_files, find_data_file, read_rows
 from cse.data.row_views import (
@@ -38,7 +40,7 @@ from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.data import DataSettings
 
 SAMPLE_DEV, SAMPLE_TEST = 500, 1000
-SENTEVAL = "SentEval"
+SENTEVAL, STSB_DEV = "SentEval", "STS-B dev"
 
 
 def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[str, Any]:
@@ -64,9 +66,12 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         evaluation, origin = _sample_evaluation(settings.seed)
     else:
         evaluation, origin = _file_evaluation(settings)
+    if settings.hold_out and origin["dev"] not in (None, STSB_DEV):
+        raise CseError(f"data.hold_out: data.dev_path has a dev task already ({origin['dev']}); set one of the two")
     suite = _suite(settings, evaluation, origin)
     source, rows = _train_rows(settings)
     cleaning = report_of(settings, source)
+    arrange = arrangement(settings, cleaning)
     kept = clean_rows(
         _with_progress(rows, progress),
         cleaning,
@@ -77,10 +82,12 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         max_rows=settings.max_rows,
         seed=settings.seed,
         near=near_duplicates(settings, _held_out(evaluation, suite.tasks)),
-        arrange=arrangement(settings, cleaning),
+        arrange=arrange,
     )
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         write_rows(folder / TRAIN_FILE, settings.rows, kept, grouped=settings.grouped)
+        if isinstance(arrange, HoldOut):
+            evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=arrange.task()), source
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_tasks(folder / DEV_TASK_FILE, [] if evaluation.dev_task is None else [evaluation.dev_task])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)
@@ -133,7 +140,7 @@ def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, 
     if dev is not None:
         own, file = dev
         return EvaluationData(found.tasks, own, found.missing), {"dev": file, "evaluation": name}
-    return found, {"dev": "STS-B dev" if found.dev else None, "evaluation": name}
+    return found, {"dev": STSB_DEV if found.dev else None, "evaluation": name}
 
 
 def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:

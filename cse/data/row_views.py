@@ -9,6 +9,7 @@ from pathlib import Path
 from cse.data.categories import ALONE, pairs_within_labels
 from cse.data.clean import CleaningReport, Drop
 from cse.data.documents import read_documents
+from cse.data.hold_out import OVERLAP, HoldOut
 from cse.data.near_duplicates import NEAR_DUPLICATE, NEAR_EVALUATION, NearDuplicates
 from cse.data.passages import document_rows
 from cse.data.readers import Row
@@ -40,16 +41,20 @@ def report_of(settings: DataSettings, source: str) -> CleaningReport:
     """Return an empty report with the reasons for which these settings may drop a row."""
     report = CleaningReport(source)
     near = () if settings.near_duplicates is None else (NEAR_EVALUATION, NEAR_DUPLICATE)
-    for reason in (*_REASONS.get(settings.view, ()), *near):
+    held_out = (OVERLAP,) if settings.hold_out else ()
+    for reason in (*_REASONS.get(settings.view, ()), *near, *held_out):
         report.dropped[reason] = Drop()
     return report
 
 
-def arrangement(settings: DataSettings, report: CleaningReport) -> Callable[[Iterator[Row]], Iterator[Row]] | None:
-    """Return what makes rows out of the clean ones, or None."""
-    if settings.view != CATEGORIES:
-        return None
-    return partial(pairs_within_labels, report=report, per_text=settings.pairs_per_text, seed=settings.seed)
+def arrangement(
+    settings: DataSettings, report: CleaningReport
+) -> HoldOut | Callable[[Iterator[Row]], Iterator[Row]] | None:
+    """Return what makes rows out of the clean ones, and holds some out; None if nothing is to be done."""
+    pairs = None
+    if settings.view == CATEGORIES:
+        pairs = partial(pairs_within_labels, report=report, per_text=settings.pairs_per_text, seed=settings.seed)
+    return HoldOut(settings.hold_out, settings.seed, report, pairs) if settings.hold_out else pairs
 
 
 def near_duplicates(settings: DataSettings, held_out: Iterable[str]) -> NearDuplicates | None:

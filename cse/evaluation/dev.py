@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cse.data.scored import ScoredPairs
-from cse.data.tasks.kinds import Task
+from cse.data.tasks.kinds import PROXY, Task
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.sts import dev_score
 from cse.evaluation.tasks.score import dev_measure, score_task
@@ -27,4 +27,5 @@ def score_dev(encoder: Encoder, task: Task, batch_size: int = 64, measure: str |
     name = dev_measure(task, measure, "train.dev_measure")
     if isinstance(task, ScoredPairs):
         return DevScore(dev_score(encoder, task, batch_size), SPEARMAN)
-    return DevScore(score_task(encoder, task, batch_size=batch_size, measures=(name,)).values[name], name)
+    plain = name.removesuffix(PROXY)
+    return DevScore(score_task(encoder, task, batch_size=batch_size, measures=(plain,)).values[plain], name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cse.data.store import PreparedData
-from cse.data.tasks.kinds import kind_of
+from cse.data.tasks.kinds import PROXY, kind_of
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev import score_dev
@@ -99,7 +99,9 @@ def judge_encoders(
     dev = before = None
     task, label = open_dev(data), ""
     if task is not None:
-        measure = dev_measure(task, measure if measure in MEASURES[kind_of(task)] else None, "train.dev_measure")
+        measure = dev_measure(
+            task, measure if _plain(measure) in MEASURES[kind_of(task)] else None, "train.dev_measure"
+        )
         label = dev_label(measure)
         dev = round(score_dev(onnx, task, BATCH, measure).value, 4)
     if promoted is not None:
@@ -114,3 +116,8 @@ def judge_encoders(
                     "same pairs (promotion.dev_tolerance)"
                 )
     return Verdict(tuple(reasons), dev, before, difference)
+
+
+def _plain(measure: str | None) -> str:
+    """Return the name of a measure without what marks it as a proxy's."""
+    return (measure or "").removesuffix(PROXY)

@@ -11,7 +11,8 @@ from cse.data.scored import ScoredPairs
 
 SCORED, BINARY, TRIPLETS = "scored pairs", "binary pairs", "triplets"
 RETRIEVAL, LABELLED = "retrieval", "labelled texts"
-GIVEN, HALVES = "given", "halves"  # how labelled texts came to be split
+GIVEN, HALVES, HELD_OUT = "given", "halves", "held out"  # how labelled texts came to be split
+PROXY = " (proxy)"  # ends the name of a task that only stands for what the user wants, and that of its measure
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class LabelledTexts:
         name: name of the task.
         reference, reference_label: texts and labels of the reference rows.
         test, test_label: texts and labels of the test rows.
-        split: ``given``, or ``halves`` of one file.
+        split: ``given``, ``halves`` of one file, or ``held out`` of the training rows.
     """
 
     name: str
@@ -118,12 +119,19 @@ def describe(task: Task) -> str:
             f"judgements in {task.judged_in}{left}"
         )
     if isinstance(task, LabelledTexts):
-        split = "" if task.split == GIVEN else ", halves of one file, drawn by label with a fixed seed"
+        split = {GIVEN: "", HALVES: ", halves of one file, drawn by label with a fixed seed"}.get(
+            task.split, ", held out of the training rows"
+        )
         labels = len(set(task.reference_label) | set(task.test_label))
         return f"{LABELLED}: {labels:,} labels, {len(task.reference):,} reference and {len(task):,} test rows{split}"
     if isinstance(task, BinaryPairs):
         return f"{BINARY}: {len(task):,} pairs, {int(task.label.sum()):,} of them mean the same"
     return f"{TRIPLETS}: {len(task):,}" if isinstance(task, Triplets) else f"{SCORED}: {len(task):,}"
+
+
+def is_proxy(task: Task) -> bool:
+    """Return whether a task only stands for what the user wants, see ``cse.data.hold_out``."""
+    return task.name.endswith(PROXY)
 
 
 def put_before(task: Task, first: str, second: str) -> Task:

@@ -12,6 +12,7 @@ from cse.data.scored import ScoredPairs
 from cse.data.tasks.kinds import (
     BINARY,
     LABELLED,
+    PROXY,
     RETRIEVAL,
     SCORED,
     TRIPLETS,
@@ -21,6 +22,7 @@ from cse.data.tasks.kinds import (
     Task,
     Triplets,
     describe,
+    is_proxy,
     kind_of,
 )  # fmt: skip
 from cse.errors import CseError, nearest
@@ -119,20 +121,22 @@ def score_task(
 
 
 def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
-    """Return the measure of a task that selects checkpoints: the wanted one, or the main one.
+    """Return the measure of a task that selects checkpoints: the wanted one, or the main one; a proxy's is called so.
 
     Raises:
         CseError: the task has no such measure; names the setting.
     """
     known = [name for name in MEASURES[kind_of(task)] if name != THRESHOLD]
+    mark = PROXY if is_proxy(task) else ""
     if wanted is None:
-        return known[0]
+        return known[0] + mark
+    wanted = wanted.removesuffix(PROXY)
     if wanted not in known:
         raise CseError(
             f"{setting}: {wanted!r} is no measure of {task.name} ({kind_of(task)}); one of {', '.join(known)}"
             f"{nearest(wanted, known)}"
         )
-    return wanted
+    return wanted + mark
 
 
 @dataclass(frozen=True)

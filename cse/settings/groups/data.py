@@ -72,6 +72,14 @@ class DataSettings(Group):
     )
     hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
     hub_split: str = Field("train", description="`hub`: split to read when `hub_file` is null.")
+    hold_out: float = Field(
+        0.0,
+        ge=0.0,
+        le=0.5,
+        description="`files`: share of the rows (of whole documents; of the texts of each label) to hold out as the "
+        "task that selects checkpoints, at most 1,000 rows; 0: none. Held-out pairs are a proxy of what you want: "
+        "prefer `dev_path`.",
+    )
     max_rows: Positive | None = Field(
         None, description="Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."
     )
@@ -110,6 +118,9 @@ class DataSettings(Group):
     def _check(self) -> DataSettings:
         if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
             raise ValueError("score_range: give two numbers, lower first")
+        if self.hold_out and (self.source != "files" or self.view == "labelled" or self.rows == "sentences"):
+            what = f"source {self.source!r}" if self.source != "files" else f"view {self.view!r}"
+            raise ValueError(f"hold_out: {what} has no pairs or labels of its own to hold out; set it to 0")
         if self.columns is not None and len(self.columns) != VIEW_WIDTH[self.view]:
             raise ValueError(
                 f"columns: view {self.view!r} needs {VIEW_WIDTH[self.view]} column names, {len(self.columns)} given"

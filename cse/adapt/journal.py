@@ -1,0 +1,71 @@
+"""What an adaptation has done so far, so that a killed one goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+from cse.files import fingerprint
+from cse.outputs import publish_file
+
+JOURNAL = "journal.json"
+
+
+class Journal:
+    """Steps that are done, with the seconds that each took.
+
+    Args:
+        folder: of the adaptation.
+        facts: everything that its results depend on; another adaptation's folder is refused.
+
+    Raises:
+        CseError: the folder belongs to another adaptation, or its journal is damaged.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        self.path = folder / JOURNAL
+        self.identity = fingerprint(dict(facts), [])
+        self.steps: dict[str, Any] = {}
+        if not self.path.is_file():
+            if folder.is_dir() and any(folder.iterdir()):
+                raise CseError(f"{folder}: holds something else; name another folder with --out")
+            folder.mkdir(parents=True, exist_ok=True)
+            self._write()
+            return
+        try:
+            tree = json.loads(self.path.read_text(encoding="utf-8"))
+            identity, self.steps = tree["identity"], tree["steps"]
+        except (ValueError, KeyError, TypeError):
+            raise CseError(f"{self.path}: damaged; delete {folder} and start again") from None
+        if identity != self.identity:
+            raise CseError(
+                f"{folder}: an adaptation to other text, or with other settings; name another folder with --out, or "
+                "delete this one"
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Time that all steps took."""
+        return float(sum(step["seconds"] for step in self.steps.values()))
+
+    def took(self, *names: str) -> float:
+        """Return the time that some steps took, 0 for those that are not done."""
+        return float(sum(self.steps.get(name, {"seconds": 0})["seconds"] for name in names))
+
+    def run(self, name: str, work: Callable[[], Any]) -> Any:
+        """Do a step unless it is done, and return its result, a JSON value."""
+        if name not in self.steps:
+            start = time.monotonic()
+            result = work()
+            self.steps[name] = {"seconds": round(time.monotonic() - start, 1), "result": result}
+            self._write()
+        return self.steps[name]["result"]
+
+    def _write(self) -> None:
+        with publish_file(self.path) as target:
+            tree = {"identity": self.identity, "steps": self.steps}
+            target.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,257 @@
+"""Adapt a backbone to a user's own text: rows, settings, seeds, measures, bundle, report, one after the other.
+
+Every step is a stage of the pipeline, run in the adaptation's own folder. A killed adaptation goes on: finished steps
+are not repeated, and the training or sweep that was running resumes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cse.adapt.journal import Journal
+from cse.adapt.look import Found
+from cse.data.store import PreparedData
+from cse.data.suite_store import open_suite
+from cse.data.tasks.kinds import all_texts
+from cse.data.tasks.store import open_dev
+from cse.errors import CseError
+from cse.evaluation.compared import Compared
+from cse.evaluation.sts import sentences_of
+from cse.outputs import Kind, publish_folder
+from cse.report.comparisons import comparisons
+from cse.report.systems import System, find_records, group
+from cse.settings import Settings
+from cse.settings.spaces import settings_with
+from cse.stages.corrupt import corrupt_stage
+from cse.stages.export import export_stage
+from cse.stages.mine import mine_stage
+from cse.stages.mined import rows_to_train
+from cse.stages.open_model import evaluate_models, record_folder, save_record
+from cse.stages.prepare import prepare_stage
+from cse.stages.train import train_stage
+
+SEEDS = 3
+SEARCHED = {"train.learning_rate": "[0.003, 0.01, 0.03]"}
+FULL = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, "train.learning_rate": 3e-5}
+BARE, PROMPTS, FULLY = "backbone", "prompts", "full"
+_PASSES = 3  # a training step costs about as much as this many encodings of its texts
+_FOR_SEARCH = 0.5  # share of the budget that tries settings
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """The result of an adaptation.
+
+    Attributes:
+        folder: everything it made.
+        systems: the bare backbone, the prompts, and the fully fine-tuned model if asked for.
+        won: comparisons of the prompts with the bare backbone.
+        full: comparisons of the fully fine-tuned model with the prompts.
+        seconds: working time.
+        chosen: values that the search chose.
+        notes: what the user should know.
+    """
+
+    folder: Path
+    systems: list[System]
+    won: list[Compared]
+    full: list[Compared]
+    seconds: float
+    chosen: Mapping[str, Any]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """An adaptation that is ready to run.
+
+    Attributes:
+        settings: of the project, with those that follow from the source.
+        found: what the source holds.
+        folder: to work in.
+        budget: seconds.
+        compare_full: whether to train a fully fine-tuned model too.
+    """
+
+    settings: Settings
+    found: Found
+    folder: Path
+    budget: float
+    compare_full: bool = False
+
+    def run(self) -> Adapted:
+        """Do what is not done yet.
+
+        Raises:
+            CseError: something wrong with the text or the task, or a budget that is too short for one training.
+        """
+        facts = {"settings": self.settings.model_dump(mode="json"), "found": self.found.settings}
+        journal = Journal(self.folder, facts)
+        _say(self.found.told)
+        journal.run("prepare", self._prepare)
+        texts = journal.run("measure the backbone", lambda: self._measure(BARE, None))
+        journal.run("check the budget", lambda: self._check_budget(journal, texts))
+        journal.run("train", lambda: self._train(self.settings, self._checkpoint(PROMPTS, 0)))
+        once = journal.took("train")
+        chosen = journal.run("search", lambda: self._search(journal, once))
+        settings = settings_with(self.settings, chosen)
+        seeds = self._repeat(journal, PROMPTS, settings, self._seeds(journal, once), same=not chosen)
+        if self.compare_full:
+            self._repeat(journal, FULLY, settings_with(settings, FULL), seeds, same=False)
+        best = max(range(seeds), key=lambda seed: self._dev(PROMPTS, seed))
+        journal.run("export", lambda: self._export(best))
+        systems = group(find_records([self.folder / "records"]))
+        bare, prompts = (self._system(systems, name) for name in (BARE, PROMPTS))
+        won = [one for _, _, found in comparisons([bare, prompts], bare.name) for one in found]
+        full: list[Compared] = []
+        if self.compare_full:
+            pair = [prompts, self._system(systems, FULLY)]
+            full = [one for _, _, found in comparisons(pair, prompts.name) for one in found]
+        return Adapted(self.folder, systems, won, full, journal.seconds, chosen, self._notes(seeds))
+
+    def _prepare(self) -> None:
+        prepare_stage(self.settings, prepared=self._prepared, metrics=self.folder / "prepare.json")
+        mine_stage(self.settings, prepared=self._prepared, mined=self.folder / "mined")
+        corrupt_stage(self.settings, prepared=self._prepared, corrupted=self.folder / "corrupted")
+
+    @property
+    def _prepared(self) -> Path:
+        return self.folder / "prepared"
+
+    def _checkpoint(self, system: str, seed: int) -> Path:
+        return self.folder / "runs" / f"{system}-{self.settings.train.seed + seed}"
+
+    def _train(self, settings: Settings, place: Path) -> None:
+        train_stage(
+            settings,
+            prepared=self._prepared,
+            mined=self.folder / "mined",
+            corrupted=self.folder / "corrupted",
+            checkpoint=place / "checkpoint",
+            metrics=place / "train.json",
+            plots=place / "plots",
+            scratch=self.folder / "scratch",
+        )
+
+    def _measure(self, name: str, place: Path | None) -> int:
+        """Measure a model on the user's task and on whatever STS was prepared, keep the record, and return the number
+        of texts.
+        """
+        data = open_suite(PreparedData(self._prepared))
+        measures = tuple(m for m in ("sts", "tasks") if m == "tasks" or data.sts)
+        if not data.tasks:
+            data = data.with_tasks([task for task in [open_dev(PreparedData(self._prepared))] if task is not None])
+        if not data.tasks and not data.sts:
+            raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
+        model = str(place / "checkpoint") if place is not None else self.settings.backbone.name
+        options = self.settings.evaluation
+        results = evaluate_models(
+            {name: model},
+            data,
+            measures=measures,
+            device=options.device,
+            batch_size=options.batch_size,
+            progress=sys.stderr.isatty(),
+        )
+        with publish_folder(self.folder / "records" / record_folder(name), Kind.RECORD) as folder:
+            save_record(folder, name, model, results[name], options.device)
+        return len({text for task in data.tasks for text in all_texts(task)}) + len(set(sentences_of(data.sts)))
+
+    def _check_budget(self, journal: Journal, texts: int) -> None:
+        """Refuse a budget that one training would exceed, judging by how long the backbone took for ``texts`` texts."""
+        rows = rows_to_train(
+            self.settings.mine,
+            self.settings.backbone,
+            self.settings.pooler.kind,
+            self.settings.train.roles,
+            prepared=self._prepared,
+            mined=self.folder / "mined",
+        ).train
+        each = journal.took("measure the backbone") / max(texts, 1)
+        training = _PASSES * each * len(rows) * len(rows.column_names) * self.settings.train.epochs
+        needed = journal.seconds + training + journal.took("measure the backbone")
+        if needed > self.budget:
+            raise CseError(
+                f"--budget: one training and its measures need {max(needed / 60, 1):.0f} minutes here, the budget "
+                f"is {self.budget / 60:.1f}; raise it, or train on fewer rows (-s data.max_rows=...)"
+            )
+
+    def _search(self, journal: Journal, once: float) -> dict[str, Any]:
+        """Return the values of the best trial; none where nothing selects or the time does not allow a search."""
+        trials = int((self.budget * _FOR_SEARCH - journal.seconds) // max(once, 1.0))
+        if trials < 2 or open_dev(PreparedData(self._prepared)) is None:
+            return {}
+        from cse.tune.driver import run_sweep
+
+        over = [f"{key}={values}" for key, values in SEARCHED.items()]
+        wanted = {"tune.over": over, "tune.trials": trials, "tune.search": "grid" if trials >= 3 else "optuna"}
+        sweep = run_sweep(
+            settings_with(self.settings, wanted),
+            prepared=self._prepared,
+            mined=self.folder / "mined",
+            corrupted=self.folder / "corrupted",
+            scratch=self.folder / "scratch",
+        )
+        best = {key: value for key, value in sweep.best.values.items() if key in SEARCHED}
+        first = {key: value for key, value in best.items() if _value(self.settings, key) != value}
+        _say(f"best of {len(sweep.trials)} settings: {best}")
+        return first
+
+    def _seeds(self, journal: Journal, once: float) -> int:
+        """Return how many seeds the rest of the budget allows, 1 to ``SEEDS``."""
+        each = once + journal.took("measure the backbone")
+        share = 2 if self.compare_full else 1
+        return max(1, min(SEEDS, int((self.budget - journal.seconds) // max(each * share, 1.0))))
+
+    def _repeat(self, journal: Journal, system: str, settings: Settings, seeds: int, *, same: bool) -> int:
+        seeds = journal.run(f"seeds of {system}", lambda: seeds)
+        for seed in range(seeds):
+            place = self._checkpoint(system, seed)
+            number = settings.train.seed + seed
+            own = settings_with(settings, {"train.seed": number})
+            if not (same and seed == 0):  # the first training was that one
+                journal.run(f"train {place.name}", partial(self._train, own, place))
+            journal.run(f"measure {place.name}", partial(self._measure, place.name, place))
+        return int(seeds)
+
+    def _dev(self, system: str, seed: int) -> float:
+        facts = json.loads((self._checkpoint(system, seed) / "train.json").read_text(encoding="utf-8"))
+        return float(facts.get("dev_score", facts.get("dev_spearman", -seed)))
+
+    def _export(self, best: int) -> None:
+        place = self._checkpoint(PROMPTS, best)
+        export_stage(
+            self.settings,
+            model=place / "checkpoint",
+            prepared=self._prepared,
+            metrics=(place / "train.json",),
+            bundle=self.folder / "bundle",
+        )
+
+    def _system(self, systems: list[System], name: str) -> System:
+        """Return the runs of a system under its name, whatever the records were called."""
+        found = next(one for one in systems if one.first.name.split("-")[0] == name)
+        return replace(found, name=name)
+
+    def _notes(self, seeds: int) -> list[str]:
+        notes = []
+        if seeds < SEEDS:
+            notes.append(f"the budget allowed {seeds} of {SEEDS} seeds: the next training may differ by more than this")
+        return notes
+
+
+def _value(settings: Settings, key: str) -> Any:
+    group_name, name = key.split(".")
+    return getattr(getattr(settings, group_name), name)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

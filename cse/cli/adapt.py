@@ -1,0 +1,91 @@
+"""``cse adapt``: a better embedding for a user's own text, and proof."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cse.cli.options import params_option, parse_overrides, set_option
+from cse.errors import CseError
+
+DEFAULT = Path("data/adapt")
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+_EXAMPLES = """\b
+Examples:
+  cse adapt manual/                                      a folder of Markdown, HTML or text files
+  cse adapt corpus.jsonl --task my-search                documents, measured on a search collection (BEIR)
+  cse adapt questions.txt --task labelled-questions      plain sentences, measured on labelled ones
+  cse adapt --labels intents.csv --budget 30m            labelled texts: trained on one part, measured on the other
+  cse adapt --labels intents.csv --compare full          would full fine-tuning win more?
+
+\b
+If killed, run the same command again: it goes on where it was.
+"""
+
+
+class _Duration(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", value.strip())
+        if found is None:
+            self.fail(f"{value!r} is no time; write 90s, 45m or 2h", param, ctx)
+        return float(found[1]) * _UNITS[found[2]]
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("source", required=False, type=click.Path(path_type=Path))
+@click.option("--task", type=click.Path(path_type=Path), help="Your own task (docs/evaluate.md); never trained on.")
+@click.option("--labels", type=click.Path(path_type=Path), help="Labelled texts to train on and to measure.")
+@click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
+@click.option("--budget", type=_Duration(), default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
+@click.option("--compare", type=click.Choice(["full"]), help="Also train the whole model, to see what it would win.")
+@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT, show_default=True, help="Folder to work in.")
+@params_option
+@set_option
+def adapt(
+    source: Path | None,
+    task: Path | None,
+    labels: Path | None,
+    pairs: Path | None,
+    budget: float,
+    compare: str | None,
+    out: Path,
+    params: Path,
+    overrides: Sequence[str],
+) -> None:
+    """Adapt the backbone to your own text, and say whether it helped.
+
+    SOURCE is your text: documents, plain sentences, pairs or triplets, as a file or folder. The command makes training
+    rows, holds some out, measures the bare backbone, tries a few settings, trains with several seeds, measures again
+    with an interval and a p value, exports the best model, and writes a report. An honest answer may be that it did not
+    help.
+    """
+    from cse.adapt.look import look
+    from cse.adapt.run import Adaptation
+    from cse.adapt.summary import summary
+    from cse.outputs import Kind, check_folder, publish_folder
+    from cse.report.page import make_report, write_report
+    from cse.settings.load import load_settings
+
+    given = [name for name, value in (("--task", task), ("--labels", labels), ("--pairs", pairs)) if value is not None]
+    if len(given) > 1:
+        raise CseError(f"{' and '.join(given)}: give one of them; a folder may hold several tasks (--task)")
+    if labels is not None and source is not None:
+        raise CseError("--labels names the text to train on; leave SOURCE out, or give the labelled texts as --task")
+    found = look(source, task=task or pairs, labels=labels)
+    settings = load_settings(params, found.settings | parse_overrides(overrides))
+    check_folder(out / "report", Kind.REPORT)
+    adapted = Adaptation(settings, found, out, budget, compare_full=compare == "full").run()
+    with publish_folder(out / "report", Kind.REPORT) as folder:
+        write_report(make_report(adapted.systems, []), folder)
+    text = summary(adapted)
+    (out / "summary.txt").write_text(text + "\n", encoding="utf-8")
+    click.echo(text)

@@ -1,0 +1,83 @@
+"""What `cse adapt` makes of what a user has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cse.adapt.look import look, view_of_source
+from cse.errors import CseError
+
+
+def write(path, text="a b\nc d\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "view"),
+    [
+        ("lines.txt", "one\ntwo\n", "sentences"),
+        ("texts.csv", "text\none\n", "sentences"),
+        ("questions.csv", "text,category\none,a\n", "sentences"),
+        ("pairs.csv", "sent0,sent1\na,b\n", "pairs"),
+        ("triplets.tsv", "anchor\tpositive\tnegative\na\tb\tc\n", "triplets"),
+        ("corpus.jsonl", json.dumps({"_id": "1", "title": "t", "text": "b"}) + "\n", "documents"),
+        ("faq.csv", "question,answer\nq,a\n", "documents"),
+        ("page.md", "# Title\n\nText.\n", "documents"),
+    ],
+)
+def test_a_file_is_known_by_its_columns(tmp_path, name, text, view):
+    assert view_of_source(write(tmp_path / name, text)) == view
+
+
+def test_a_folder_of_files_is_documents_and_one_of_lines_is_sentences(tmp_path):
+    write(tmp_path / "many/a.txt")
+    write(tmp_path / "many/b.html", "<p>x</p>")
+    write(tmp_path / "one/a.txt")
+    write(tmp_path / "beir/corpus.jsonl", '{"_id": "1", "title": "t", "text": "b"}\n')
+    assert [view_of_source(tmp_path / name) for name in ("many", "one", "beir")] == [
+        "documents",
+        "sentences",
+        "documents",
+    ]
+
+
+def test_labels_are_trained_on_and_measured(tmp_path):
+    write(tmp_path / "intents/train.csv", "text,category\na,b\n")
+    write(tmp_path / "intents/test.csv", "text,category\na,b\n")
+    found = look(None, labels=tmp_path / "intents")
+    assert found.settings["data.train_path"] == str(tmp_path / "intents/train.csv")
+    assert found.settings["data.task_path"] == str(tmp_path / "intents")
+    assert found.settings["train.distinct_batches"] is True
+    one = look(None, labels=write(tmp_path / "intents.csv", "text,category\na,b\n"))
+    assert one.settings["data.train_path"] == one.settings["data.task_path"] == str(tmp_path / "intents.csv")
+
+
+def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
+    found = look(write(tmp_path / "lines.txt"))
+    assert found.settings["mine.neighbours"] == 5
+    assert "data.hold_out" not in found.settings
+    assert "data.task_path" not in found.settings
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("numbers.csv", "id,price\n1,2\n", "the columns id, price are not known; rename them to one of: title,text;"),
+        ("empty/readme.md", "", r"0 tables and 0 files of text; name one of them"),
+    ],
+)
+def test_what_is_not_known_is_one_line(tmp_path, name, text, message):
+    path = write(tmp_path / name, text)
+    with pytest.raises(CseError, match=message):
+        look(path.parent if "/" in name else path)
+
+
+def test_nothing_to_adapt_to(tmp_path):
+    with pytest.raises(CseError, match="nothing to adapt to: name a file or folder of text"):
+        look(None)
+    with pytest.raises(CseError, match="no such file or folder"):
+        look(tmp_path / "nowhere.txt")

@@ -1,0 +1,111 @@
+"""Rows held out of the training rows: real labels, or pairs of the same making, which are a proxy and called so."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.data.tasks.kinds import LabelledTexts, Retrieval, Triplets, describe, is_proxy
+from cse.data.tasks.store import open_dev
+from cse.errors import CseError
+from cse.evaluation.dev import score_dev
+from cse.evaluation.tasks.score import dev_measure
+from cse.settings.groups.data import DataSettings
+from tests.evaluation.test_sts import FakeEncoder
+
+
+def made(tmp_path, rows, head, **settings):
+    """Prepare a csv with a fifth of its rows held out; return the data and the dev task."""
+    with (tmp_path / "rows.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([head, *rows])
+    given = {"source": "files", "train_path": str(tmp_path / "rows.csv"), "hold_out": 0.2} | settings
+    prepare(DataSettings(**given), tmp_path / "out", progress=False)
+    data = PreparedData(tmp_path / "out")
+    return data, open_dev(data)
+
+
+def test_texts_of_each_label_are_held_out(tmp_path):
+    rows = [
+        (f"text {label} {number}", label)
+        for label, count in (("a", 10), ("b", 15), ("c", 2))
+        for number in range(count)
+    ]
+    data, dev = made(tmp_path, rows, ("text", "category"), view="categories")
+    assert isinstance(dev, LabelledTexts)
+    assert [dev.test_label.count(label) for label in "abc"] == [2, 3, 0], "a label of three keeps its texts"
+    assert sorted([*dev.reference, *dev.test]) == sorted(text for text, _ in rows)
+    trained_on = {*data.train["sent0"], *data.train["sent1"]}
+    assert trained_on == set(dev.reference)
+    assert not is_proxy(dev)
+    assert describe(dev) == "labelled texts: 3 labels, 23 reference and 5 test rows, held out of the training rows"
+    assert dev_measure(dev, None, "train.dev_measure") == "kNN"
+
+
+def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path):
+    body = "First sentence of {0} here. Second sentence of {0} there. Third sentence of {0} too."
+    rows = [(f"Title {number}", body.format(f"word{number}")) for number in range(20)]
+    data, dev = made(tmp_path, rows, ("title", "text"), view="documents", passage_words=6)
+    assert isinstance(dev, Retrieval)
+    assert is_proxy(dev)
+    held = {text.split()[-1] for text in dev.queries if text.startswith("Title")}
+    assert len(held) == 4
+    assert all(text.split()[-1] not in held for text in data.train["sent0"] if text.startswith("Title"))
+    assert len(data.train) + len(dev.relevance) == 60, "three pairs of each document"
+    by_query = {dev.queries[q]: dev.documents[d] for q, d in zip(dev.query, dev.document, strict=True)}
+    number = next(iter(held))
+    assert by_query[f"Title {number}"] == f"First sentence of word{number} here."
+    assert dev_measure(dev, None, "train.dev_measure") == "nDCG@10 (proxy)"
+    assert dev_measure(dev, "MAP", "train.dev_measure") == dev_measure(dev, "MAP (proxy)", "x") == "MAP (proxy)"
+    score = score_dev(FakeEncoder(), dev)
+    assert score.label == "dev nDCG@10 (proxy)"
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["dev"]["from"] == "rows.csv"
+
+
+def test_triplets_are_held_out_as_triplets(tmp_path):
+    rows = [(f"a{i}", f"b{i}", f"c{i}") for i in range(15)]
+    data, dev = made(tmp_path, rows, ("anchor", "positive", "negative"), view="triplets")
+    assert isinstance(dev, Triplets) and is_proxy(dev)
+    assert len(dev) == 3
+    assert len(data.train) == 12
+    assert set(dev.anchor).isdisjoint(data.train["sent0"])
+
+
+def test_rows_with_a_held_out_text_are_dropped_and_counted(tmp_path):
+    rows = [(f"question {i}", "the one answer" if i % 2 else f"answer {i}") for i in range(20)]
+    data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
+    texts = {*dev.queries, *dev.documents}
+    assert texts.isdisjoint({*data.train["sent0"], *data.train["sent1"]})
+    dropped = data.report["train"]["dropped"]["held_out_overlap"]["count"]
+    assert len(data.train) + 4 + dropped == 20
+    assert dropped in (0, 9, 8, 7, 6)
+    assert ("the one answer" in texts) == (dropped > 0)
+
+
+def test_the_same_rows_are_held_out_every_time(tmp_path):
+    rows = [(f"q{i}", f"a{i}") for i in range(30)]
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        found.append(made(tmp_path / name, rows, ("sent0", "sent1"), view="pairs")[1].queries)
+    assert found[0] == found[1]
+    (tmp_path / "other").mkdir()
+    assert made(tmp_path / "other", rows, ("sent0", "sent1"), view="pairs", seed=7)[1].queries != found[0]
+
+
+@pytest.mark.parametrize("view", ["sentences", "labelled"])
+def test_what_has_nothing_to_hold_out_is_refused(view):
+    with pytest.raises(ValueError, match=f"hold_out: view '{view}' has no pairs or labels of its own"):
+        DataSettings(source="files", view=view, hold_out=0.1)
+
+
+def test_too_few_rows_and_a_second_dev_task_are_refused(tmp_path):
+    with pytest.raises(CseError, match=r"^data.hold_out: 0 of 2 rows of rows.csv would be held out"):
+        made(tmp_path, [("a", "b"), ("c", "d")], ("sent0", "sent1"), view="pairs")
+    (tmp_path / "dev.csv").write_text("sentence1,sentence2,score\na b,c d,1\ne f,g h,4\n")
+    with pytest.raises(CseError, match=r"^data.hold_out: data.dev_path has a dev task already \(dev.csv\)"):
+        made(tmp_path, [("a", "b")] * 9, ("sent0", "sent1"), view="pairs", dev_path=str(tmp_path / "dev.csv"))
