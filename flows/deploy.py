@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from flows.adapt_cse import adapt_cse
 from flows.embed_cse import embed_cse
 from flows.evaluate_cse import evaluate_cse
 from flows.export_cse import export_cse
@@ -17,7 +18,10 @@ from flows.train_cse import train_cse
 from flows.watch_data import watch_data
 from flows.watch_drift import watch_drift
 
-__all__ = ["embed_cse", "evaluate_cse", "export_cse", "source", "train_bank", "train_cse", "watch_data", "watch_drift"]
+__all__ = [
+    "adapt_cse", "embed_cse", "evaluate_cse", "export_cse", "source", "train_bank", "train_cse", "watch_data",
+    "watch_drift",
+]  # fmt: skip
 
 # Runs at once in a pool; a GPU worker serves one device. Keep their `command` unset, or a worker does not stop
 # the whole process group of a cancelled run.

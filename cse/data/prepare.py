@@ -71,7 +71,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     suite = _suite(settings, evaluation, origin)
     source, rows = _train_rows(settings)
     cleaning = report_of(settings, source)
-    arrange = arrangement(settings, cleaning)
+    arrange = arrangement(settings, cleaning, held_out=1 if suite.tasks else 2)  # to select with, and to measure
     kept = clean_rows(
         _with_progress(rows, progress),
         cleaning,
@@ -87,7 +87,9 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         write_rows(folder / TRAIN_FILE, settings.rows, kept, grouped=settings.grouped)
         if isinstance(arrange, HoldOut):
-            evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=arrange.task()), source
+            selecting, *measured = arrange.tasks()
+            evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=selecting), source
+            suite = suite.with_tasks(measured)
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_tasks(folder / DEV_TASK_FILE, [] if evaluation.dev_task is None else [evaluation.dev_task])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)

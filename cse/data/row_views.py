@@ -48,13 +48,19 @@ def report_of(settings: DataSettings, source: str) -> CleaningReport:
 
 
 def arrangement(
-    settings: DataSettings, report: CleaningReport
+    settings: DataSettings, report: CleaningReport, held_out: int
 ) -> HoldOut | Callable[[Iterator[Row]], Iterator[Row]] | None:
-    """Return what makes rows out of the clean ones, and holds some out; None if nothing is to be done."""
+    """Return what makes rows out of the clean ones, and holds some out; None if nothing is to be done.
+
+    Args:
+        settings: the group ``data``.
+        report: counts what is dropped.
+        held_out: tasks to hold out, if any.
+    """
     pairs = None
     if settings.view == CATEGORIES:
         pairs = partial(pairs_within_labels, report=report, per_text=settings.pairs_per_text, seed=settings.seed)
-    return HoldOut(settings.hold_out, settings.seed, report, pairs) if settings.hold_out else pairs
+    return HoldOut(settings.hold_out, settings.seed, report, pairs, held_out) if settings.hold_out else pairs
 
 
 def near_duplicates(settings: DataSettings, held_out: Iterable[str]) -> NearDuplicates | None:

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from cse.errors import CseError, OfflineError, nearest
 from cse.files import fingerprint
-from cse.model.declared import LENGTH, MODULES, PROMPTS
+from cse.model.declared import CARD, LENGTH, MODULES, PROMPTS
 from cse.runtime.seal import sha256
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -70,7 +70,7 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
                 f"give a local folder or a hub id such as {MINILM}"
             )
         try:
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*_FILES, CARD]))
         except LocalEntryNotFoundError:
             folder = _packaged_minilm(name)
             packaged = True

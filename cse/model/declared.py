@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCard
+
 from cse.errors import CseError
 
 MODULES, PROMPTS, LENGTH = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+CARD = "README.md"
 _POOLINGS = {
     "mean": "mean",
     "pooling_mode_mean_tokens": "mean",
@@ -38,6 +41,19 @@ class Declared:
     texts: dict[str, str] = field(default_factory=dict)
     widths: tuple[int, ...] = ()
     dense: tuple[Path, ...] = ()
+
+
+def languages_of(folder: Path) -> list[str]:
+    """Return the language codes that a model's card names; none if it names none, or says ``multilingual``."""
+    card = folder / CARD
+    if not card.is_file():
+        return []
+    try:
+        named = ModelCard.load(card).data.language
+    except ValueError:  # a card that is no valid one says nothing
+        return []
+    codes = [str(code).lower() for code in ([named] if isinstance(named, str) else named or [])]
+    return [] if "multilingual" in codes else codes
 
 
 def declared_by(folder: Path, pooling: str | None = None) -> Declared:

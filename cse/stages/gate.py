@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cse.data.store import PreparedData
-from cse.data.tasks.kinds import PROXY, kind_of
+from cse.data.tasks.kinds import PROXY, Task, kind_of
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
+from cse.evaluation.compared import Measured, compare_measured
 from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import dev_label, measure_in
-from cse.evaluation.tasks.score import MEASURES, dev_measure
+from cse.evaluation.tasks.score import MEASURES, dev_measure, score_task
+from cse.evaluation.vectors import Encoder
 from cse.export.parity import check_parity
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
@@ -49,7 +51,7 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
     """Compare a bundle with its checkpoint and with the promoted bundle, see ``judge_encoders``.
 
     Args:
-        settings: ``promotion.dev_tolerance``, ``export.tolerance`` and ``export.sentences`` are used.
+        settings: group ``promotion``, ``export.tolerance`` and ``export.sentences`` are used.
         bundle: the candidate.
         checkpoint: the checkpoint it was exported from.
         prepared: its training data, with the dev pairs.
@@ -111,11 +113,24 @@ def judge_encoders(
             before = round(score_dev(promoted, task, BATCH, measure).value, 4)
             tolerance = settings.promotion.dev_tolerance
             if not dev >= before - tolerance:
-                reasons.append(
-                    f"{label} {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the "
-                    "same pairs (promotion.dev_tolerance)"
-                )
+                chance = _fall(task, promoted, onnx, str(measure)) if settings.promotion.significant else ""
+                if chance is not None:
+                    reasons.append(
+                        f"{label} {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the "
+                        f"same pairs (promotion.dev_tolerance){chance}"
+                    )
     return Verdict(tuple(reasons), dev, before, difference)
+
+
+def _fall(task: Task, before: Encoder, after: Encoder, measure: str) -> str | None:
+    """Return the interval of the difference in words; None if it may be chance."""
+    plain = _plain(measure)
+    items = [score_task(encoder, task, batch_size=BATCH, measures=(plain,)).items for encoder in (before, after)]
+    sides = [Measured([{task.name: each}], [], {task.name: [plain]}) for each in items]
+    (found,) = (one.comparison for one in compare_measured(*sides))
+    if found.verdict != "worse":
+        return None
+    return f"; 95 % interval of the difference {found.low:+.2f} to {found.high:+.2f}, {found.items:,} items"
 
 
 def _plain(measure: str | None) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from cse.adapt.run import Adaptation
+from cse.model.checkpoint_config import identity_of
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.settings import load_settings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
 
@@ -40,7 +43,9 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     done = cse(*LABELS, "--budget", "20s", "--out", "out")
     assert done.code == 0, done.err
     lines = done.out.splitlines()[-8:]
-    assert any("labels kNN:" in line and "95 % interval" in line and "35 items" in line for line in lines), done.out
+    assert any("labels held out kNN:" in line and "95 % interval" in line and "10 items" in line for line in lines), (
+        done.out
+    )
     assert any(line.startswith("general similarity: not measured") for line in lines)
     assert (place / "out/report/report.html").is_file()
     assert "Is it better?" in (place / "out/report/report.html").read_text()
@@ -50,6 +55,12 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     assert again.code == 0
     assert "step" not in again.err, "nothing is trained again"
     assert again.out.splitlines()[-1] == done.out.splitlines()[-1]
+    params = ("--params", "out/params.yaml")
+    for command in ("prepare", "mine", "train"):
+        assert cse(command, *params).code == 0
+    seed = load_settings(Path("out/params.yaml")).train.seed
+    places = (Path("data/checkpoint"), Path(f"out/runs/prompts-{seed}/checkpoint"))
+    assert len(set(map(identity_of, places))) == 1, "the pipeline makes the same model of the settings that it left"
 
 
 @pytest.mark.slow
@@ -84,12 +95,24 @@ def test_another_adaptation_in_the_same_folder_is_refused(cse, place):  # noqa: 
     assert (place / "out/notes.txt").read_text() == "mine"
 
 
-def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
-    done = cse(*LABELS, "--budget", "0.1s", "--out", "out")
-    assert done.code == 2
-    assert done.err.splitlines()[-1].startswith(
-        "error: --budget: one training and its measures need 1 minutes here"
+def test_other_text_is_another_adaptation(cse, place):  # noqa: F811
+    assert cse(*LABELS, "--budget", "0.01s", "--out", "out").code == 2
+    with (place / "labels.csv").open("a") as stream:
+        stream.write("one more text,label 0\n")
+    done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
+    assert done.err.splitlines()[-1] == (
+        "error: out: an adaptation to other text, or with other settings; name another folder with --out, or delete "
+        "this one with --again"
     )
+    again = cse(*LABELS, "--budget", "0.01s", "--out", "out", "--again")
+    assert "of 71 texts" in again.out
+    assert "error: --budget" in again.err
+
+
+def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
+    done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith("error: --budget: one training and its measures need 1 minutes here")
     assert "step" not in done.err, "it is said before training"
 
 
@@ -124,3 +147,16 @@ def test_nothing_to_measure_is_said_before_training(cse, place):  # noqa: F811
     assert (done.code, done.err.splitlines()[-1]) == (
         2, "error: nothing to measure: name a task with --task, or prepare rows that can be held out",
     )  # fmt: skip
+
+
+def test_text_in_a_language_that_the_backbone_does_not_read_is_said_before_training(cse, place, tiny_folders):  # noqa: F811
+    card = Path(tiny_folders["bert"]) / "README.md"
+    lines = [f"Die Karte {i} ist auch nach zwei Wochen noch nicht angekommen" for i in range(30)]
+    (place / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
+    card.write_text("---\nlanguage: en\n---\n", encoding="utf-8")
+    try:
+        done = cse("adapt", "lines.txt", "-s", "train.max_length=16", "--out", "out")
+    finally:
+        card.unlink()
+    assert "note: the text is in another language (de) than " in done.err
+    assert "was trained on (en); prompts cannot teach it one" in done.err

@@ -53,7 +53,20 @@ def test_labels_are_trained_on_and_measured(tmp_path):
     assert found.settings["data.task_path"] == str(tmp_path / "intents")
     assert found.settings["train.distinct_batches"] is True
     one = look(None, labels=write(tmp_path / "intents.csv", "text,category\na,b\n"))
-    assert one.settings["data.train_path"] == one.settings["data.task_path"] == str(tmp_path / "intents.csv")
+    assert one.settings["data.train_path"] == str(tmp_path / "intents.csv")
+    assert "data.task_path" not in one.settings, "what is measured is held out"
+
+
+def test_the_language_of_documents_is_found(tmp_path):
+    german = "Die Karte ist auch nach zwei Wochen noch nicht angekommen. Was soll der Kunde jetzt tun, bitte? "
+    found = look(write(tmp_path / "seite.md", f"# Die Karte\n\n{german * 3}\n"))
+    assert (found.language, found.settings["data.language"]) == ("de", "de")
+    assert look(write(tmp_path / "short.md", "# Nur kurz\n\nText.\n")).language is None
+
+
+def test_questions_and_answers_become_pairs(tmp_path):
+    found = look(write(tmp_path / "faq.csv", "question,answer\nWhere is it?,Here it is.\n"))
+    assert found.settings["data.pairs"] == ["question_answer"]
 
 
 def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
+from cse.data.suite_store import open_suite
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, Triplets, describe, is_proxy
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
@@ -16,6 +17,14 @@ from cse.evaluation.dev import score_dev
 from cse.evaluation.tasks.score import dev_measure
 from cse.settings.groups.data import DataSettings
 from tests.evaluation.test_sts import FakeEncoder
+
+
+@pytest.fixture
+def task(tmp_path):
+    """A task of the user's own: nothing is held out to be measured."""
+    path = tmp_path / "task.csv"
+    path.write_text("sentence1,sentence2,label\none,two,1\nthree,four,0\n", encoding="utf-8")
+    return str(path)
 
 
 def made(tmp_path, rows, head, **settings):
@@ -28,13 +37,13 @@ def made(tmp_path, rows, head, **settings):
     return data, open_dev(data)
 
 
-def test_texts_of_each_label_are_held_out(tmp_path):
+def test_texts_of_each_label_are_held_out(tmp_path, task):
     rows = [
         (f"text {label} {number}", label)
-        for label, count in (("a", 10), ("b", 15), ("c", 2))
+        for label, count in (("a", 10), ("b", 15), ("c", 3))
         for number in range(count)
     ]
-    data, dev = made(tmp_path, rows, ("text", "category"), view="categories")
+    data, dev = made(tmp_path, rows, ("text", "category"), view="categories", task_path=task)
     assert isinstance(dev, LabelledTexts)
     assert [dev.test_label.count(label) for label in "abc"] == [2, 3, 0], "a label of three keeps its texts"
     assert sorted([*dev.reference, *dev.test]) == sorted(text for text, _ in rows)
@@ -45,10 +54,10 @@ def test_texts_of_each_label_are_held_out(tmp_path):
     assert dev_measure(dev, None, "train.dev_measure") == "kNN"
 
 
-def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path):
+def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
     body = "First sentence of {0} here. Second sentence of {0} there. Third sentence of {0} too."
     rows = [(f"Title {number}", body.format(f"word{number}")) for number in range(20)]
-    data, dev = made(tmp_path, rows, ("title", "text"), view="documents", passage_words=6)
+    data, dev = made(tmp_path, rows, ("title", "text"), view="documents", passage_words=6, task_path=task)
     assert isinstance(dev, Retrieval)
     assert is_proxy(dev)
     held = {text.split()[-1] for text in dev.queries if text.startswith("Title")}
@@ -66,18 +75,18 @@ def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path):
     assert report["dev"]["from"] == "rows.csv"
 
 
-def test_triplets_are_held_out_as_triplets(tmp_path):
+def test_triplets_are_held_out_as_triplets(tmp_path, task):
     rows = [(f"a{i}", f"b{i}", f"c{i}") for i in range(15)]
-    data, dev = made(tmp_path, rows, ("anchor", "positive", "negative"), view="triplets")
+    data, dev = made(tmp_path, rows, ("anchor", "positive", "negative"), view="triplets", task_path=task)
     assert isinstance(dev, Triplets) and is_proxy(dev)
     assert len(dev) == 3
     assert len(data.train) == 12
     assert set(dev.anchor).isdisjoint(data.train["sent0"])
 
 
-def test_rows_with_a_held_out_text_are_dropped_and_counted(tmp_path):
+def test_rows_with_a_held_out_text_are_dropped_and_counted(tmp_path, task):
     rows = [(f"question {i}", "the one answer" if i % 2 else f"answer {i}") for i in range(20)]
-    data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
+    data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", task_path=task)
     texts = {*dev.queries, *dev.documents}
     assert texts.isdisjoint({*data.train["sent0"], *data.train["sent1"]})
     dropped = data.report["train"]["dropped"]["held_out_overlap"]["count"]
@@ -95,6 +104,26 @@ def test_the_same_rows_are_held_out_every_time(tmp_path):
     assert found[0] == found[1]
     (tmp_path / "other").mkdir()
     assert made(tmp_path / "other", rows, ("sent0", "sent1"), view="pairs", seed=7)[1].queries != found[0]
+
+
+def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
+    rows = [(f"q{i}", f"a{i}") for i in range(30)]
+    data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
+    (measured,) = open_suite(data).tasks
+    assert (dev.name, measured.name) == ("rows held out (proxy)",) * 2
+    assert (len(dev), len(measured), len(data.train)) == (6, 6, 18)
+    assert not {*dev.queries} & {*measured.queries}
+    assert {*dev.queries, *measured.queries, *data.train["sent0"]} == {question for question, _ in rows}
+
+
+def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path):
+    rows = [(f"text {label} {i}", label) for label, count in (("a", 20), ("b", 6), ("c", 5)) for i in range(count)]
+    data, dev = made(tmp_path, rows, ("text", "category"), view="categories")
+    (measured,) = open_suite(data).tasks
+    for part in (dev, measured):
+        assert [part.test_label.count(label) for label in "abc"] == [4, 2, 0], "five are too few for 2 + 2 + 2"
+        assert {*part.reference} == {*data.train["sent0"], *data.train["sent1"]}
+    assert not {*dev.test} & {*measured.test}
 
 
 @pytest.mark.parametrize("view", ["sentences", "labelled"])

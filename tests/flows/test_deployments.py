@@ -59,8 +59,8 @@ def test_what_is_deployed(project, server):
     flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
     named = {f"{flows[found['flow_id']]}/{found['name']}": found for found in deployments}
     assert set(named) == {
-        "train-cse/local", "train-cse/gpu", "train-bank/local", "evaluate-cse/local", "export-cse/local",
-        "embed-cse/local", "watch-data/local", "watch-drift/local",
+        "train-cse/local", "train-cse/gpu", "train-bank/local", "adapt-cse/local", "evaluate-cse/local",
+        "export-cse/local", "embed-cse/local", "watch-data/local", "watch-drift/local",
     }  # fmt: skip
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
     assert len(schedules) == 5
@@ -251,6 +251,20 @@ def test_the_other_flows(project, server, first_run, tmp_path):
         "--flow-run-name", "no-text", fails=True,
     )  # fmt: skip
     assert "nowhere.txt" in server.finished("no-text")["state"]["message"]
+
+
+def test_adapt(project, server, first_run, tmp_path):
+    rows = [f"{word} {other} cat,{word}" for word in ("sun", "rain", "snow") for other in "abcdefghij"]
+    (tmp_path / "labels.csv").write_text("\n".join(["text,category", *rows]) + "\n")
+    run_deployment(
+        server, project, "adapt-cse", "-p", f"labels={tmp_path / 'labels.csv'}", "-p", f"out={tmp_path / 'adapt'}",
+        "-p", "budget=10s", "-p", 'overrides={"train.batch_size": 8}', "--watch", "--flow-run-name", "adapt",
+    )  # fmt: skip
+    assert server.finished("adapt")["state_type"] == "COMPLETED", server.log()
+    summary = (tmp_path / "adapt/summary.txt").read_text()
+    assert server.finished("adapt")["state"]["message"] == summary.splitlines()[0]
+    assert "labels held out kNN:" in summary
+    assert summary in server.artifacts(server.flow_run("adapt"))["adaptation"]
 
 
 # ---- cancelled, killed, away --------------------------------------------------------------------------------------

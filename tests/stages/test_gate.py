@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 
+from cse.data.scored import ScoredPairs
 from cse.data.store import DEV_FILE, PreparedData, write_pairs
 from cse.evaluation.sts import dev_score
 from cse.model.sentence_encoder import load_checkpoint
@@ -42,10 +44,14 @@ def test_a_bundle_names_the_checkpoint_that_it_was_made_from(made):
     assert line.startswith(f"{folders[1] / 'bundle'}: was not exported from {folders[2]}")
 
 
-def verdict(made, data, new: int, old: int | None, dev_tolerance: float = 0.5, **changes):
+def verdict(made, data, new: int, old: int | None, dev_tolerance: float = 0.5, significant: bool = False, **changes):
     folder, settings, _ = made[new]
     settings = settings.model_copy(
-        update={"promotion": settings.promotion.model_copy(update={"dev_tolerance": dev_tolerance})}
+        update={
+            "promotion": settings.promotion.model_copy(
+                update={"dev_tolerance": dev_tolerance, "significant": significant}
+            )
+        }
     )
     places = {"bundle": folder / "bundle", "checkpoint": folder / "checkpoint", "prepared": data} | changes
     return judge(settings, **places, promoted=None if old is None else made[old][0] / "bundle")
@@ -73,6 +79,22 @@ def test_a_better_model_passes_and_a_worse_one_does_not(made, data):
     gap = made[better][2] - made[worse][2]
     assert verdict(made, data["triplets"], worse, better, dev_tolerance=gap + 0.1).passed
     assert not verdict(made, data["triplets"], worse, better, dev_tolerance=gap - 0.1).passed
+
+
+def test_a_fall_that_may_be_chance_passes_where_only_a_significant_one_counts(made, data, tmp_path):
+    better, worse = better_and_worse(made)
+    often = tmp_path / "often"
+    shutil.copytree(data["triplets"], often)
+    dev = PreparedData(often).dev
+    columns = (column.tolist() if column is dev.score else column for column in
+               (dev.sentence1, dev.sentence2, dev.score, dev.subset))  # fmt: skip
+    one, two, score, subset = (column * 20 for column in columns)
+    write_pairs(often / DEV_FILE, [ScoredPairs(dev.name, one, two, np.array(score), subset)])
+    for place, passes in ((data["triplets"], True), (often, False)):  # the same fall, on 500 pairs and on 10,000
+        assert not verdict(made, place, worse, better, dev_tolerance=0).passed
+        found = verdict(made, place, worse, better, dev_tolerance=0, significant=True)
+        assert found.passed == passes
+    assert "95 % interval of the difference -" in found.reasons[0]
 
 
 def test_a_bundle_that_is_not_its_checkpoint(made, data):

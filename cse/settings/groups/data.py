@@ -77,8 +77,8 @@ class DataSettings(Group):
         ge=0.0,
         le=0.5,
         description="`files`: share of the rows (of whole documents; of the texts of each label) to hold out as the "
-        "task that selects checkpoints, at most 1,000 rows; 0: none. Held-out pairs are a proxy of what you want: "
-        "prefer `dev_path`.",
+        "task that selects checkpoints, at most 1,000 rows, and as much again to measure where `task_path` names no "
+        "task; 0: none. Held-out pairs are a proxy of what you want: prefer `dev_path` and `task_path`.",
     )
     max_rows: Positive | None = Field(
         None, description="Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."

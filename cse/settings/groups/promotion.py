@@ -23,3 +23,8 @@ class PromotionSettings(Group):
         description="Points of the dev score (Spearman * 100, or the dev task's measure) by which a new model may fall "
         "below the promoted one.",
     )
+    significant: bool = Field(
+        False,
+        description="Refuse such a fall only if it is more than chance: if the 95 % interval of the difference, from a "
+        "paired bootstrap over the dev items, lies below 0.",
+    )
