@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
@@ -160,3 +162,25 @@ def test_text_in_a_language_that_the_backbone_does_not_read_is_said_before_train
         card.unlink()
     assert "note: the text is in another language (de) than " in done.err
     assert "was trained on (en); prompts cannot teach it one" in done.err
+
+
+@pytest.mark.slow
+def test_a_stage_of_dvc_runs_it_when_the_text_changes(place):
+    def run(*command: str) -> str:
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    run("git", "init", "-q")
+    dvc = (sys.executable, "-m", "dvc")
+    run(*dvc, "init", "-q")
+    command = f"{sys.executable} -m cse.cli {' '.join(LABELS)} --budget 4s --out data/intents --again"
+    run(
+        *dvc, "stage", "add", "-q", "-n", "adapt-intents", "-d", "labels.csv", "--outs-persist", "data/intents", command
+    )
+    assert "adaptation to" not in run(*dvc, "repro", "adapt-intents")
+    assert "didn't change" in run(*dvc, "repro", "adapt-intents")
+    with (place / "labels.csv").open("a", encoding="utf-8") as stream:
+        stream.write("one more text,label 0\n")
+    assert "made of 71 texts" in run(*dvc, "repro", "adapt-intents")
+    assert "labels held out kNN" in (place / "data/intents/summary.txt").read_text()
