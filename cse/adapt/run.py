@@ -7,6 +7,7 @@ are not repeated, and the training or sweep that was running resumes.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 
 import click
 
+from cse.adapt.budget import SEEDS, Spend, check_budget
 from cse.adapt.journal import Journal
 from cse.adapt.look import Found
 from cse.data.store import PreparedData
@@ -43,11 +45,10 @@ from cse.stages.open_model import evaluate_models, record_folder, save_record
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
 
-SEEDS = 3
 SEARCHED = {"train.learning_rate": "[0.003, 0.01, 0.03]"}
 FULL = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, "train.learning_rate": 3e-5}
 BARE, PROMPTS, FULLY = "backbone", "prompts", "full"
-_PASSES = 3  # a training step costs about as much as this many encodings of its texts
+EVALUATIONS = 8  # on the dev task, in a training
 _FOR_SEARCH = 0.5  # share of the budget that tries settings
 
 
@@ -108,12 +109,22 @@ class Adaptation:
             _say(f"note: {strange}")
         journal.run("prepare", self._prepare)
         texts = journal.run("measure the backbone", lambda: self._measure(BARE, None))
-        journal.run("check the budget", lambda: self._check_budget(journal, texts))
-        journal.run("train", lambda: self._train(self.settings, self._checkpoint(PROMPTS, 0)))
+        rows = journal.run("count the rows", self._rows)
+        measuring = journal.took("measure the backbone")
+        texts_to_train = math.prod(rows) * self.settings.train.epochs
+        journal.run(
+            "check the budget", lambda: check_budget(self.budget, journal.seconds, measuring, texts, texts_to_train)
+        )
+        first = self._paced(self.settings, rows, self.settings.train.epochs)
+        journal.run("train", lambda: self._train(first, self._checkpoint(PROMPTS, 0)))
         once = journal.took("train")
-        chosen = journal.run("search", lambda: self._search(journal, once))
-        settings = settings_with(self.settings, chosen)
-        seeds = self._repeat(journal, PROMPTS, settings, self._seeds(journal, once), same=not chosen)
+        chosen = journal.run("search", lambda: self._search(journal, first, once))
+        fixed = self.settings.train.epochs
+        more = open_dev(PreparedData(self._prepared)) is not None  # something keeps the best of more epochs
+        spend = Spend(self.budget - journal.seconds, once, measuring, self.compare_full)
+        seeds, epochs = journal.run("plan", lambda: (spend.seeds, spend.epochs(fixed) if more else fixed))
+        settings = self._paced(settings_with(first, chosen), rows, epochs)
+        self._repeat(journal, PROMPTS, settings, seeds, same=settings == first)
         if self.compare_full:
             self._repeat(journal, FULLY, settings_with(settings, FULL), seeds, same=False)
         best = max(range(seeds), key=lambda seed: self._dev(PROMPTS, seed))
@@ -174,8 +185,8 @@ class Adaptation:
             save_record(folder, name, model, results[name], options.device)
         return len({text for task in data.tasks for text in all_texts(task)}) + len(set(sentences_of(data.sts)))
 
-    def _check_budget(self, journal: Journal, texts: int) -> None:
-        """Refuse a budget that one training would exceed, judging by how long the backbone took for ``texts`` texts."""
+    def _rows(self) -> tuple[int, int]:
+        """Return the training rows and the texts in each."""
         rows = rows_to_train(
             self.settings.mine,
             self.settings.backbone,
@@ -184,16 +195,15 @@ class Adaptation:
             prepared=self._prepared,
             mined=self.folder / "mined",
         ).train
-        each = journal.took("measure the backbone") / max(texts, 1)
-        training = _PASSES * each * len(rows) * len(rows.column_names) * self.settings.train.epochs
-        needed = journal.seconds + training + journal.took("measure the backbone")
-        if needed > self.budget:
-            raise CseError(
-                f"--budget: one training and its measures need {max(needed / 60, 1):.0f} minutes here, the budget "
-                f"is {self.budget / 60:.1f}; raise it, or train on fewer rows (-s data.max_rows=...)"
-            )
+        return len(rows), len(rows.column_names)
 
-    def _search(self, journal: Journal, once: float) -> dict[str, Any]:
+    def _paced(self, settings: Settings, rows: tuple[int, int], epochs: int) -> Settings:
+        """Return settings for so many epochs, with dev evaluations spread over them."""
+        steps = epochs * math.ceil(rows[0] / settings.train.batch_size)
+        every = max(1, steps // EVALUATIONS)
+        return settings_with(settings, {"train.epochs": epochs, "train.eval_every": every})
+
+    def _search(self, journal: Journal, settings: Settings, once: float) -> dict[str, Any]:
         """Return the values of the best trial; none where nothing selects or the time does not allow a search."""
         trials = int((self.budget * _FOR_SEARCH - journal.seconds) // max(once, 1.0))
         if trials < 2 or open_dev(PreparedData(self._prepared)) is None:
@@ -203,7 +213,7 @@ class Adaptation:
         over = [f"{key}={values}" for key, values in SEARCHED.items()]
         wanted = {"tune.over": over, "tune.trials": trials, "tune.search": "grid" if trials >= 3 else "optuna"}
         sweep = run_sweep(
-            settings_with(self.settings, wanted),
+            settings_with(settings, wanted),
             prepared=self._prepared,
             mined=self.folder / "mined",
             corrupted=self.folder / "corrupted",
@@ -214,14 +224,7 @@ class Adaptation:
         _say(f"best of {len(sweep.trials)} settings: {best}")
         return first
 
-    def _seeds(self, journal: Journal, once: float) -> int:
-        """Return how many seeds the rest of the budget allows, 1 to ``SEEDS``."""
-        each = once + journal.took("measure the backbone")
-        share = 2 if self.compare_full else 1
-        return max(1, min(SEEDS, int((self.budget - journal.seconds) // max(each * share, 1.0))))
-
-    def _repeat(self, journal: Journal, system: str, settings: Settings, seeds: int, *, same: bool) -> int:
-        seeds = journal.run(f"seeds of {system}", lambda: seeds)
+    def _repeat(self, journal: Journal, system: str, settings: Settings, seeds: int, *, same: bool) -> None:
         for seed in range(seeds):
             place = self._checkpoint(system, seed)
             number = settings.train.seed + seed
@@ -229,7 +232,6 @@ class Adaptation:
             if not (same and seed == 0):  # the first training was that one
                 journal.run(f"train {place.name}", partial(self._train, own, place))
             journal.run(f"measure {place.name}", partial(self._measure, place.name, place))
-        return int(seeds)
 
     def _dev(self, system: str, seed: int) -> float:
         facts = json.loads((self._checkpoint(system, seed) / "train.json").read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -197,14 +198,26 @@ def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None]) -> 
 
 
 def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
-    test_TD, reference_ND = vectors.of(task.test, task.reference)
     test, reference = labels.numbered(task.test_label, task.reference_label)
-    rows = test_TD, test, reference_ND, reference
+
+    @cache
+    def both() -> tuple[np.ndarray, np.ndarray]:
+        test_TD, reference_ND = vectors.of(task.test, task.reference)
+        return test_TD, reference_ND
+
+    @cache
+    def among_themselves() -> np.ndarray:  # no reference rows: quick enough to select checkpoints
+        return both()[0] if both.cache_info().currsize else vectors.of(task.test)[0]
+
+    def rows() -> tuple[np.ndarray, ...]:
+        test_TD, reference_ND = both()
+        return test_TD, test, reference_ND, reference
+
     return {
-        KNN: lambda: _mean(labels.neighbour_hits(*rows)),
-        SAME_LABEL: lambda: _mean(labels.same_label_precisions(test_TD, test)),
-        PROBE: lambda: _mean(labels.probe_hits(*rows)),
-        V_MEASURE: lambda: (labels.cluster_agreement(test_TD, test), None),
+        KNN: lambda: _mean(labels.neighbour_hits(*rows())),
+        SAME_LABEL: lambda: _mean(labels.same_label_precisions(among_themselves(), test)),
+        PROBE: lambda: _mean(labels.probe_hits(*rows())),
+        V_MEASURE: lambda: (labels.cluster_agreement(among_themselves(), test), None),
     }
 
 
