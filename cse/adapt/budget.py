@@ -8,7 +8,7 @@ from cse.errors import CseError
 
 SEEDS, EPOCHS = 3, 8  # at most
 _PASSES = 3  # a training step costs about as much as this many encodings of its texts
-_FULL_COSTS = 1.6  # a full fine-tuning, in trainings of prompts
+FULL_COSTS = 1.6  # a full fine-tuning, in trainings of prompts
 
 
 def check_budget(budget: float, spent: float, measuring: float, measured: int, to_train: int) -> None:
@@ -50,7 +50,7 @@ class Spend:
 
     @property
     def _systems(self) -> float:
-        return 1 + _FULL_COSTS * self.full
+        return 1 + FULL_COSTS * self.full
 
     @property
     def seeds(self) -> int:

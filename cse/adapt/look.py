@@ -18,6 +18,15 @@ HELD_OUT = 0.1  # share of the rows that select the settings; as many are measur
 DOCUMENT_TOKENS = 128  # a passage of 60 words has about 90
 _PAIRS_ONLY = {"objective.energy_hinge.weight": 0.0, "data.hold_out": HELD_OUT}
 
+# labels ask for more than other rows: longer prompts, moved faster
+_OF_LABELS = {
+    "train.distinct_batches": True,
+    "train.dev_measure": "MAP",
+    "train.batch_size": 64,
+    "train.learning_rate": 0.1,
+    "prompt.length": 40,
+}
+
 
 @dataclass(frozen=True)
 class Found:
@@ -55,7 +64,7 @@ def look(source: Path | None, *, task: Path | None = None, labels: Path | None =
         source, view = _reference(labels), "categories"
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
-        settings |= _PAIRS_ONLY | {"train.distinct_batches": True, "train.dev_measure": "MAP"}
+        settings |= _PAIRS_ONLY | _OF_LABELS
     elif source is None:
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")
     else:

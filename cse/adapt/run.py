@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 
 import click
 
-from cse.adapt.budget import SEEDS, Spend, check_budget
+from cse.adapt.budget import FULL_COSTS, SEEDS, Spend, check_budget
 from cse.adapt.journal import Journal
+from cse.adapt.language import other_language
 from cse.adapt.look import Found
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
@@ -27,8 +28,6 @@ from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.compared import Compared
 from cse.evaluation.sts import sentences_of
-from cse.model.backbone_files import find_backbone
-from cse.model.declared import languages_of
 from cse.outputs import Kind, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
@@ -45,9 +44,11 @@ from cse.stages.open_model import evaluate_models, record_folder, save_record
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
 
-SEARCHED = {"train.learning_rate": "[0.003, 0.01, 0.03]"}
-FULL = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, "train.learning_rate": 3e-5}
+RATE = "train.learning_rate"
 BARE, PROMPTS, FULLY = "backbone", "prompts", "full"
+# learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
+RATES = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULLY: (5e-5, 1.5e-4, 1.5e-5)}
+RATES_OF_LABELS = {PROMPTS: (0.1, 0.3, 0.03), FULLY: (2e-4, 5e-4, 5e-5)}
 EVALUATIONS = 8  # on the dev task, in a training
 _FOR_SEARCH = 0.5  # share of the budget that tries settings
 
@@ -104,7 +105,7 @@ class Adaptation:
         facts = {"settings": self.settings.model_dump(mode="json"), "found": self.found.settings}
         journal = Journal(self.folder, facts, _files(self.settings), again=self.again)
         _say(self.found.told)
-        strange = self._other_language()
+        strange = other_language(self.settings.backbone, self.found.language)
         if strange:
             _say(f"note: {strange}")
         journal.run("prepare", self._prepare)
@@ -118,7 +119,11 @@ class Adaptation:
         first = self._paced(self.settings, rows, self.settings.train.epochs)
         journal.run("train", lambda: self._train(first, self._checkpoint(PROMPTS, 0)))
         once = journal.took("train")
-        chosen = journal.run("search", lambda: self._search(journal, first, once))
+        until = self.budget * _FOR_SEARCH / (2 if self.compare_full else 1)
+        chosen = journal.run("search", lambda: self._search(first, self._rates[PROMPTS], until - journal.seconds, once))
+        rate = (
+            {} if not self.compare_full else journal.run("search full", lambda: self._search_full(journal, first, once))
+        )
         fixed = self.settings.train.epochs
         more = open_dev(PreparedData(self._prepared)) is not None  # something keeps the best of more epochs
         spend = Spend(self.budget - journal.seconds, once, measuring, self.compare_full)
@@ -126,7 +131,7 @@ class Adaptation:
         settings = self._paced(settings_with(first, chosen), rows, epochs)
         self._repeat(journal, PROMPTS, settings, seeds, same=settings == first)
         if self.compare_full:
-            self._repeat(journal, FULLY, settings_with(settings, FULL), seeds, same=False)
+            self._repeat(journal, FULLY, settings_with(settings, self._full | rate), seeds, same=False)
         best = max(range(seeds), key=lambda seed: self._dev(PROMPTS, seed))
         journal.run("export", lambda: self._export(best))
         own = settings_with(settings, {"train.seed": settings.train.seed + best})
@@ -148,6 +153,15 @@ class Adaptation:
     @property
     def _prepared(self) -> Path:
         return self.folder / "prepared"
+
+    @property
+    def _rates(self) -> dict[str, tuple[float, ...]]:
+        return RATES_OF_LABELS if self.found.view == "categories" else RATES
+
+    @property
+    def _full(self) -> dict[str, Any]:
+        """Settings of full fine-tuning, on top of those of the prompts."""
+        return {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, RATE: self._rates[FULLY][0]}
 
     def _checkpoint(self, system: str, seed: int) -> Path:
         return self.folder / "runs" / f"{system}-{self.settings.train.seed + seed}"
@@ -203,26 +217,35 @@ class Adaptation:
         every = max(1, steps // EVALUATIONS)
         return settings_with(settings, {"train.epochs": epochs, "train.eval_every": every})
 
-    def _search(self, journal: Journal, settings: Settings, once: float) -> dict[str, Any]:
-        """Return the values of the best trial; none where nothing selects or the time does not allow a search."""
-        trials = int((self.budget * _FOR_SEARCH - journal.seconds) // max(once, 1.0))
+    def _search(self, settings: Settings, rates: Sequence[float], seconds: float, once: float) -> dict[str, Any]:
+        """Return the best learning rate as a setting; none where nothing selects or the time allows no search.
+
+        Args:
+            settings: of each trial.
+            rates: to try.
+            seconds: time for it.
+            once: seconds of a training.
+        """
+        trials = min(int(seconds // max(once, 1.0)), len(rates))
         if trials < 2 or open_dev(PreparedData(self._prepared)) is None:
             return {}
         from cse.tune.driver import run_sweep
 
-        over = [f"{key}={values}" for key, values in SEARCHED.items()]
-        wanted = {"tune.over": over, "tune.trials": trials, "tune.search": "grid" if trials >= 3 else "optuna"}
+        tried = {"tune.over": [f"{RATE}={list(rates[:trials])}"], "tune.trials": trials, "tune.search": "grid"}
         sweep = run_sweep(
-            settings_with(settings, wanted),
+            settings_with(settings, tried),
             prepared=self._prepared,
             mined=self.folder / "mined",
             corrupted=self.folder / "corrupted",
             scratch=SCRATCH,
         )
-        best = {key: value for key, value in sweep.best.values.items() if key in SEARCHED}
-        first = {key: value for key, value in best.items() if _value(self.settings, key) != value}
+        best = {RATE: sweep.best.values[RATE]}
         _say(f"best of {len(sweep.trials)} settings: {best}")
-        return first
+        return {} if best[RATE] == settings.train.learning_rate else best
+
+    def _search_full(self, journal: Journal, settings: Settings, once: float) -> dict[str, Any]:
+        seconds = self.budget * _FOR_SEARCH - journal.seconds
+        return self._search(settings_with(settings, self._full), self._rates[FULLY], seconds, once * FULL_COSTS)
 
     def _repeat(self, journal: Journal, system: str, settings: Settings, seeds: int, *, same: bool) -> None:
         for seed in range(seeds):
@@ -252,20 +275,8 @@ class Adaptation:
         found = next(one for one in systems if one.first.name.split("-")[0] == name)
         return replace(found, name=name)
 
-    def _other_language(self) -> str:
-        """Return a note if the text is in a language that the backbone's card does not name."""
-        backbone = self.settings.backbone
-        known = languages_of(find_backbone(backbone.name, backbone.revision).folder)
-        language = self.found.language
-        if language is None or not known or any(code.split("-")[0] == language for code in known):
-            return ""
-        return (
-            f"the text is in another language ({language}) than {backbone.name} was trained on ({', '.join(known)}); "
-            "prompts cannot teach it one: choose a backbone that reads it (-s backbone.name=...)"
-        )
-
     def _notes(self, seeds: int) -> list[str]:
-        notes = [strange] if (strange := self._other_language()) else []
+        notes = [strange] if (strange := other_language(self.settings.backbone, self.found.language)) else []
         if seeds < SEEDS:
             notes.append(f"the budget allowed {seeds} of {SEEDS} seeds: the next training may differ by more than this")
         return notes
@@ -277,11 +288,6 @@ def _files(settings: Settings) -> list[Path]:
     places = [Path(path) for path in (data.train_path, data.task_path, data.dev_path, data.evaluation_path)]
     found = (path.rglob("*") if path.is_dir() else [path] for path in places)
     return sorted(path for paths in found for path in paths if path.is_file())
-
-
-def _value(settings: Settings, key: str) -> Any:
-    group_name, name = key.split(".")
-    return getattr(getattr(settings, group_name), name)
 
 
 def _say(line: str) -> None:

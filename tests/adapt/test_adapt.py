@@ -37,7 +37,17 @@ def place(tiny_folders, tmp_path, monkeypatch):
     return tmp_path
 
 
-LABELS = ("adapt", "--labels", "labels.csv", "-s", "train.max_length=16", "-s", "train.batch_size=8")
+LABELS = (
+    "adapt",
+    "--labels",
+    "labels.csv",
+    "-s",
+    "prompt.length=4",
+    "-s",
+    "train.max_length=16",
+    "-s",
+    "train.batch_size=8",
+)
 
 
 @pytest.mark.slow

@@ -258,7 +258,8 @@ def test_adapt(project, server, first_run, tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(["text,category", *rows]) + "\n")
     run_deployment(
         server, project, "adapt-cse", "-p", f"labels={tmp_path / 'labels.csv'}", "-p", f"out={tmp_path / 'adapt'}",
-        "-p", "budget=10s", "-p", 'overrides={"train.batch_size": 8}', "--watch", "--flow-run-name", "adapt",
+        "-p", "budget=10s", "-p", 'overrides={"train.batch_size": 8, "prompt.length": 4}', "--watch",
+        "--flow-run-name", "adapt",
     )  # fmt: skip
     assert server.finished("adapt")["state_type"] == "COMPLETED", server.log()
     summary = (tmp_path / "adapt/summary.txt").read_text()
