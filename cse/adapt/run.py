@@ -47,8 +47,8 @@ from cse.stages.train import train_stage
 RATE = "train.learning_rate"
 BARE, PROMPTS, FULLY = "backbone", "prompts", "full"
 # learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
-RATES = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULLY: (5e-5, 1.5e-4, 1.5e-5)}
-RATES_OF_LABELS = {PROMPTS: (0.1, 0.3, 0.03), FULLY: (2e-4, 5e-4, 5e-5)}
+RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULLY: (5e-5, 1.5e-4, 1.5e-5)}
+RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.3, 0.03), FULLY: (2e-4, 5e-4, 5e-5)}
 EVALUATIONS = 8  # on the dev task, in a training
 _FOR_SEARCH = 0.5  # share of the budget that tries settings
 
