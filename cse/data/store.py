@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 TRAIN_FILE, DEV_FILE, TASKS_FILE, REPORT_FILE = "train.arrow", "dev.arrow", "evaluation.arrow", "report.json"
+_MORE = "train-"  # before the name of a further source
 VIEW_COLUMNS = {
     "sentences": ("sent0",),
     "pairs": ("sent0", "sent1"),
@@ -42,6 +43,11 @@ _PAIRS_SCHEMA = pa.schema(
         ("score", pa.float64()),
     ]
 )
+
+
+def rows_file(source: str) -> str:
+    """Return the name of the file with the rows of a further source."""
+    return f"{_MORE}{source}.arrow"
 
 
 def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]], *, grouped: bool = False) -> int:
@@ -144,6 +150,15 @@ class PreparedData:
         self.rows_file = rows or self.folder / TRAIN_FILE
         if not self.folder.is_dir():
             raise CseError(f"{self.folder}: no prepared data; {_AGAIN}")
+
+    def of(self, source: str) -> PreparedData:
+        """Return the same data with the rows of a further source, by its name, for training."""
+        return PreparedData(self.folder, rows=self.folder / rows_file(source))
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of the further sources, sorted."""
+        return sorted(path.stem.removeprefix(_MORE) for path in self.folder.glob(rows_file("*")))
 
     @cached_property
     def train(self) -> Dataset:

@@ -234,7 +234,8 @@ def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
     if parts[0] == "prompt" and key not in ("prompt.kind", "prompt.cls") and settings.prompt.kind == "none":
         raise CseError(f"tune: {key}: the system has no prompt (prompt.kind none); remove it or choose another space")
     weight = f"objective.{parts[1]}.weight" if parts[0] == "objective" else ""
-    if weight and key != weight and weight not in keys and values[weight] == 0:
+    trained = settings.objective.over(settings.data.more_terms).terms()
+    if weight and key != weight and weight not in keys and parts[1] not in trained:
         raise CseError(f"tune: {key}: the term has weight 0 ({weight}); give it a weight, or search another key")
 
 
