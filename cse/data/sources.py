@@ -18,7 +18,7 @@ from cse.data.hub import hub_rows
 from cse.data.readers import LABELLED, Row, find_data_file, read_rows
 from cse.data.row_views import CATEGORIES, DOCUMENTS, arrangement, near_duplicates, own_rows, report_of
 from cse.data.sample import sample_rows
-from cse.data.store import rows_file, write_rows
+from cse.data.store import source_file, write_rows
 from cse.errors import CseError
 from cse.settings.groups.data import DataSettings
 
@@ -120,7 +120,7 @@ def write_more(
         if isinstance(main, HoldOut):
             arrange = without(main, source.report, arrange)
         with _named(name):
-            source.write(folder / rows_file(name), held_out, arrange, progress=progress)
+            source.write(folder / source_file(name), held_out, arrange, progress=progress)
         made = {"made_from": source.settings.view} if source.settings.grouped else {}
         reports[name] = {"view": source.settings.rows, **made, **source.report.as_dict()}
     return reports

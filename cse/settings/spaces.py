@@ -228,7 +228,7 @@ def reached(space: Space, settings: Settings) -> list[Settings]:
 
 def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
     """Refuse keys that the system does not use: all trials would be the same."""
-    values, parts = flatten(settings.model_dump()), key.split(".")
+    parts = key.split(".")
     if settings.mine.wanted and (parts[0] == "backbone" or key in ("pooler.kind", "train.roles")):
         raise CseError(f"tune: {key}: rows were mined with one value of it; remove it")
     if parts[0] == "prompt" and key not in ("prompt.kind", "prompt.cls") and settings.prompt.kind == "none":

@@ -87,9 +87,7 @@ def test_another_adaptation_in_the_same_folder_is_refused(cse, place):  # noqa: 
 def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
     done = cse(*LABELS, "--budget", "0.1s", "--out", "out")
     assert done.code == 2
-    assert done.err.splitlines()[-1].startswith(
-        "error: --budget: one training and its measures need 1 minutes here"
-    )
+    assert done.err.splitlines()[-1].startswith("error: --budget: one training and its measures need 1 minutes here")
     assert "step" not in done.err, "it is said before training"
 
 
