@@ -36,7 +36,6 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 
 # later keys of group train: what they were before they were there; left out of what names a run
 ADDED_LATER = {"dev_measure": None, "mix": "batches"}
-TRAINED_OF_SOURCE = {"name", "view", "weight", "terms"}  # what a training reads of data.more; the rest made the rows
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = ("data", "evaluation", "model", "objectives", "runtime", "scale", "stages", "training")

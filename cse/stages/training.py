@@ -28,7 +28,7 @@ from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from
 from cse.stages.checks import check_early_stop, check_sources, say_small
-from cse.stages.common import ADDED_LATER, MINED, TRAINED_OF_SOURCE, training_code
+from cse.stages.common import ADDED_LATER, MINED, training_code
 from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
 from cse.stages.mined import rows_to_train
@@ -250,5 +250,5 @@ def groups_of(settings: Settings) -> dict[str, Any]:
     for name, usual in ADDED_LATER.items():  # as in checkpoints from before there was a choice
         if groups["train"][name] == usual:
             del groups["train"][name]
-    more = [source.model_dump(mode="json", include=TRAINED_OF_SOURCE) for source in settings.data.more]
+    more = settings.data.more_in_training
     return groups | ({"data": {"more": more}} if more else {})

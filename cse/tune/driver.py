@@ -23,7 +23,7 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
-from cse.stages.common import ADDED_LATER, MINED, TRAINED_OF_SOURCE, training_code
+from cse.stages.common import ADDED_LATER, MINED, training_code
 from cse.tune.job import ATTEMPT, FAILED, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
@@ -266,7 +266,7 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, row
         if key not in space.keys and key not in _NOT_THE_TRIALS and not key.startswith(others)
     }
     if settings.data.more:
-        around["data.more"] = [source.model_dump(mode="json", include=TRAINED_OF_SOURCE) for source in settings.data.more]
+        around["data.more"] = settings.data.more_in_training
     dev = [path for path in (prepared / DEV_FILE, prepared / DEV_TASK_FILE) if path.is_file()]
     more = [prepared / source_file(source.name) for source in settings.data.more]
     data = [prepared / TRAIN_FILE, *more, *dev, *rows, *sorted(corrupted.glob("*.npy"))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -155,6 +155,12 @@ class DataSettings(Group):
     def more_terms(self) -> list[dict[str, float]]:
         """For each further source, the weights that replace those of terms."""
         return [source.terms or {} for source in self.more]
+
+    @property
+    def more_in_training(self) -> list[dict[str, Any]]:
+        """What a training reads of the further sources, as JSON values; the rest made their rows."""
+        read = {"name", "view", "weight", "terms"}
+        return [source.model_dump(mode="json", include=read) for source in self.more]
 
     def of(self, source: SourceSettings) -> DataSettings:
         """Return the group as if a further source were the only one."""
