@@ -70,7 +70,7 @@ class Batches:
         self._distinct = lru_cache(maxsize=2)(self._distinct_epoch)
         self._draw = None if draw is None else lru_cache(maxsize=2)(draw)
         self.ends: list[int] = []
-        while len(self.ends) < epochs or self.ends[-1] < steps:
+        while len(self.ends) < epochs or self.steps < steps:
             self.ends.append(self.steps + self._number(len(self.ends)))
 
     @property

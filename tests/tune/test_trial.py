@@ -16,7 +16,7 @@ from cse.stages.common import MINING_FILE
 from cse.stages.train import train_stage
 from cse.tune import trial as trial_module
 from cse.tune.driver import _check_disk, _check_objective
-from cse.tune.job import FAILED, METRIC, RESULT, WORST, _distinct_steps, read_curve, share_data
+from cse.tune.job import FAILED, METRIC, RESULT, WORST, _mixed_steps, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
@@ -56,7 +56,7 @@ def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, fol
     write_rows(
         job.data / TRAIN_FILE, "triplets", [("same" if i < 24 else f"a{i}", f"b{i}", f"c{i}") for i in range(64)]
     )
-    _distinct_steps.cache_clear()
+    _mixed_steps.cache_clear()
     assert job.steps_of(job.settings) == 3 * 24
 
 
