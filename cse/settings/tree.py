@@ -80,7 +80,10 @@ def _views(settings: Settings) -> list[str]:
 def _unknown_terms(settings: Settings) -> list[tuple[bool, str]]:
     known = list(ObjectiveSettings.model_fields)
     return [
-        (name not in known, f"data.more.{source.name}.terms: no term {name!r}{nearest(name, known)}")
+        (
+            name not in known,
+            f"data.more.{source.name}.terms: no term {name!r}{nearest(name, known)}; the terms are {', '.join(known)}",
+        )
         for source in settings.data.more
         for name in source.terms or {}
     ]
