@@ -12,6 +12,9 @@ import pytest
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.errors import CseError
 from cse.model.checkpoint_config import read_config
+from cse.settings.document import params_text, settings_table
+from cse.settings.domains import settings_of_domain
+from cse.settings.edit import write_values
 from cse.settings.load import load_settings
 from cse.stages.common import ADDED_LATER, MINING_FILE
 from cse.stages.mine import mine_stage
@@ -263,15 +266,49 @@ def test_two_sources_of_one_name(several, files):
         several(source(files, "pairs"), source(files, "pairs"))
 
 
-def test_sources_in_a_settings_file(tmp_path, files):
-    """As a list in block style; ``-s`` takes the same in flow style."""
+BLOCK = """\
+data:
+  source: files
+  view: sentences
+  more:
+    - name: nli
+      path: nli.csv
+      view: triplets
+      terms: {energy_hinge: 10} # the default
+# what it learns
+objective: {energy_hinge: {weight: 0}}
+"""
+
+
+def test_sources_in_a_settings_file(tmp_path):
+    """As a list in block style, which an edit may replace; ``-s`` takes the same in flow style."""
     path = tmp_path / "params.yaml"
-    path.write_text(
-        "objective: {energy_hinge: {weight: 0}}\ndata:\n  source: files\n  view: sentences\n  more:\n"
-        "    - name: nli\n      path: nli.csv\n      view: triplets\n      terms: {energy_hinge: 10}\n",
-        encoding="utf-8",
-    )
+    path.write_text(BLOCK, encoding="utf-8")
     (found,) = load_settings(path).data.more
     assert (found.name, found.weight, found.terms) == ("nli", 1.0, {"energy_hinge": 10.0})
-    given = json.loads(json.dumps([found.model_dump(mode="json")]))
+    given = [found.model_dump(mode="json")]
     assert load_settings(path, {"data.more": given}).data.more == [found]
+    whole = tmp_path / "whole.yaml"
+    whole.write_text(params_text(load_settings(path)), encoding="utf-8")
+    assert load_settings(whole) == load_settings(path)
+    write_values(path, {"data.more": [given[0] | {"weight": 2.0}], "train.epochs": 3})
+    assert "# what it learns" in path.read_text(encoding="utf-8")
+    assert load_settings(path).data.more[0].weight == 2.0
+    write_values(path, {"data.more": []})
+    assert load_settings(path).data.more == []
+
+
+def test_the_table_of_settings_names_the_keys_of_a_source():
+    table = settings_table()
+    assert "| `data.more` | list of tables | `[]` |" in table
+    assert "| `data.more[].path` | text | required |" in table
+    assert "| `data.more[].weight` | number > 0 | `1.0` |" in table
+
+
+def test_a_domain_of_a_bank_has_the_sources_of_all_or_its_own(several, files, tmp_path):
+    (tmp_path / "tickets/train").mkdir(parents=True)
+    own = {"data.more": [source(files, "triplets")]}
+    domains = {"plain": {"data": str(tmp_path / "tickets")}, "own": {"data": str(tmp_path / "tickets"), "set": own}}
+    settings = several(source(files, "pairs"), **{"bank.domains": domains})
+    named = {name: [each.name for each in settings_of_domain(settings, name).data.more] for name in domains}
+    assert named == {"plain": ["the-pairs"], "own": ["the-triplets"]}
