@@ -26,7 +26,7 @@ def check_sources(settings: Settings, sources: Sequence[Source]) -> None:
     main, *more = sources
     _check_view(main.data, main.objective, settings.train)
     _check_rows(str(main.data.folder), main, settings.train)
-    for source, wanted in zip(more, settings.data.more, strict=True):
+    for source, wanted in zip(more, settings.data.more, strict=False):
         view = settings.data.of(wanted).rows
         if source.data.view != view:
             raise CseError(
@@ -69,14 +69,14 @@ def check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None
         )
 
 
-def say_small(table: TokenTable, batch_size: int) -> None:
-    """Say so if rows that may not meet make batches much smaller than asked for."""
+def say_small(table: TokenTable, batch_size: int, what: str = "an epoch") -> None:
+    """Say so if rows that may not meet make batches of ``what`` much smaller than asked for."""
     if table.keys is None or table.parts:
         return
     most, usual = most_frequent(table.keys), math.ceil(len(table) / batch_size)
     if most > usual:
         click.echo(
-            f"train.distinct_batches: {most:,} rows have the same label, document or text, so an epoch has at least "
+            f"train.distinct_batches: {most:,} rows have the same label, document or text, so {what} has at least "
             f"{most:,} batches of about {len(table) / most:.0f} rows, not {usual:,} of {batch_size}",
             err=True,
         )

@@ -38,7 +38,7 @@ class Source:
 
 
 def sources_of(settings: Settings, data: PreparedData) -> list[Source]:
-    """Return the sources that the settings name, the main one first.
+    """Return the sources that a training reads, the main one first; alone if nothing is trained.
 
     Args:
         settings: group ``data`` names the further ones.
@@ -54,7 +54,7 @@ def sources_of(settings: Settings, data: PreparedData) -> list[Source]:
                 objective.with_weights(source.terms or {}),
                 source.weight,
             )
-            for source in settings.data.more
+            for source in (settings.data.more if settings.train.parameters != "none" else ())
         ),
     ]
 

@@ -117,8 +117,9 @@ class Training:
         """
         settings, encoder, dev, tables = self.settings, self.encoder, self.dev, self.tables()
         seed, epochs = settings.train.seed, settings.train.epochs
-        for each in tables if group.rank == 0 else ():
-            say_small(each, settings.train.batch_size)
+        for number, each in enumerate(tables if group.rank == 0 else ()):
+            what = f"a pass over {self.sources[number].key}" if number else "an epoch"
+            say_small(each, settings.train.batch_size, what)
         table = tables[0]
         parts = Parts(encoder, self.head, table, seed, epochs, self.corrupted, self.device)
         try:

@@ -259,11 +259,7 @@ class ObjectiveSettings(Group):
         return self.model_copy(update=changed)
 
     def over(self, sources: Iterable[Mapping[str, float]]) -> ObjectiveSettings:
-        """Return the objective with every term that a source trains.
-
-        Args:
-            sources: for each further source, the weights that replace those of terms.
-        """
+        """Return the objective with every term that is trained, given what each further source replaces."""
         weights: dict[str, float] = {}
         for terms in sources:
             weights = {name: weight for name, weight in terms.items() if weight > 0} | weights
