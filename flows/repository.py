@@ -181,19 +181,27 @@ def experiment_ref(name: str, root: Path) -> str:
     return f"refs/exps/{head[:2]}/{head[2:]}/{name}"
 
 
-def paths_left_behind(settings: Settings, root: Path) -> dict[str, str]:
-    """Return absolute paths of files that a copy of the repository would lack: neither git nor DVC tracks them."""
-    values: dict[str, Any] = flatten(settings.model_dump())
-    found = {}
-    for key in _PATHS:
-        path = root / str(values[key] or "")
-        if not values[key] or not path.exists() or Path(values[key]).is_absolute():
-            continue
-        outside = not path.resolve().is_relative_to(root.resolve())
-        by_dvc = path.with_name(f"{path.name}.dvc").exists() or (path.is_dir() and any(path.glob("*.dvc")))
-        if outside or (not by_dvc and git(root, "ls-files", "--others", "--", str(values[key]))):
-            found[key] = str(path.resolve())
-    return found
+def paths_left_behind(settings: Settings, root: Path) -> dict[str, Any]:
+    """Return the settings that name files which a copy of the repository would lack, with absolute paths.
+
+    Neither git nor DVC tracks these files.
+    """
+    values: dict[str, Any] = flatten(settings.model_dump(mode="json"))
+    paths = {key: _left_behind(str(values[key]), root) for key in _PATHS if values[key]}
+    found: dict[str, Any] = {key: path for key, path in paths.items() if path is not None}
+    more = [source | {"path": _left_behind(source["path"], root) or source["path"]} for source in values["data.more"]]
+    return found | ({"data.more": more} if more != values["data.more"] else {})
+
+
+def _left_behind(given: str, root: Path) -> str | None:
+    path = root / given
+    if not path.exists() or Path(given).is_absolute():
+        return None
+    outside = not path.resolve().is_relative_to(root.resolve())
+    by_dvc = path.with_name(f"{path.name}.dvc").exists() or (path.is_dir() and any(path.glob("*.dvc")))
+    if outside or (not by_dvc and git(root, "ls-files", "--others", "--", given)):
+        return str(path.resolve())
+    return None
 
 
 def last_line_with(lines: Iterable[str], text: str) -> str | None:

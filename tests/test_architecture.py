@@ -17,6 +17,7 @@ import grimp
 import pytest
 from ruamel.yaml import YAML
 
+from cse.data.sources import WATCHED
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.stages.common import training_code
@@ -145,6 +146,13 @@ def test_models_that_a_training_reads_by_path_are_dependencies():
     values = flatten(Settings().model_dump())
     for key in (start, generator):
         assert [path.name for path in (ROOT / values[key]).iterdir()] == ["README.md"]
+
+
+def test_the_folder_of_further_sources_is_a_dependency():
+    """``data.more`` is a list, and DVC has no dependency for each entry of one."""
+    stages = read_stages(DVC_FILE)
+    assert [name for name, stage in stages.items() if WATCHED.as_posix() in stage["deps"]] == ["prepare", "domain"]
+    assert [path.name for path in (ROOT / WATCHED).iterdir()] == ["README.md"]
 
 
 def test_a_first_run_leaves_the_users_tree_as_it_was():

@@ -116,7 +116,7 @@ def view_of_source(path: Path) -> str:
 
 def _for_view(view: str) -> dict[str, Any]:
     if view == "sentences":  # nothing of the same making can be held out
-        return {"objective.energy_hinge.weight": 0.0, "mine.neighbours": 5}
+        return {"objective.energy_hinge.weight": 0.0, "mine.neighbours": 5, "data.stsb_dev": False}
     if view == "documents":
         return _PAIRS_ONLY | {"train.max_length": DOCUMENT_TOKENS, "train.distinct_batches": True}
     return {"data.hold_out": HELD_OUT} if view == "triplets" else _PAIRS_ONLY | {"train.distinct_batches": True}

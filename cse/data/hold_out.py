@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 
-from cse.data.clean import CleaningReport
+from cse.data.clean import CleaningReport, Drop, overlap_key, overlap_keys
 from cse.data.readers import Row
 from cse.data.tasks.kinds import HELD_OUT, PROXY, LabelledTexts, Retrieval, Task, Triplets
 from cse.errors import CseError
@@ -123,3 +123,26 @@ class HoldOut:
             while len(part) < wanted and (found := next(remaining, None)) is not None:
                 part |= set(found)
         return parts
+
+
+def without(
+    main: HoldOut, report: CleaningReport, after: Callable[[Iterator[Row]], Iterator[Row]] | None
+) -> Callable[[Iterator[Row]], Iterator[Row]]:
+    """Return what drops and counts the rows of a further source that hold a text held out of the main one.
+
+    Args:
+        main: the main source's held-out rows, complete.
+        report: of the further source.
+        after: makes its training rows out of the rows that are left; None: they are the rows.
+    """
+    held = overlap_keys(text or "" for part in main.held for row in part for text in row.texts)
+    report.dropped.setdefault(OVERLAP, Drop())
+
+    def arrange(rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            if any(overlap_key(text or "") in held for text in row.texts):
+                report.drop(OVERLAP, row.line)
+            else:
+                yield row
+
+    return arrange if after is None else lambda rows: after(arrange(rows))

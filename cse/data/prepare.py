@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from cse.data.clean import CleaningReport, clean_rows, overlap_keys
+from cse.data.clean import CleaningReport
 from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
 from cse.data.hold_out import HoldOut
-from cse.data.hub import hub_rows
-from cse.data.readers import LABELLED, Row, check_exists, contents, data_files, find_data_file, read_rows
-from cse.data.row_views import (
-    CATEGORIES,
-    DOCUMENTS,
-    arrangement,
-    near_duplicates,
-    own_rows,
-    report_of,
-)
-from cse.data.sample import sample_pairs, sample_rows
+from cse.data.readers import check_exists, contents, data_files, find_data_file
+from cse.data.row_views import arrangement
+from cse.data.sample import sample_pairs
 from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
-from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.sources import open_more, open_source, unwatched, write_more
+from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs
 from cse.data.suite import SuiteData, complete, only_pairs
 from cse.data.suite_store import write_suite
 from cse.data.tasks.kinds import Task, held_out_texts
@@ -69,61 +59,26 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     if settings.hold_out and origin["dev"] not in (None, STSB_DEV):
         raise CseError(f"data.hold_out: data.dev_path has a dev task already ({origin['dev']}); set one of the two")
     suite = _suite(settings, evaluation, origin)
-    source, rows = _train_rows(settings)
-    cleaning = report_of(settings, source)
+    source, more = open_source(settings), open_more(settings)
+    cleaning = source.report
     arrange = arrangement(settings, cleaning, held_out=1 if suite.tasks else 2)  # to select with, and to measure
-    kept = clean_rows(
-        _with_progress(rows, progress),
-        cleaning,
-        max_words=settings.max_words,
-        drop_duplicates=settings.drop_duplicates,
-        held_out=overlap_keys(_held_out(evaluation, suite.tasks)),
-        drop_held_out=settings.drop_evaluation_overlap,
-        max_rows=settings.max_rows,
-        seed=settings.seed,
-        near=near_duplicates(settings, _held_out(evaluation, suite.tasks)),
-        arrange=arrange,
-    )
+    held_out = list(_held_out(evaluation, suite.tasks))
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        write_rows(folder / TRAIN_FILE, settings.rows, kept, grouped=settings.grouped)
+        source.write(folder / TRAIN_FILE, held_out, arrange, progress=progress)
+        reports = write_more(more, folder, held_out, arrange, progress=progress)
         if isinstance(arrange, HoldOut):
             selecting, *measured = arrange.tasks()
-            evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=selecting), source
+            evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=selecting), cleaning.source
             suite = suite.with_tasks(measured)
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_tasks(folder / DEV_TASK_FILE, [] if evaluation.dev_task is None else [evaluation.dev_task])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)
         write_suite(folder, suite)
         report = _report(settings, cleaning, evaluation, origin, suite)
+        report |= {"more": reports} if reports else {}
         text = json.dumps(report, indent=2, sort_keys=True) + "\n"
         (folder / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
     return report
-
-
-def _train_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
-    """Return the name of the source (without its folder) and its rows."""
-    if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
-        return own_rows(settings)
-    if settings.source == "sample":
-        generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
-        labelled = settings.view == LABELLED
-        return "sample", (
-            Row(number, texts[:-1], texts[-1]) if labelled else Row(number, texts)
-            for number, texts in enumerate(generated, start=1)
-        )
-    if settings.source == "hub":
-        rows = hub_rows(
-            settings.hub_id,
-            settings.view,
-            file=settings.hub_file,
-            revision=settings.hub_revision,
-            split=settings.hub_split,
-            columns=settings.columns,
-            encoding=settings.encoding,
-        )
-        return f"{settings.hub_id}/{settings.hub_file or settings.hub_split}", rows
-    path = find_data_file(Path(settings.train_path), "data.train_path")
-    return path.name, read_rows(path, settings.view, settings.columns, settings.encoding)
 
 
 def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]]:
@@ -142,6 +97,8 @@ def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, 
     if dev is not None:
         own, file = dev
         return EvaluationData(found.tasks, own, found.missing), {"dev": file, "evaluation": name}
+    if not settings.stsb_dev:
+        found = replace(found, dev=None)
     return found, {"dev": STSB_DEV if found.dev else None, "evaluation": name}
 
 
@@ -204,11 +161,6 @@ def _held_out(evaluation: EvaluationData, own: Sequence[Task]) -> Iterator[str]:
     return (text for task in tasks if task is not None for text in held_out_texts(task))
 
 
-def _with_progress(rows: Iterator[Row], progress: bool) -> Iterator[Row]:
-    hidden = not (progress and sys.stderr.isatty())
-    yield from tqdm(rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr)
-
-
 def _report(
     settings: DataSettings,
     cleaning: CleaningReport,
@@ -224,6 +176,7 @@ def _report(
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
     if cleaning.kept < 2:
         notes.append("a single row: the negatives of a contrastive loss are other rows; training wants at least 2")
+    notes += unwatched(settings)
     if evaluation.missing:
         notes.append(f"SentEval folder without {', '.join(evaluation.missing)}")
     return {

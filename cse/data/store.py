@@ -7,7 +7,7 @@ rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby, islice
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 TRAIN_FILE, DEV_FILE, TASKS_FILE, REPORT_FILE = "train.arrow", "dev.arrow", "evaluation.arrow", "report.json"
+_MORE = "train-"  # before the name of a further source
 VIEW_COLUMNS = {
     "sentences": ("sent0",),
     "pairs": ("sent0", "sent1"),
@@ -42,6 +43,11 @@ _PAIRS_SCHEMA = pa.schema(
         ("score", pa.float64()),
     ]
 )
+
+
+def source_file(source: str) -> str:
+    """Return the name of the file with the rows of a further source."""
+    return f"{_MORE}{source}.arrow"
 
 
 def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]], *, grouped: bool = False) -> int:
@@ -72,6 +78,20 @@ def view_of(dataset: Dataset) -> str:
         if names in (columns, (*columns, GROUP)):
             return view
     raise CseError(f"prepared rows have the columns {', '.join(dataset.column_names)}; run `cse prepare`")
+
+
+def join_rows(sources: Sequence[Dataset]) -> Dataset:
+    """Return rows of one view, source after source; where some have a group, each row of the others gets its own."""
+    from datasets import concatenate_datasets
+
+    grouped = any(GROUP in rows.column_names for rows in sources)
+    parts = [
+        rows
+        if GROUP in rows.column_names or not grouped
+        else rows.add_column(GROUP, [f"\0{number} {row}" for row in range(len(rows))])
+        for number, rows in enumerate(sources)
+    ]
+    return concatenate_datasets(parts)
 
 
 def write_pairs(path: Path, tasks: Iterable[ScoredPairs]) -> int:
@@ -145,6 +165,15 @@ class PreparedData:
         if not self.folder.is_dir():
             raise CseError(f"{self.folder}: no prepared data; {_AGAIN}")
 
+    def of(self, source: str) -> PreparedData:
+        """Return the same data with the rows of a further source, by its name, for training."""
+        return PreparedData(self.folder, rows=self.folder / source_file(source))
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of the further sources, sorted."""
+        return sorted(path.stem.removeprefix(_MORE) for path in self.folder.glob(source_file("*")))
+
     @cached_property
     def train(self) -> Dataset:
         """Training rows, mapped into memory, with the columns of ``VIEW_COLUMNS`` and perhaps ``GROUP``."""
@@ -216,8 +245,10 @@ def rows_in_words(data: Mapping[str, Any]) -> str:
     """Describe training rows: source, number, view, and how many share a sentence with the evaluation data.
 
     Args:
-        data: ``source``, ``rows``, ``view`` and, in newer checkpoints, ``evaluation_overlap``.
+        data: ``source``, ``rows``, ``view`` and, in newer checkpoints, ``evaluation_overlap``; ``more`` has the same of
+            further sources by name.
     """
     overlap = data.get("evaluation_overlap", 0)
     seen = f" ({overlap:,} with a sentence of the evaluation data)" if overlap else ""
-    return f"{data['source']}, {data['rows']:,} {data['view']}{seen}"
+    more = "".join(f" + {rows_in_words(other)}" for other in data.get("more", {}).values())
+    return f"{data['source']}, {data['rows']:,} {data['view']}{seen}{more}"

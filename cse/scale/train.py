@@ -42,7 +42,7 @@ def train_on_workers(training: Training) -> RunState:
     folder = training.folder.path
     for name in (_FAILED, _TRACE):
         (folder / name).unlink(missing_ok=True)
-    training.table()  # workers memory-map it
+    training.tables()  # workers memory-map it
     with ray_session() as ray:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer

@@ -44,7 +44,8 @@ def settings_table() -> str:
     """Return a Markdown table with one row per key: key, values, default, meaning."""
     rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
     for key, field, default in _leaves():
-        cells = (f"`{key}`", describe_values(field), f"`{yaml_value(default)}`", field.description or "")
+        shown = "required" if field.is_required() else f"`{yaml_value(default)}`"
+        cells = (f"`{key}`", describe_values(field), shown, field.description or "")
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"
 
@@ -94,6 +95,16 @@ def _leaves(group: BaseModel | None = None, prefix: str = "") -> Iterator[tuple[
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field, value
+        item = _listed_group(field.annotation)
+        if item is not None:
+            for part, own in item.model_fields.items():
+                yield f"{prefix}{name}[].{part}", own, own.default
+
+
+def _listed_group(annotation: Any) -> type[Group] | None:
+    """Return the group that a list holds, or None."""
+    (item, *_) = get_args(annotation) if get_origin(annotation) is list else (None,)
+    return item if isinstance(item, type) and issubclass(item, Group) else None
 
 
 def _render_group(group: Group, depth: int) -> list[str]:
@@ -143,6 +154,8 @@ def _describe_type(annotation: Any, metadata: list[Any]) -> list[str]:
         return [text for part in parts for text in _describe_type(part, metadata)]
     if origin is Literal:
         return [", ".join(f"`{choice}`" for choice in parts)]
+    if _listed_group(annotation) is not None:
+        return ["list of tables"]
     if origin is list:
         if get_origin(parts[0]) is Literal:
             return [f"list of {', '.join(_describe_type(parts[0], []))}"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.nodes import MappingNode, Node
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
 from cse.errors import CseError
 from cse.outputs import publish_file
@@ -93,7 +93,7 @@ def _set_in_text(text: str, key: str, value: Any) -> str:
             return _insert(text, node, names, value, indent)
         names, node, indent = names[1:], child, indent + 2
         if not names:
-            start, end = node.start_mark.index, node.end_mark.index
+            start, end = node.start_mark.index, _last_leaf(node).end_mark.index
             gap = "" if start == 0 or text[start - 1].isspace() else " "
             return text[:start] + gap + yaml_value(value) + text[end:]
     return _insert(text, None, names, value, 0)
@@ -115,8 +115,9 @@ def _insert(text: str, node: MappingNode | None, names: list[str], value: Any, i
 
 
 def _last_leaf(node: Node) -> Node:
-    while isinstance(node, MappingNode) and node.value and not node.flow_style:
-        node = node.value[-1][1]
+    while isinstance(node, CollectionNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        node = last[1] if isinstance(node, MappingNode) else last
     return node
 
 

@@ -228,13 +228,13 @@ def reached(space: Space, settings: Settings) -> list[Settings]:
 
 def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
     """Refuse keys that the system does not use: all trials would be the same."""
-    values, parts = flatten(settings.model_dump()), key.split(".")
+    parts, trained = key.split("."), settings.objective.over(settings.data.more_terms).terms()
     if settings.mine.wanted and (parts[0] == "backbone" or key in ("pooler.kind", "train.roles")):
         raise CseError(f"tune: {key}: rows were mined with one value of it; remove it")
     if parts[0] == "prompt" and key not in ("prompt.kind", "prompt.cls") and settings.prompt.kind == "none":
         raise CseError(f"tune: {key}: the system has no prompt (prompt.kind none); remove it or choose another space")
     weight = f"objective.{parts[1]}.weight" if parts[0] == "objective" else ""
-    if weight and key != weight and weight not in keys and values[weight] == 0:
+    if weight and key != weight and weight not in keys and parts[1] not in trained:
         raise CseError(f"tune: {key}: the term has weight 0 ({weight}); give it a weight, or search another key")
 
 

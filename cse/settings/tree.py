@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import ValidationInfo, model_validator
 
+from cse.errors import nearest
 from cse.settings.groups.augment import AugmentSettings
 from cse.settings.groups.backbone import BackboneSettings
 from cse.settings.groups.bank import BankSettings
@@ -56,17 +57,36 @@ class Settings(Group):
 
 def impossible(settings: Settings) -> list[str]:
     """Return combinations that cannot work on any rows, each as ``key: problem and fix``."""
-    checks = (_prompt_problems, _read_out_problems, _term_problems)
+    checks = (_unknown_terms, _prompt_problems, _read_out_problems, _term_problems, _mix_problems)
     return [problem for check in checks for applies, problem in check(settings) if applies]
 
 
 def impossible_rows(settings: Settings) -> list[str]:
     """Return combinations that cannot be trained on rows of ``data.view``, in the format of ``impossible``."""
-    return [problem for applies, problem in _view_problems(settings) if applies]
+    found = [*_view_problems(settings), *_source_problems(settings)]
+    return [problem for applies, problem in found if applies]
 
 
-def _terms(settings: Settings) -> dict[str, TermSettings]:
-    return {} if settings.train.parameters == "none" else settings.objective.terms()
+def _terms(settings: Settings, objective: ObjectiveSettings) -> dict[str, TermSettings]:
+    return {} if settings.train.parameters == "none" else objective.terms()
+
+
+def _views(settings: Settings) -> list[str]:
+    """Return the views of the rows of all sources, the main one first."""
+    data = settings.data
+    return [settings.mine.view(data.rows), *(data.of(source).rows for source in data.more)]
+
+
+def _unknown_terms(settings: Settings) -> list[tuple[bool, str]]:
+    known = list(ObjectiveSettings.model_fields)
+    return [
+        (
+            name not in known,
+            f"data.more.{source.name}.terms: no term {name!r}{nearest(name, known)}; the terms are {', '.join(known)}",
+        )
+        for source in settings.data.more
+        for name in source.terms or {}
+    ]
 
 
 def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
@@ -130,8 +150,9 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 
 def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
-    rows, objective, terms = settings.data.rows, settings.objective, _terms(settings)
-    view = settings.mine.view(rows)
+    rows, objective, terms = settings.data.rows, settings.objective, _terms(settings, settings.objective)
+    views = _views(settings)
+    view = views[0]
     return [
         (
             settings.mine.neighbours > 0 and rows != "sentences",
@@ -157,7 +178,7 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
             for name, term in terms.items()
         ),
         (
-            "nt_xent" in terms and objective.nt_xent.hard_negative_weight != 0 and view != "triplets",
+            "nt_xent" in terms and objective.nt_xent.hard_negative_weight != 0 and "triplets" not in views,
             f"objective.nt_xent.hard_negative_weight: data.view {view!r} has no hard negatives; set it to 0",
         ),
         (
@@ -167,8 +188,56 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
     ]
 
 
+def _source_problems(settings: Settings) -> list[tuple[bool, str]]:
+    found: list[tuple[bool, str]] = []
+    main, *views = _views(settings)
+    for source, view in zip(settings.data.more, views, strict=True):
+        objective, key = settings.objective.with_weights(source.terms or {}), f"data.more.{source.name}"
+        terms = _terms(settings, objective)
+        found += [
+            (
+                settings.train.parameters != "none" and not terms,
+                f"{key}.terms: every term has weight 0; give one a weight above 0, or remove the source",
+            ),
+            *(
+                (
+                    view not in term.views,
+                    f"{key}: holds {view}, but objective.{name} needs {term.rows}; set its terms: {{{name}: 0}}, or "
+                    f"view: {' or '.join(term.views)}",
+                )
+                for name, term in terms.items()
+            ),
+            (
+                "nt_xent" in terms and objective.nt_xent.two_views and view == "triplets",
+                f"{key}: objective.nt_xent.two_views does not support hard negatives; use view pairs or sentences",
+            ),
+            (
+                settings.template.second is not None and view != "sentences",
+                f"{key}: holds {view}, but template.second needs sentences; remove one of the two",
+            ),
+            (
+                settings.train.mix == "rows" and view != main,
+                f"train.mix: rows of one batch have one view, but {key} holds {view} and the main source {main}; set "
+                "train.mix: batches",
+            ),
+        ]
+    return found
+
+
+def _mix_problems(settings: Settings) -> list[tuple[bool, str]]:
+    return [
+        (
+            settings.train.mix == "rows" and source.terms is not None,
+            f"train.mix: rows of all sources share a batch, so data.more.{source.name}.terms cannot hold; set "
+            "train.mix: batches, or terms: null",
+        )
+        for source in settings.data.more
+    ]
+
+
 def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
-    objective, terms, train = settings.objective, _terms(settings), settings.train
+    objective, train = settings.objective.over(settings.data.more_terms), settings.train
+    terms = _terms(settings, objective)
     group, replaced = objective.contrastive_tension.group, objective.replaced_tokens
     detects = "replaced_tokens" in terms
     return [
@@ -205,6 +274,11 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
         (
             replaced.corrupts_beforehand and settings.mine.wanted,
             "mine: rows corrupted before training cannot be mined; set mine.negatives and mine.neighbours to 0, or "
+            "objective.replaced_tokens.corruption: on_the_fly",
+        ),
+        (
+            replaced.corrupts_beforehand and bool(settings.data.more),
+            "data.more: only the rows of the main source can be corrupted before training; set it to [], or "
             "objective.replaced_tokens.corruption: on_the_fly",
         ),
         (

@@ -98,10 +98,11 @@ def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -
 
 
 def _texts(data: PreparedData, *, everything: bool) -> Iterator[str]:
-    """Yield the sentences of the training rows; with ``everything``, also those of dev and evaluation."""
-    for name in VIEW_COLUMNS[data.view]:
-        if name != "label":
-            yield from data.train[name]
+    """Yield the sentences of the main source; with ``everything``, also the further ones', dev's and evaluation's."""
+    for rows in [data, *(data.of(name) for name in data.sources)] if everything else [data]:
+        for name in VIEW_COLUMNS[rows.view]:
+            if name != "label":
+                yield from rows.train[name]
     if everything:
         dev = open_dev(data)
         for task in [*data.tasks, *open_tasks(data), *([] if dev is None else [dev])]:

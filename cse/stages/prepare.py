@@ -46,29 +46,16 @@ def counts(report: dict[str, Any]) -> dict[str, int]:
         "evaluation_pairs": report["evaluation"]["pairs"],
         **({"own_tasks": len(report["tasks"])} if "tasks" in report else {}),
         **dropped,
+        **{f"rows_{name}": entry["kept"] for name, entry in report.get("more", {}).items()},
     }
 
 
 def summary(report: dict[str, Any]) -> str:
     """Return a report as a few lines of text."""
     train, dev, evaluation = report["train"], report["dev"], report["evaluation"]
-    clean = train["kept"] + train["not_drawn"]
-    drawn = f", drawn from {clean:,} by data.seed" if train["not_drawn"] else ""
-    made = report.get("made_from") == "categories"
-    kept = (
-        f"{train['kept']:,} rows made of {train['read']:,}" if made else f"{train['kept']:,} of {train['read']:,} rows"
-    )
-    lines = [
-        f"train       {kept}{' texts' if made else ' kept'} from {train['source']} (view {report['view']}, "
-        f"{train['distinct_sentences']:,} distinct sentences{drawn})"
-    ]
-    lines += [
-        f"  dropped   {entry['count']:,} {reason} (first {entry['first']})"
-        for reason, entry in train["dropped"].items()
-        if entry["count"]
-    ]
-    if train["evaluation_overlap_kept"]:
-        lines.append(f"  kept      {train['evaluation_overlap_kept']:,} with a sentence of the evaluation data")
+    lines = _of_source("train", train, report["view"], made=report.get("made_from") == "categories")
+    for name, entry in report.get("more", {}).items():
+        lines += _of_source(name, entry, entry["view"], made=entry.get("made_from") == "categories")
     pairs = dev["task"]["description"] if "task" in dev else f"{dev['pairs']:,} pairs"
     lines.append(f"dev         {pairs} from {dev['from'] or 'nowhere'}")
     tasks = ", ".join(f"{name} {pairs:,}" for name, pairs in evaluation["tasks"].items()) or "none"
@@ -76,6 +63,26 @@ def summary(report: dict[str, Any]) -> str:
     lines += [f"task        {name}: {task['description']}" for name, task in report.get("tasks", {}).items()]
     lines += [f"note        {note}" for note in report["notes"]]
     return "\n".join(lines)
+
+
+def _of_source(title: str, found: dict[str, Any], view: str, *, made: bool) -> list[str]:
+    """Return what became of the rows of one source."""
+    clean = found["kept"] + found["not_drawn"]
+    drawn = f", drawn from {clean:,} by data.seed" if found["not_drawn"] else ""
+    rows = f"{found['kept']:,} rows made of {found['read']:,} texts"
+    kept = rows if made else f"{found['kept']:,} of {found['read']:,} rows kept"
+    lines = [
+        f"{title:11} {kept} from {found['source']} (view {view}, {found['distinct_sentences']:,} distinct "
+        f"sentences{drawn})"
+    ]
+    lines += [
+        f"  dropped   {entry['count']:,} {reason} (first {entry['first']})"
+        for reason, entry in found["dropped"].items()
+        if entry["count"]
+    ]
+    if found["evaluation_overlap_kept"]:
+        lines.append(f"  kept      {found['evaluation_overlap_kept']:,} with a sentence of the evaluation data")
+    return lines
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_fi
 from cse.process import only_one
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
+from cse.stages.checks import counted
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.stages.environment import environment
 from cse.stages.fitting import fit_post
-from cse.stages.training import Training, counted, groups_of, open_training
+from cse.stages.training import Training, groups_of, open_training
 from cse.stages.watching import watchers
 from cse.training.state import RunState
 
@@ -127,14 +128,14 @@ def _train(
                     "no dev pairs: keeping the last weights, not the best; set data.dev_path to select the best",
                     err=True,
                 )
-            elif not settings.objective.comparing:
+            elif not training.objective.comparing:
                 click.echo(
-                    f"objective.{settings.objective.first} compares no sentences: keeping the last weights, "
+                    f"objective.{training.objective.first} compares no sentences: keeping the last weights, "
                     "regardless of the dev score",
                     err=True,
                 )
             state = launch(training)
-            results = _training_facts(state, settings.objective, training.measure)
+            results = _training_facts(state, training.objective, training.measure)
     if settings.post.kind != "none":
         fit_post(encoder, settings.post, data)
     chosen = dev_of(results)
@@ -147,7 +148,7 @@ def _train(
     encoder.to("cpu")
     results |= _counts(encoder)
     if settings.train.parameters != "none" or settings.post.kind != "none":
-        results["trained_on"] = rows_in_words(_source(data))
+        results["trained_on"] = rows_in_words(_rows(training))
     with publish_folder(plots, Kind.PLOTS) as target:
         for file, header in (("train.csv", "step,loss\n"), ("dev.csv", f"step,{dev_column(training.measure)}\n")):
             source = folder.path / "plots" / file
@@ -155,7 +156,7 @@ def _train(
             (target / file).write_bytes(source.read_bytes() if source.is_file() else header.encode())
     with publish_file(metrics) as target:
         target.write_text(json.dumps(_headline(results), indent=2) + "\n", encoding="utf-8")
-    facts = results | {"settings": groups_of(settings), "data": _source(data)} | _computed_by(training)
+    facts = results | {"settings": groups_of(settings), "data": _rows(training)} | _computed_by(training)
     with publish_folder(checkpoint, Kind.CHECKPOINT) as target:
         save_checkpoint(encoder, target, facts)
     folder.remove()
@@ -204,15 +205,22 @@ def _counts(encoder: SentenceEncoder) -> dict[str, Any]:
     return {"parameters": vars(counts) | {"prompt_percent": percent}}
 
 
-def _source(data: PreparedData) -> dict[str, Any]:
+def _rows(training: Training) -> dict[str, Any]:
     """Return what a checkpoint records about its training rows."""
-    train = data.report["train"]
+    main, *more = training.sources
+    report = main.data.report
+    found = {source.key.rpartition(".")[2]: source for source in more}
+    others = {name: _source(source.data, report["more"][name]) for name, source in found.items()}
+    return _source(main.data, report["train"]) | ({"more": others} if others else {})
+
+
+def _source(data: PreparedData, cleaned: dict[str, Any]) -> dict[str, Any]:
     return {
-        "source": train["source"],
+        "source": cleaned["source"],
         "view": data.view,
         "rows": len(data.train),
-        "dropped": sum(entry["count"] for entry in train.get("dropped", {}).values()),
-        "evaluation_overlap": train.get("evaluation_overlap_kept", 0),
+        "dropped": sum(entry["count"] for entry in cleaned.get("dropped", {}).values()),
+        "evaluation_overlap": cleaned.get("evaluation_overlap_kept", 0),
     }
 
 
@@ -223,12 +231,12 @@ def _computed_by(training: Training) -> dict[str, Any]:
 
 
 def _announce(training: Training) -> None:
-    encoder, data = training.encoder, training.data
+    encoder = training.encoder
     counts = count_parameters(encoder)
     click.echo(
         f"{encoder.backbone.files.name}: training {counts.trained:,} weights on top of {counts.backbone:,} "
         f"({100 * counts.trained / max(counts.backbone, 1):.2f} %), pooler {encoder.pooler}, "
-        f"{rows_in_words(_source(data))}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
+        f"{rows_in_words(_rows(training))}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
 

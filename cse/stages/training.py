@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
 
 from cse.data.store import PreparedData
@@ -27,25 +24,25 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
-from cse.settings.groups.train import TrainSettings
 from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import Parts, losses_from
-from cse.stages.build.plan import plan_from, second_text_from
-from cse.stages.common import MINED, training_code
+from cse.stages.build.plan import plan_from
+from cse.stages.checks import check_early_stop, check_sources, say_small
+from cse.stages.common import ADDED_LATER, MINED, training_code
 from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
 from cse.stages.mined import rows_to_train
-from cse.stages.uses import set_widths, texts_before
-from cse.training.batches import most_frequent, row_keys
+from cse.stages.sources import Source, own_weights, sources_of, tables_of
+from cse.stages.uses import check_roles, set_widths, texts_before
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.memory import OutOfMemory, is_out_of_memory
 from cse.training.observers import Observer
 from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder, RunState
-from cse.training.tokens import TokenTable, shared_table, tokenise
+from cse.training.tokens import TokenTable
 
-GROUPS = ("mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
+GROUPS = ("data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 DEV_BATCH = 64  # sentences
 
 
@@ -96,38 +93,19 @@ class Training:
             raise CseError(f"train.dev_measure: {wanted!r}, but there is no dev task; set data.dev_path, or null here")
         return SPEARMAN
 
-    def table(self) -> TokenTable:
-        """Return the training rows as token ids; shared rows are memory-mapped."""
-        settings, encoder = self.settings, self.encoder
-        before = texts_before(encoder, settings.train.roles, self.data.view)
-        tokenizers = [encoder.tokenizer_of_view(view, training=True) for view in range(max(len(encoder.templates), 1))]
+    @cached_property
+    def sources(self) -> list[Source]:
+        """The sources of the rows, the main one first."""
+        return sources_of(self.settings, self.data)
 
-        def make() -> TokenTable:
-            table = tokenise(
-                self.data.train,
-                self.data.view,
-                tokenizers,
-                max_length=settings.train.max_length,
-                pad_id=encoder.backbone.pad_id,
-                views=settings.objective.copies,
-                before=before,
-                second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
-                progress=sys.stderr.isatty(),
-            )
-            return replace(table, keys=row_keys(self.data.train)) if settings.train.distinct_batches else table
+    @property
+    def objective(self) -> ObjectiveSettings:
+        """The loss with every term that some source trains."""
+        return self.settings.objective.over(self.settings.data.more_terms)
 
-        if self.tokens is None:
-            return make()
-        facts = {
-            "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
-            "max_length": settings.train.max_length,
-            "before": before,
-            "views": settings.objective.copies,
-            "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
-        }
-        if settings.train.distinct_batches:
-            facts["distinct_batches"] = True
-        return shared_table(self.tokens / fingerprint(facts, [self.data.rows_file]), make)
+    def tables(self) -> list[TokenTable]:
+        """Return the training rows as token ids, see ``tables_of``; shared rows are memory-mapped."""
+        return tables_of(self.settings, self.encoder, self.sources, self.tokens)
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder.
@@ -137,19 +115,22 @@ class Training:
             OutOfMemory: a batch does not fit into memory.
             Interrupted: a signal arrived; the state is saved.
         """
-        settings, encoder, dev, table = self.settings, self.encoder, self.dev, self.table()
+        settings, encoder, dev, tables = self.settings, self.encoder, self.dev, self.tables()
         seed, epochs = settings.train.seed, settings.train.epochs
-        if group.rank == 0:
-            _say_small(table, settings.train.batch_size)
+        for number, each in enumerate(tables if group.rank == 0 else ()):
+            what = f"a pass over {self.sources[number].key}" if number else "an epoch"
+            say_small(each, settings.train.batch_size, what)
+        table = tables[0]
         parts = Parts(encoder, self.head, table, seed, epochs, self.corrupted, self.device)
         try:
             return train(
                 encoder,
-                losses_from(settings.objective, parts),
+                losses_from(self.objective, parts, own_weights(settings)),
                 table,
                 plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
+                more=tables[1:],
                 dev=None if dev is None else lambda: self.score(dev),
-                choose=bool(settings.objective.comparing),
+                choose=bool(self.objective.comparing),
                 folder=self.folder,
                 observer=observer,
                 device=self.device,
@@ -158,7 +139,9 @@ class Training:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            at_once = settings.train.mini_batch_size or len(table.columns) * settings.train.batch_size
+            at_once = (
+                settings.train.mini_batch_size or max(len(each.columns) for each in tables) * settings.train.batch_size
+            )
             raise OutOfMemory(
                 f"train.mini_batch_size: out of memory ({self.device.type}) with {at_once} sentences at once; set it "
                 f"to {max(at_once // 2, 1)} or less (same gradients, a third slower), or lower train.batch_size"
@@ -221,19 +204,19 @@ def open_training(
     data = rows_to_train(
         settings.mine, settings.backbone, settings.pooler.kind, settings.train.roles, prepared=prepared, mined=mined
     )
-    _check_view(data, settings.objective, settings.train)
-    _check_rows(data, settings.objective, settings.train)
-    _check_early_stop(settings.objective, settings.train)
+    objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
+    check_sources(settings, sources)
+    check_early_stop(objective, settings.train)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(
         backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
     )
-    set_widths(encoder, settings.objective, settings.train)
-    texts_before(encoder, settings.train.roles, data.view)  # refuses unknown roles
+    set_widths(encoder, objective, settings.train)
+    check_roles(encoder, settings.train.roles, [source.data.view for source in sources])
     check_post(encoder, settings.post)
-    wanted = [] if settings.train.parameters == "none" else settings.objective.needing_head
+    wanted = [] if settings.train.parameters == "none" else objective.needing_head
     head = None
     if wanted and isinstance(backbone, Backbone):
         head = load_mlm_head(backbone, wanted_by=f"objective.{wanted[0]}.weight")
@@ -243,7 +226,7 @@ def open_training(
             "inputs": training_inputs(
                 settings.backbone,
                 settings.prompt,
-                None if settings.train.parameters == "none" else settings.objective.replaced_tokens,
+                None if settings.train.parameters == "none" else objective.replaced_tokens,
                 opened=backbone.files,
             ),
             "device": device.type,
@@ -262,54 +245,11 @@ def open_training(
     return training
 
 
-def _say_small(table: TokenTable, batch_size: int) -> None:
-    """Say so if rows that may not meet make batches much smaller than asked for."""
-    if table.keys is None:
-        return
-    most, usual = most_frequent(table.keys), math.ceil(len(table) / batch_size)
-    if most > usual:
-        click.echo(
-            f"train.distinct_batches: {most:,} rows have the same label, document or text, so an epoch has at least "
-            f"{most:,} batches of about {len(table) / most:.0f} rows, not {usual:,} of {batch_size}",
-            err=True,
-        )
-
-
-def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Refuse rows prepared for another objective: ``cse train -s`` may override the settings of ``prepare``."""
-    for name, term in objective.terms().items():
-        if train.parameters != "none" and data.view not in term.views:
-            raise CseError(
-                f"{data.folder}: contains {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
-                f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {' or '.join(term.views)}"
-            )
-
-
-def _check_rows(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Refuse too few rows to provide negatives: the loss would always be 0."""
-    if train.parameters != "none" and len(data.train) < objective.least_rows:
-        raise CseError(
-            f"{data.folder}: contains {counted(len(data.train), 'row')}, but objective."
-            f"{objective.comparing[0]} uses other rows as negatives; prepare at least {objective.least_rows}"
-        )
-
-
-def _check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:
-    if train.early_stop is not None and train.parameters != "none" and not objective.comparing:
-        raise CseError(
-            f"train.early_stop: objective.{objective.first} compares no sentences, so the dev score cannot stop "
-            "this training; set it to null"
-        )
-
-
 def groups_of(settings: Settings) -> dict[str, Any]:
     """Return the groups of settings that affect training, as JSON values."""
-    groups = {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS}
-    if groups["train"]["dev_measure"] is None:
-        del groups["train"]["dev_measure"]  # as in checkpoints from before there was a choice
-    return groups
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 row``, ``2,000 rows``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    groups = {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS if name != "data"}
+    for name, usual in ADDED_LATER.items():  # as in checkpoints from before there was a choice
+        if groups["train"][name] == usual:
+            del groups["train"][name]
+    more = settings.data.more_in_training
+    return groups | ({"data": {"more": more}} if more else {})

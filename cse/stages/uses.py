@@ -16,17 +16,37 @@ def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: st
     """Return the task text that goes before each column of text, or an empty list.
 
     Raises:
-        CseError: a role that the backbone does not know, or another number of roles than columns of text.
+        CseError: a role that the backbone does not know, or fewer roles than columns of text.
     """
     if roles is None:
         return []
-    columns = [name for name in VIEW_COLUMNS[view] if name != "label"]
-    if len(roles) != len(columns):
-        raise CseError(f"train.roles: {len(roles)} roles for {len(columns)} columns of text ({', '.join(columns)})")
+    columns = _columns(view)
+    if len(roles) < len(columns):
+        raise _wrong_number(roles, columns)
     try:
-        return [text_of(role, encoder.texts) for role in roles]
+        return [text_of(role, encoder.texts) for role in roles][: len(columns)]
     except CseError as error:
         raise CseError(f"train.roles: {error}; set backbone.texts") from None
+
+
+def check_roles(encoder: SentenceEncoder, roles: Sequence[str] | None, views: Sequence[str]) -> None:
+    """Refuse roles that do not fit the source with the most columns of text.
+
+    Raises:
+        CseError: see ``texts_before``; or more roles than columns.
+    """
+    widest = max(views, key=lambda view: len(_columns(view)))
+    texts_before(encoder, roles, widest)
+    if roles is not None and len(roles) > len(_columns(widest)):
+        raise _wrong_number(roles, _columns(widest))
+
+
+def _columns(view: str) -> list[str]:
+    return [name for name in VIEW_COLUMNS[view] if name != "label"]
+
+
+def _wrong_number(roles: Sequence[str], columns: Sequence[str]) -> CseError:
+    return CseError(f"train.roles: {len(roles)} roles for {len(columns)} columns of text ({', '.join(columns)})")
 
 
 def set_widths(encoder: SentenceEncoder, objective: ObjectiveSettings, train: TrainSettings) -> None:

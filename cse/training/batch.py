@@ -139,6 +139,7 @@ class Batch:
         step: updates before this one.
         epoch: passes over the rows before this one.
         real_tokens: tokens in the batch, excluding padding.
+        source: number of the source of the rows; 0 is the main one.
     """
 
     rows: np.ndarray
@@ -152,6 +153,7 @@ class Batch:
     step: int
     epoch: int
     real_tokens: int
+    source: int = 0
 
     @cached_property
     def views(self) -> tuple[torch.Tensor, ...]:
@@ -186,6 +188,7 @@ def encode_batch(
     device: torch.device,
     bf16: bool,
     group: Group = ALONE,
+    source: int = 0,
 ) -> Batch:
     """Encode all views of a batch together; every copy of a sentence gets its own dropout.
 
@@ -201,6 +204,7 @@ def encode_batch(
         device: device of the encoder.
         bf16: whether matrix products run in bfloat16.
         group: workers that share the batch; each encodes its share of the slices.
+        source: number of the source of the rows.
     """
     wanted = cut.slices(len(table.columns) * len(rows), group.size)
     padded = pad_in_groups(table, rows, wanted, augmentation.change_ids(rng))
@@ -231,6 +235,7 @@ def encode_batch(
         step,
         epoch,
         sum(int(part.mask_BL.sum()) for part in padded),
+        source,
     )
 
 

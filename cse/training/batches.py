@@ -7,6 +7,9 @@ one, so ``distinct_batches`` puts no two such rows into one batch.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
@@ -15,52 +18,90 @@ import numpy as np
 from datasets import Dataset
 
 from cse.data.store import GROUP, VIEW_COLUMNS, view_of
-from cse.training.tokens import batch_rows
 
 NO_KEY = -1
 _CHUNK = 10_000
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one table, as far as their order goes.
+
+    Attributes:
+        count: how many there are.
+        keys: from ``row_keys``, for batches without false negatives; None: any rows may meet.
+        weight: batches of these rows for each batch of the main source.
+        parts: of rows of several sources, one after the other: the number of each source's and its weight.
+    """
+
+    count: int
+    keys: np.ndarray | None = None
+    weight: float = 1.0
+    parts: tuple[tuple[int, float], ...] = ()
+
+
 class Batches:
-    """The rows of every step of a run; they follow from the arguments alone.
+    """The rows of every step of a run over one table; they follow from the arguments alone.
 
     Args:
-        count: training rows.
+        count: rows per epoch.
         batch_size: maximum rows per batch.
         epochs: passes over the rows.
         seed: seed of the order.
         keys_RK: from ``row_keys``, for batches without false negatives; None: slices of a permutation.
+        steps: more passes follow until there are as many batches.
+        draw: returns the rows of an epoch; None: all of them, each once.
     """
 
     def __init__(
-        self, count: int, *, batch_size: int, epochs: int, seed: int, keys_RK: np.ndarray | None = None
+        self,
+        count: int,
+        *,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        keys_RK: np.ndarray | None = None,
+        steps: int = 0,
+        draw: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         self.count, self.batch_size, self.seed = count, batch_size, seed
         self.keys_RK = keys_RK
-        self._epoch = lru_cache(maxsize=2)(self._distinct_epoch)
-        per_epoch = (
-            [math.ceil(count / batch_size)] * epochs
-            if keys_RK is None
-            else [len(self._epoch(epoch)) for epoch in range(epochs)]
-        )
-        self.ends = np.cumsum(per_epoch)
+        self._order = lru_cache(maxsize=2)(lambda epoch: np.random.default_rng([seed, epoch]).permutation(count))
+        self._distinct = lru_cache(maxsize=2)(self._distinct_epoch)
+        self._draw = None if draw is None else lru_cache(maxsize=2)(draw)
+        self.ends: list[int] = []
+        while len(self.ends) < epochs or self.steps < steps:
+            self.ends.append(self.steps + self._number(len(self.ends)))
 
     @property
     def steps(self) -> int:
         """Batches of the whole run."""
-        return int(self.ends[-1])
+        return self.ends[-1] if self.ends else 0
 
     def at(self, step: int) -> tuple[int, np.ndarray]:
         """Return the epoch of a step and the numbers of its rows."""
-        epoch = int(np.searchsorted(self.ends, step, side="right"))
-        place = step - (int(self.ends[epoch - 1]) if epoch else 0)
-        if self.keys_RK is not None:
-            return epoch, self._epoch(epoch)[place]
-        return epoch, batch_rows(self.count, batch_size=self.batch_size, seed=self.seed, epoch=epoch, step=place)
+        epoch = bisect_right(self.ends, step)
+        place = step - (self.ends[epoch - 1] if epoch else 0)
+        if self.keys_RK is None:
+            rows = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        else:
+            rows = self._distinct(epoch)[place]
+        return epoch, rows if self._draw is None else self._draw(epoch)[rows]
+
+    def _number(self, epoch: int) -> int:
+        return math.ceil(self.count / self.batch_size) if self.keys_RK is None else len(self._distinct(epoch))
 
     def _distinct_epoch(self, epoch: int) -> list[np.ndarray]:
         assert self.keys_RK is not None  # noqa: S101 - callers check
-        return distinct_batches(self.keys_RK, batch_size=self.batch_size, seed=self.seed, epoch=epoch)
+        keys_RK = self.keys_RK if self._draw is None else _keys_of(self.keys_RK, self._draw(epoch))
+        return distinct_batches(keys_RK, batch_size=self.batch_size, seed=self.seed, epoch=epoch)
+
+
+def _keys_of(keys_RK: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the keys of drawn rows; a row that was drawn more than once shares one more key with itself."""
+    again = np.bincount(rows, minlength=len(keys_RK))[rows] > 1
+    own_R1 = np.where(again, keys_RK.max(initial=NO_KEY) + 1 + rows, NO_KEY)[:, None]
+    return np.concatenate([keys_RK[rows], own_R1], axis=1)
 
 
 def row_keys(rows: Dataset) -> np.ndarray:

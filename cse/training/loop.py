@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,9 @@ from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.training.batch import Augmentation, Batch, Cut, encode_batch
-from cse.training.batches import Batches
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
+from cse.training.mixture import Mixture
 from cse.training.observers import Observer, StepRecord
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable
@@ -67,6 +67,7 @@ def train(
     table: TokenTable,
     plan: Plan,
     *,
+    more: Sequence[TokenTable] = (),
     dev: Callable[[], float] | None,
     choose: bool = True,
     folder: RunFolder,
@@ -78,15 +79,16 @@ def train(
 
     The initial weights are scored before the first update and count as a candidate, since training may make them worse.
 
-    A killed run resumes from the last state saved in its folder and ends with the same weights: rows follow from
-    (seed, epoch) and dropout from (seed, step), so only weights and optimiser need saving. On a CPU the weights match
-    bit for bit; on a GPU, where some kernels add in no fixed order, they match to rounding.
+    A killed run resumes from the last state saved in its folder and ends with the same weights: rows and dropout follow
+    from (seed, step), so only weights and optimiser need saving. On a CPU the weights match bit for bit; on a GPU,
+    where some kernels add in no fixed order, they match to rounding.
 
     Args:
         encoder: its ``trainable()`` weights are updated; all others stay bit for bit.
         losses: the loss to minimise; its own ``trainable()`` weights are updated too.
-        table: tokenised rows.
+        table: tokenised rows of the main source.
         plan: hyperparameters.
+        more: tokenised rows of further sources.
         dev: scores the encoder (Spearman * 100); None if there are no dev pairs.
         choose: whether to keep the weights with the best dev score. Otherwise, or without ``dev``, keeps the last.
         folder: scratch folder for the resumable state. With several workers, the first worker's folder counts and its
@@ -108,7 +110,8 @@ def train(
     losses.to(device).train()
     weights = encoder.trainable() | losses.trainable()
     optimizer = _optimizer(weights, losses.rates(), plan)
-    batches = Batches(len(table), batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed, keys_RK=table.keys)
+    tables = (table, *more)
+    batches = Mixture([each.rows for each in tables], batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed)
     steps = batches.steps
     state = _start(folder, weights, losses, optimizer, group)
     observer.start(state.step, steps)
@@ -126,14 +129,14 @@ def train(
             saved = clock
             while not _is_over(state, steps, plan):
                 step = state.step
-                epoch, rows = batches.at(step)
+                source, epoch, rows = batches.at(step)
                 torch.manual_seed(_step_seed(plan.seed, step, group.rank))
                 for weighted in optimizer.param_groups:
                     weighted["lr"] = weighted["peak"] * plan.factor(step, steps)
 
                 batch = encode_batch(
                     encoder,
-                    table,
+                    tables[source],
                     rows,
                     cut=plan.cut,
                     augmentation=plan.augmentation,
@@ -143,6 +146,7 @@ def train(
                     device=device,
                     bf16=plan.bf16,
                     group=group,
+                    source=source,
                 )
                 with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
                     terms = losses(batch)
@@ -156,12 +160,12 @@ def train(
                 losses.after_update(batch)
 
                 state.step = step + 1
-                sentences += len(rows) * len(table.columns)
+                sentences += len(rows) * len(tables[source].columns)
                 tokens += batch.real_tokens
                 del batch
                 last = state.step == steps
                 if state.step % REPORT_EVERY == 0 or last:
-                    values = group.average(terms)
+                    values = losses.record(group.average(terms))
                     stop = group.any(bool(received))  # all workers stop at the same step
                     _check_loss(values["loss"], state.step, plan)
                     seconds = max(time.monotonic() - clock, 1e-9)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -16,23 +17,29 @@ class Losses(nn.Module):
 
     Args:
         terms: terms by settings key, in the order of summation.
+        own: for each source, the weights that replace those of terms on its batches, by name; 0: not computed.
     """
 
-    def __init__(self, terms: Mapping[str, Term]) -> None:
+    def __init__(self, terms: Mapping[str, Term], own: Sequence[Mapping[str, float]] = ()) -> None:
         super().__init__()
         self.terms = nn.ModuleDict(terms)
+        self.own = own
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return each unweighted term by name and the weighted sum as ``loss``, all scalars."""
         values, loss = {}, batch.projected_XD.new_zeros(())
-        for name, term in self._named():
+        for name, term, own in self._of(batch):
             values[name] = term(batch)
-            loss = loss + term.weight(batch.step) * values[name]
+            loss = loss + term.weight(batch.step, own) * values[name]
         return values | {"loss": loss}
+
+    def record(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return the values of a batch's terms, with NaN for those that its source does without."""
+        return dict.fromkeys(self.terms, math.nan) | dict(values)
 
     def after_update(self, batch: Batch) -> None:
         """Update state that follows the encoder, after the encoder's update with this batch."""
-        for _, term in self._named():
+        for _, term, _ in self._of(batch):
             term.after_update(batch)
 
     def trainable(self) -> dict[str, nn.Parameter]:
@@ -51,3 +58,8 @@ class Losses(nn.Module):
 
     def _named(self) -> list[tuple[str, Term]]:
         return list(self.terms.items())  # type: ignore[arg-type]
+
+    def _of(self, batch: Batch) -> list[tuple[str, Term, float | None]]:
+        """Return the terms of a batch's source with the weight that replaces each one's, if any."""
+        own = self.own[batch.source] if self.own else {}
+        return [(name, term, own.get(name)) for name, term in self._named() if own.get(name) != 0]

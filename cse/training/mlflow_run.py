@@ -62,7 +62,7 @@ class MlflowRun:
 
     def step(self, record: StepRecord) -> None:
         """Log the loss terms, the learning rate and the speed."""
-        values = {f"loss/{name}": value for name, value in record.terms.items()}
+        values = {f"loss/{name}": value for name, value in record.known.items()}
         values |= {
             "learning_rate": record.learning_rate,
             "speed/sentences_per_second": record.sentences_per_second,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 import threading
 import time
@@ -24,7 +25,7 @@ class StepRecord:
     Attributes:
         step: optimiser updates done, from 1.
         steps: updates of the whole run.
-        terms: loss terms by name, and their weighted sum as ``loss``.
+        terms: loss terms by name, NaN if the batch's source does without, and their weighted sum as ``loss``.
         learning_rate: learning rate of this update.
         sentences_per_second: rows of all views per second since the last record.
         tokens_per_second: real tokens per second, excluding padding and prompt.
@@ -38,6 +39,11 @@ class StepRecord:
     sentences_per_second: float
     tokens_per_second: float
     dev_score: float | None
+
+    @property
+    def known(self) -> dict[str, float]:
+        """The terms that the batch has."""
+        return {name: value for name, value in self.terms.items() if not math.isnan(value)}
 
 
 class Observer(Protocol):
@@ -79,7 +85,7 @@ class ProgressBar:
 
     def step(self, record: StepRecord) -> None:
         """Show loss terms, dev score, speed and time left."""
-        text = " ".join(f"{name} {value:.4f}" for name, value in record.terms.items())
+        text = " ".join(f"{name} {value:.4f}" for name, value in record.known.items())
         text += f" | lr {record.learning_rate:.2e} | {record.sentences_per_second:.0f} sentences/s"
         text += f" {record.tokens_per_second:.0f} tokens/s" + _memory()
         if record.dev_score is not None:
@@ -172,7 +178,7 @@ class TensorBoard:
 
     def step(self, record: StepRecord) -> None:
         """Write the loss terms, learning rate and speed."""
-        for name, value in record.terms.items():
+        for name, value in record.known.items():
             self.writer.add_scalar(f"loss/{name}", value, record.step)
         self.writer.add_scalar("learning_rate", record.learning_rate, record.step)
         self.writer.add_scalar("speed/sentences_per_second", record.sentences_per_second, record.step)
@@ -224,7 +230,7 @@ class Observers:
 
 
 def _rounded(terms: Mapping[str, float]) -> dict[str, str]:
-    return {name: f"{value:.6g}" for name, value in terms.items()}
+    return {name: "" if math.isnan(value) else f"{value:.6g}" for name, value in terms.items()}
 
 
 def _clock(seconds: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from tqdm.auto import tqdm
 from cse.data.labels import LABELS
 from cse.files import write_array
 from cse.outputs import Kind, publish_folder
+from cse.training.batches import Rows
 
 _CHUNK = 10_000
 _TABLE = "table.json"
@@ -48,16 +48,23 @@ class TokenTable:
         columns: one per view (the same column twice if a sentence is its own positive).
         pad_id: id that pads short rows.
         labels: index into ``LABELS`` for each row of labelled data, int64 ``(rows,)``; otherwise None.
-        keys: what no two rows of a batch may share, see ``cse.training.batches``; None: any rows may meet.
+        keys, weight, parts: see ``Rows``.
     """
 
     columns: tuple[TokenColumn, ...]
     pad_id: int
     labels: np.ndarray | None = None
     keys: np.ndarray | None = None
+    weight: float = 1.0
+    parts: tuple[tuple[int, float], ...] = ()
 
     def __len__(self) -> int:
         return len(self.columns[0].offsets) - 1
+
+    @property
+    def rows(self) -> Rows:
+        """What the order of the rows follows from."""
+        return Rows(len(self), self.keys, self.weight, self.parts)
 
 
 @dataclass(frozen=True)
@@ -188,16 +195,6 @@ def _write_table(table: TokenTable, folder: Path) -> None:
         "keys": table.keys is not None,
     }
     (folder / _TABLE).write_text(json.dumps(facts), encoding="utf-8")
-
-
-def batch_rows(count: int, *, batch_size: int, seed: int, epoch: int, step: int) -> np.ndarray:
-    """Return the rows of one step: a slice of the epoch's permutation, short at the end if need be."""
-    return _epoch_order(count, seed, epoch)[step * batch_size : (step + 1) * batch_size]
-
-
-@lru_cache(maxsize=2)
-def _epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def pad_in_groups(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData
+from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData, source_file
 from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError, tells_of_full_disk
@@ -23,7 +23,7 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
-from cse.stages.common import MINED, training_code
+from cse.stages.common import ADDED_LATER, MINED, training_code
 from cse.tune.job import ATTEMPT, FAILED, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
@@ -191,9 +191,10 @@ def _at_once(job: Job) -> int:
 def _check_objective(settings: Settings, prepared: Path) -> None:
     if settings.train.parameters == "none":
         raise CseError("train.parameters: 'none' leaves nothing to search; choose prompts or full")
-    if not settings.objective.comparing:
+    objective = settings.objective.over(settings.data.more_terms)
+    if not objective.comparing:
         raise CseError(
-            f"tune: objective.{settings.objective.first} compares no sentences, so dev pairs cannot tell good "
+            f"tune: objective.{objective.first} compares no sentences, so dev pairs cannot tell good "
             "settings from bad ones"
         )
     if not _dev_of_sweep(PreparedData(prepared), settings)[0]:
@@ -255,16 +256,20 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
 def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, rows: Sequence[Path] = ()) -> str:
     """Return a name for the sweep folder that changes with anything that could change a trial's score."""
     values = flatten(settings.model_dump(mode="json"))
-    if values["train.dev_measure"] is None:
-        del values["train.dev_measure"]  # as before there was a choice
+    for name, usual in ADDED_LATER.items():
+        if values[f"train.{name}"] == usual:
+            del values[f"train.{name}"]
     others = ("data.", "evaluation.", "export.", "promotion.")
     around = {
         key: value
         for key, value in values.items()
         if key not in space.keys and key not in _NOT_THE_TRIALS and not key.startswith(others)
     }
+    if settings.data.more:
+        around["data.more"] = settings.data.more_in_training
     dev = [path for path in (prepared / DEV_FILE, prepared / DEV_TASK_FILE) if path.is_file()]
-    data = [prepared / TRAIN_FILE, *dev, *rows, *sorted(corrupted.glob("*.npy"))]
+    more = [prepared / source_file(source.name) for source in settings.data.more]
+    data = [prepared / TRAIN_FILE, *more, *dev, *rows, *sorted(corrupted.glob("*.npy"))]
     code = [*training_code(), *(Path(__file__).with_name(name) for name in ("job.py", "trial.py"))]
     facts = {"space": [str(part) for part in space.dimensions], "around": around, "inputs": _inputs(space, settings)}
     return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"
@@ -276,7 +281,7 @@ def _inputs(space: Space, settings: Settings) -> list[dict[str, str]]:
 
     choices = {}
     for tried in (settings, *reached(space, settings)):
-        prompt, replaced = tried.prompt, tried.objective.replaced_tokens
+        prompt, replaced = tried.prompt, tried.objective.over(tried.data.more_terms).replaced_tokens
         generator = (replaced.generator_model, replaced.generator_revision) if replaced.reads_generator else None
-        choices[f"{tried.backbone} {prompt.kind} {prompt.init} {prompt.init_checkpoint} {generator}"] = tried
-    return [training_inputs(each.backbone, each.prompt, each.objective.replaced_tokens) for each in choices.values()]
+        choices[f"{tried.backbone} {prompt.kind} {prompt.init} {prompt.init_checkpoint} {generator}"] = tried, replaced
+    return [training_inputs(each.backbone, each.prompt, replaced) for each, replaced in choices.values()]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, open_rows
+from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, join_rows, open_rows, source_file
 from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
@@ -83,7 +83,7 @@ class Job:
 
     def steps_of(self, settings: Settings) -> int:
         """Return the number of optimiser updates in a full training."""
-        return steps_of(settings, self.rows, self.rows_file)
+        return steps_of(settings, self.rows, self.rows_file, self.data)
 
     def changes_of(self, config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         """Return the keys of a trial that differ from the base settings: its own values and those derived from them."""
@@ -95,20 +95,38 @@ class Job:
         return self.folder / "trials" / fingerprint(config)[:12]
 
 
-def steps_of(settings: Settings, rows: int, file: Path) -> int:
-    """Return the number of optimiser updates in a full training on the rows of a file."""
-    train = settings.train
-    if train.distinct_batches:
-        return _distinct_steps(file, rows, train.batch_size, train.epochs, train.seed)
-    return math.ceil(rows / train.batch_size) * train.epochs
+def steps_of(settings: Settings, rows: int, file: Path, folder: Path) -> int:
+    """Return the number of optimiser updates in a full training.
+
+    Args:
+        settings: of the training.
+        rows: number of rows of the main source.
+        file: those rows.
+        folder: prepared data, with the rows of further sources.
+    """
+    train, more = settings.train, settings.data.more
+    if not train.distinct_batches and not more:
+        return math.ceil(rows / train.batch_size) * train.epochs
+    files = ((file, 1.0), *((folder / source_file(source.name), source.weight) for source in more))
+    joined = train.mix == "rows" and bool(more)
+    return _mixed_steps(files, joined, train.distinct_batches, train.batch_size, train.epochs, train.seed)
 
 
 @lru_cache(maxsize=64)
-def _distinct_steps(file: Path, rows: int, batch_size: int, epochs: int, seed: int) -> int:
-    from cse.training.batches import Batches, row_keys
+def _mixed_steps(
+    files: tuple[tuple[Path, float], ...], joined: bool, distinct: bool, batch_size: int, epochs: int, seed: int
+) -> int:
+    from cse.training.batches import Rows, row_keys
+    from cse.training.mixture import Mixture
 
-    keys = row_keys(open_rows(file))
-    return Batches(rows, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=keys).steps
+    sources = [(open_rows(file), weight) for file, weight in files]
+    if joined:
+        whole = join_rows([rows for rows, _ in sources])
+        parts = tuple((len(rows), weight) for rows, weight in sources)
+        tables = [Rows(len(whole), row_keys(whole) if distinct else None, parts=parts)]
+    else:
+        tables = [Rows(len(rows), row_keys(rows) if distinct else None, weight) for rows, weight in sources]
+    return Mixture(tables, batch_size=batch_size, epochs=epochs, seed=seed).steps
 
 
 def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
@@ -134,7 +152,8 @@ def share_data(prepared: Path, folder: Path, mined: Path | None = None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     dev_task = [DEV_TASK_FILE] if (prepared / DEV_TASK_FILE).is_file() else []
-    _link(prepared, folder, (TRAIN_FILE, DEV_FILE, *dev_task, REPORT_FILE))
+    more = [source_file(name) for name in PreparedData(prepared).sources]
+    _link(prepared, folder, (TRAIN_FILE, *more, DEV_FILE, *dev_task, REPORT_FILE))
     if mined is not None:
         (folder / "mined").mkdir()
         _link(mined, folder / "mined", (TRAIN_FILE, MINING_FILE))

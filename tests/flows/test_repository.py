@@ -73,9 +73,15 @@ def test_paths_that_a_copy_would_not_have(repository, tmp_path):
     git(repository, "add", "tracked")
     write(
         repository / "params.yaml",
-        "data: {source: files, train_path: mine/rows.csv, dev_path: tracked, evaluation_path: ../outside}\n",
+        "data: {source: files, train_path: mine/rows.csv, dev_path: tracked, evaluation_path: ../outside,\n"
+        "  more: [{name: a, path: mine/rows.csv, view: triplets}, {name: b, path: tracked, view: triplets}]}\n",
     )
     found = paths_left_behind(load_settings(repository / "params.yaml"), repository)
+    more = found.pop("data.more")
+    assert [(source["name"], source["path"]) for source in more] == [
+        ("a", str(repository / "mine/rows.csv")),
+        ("b", "tracked"),
+    ]
     assert found == {
         "data.train_path": str(repository / "mine/rows.csv"),
         "data.evaluation_path": str(tmp_path / "outside"),

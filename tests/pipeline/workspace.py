@@ -20,7 +20,8 @@ from tests.conftest import WORDS, make_backbone_folder
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv/bin" if (ROOT / ".venv/bin/dvc").exists() else Path(sys.executable).parent
 RAW = tuple(
-    f"data/raw/{name}/README.md" for name in ("train", "dev", "evaluation", "cxc", "task", "prompt", "generator")
+    f"data/raw/{name}/README.md"
+    for name in ("train", "more", "dev", "evaluation", "cxc", "task", "prompt", "generator")
 )
 FILES = (
     "dvc.yaml",

@@ -32,13 +32,13 @@ def opened(data, settings, tmp_path):
 
 def test_each_column_gets_the_text_of_its_role(opened):
     training = opened(TRIPLETS | ROLES)
-    table, tokenizer, rows = training.table(), training.encoder.tokenizer, training.data.train
+    table, tokenizer, rows = training.tables()[0], training.encoder.tokenizer, training.data.train
     for column, name, text in zip(table.columns, rows.column_names, ("the old ", "a red ", "a red "), strict=True):
         for row in (0, 11, 23):
             expected = tokenizer.encode(text + rows[row][name]).ids[:12]
             found = column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
             assert found[:-1] == expected[: len(found) - 1]  # a cut text still ends in [SEP]
-    plain = opened(TRIPLETS).table()
+    plain = opened(TRIPLETS).tables()[0]
     assert len(plain.columns[0].ids) < len(table.columns[0].ids)
 
 

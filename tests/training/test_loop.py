@@ -19,11 +19,12 @@ from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.files import fingerprint
 from cse.training.batch import Cut
+from cse.training.batches import Batches
 from cse.training.group import Group
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
-from cse.training.tokens import batch_rows, pad_in_groups
+from cse.training.tokens import pad_in_groups
 from tests.conftest import make_backbone_folder
 from tests.parts import embed, new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import (
@@ -74,10 +75,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(bert, tmp_path):
 
 
 def test_rows_are_a_permutation_and_the_short_last_batch_is_kept():
-    seen = [batch_rows(21, batch_size=8, seed=1, epoch=0, step=step) for step in range(3)]
+    batches = Batches(21, batch_size=8, epochs=2, seed=1)
+    seen = [batches.at(step)[1] for step in range(3)]
     assert [len(rows) for rows in seen] == [8, 8, 5]
     assert sorted(np.concatenate(seen)) == list(range(21))
-    assert not np.array_equal(seen[0], batch_rows(21, batch_size=8, seed=1, epoch=1, step=0))
+    assert not np.array_equal(seen[0], batches.at(3)[1])
 
 
 def test_merged_forward_equals_one_forward_per_view(bert):

@@ -13,10 +13,10 @@ import torch
 from cse.errors import CseError, Interrupted
 from cse.training.augment import repeat_words
 from cse.training.batch import NO_AUGMENTATION, Batch, Cut
+from cse.training.batches import Batches
 from cse.training.loop import train
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
-from cse.training.tokens import batch_rows
 from tests.parts import new_plan
 from tests.training.helpers import Recorder, losses_of, make_problem
 
@@ -54,7 +54,7 @@ def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, b
     _, losses, _, _ = run(bert, tmp_path, replace(PLAN, bf16=bf16))
     assert [(batch.step, batch.epoch) for batch in losses.batches] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
     for batch in losses.batches:
-        expected = batch_rows(ROWS, batch_size=8, seed=5, epoch=batch.epoch, step=batch.step % 3)
+        expected = Batches(ROWS, batch_size=8, epochs=2, seed=5).at(batch.step)[1]
         assert np.array_equal(batch.rows, expected)
         assert len(batch.slices) == 3
     assert losses.bf16 == {bf16}

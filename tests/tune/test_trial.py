@@ -9,18 +9,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cse.data.store import TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, write_rows
+from cse.data.store import TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
 from cse.errors import CseError
-from cse.settings.spaces import settings_with
+from cse.settings.spaces import build_space, settings_with
 from cse.stages.common import MINING_FILE
 from cse.stages.train import train_stage
 from cse.tune import trial as trial_module
-from cse.tune.driver import _check_disk, _check_objective
-from cse.tune.job import FAILED, METRIC, RESULT, WORST, _distinct_steps, read_curve, share_data
+from cse.tune.driver import _check_disk, _check_objective, _name
+from cse.tune.job import FAILED, METRIC, RESULT, WORST, _mixed_steps, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
 
+OVER = "prompt.length=[2, 3]"
 CONFIG = {"train.learning_rate": 0.02, "prompt.length": 3}
 
 
@@ -56,7 +57,7 @@ def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, fol
     write_rows(
         job.data / TRAIN_FILE, "triplets", [("same" if i < 24 else f"a{i}", f"b{i}", f"c{i}") for i in range(64)]
     )
-    _distinct_steps.cache_clear()
+    _mixed_steps.cache_clear()
     assert job.steps_of(job.settings) == 3 * 24
 
 
@@ -92,6 +93,28 @@ def test_a_setting_is_trained_once(make_job, monkeypatch):
     run_trial(CONFIG, job, second.append)
     assert [r["percent"] for r in second] == [r["percent"] for r in first] == [50, 100]
     assert [r[METRIC] for r in second] == pytest.approx([r[METRIC] for r in first], abs=1e-4)
+
+
+@pytest.mark.parametrize(("mix", "steps"), [("batches", 2 * (4 + 2)), ("rows", 2 * 6)])
+def test_trials_read_further_sources(make_job, folder, mix, steps):
+    """64 rows in batches of 16, and half as many of 20 others; a weight of its own makes it another sweep."""
+    rows = [(f"cat {i}", f"dog {i}", f"house {i}") for i in range(20)]
+    write_rows(folder / "data/prepared" / source_file("nli"), "triplets", rows)
+    path = folder / "data/prepared/report.json"
+    report = json.loads(path.read_text())
+    path.write_text(json.dumps(report | {"more": {"nli": report["train"]}}))
+    nli = {"name": "nli", "path": "nli.csv", "view": "triplets", "weight": 0.5}
+    values = {"data.source": "files", "train.mix": mix, "train.batch_size": 16, "train.epochs": 2}
+    job, reports = make_job(**values, **{"data.more": [nli]}), []
+    assert job.steps_of(job.settings) == steps
+    run_trial(CONFIG, job, reports.append)
+    result = json.loads((job.folder_of(CONFIG) / "train.json").read_text())
+    assert (result["steps"], result["trained_on"]) == (steps, "triplets.csv, 64 triplets + triplets.csv, 20 triplets")
+    names = set()
+    for weight in (0.5, 1.0):
+        settings = make_job(**values, **{"data.more": [nli | {"weight": weight}], "tune.over": [OVER]}).settings
+        names.add(_name(build_space(settings), settings, folder / "data/prepared", folder / "data/corrupted"))
+    assert len(names) == 2
 
 
 def test_evaluations_are_spread_evenly_and_belong_to_the_setting(make_job):

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from cse.settings.groups.group import Group, Positive
+from cse.settings.groups.group import Group, NonNegative, Positive
 
+View = Literal["sentences", "pairs", "triplets", "labelled", "documents", "categories"]
+Pairs = list[Literal["sentences", "title_body", "neighbours", "question_answer"]]
 VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3, "documents": 2, "categories": 2}
+
+
+class SourceSettings(Group):
+    """A further source of training rows; documents and categories are read as group `data` says."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$",
+        max_length=40,
+        description="Its name in files, reports and errors: lower-case letters, digits and dashes.",
+    )
+    path: str = Field(description="As `data.train_path`; `dvc repro` watches `data/raw/more`.")
+    view: View = Field(description="As `data.view`.")
+    pairs: Pairs = Field(["title_body", "neighbours"], description="As `data.pairs`.")
+    weight: float = Field(
+        1.0, gt=0.0, description="Batches of it for each batch of the main source (rows, with `train.mix: rows`)."
+    )
+    columns: list[str] | None = Field(None, description="As `data.columns`.")
+    max_rows: Positive | None = Field(None, description="As `data.max_rows`.")
+    terms: dict[str, NonNegative] | None = Field(
+        None,
+        description="Weights that replace those of terms of `objective` on its batches, such as `{energy_hinge: 0}`; 0 "
+        "switches a term off. null: none.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> SourceSettings:
+        check_reading(self.view, self.columns, self.pairs)
+        return self
 
 
 class DataSettings(Group):
@@ -17,13 +48,13 @@ class DataSettings(Group):
     source: Literal["sample", "files", "hub"] = Field(
         "sample", description="`sample` generates text, `files` reads the paths below, `hub` downloads a data set."
     )
-    view: Literal["sentences", "pairs", "triplets", "labelled", "documents", "categories"] = Field(
+    view: View = Field(
         "triplets",
         description="What one row of the source holds: a sentence (a copy of it is the positive), a pair, a triplet, "
         "two sentences with an NLI label (`labelled`: entailment, neutral, contradiction), or what rows are made from: "
         "`documents` (see `pairs`) or `categories`, texts with any label (pairs within a label).",
     )
-    pairs: list[Literal["sentences", "title_body", "neighbours", "question_answer"]] = Field(
+    pairs: Pairs = Field(
         ["title_body", "neighbours"],
         description="`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each "
         "passage and the next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text "
@@ -47,6 +78,10 @@ class DataSettings(Group):
         "data/raw/dev",
         description="`files`: scored pairs or another task of your own for checkpoint selection; if the folder is "
         "empty, STS-B dev is used.",
+    )
+    stsb_dev: bool = Field(
+        True,
+        description="`files` and `hub`: STS-B dev selects checkpoints where nothing else does; false: then nothing does.",
     )
     evaluation_path: str = Field(
         "data/raw/evaluation",
@@ -99,6 +134,12 @@ class DataSettings(Group):
     drop_evaluation_overlap: bool = Field(
         True, description="Drop training rows containing an evaluation sentence (ignoring case and punctuation)."
     )
+    more: list[SourceSettings] = Field(
+        [],
+        description="`files`: further sources to train on besides, such as `[{name: nli, path: "
+        "data/raw/more/nli.csv, view: triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them "
+        "alone.",
+    )
     sample_rows: Positive = Field(3000, le=10_000_000, description="`sample`: number of rows to generate.")
     seed: int = Field(42, ge=0, description="Seed for the generated text and for drawing `max_rows`.")
 
@@ -114,6 +155,22 @@ class DataSettings(Group):
             return "sentences"
         return "pairs" if self.grouped else self.view
 
+    @property
+    def more_terms(self) -> list[dict[str, float]]:
+        """For each further source, the weights that replace those of terms."""
+        return [source.terms or {} for source in self.more]
+
+    @property
+    def more_in_training(self) -> list[dict[str, Any]]:
+        """What a training reads of the further sources, as JSON values; the rest made their rows."""
+        read = {"name", "view", "weight", "terms"}
+        return [source.model_dump(mode="json", include=read) for source in self.more]
+
+    def of(self, source: SourceSettings) -> DataSettings:
+        """Return the group as if a further source were the only one."""
+        own = {name: getattr(source, name) for name in ("view", "pairs", "columns", "max_rows")}
+        return self.model_copy(update={**own, "train_path": source.path, "hold_out": 0.0, "more": []})
+
     @model_validator(mode="after")
     def _check(self) -> DataSettings:
         if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
@@ -121,19 +178,35 @@ class DataSettings(Group):
         if self.hold_out and (self.source != "files" or self.view == "labelled" or self.rows == "sentences"):
             what = f"source {self.source!r}" if self.source != "files" else f"view {self.view!r}"
             raise ValueError(f"hold_out: {what} has no pairs or labels of its own to hold out; set it to 0")
-        if self.columns is not None and len(self.columns) != VIEW_WIDTH[self.view]:
-            raise ValueError(
-                f"columns: view {self.view!r} needs {VIEW_WIDTH[self.view]} column names, {len(self.columns)} given"
-            )
-        if self.columns is not None and len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns: name each column only once, found {', '.join(self.columns)}")
-        if not self.pairs or len(set(self.pairs)) < len(self.pairs):
-            raise ValueError("pairs: name at least one kind of rows, each once")
-        if "sentences" in self.pairs and len(self.pairs) > 1:
-            raise ValueError("pairs: `sentences` makes rows of one text; name it alone")
+        check_reading(self.view, self.columns, self.pairs)
+        self._check_more()
         if self.encoding != "utf-8":
             try:
                 "".encode(self.encoding)
             except LookupError:
                 raise ValueError(f"encoding: {self.encoding!r} is not an encoding known to Python") from None
         return self
+
+    def _check_more(self) -> None:
+        names = [source.name for source in self.more]
+        doubled = [name for place, name in enumerate(names) if name in names[:place]]
+        if doubled:
+            raise ValueError(f"more: {len(names)} sources, {doubled[0]!r} twice; give each its own name")
+        if self.more and self.source != "files":
+            raise ValueError(f"more: further sources need data.source: files, found {self.source!r}; set it to []")
+
+
+def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]) -> None:
+    """Refuse columns and kinds of rows that a source cannot have.
+
+    Raises:
+        ValueError: another number of columns than the view's, the same twice, or no use of `pairs`.
+    """
+    if columns is not None and len(columns) != VIEW_WIDTH[view]:
+        raise ValueError(f"columns: view {view!r} needs {VIEW_WIDTH[view]} column names, {len(columns)} given")
+    if columns is not None and len(set(columns)) < len(columns):
+        raise ValueError(f"columns: name each column only once, found {', '.join(columns)}")
+    if not pairs or len(set(pairs)) < len(pairs):
+        raise ValueError("pairs: name at least one kind of rows, each once")
+    if "sentences" in pairs and len(pairs) > 1:
+        raise ValueError("pairs: `sentences` makes rows of one text; name it alone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -250,6 +251,19 @@ class ObjectiveSettings(Group):
         """Return the terms with a positive weight, by name and in order."""
         terms = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: term for name, term in terms.items() if term.weight > 0}
+
+    def with_weights(self, weights: Mapping[str, float]) -> ObjectiveSettings:
+        """Return the objective with other weights of some terms, by name; unlike in a file, all may be 0."""
+        there = {name: weight for name, weight in weights.items() if name in type(self).model_fields}
+        changed = {name: getattr(self, name).model_copy(update={"weight": there[name]}) for name in there}
+        return self.model_copy(update=changed)
+
+    def over(self, sources: Iterable[Mapping[str, float]]) -> ObjectiveSettings:
+        """Return the objective with every term that is trained, given what each further source replaces."""
+        weights: dict[str, float] = {}
+        for terms in sources:
+            weights = {name: weight for name, weight in terms.items() if weight > 0} | weights
+        return self.with_weights(weights | {name: term.weight for name, term in self.terms().items()})
 
     @property
     def first(self) -> str:

@@ -41,6 +41,11 @@ class TrainSettings(Group):
         description="No false negatives: no two rows of a batch have the same label, document or text. Batches get "
         "smaller, and more, where one label has more rows than there would be batches.",
     )
+    mix: Literal["batches", "rows"] = Field(
+        "batches",
+        description="How the sources in `data.more` share the steps: every batch from one source, in random order, or "
+        "`rows` of all sources in each batch (sources of one view, without `terms`).",
+    )
     max_length: int = Field(
         32,
         ge=3,
@@ -50,7 +55,8 @@ class TrainSettings(Group):
     roles: list[str] | None = Field(
         None,
         description="Role of each column of text, whose task text (`backbone.texts`) goes before its sentences and "
-        "those of dev pairs, for instance `[query, passage]`; null: none.",
+        "those of dev pairs, for instance `[query, passage]`; null: none. A source in `data.more` with fewer columns "
+        "uses the first ones.",
     )
     warmup_share: Share = Field(0.0, description="Share of the steps over which the learning rate warms up from 0.")
     weight_decay: NonNegative = Field(0.0, description="AdamW's decoupled weight decay.")

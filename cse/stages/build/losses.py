@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,18 @@ class Parts:
     device: torch.device
 
 
-def losses_from(objective: ObjectiveSettings, parts: Parts) -> Losses:
+def losses_from(objective: ObjectiveSettings, parts: Parts, own: Sequence[Mapping[str, float]] = ()) -> Losses:
     """Build the whole loss.
+
+    Args:
+        objective: every term that some source trains.
+        parts: what terms are built from besides.
+        own: for each source, the weights that replace those of terms.
 
     Raises:
         CseError: a generator or corruption that a term needs is missing.
     """
-    return Losses({name: TERMS[name](settings, parts) for name, settings in objective.terms().items()})
+    return Losses({name: TERMS[name](settings, parts) for name, settings in objective.terms().items()}, own)
 
 
 def _by_value(term: Callable[..., Term]) -> Callable[[Any, Parts], Term]:

@@ -45,9 +45,9 @@ class MaskedLm(Term):
         self.decay = {"rate": decay_rate, "every": decay_steps}
         self.seed = seed
 
-    def weight(self, step: int) -> float:
+    def weight(self, step: int, own: float | None = None) -> float:
         """Return the decayed weight."""
-        return decayed_weight(step, weight=self._weight, **self.decay)
+        return decayed_weight(step, weight=super().weight(step, own), **self.decay)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy over all chosen tokens in the batch."""

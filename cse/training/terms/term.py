@@ -29,9 +29,9 @@ class Term(nn.Module, ABC):
         """The encoder being trained."""
         return self._encoder[0]
 
-    def weight(self, step: int) -> float:
-        """Return the weight of this term after ``step`` updates."""
-        return self._weight
+    def weight(self, step: int, own: float | None = None) -> float:
+        """Return the weight of this term after ``step`` updates; a source's own replaces the one of the settings."""
+        return self._weight if own is None else own
 
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each of its weights that does not use the run's, by name."""

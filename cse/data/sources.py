@@ -1,0 +1,171 @@
+"""Sources of training rows, the main one and further ones: open each, and write its clean rows."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from cse.data.clean import CleaningReport, clean_rows, overlap_keys
+from cse.data.hold_out import HoldOut, without
+from cse.data.hub import hub_rows
+from cse.data.readers import LABELLED, Row, find_data_file, read_rows
+from cse.data.row_views import CATEGORIES, DOCUMENTS, arrangement, near_duplicates, own_rows, report_of
+from cse.data.sample import sample_rows
+from cse.data.store import source_file, write_rows
+from cse.errors import CseError
+from cse.settings.groups.data import DataSettings
+
+WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare
+_OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open source.
+
+    Attributes:
+        settings: the group ``data`` as if this were the only source.
+        report: counts what cleaning does.
+        rows: the rows as read.
+    """
+
+    settings: DataSettings
+    report: CleaningReport
+    rows: Iterator[Row]
+
+    def write(
+        self,
+        path: Path,
+        held_out: Sequence[str],
+        arrange: Callable[[Iterator[Row]], Iterator[Row]] | None,
+        *,
+        progress: bool,
+    ) -> None:
+        """Write the clean rows.
+
+        Args:
+            path: file to write.
+            held_out: texts of dev and evaluation data.
+            arrange: makes other rows out of the clean ones, see ``arrangement``.
+            progress: whether to show a progress bar on stderr, if it is a terminal.
+
+        Raises:
+            CseError: a row cannot be read, or none is left.
+        """
+        settings = self.settings
+        hidden = not (progress and sys.stderr.isatty())
+        kept = clean_rows(
+            tqdm(self.rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr),
+            self.report,
+            max_words=settings.max_words,
+            drop_duplicates=settings.drop_duplicates,
+            held_out=overlap_keys(held_out),
+            drop_held_out=settings.drop_evaluation_overlap,
+            max_rows=settings.max_rows,
+            seed=settings.seed,
+            near=near_duplicates(settings, held_out),
+            arrange=arrange,
+        )
+        write_rows(path, settings.rows, kept, grouped=settings.grouped)
+
+
+def open_source(settings: DataSettings) -> Source:
+    """Open the main source.
+
+    Raises:
+        CseError: it is missing, or its columns are.
+    """
+    name, rows = _open(settings)
+    return Source(settings, report_of(settings, name), rows)
+
+
+def open_more(settings: DataSettings) -> dict[str, Source]:
+    """Open the further sources, by name.
+
+    Raises:
+        CseError: one is missing, or its columns are; names it.
+    """
+    found = {}
+    for source in settings.more:
+        with _named(source.name):
+            found[source.name] = open_source(settings.of(source))
+    return found
+
+
+def write_more(
+    sources: dict[str, Source], folder: Path, held_out: Sequence[str], main: object, *, progress: bool
+) -> dict[str, Any]:
+    """Write the clean rows of the further sources and return their reports by name, as JSON values.
+
+    Args:
+        sources: from ``open_more``.
+        folder: folder of the prepared data.
+        held_out: texts of dev and evaluation data.
+        main: arrangement of the main source, read to its end; rows with a text that it held out are dropped.
+        progress: whether to show progress bars.
+
+    Raises:
+        CseError: see ``Source.write``; names the source.
+    """
+    reports = {}
+    for name, source in sources.items():
+        arrange = arrangement(source.settings, source.report, held_out=1)
+        if isinstance(main, HoldOut):
+            arrange = without(main, source.report, arrange)
+        with _named(name):
+            source.write(folder / source_file(name), held_out, arrange, progress=progress)
+        made = {"made_from": source.settings.view} if source.settings.grouped else {}
+        reports[name] = {"view": source.settings.rows, **made, **source.report.as_dict()}
+    return reports
+
+
+def unwatched(settings: DataSettings) -> list[str]:
+    """Return a note for each further source whose changes DVC cannot see."""
+    return [
+        f"data.more.{source.name}: `dvc repro` does not notice changes of {source.path}; it watches {WATCHED}"
+        for source in settings.more
+        if not Path(source.path).resolve().is_relative_to(WATCHED.resolve())
+    ]
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Name a further source's own settings in errors, in place of those of the main source."""
+    try:
+        yield
+    except CseError as error:
+        told = _OWN.sub(lambda key: f"data.more.{name}.{key[1].removeprefix('train_')}", str(error))
+        raise CseError(told if f"data.more.{name}" in told else f"data.more.{name}: {told}") from None
+
+
+def _open(settings: DataSettings) -> tuple[str, Iterator[Row]]:
+    """Return the name of a source (without its folder) and its rows."""
+    if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
+        return own_rows(settings)
+    if settings.source == "sample":
+        generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
+        labelled = settings.view == LABELLED
+        return "sample", (
+            Row(number, texts[:-1], texts[-1]) if labelled else Row(number, texts)
+            for number, texts in enumerate(generated, start=1)
+        )
+    if settings.source == "hub":
+        rows = hub_rows(
+            settings.hub_id,
+            settings.view,
+            file=settings.hub_file,
+            revision=settings.hub_revision,
+            split=settings.hub_split,
+            columns=settings.columns,
+            encoding=settings.encoding,
+        )
+        return f"{settings.hub_id}/{settings.hub_file or settings.hub_split}", rows
+    path = find_data_file(Path(settings.train_path), "data.train_path")
+    return path.name, read_rows(path, settings.view, settings.columns, settings.encoding)

@@ -1,0 +1,131 @@
+"""The sources that a training reads, each with its own loss, and their rows as token ids."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from datasets import Dataset
+
+from cse.data.store import PreparedData, join_rows
+from cse.files import fingerprint
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.settings import Settings
+from cse.settings.groups.objective import ObjectiveSettings
+from cse.stages.build.plan import second_text_from
+from cse.stages.uses import texts_before
+from cse.training.batches import row_keys
+from cse.training.tokens import TokenTable, shared_table, tokenise
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of training rows.
+
+    Attributes:
+        key: the setting that names it.
+        data: its rows.
+        objective: the loss of its batches.
+        weight: its batches for each batch of the main source.
+    """
+
+    key: str
+    data: PreparedData
+    objective: ObjectiveSettings
+    weight: float
+
+
+def sources_of(settings: Settings, data: PreparedData) -> list[Source]:
+    """Return the sources that a training reads, the main one first; alone if nothing is trained.
+
+    Args:
+        settings: group ``data`` names the further ones.
+        data: the rows of the main source.
+    """
+    objective = settings.objective
+    return [
+        Source("data.train_path", data, objective, 1.0),
+        *(
+            Source(
+                f"data.more.{source.name}",
+                data.of(source.name),
+                objective.with_weights(source.terms or {}),
+                source.weight,
+            )
+            for source in (settings.data.more if settings.train.parameters != "none" else ())
+        ),
+    ]
+
+
+def own_weights(settings: Settings) -> list[dict[str, float]]:
+    """Return, for each source, the weights that replace those of terms on its batches."""
+    everything = settings.objective.over(settings.data.more_terms).terms()
+    main = {name: 0.0 for name in everything if name not in settings.objective.terms()}
+    return [main, *(main | terms for terms in settings.data.more_terms)]
+
+
+def tables_of(
+    settings: Settings, encoder: SentenceEncoder, sources: Sequence[Source], folder: Path | None
+) -> list[TokenTable]:
+    """Return the rows of each source as token ids; those of all in one table with ``train.mix: rows``.
+
+    Args:
+        settings: how to train.
+        encoder: provides the tokenizers.
+        sources: from ``sources_of``.
+        folder: folder where launchers share tokenised rows, which are then memory-mapped; None: not shared.
+    """
+    main = sources[0]
+    if settings.train.mix == "rows" and len(sources) > 1:
+        rows, files = join_rows([source.data.train for source in sources]), [s.data.rows_file for s in sources]
+        table = _table(settings, encoder, rows, main, files, folder)
+        return [replace(table, parts=tuple((len(source.data.train), source.weight) for source in sources))]
+    return [
+        replace(
+            _table(settings, encoder, source.data.train, source, [source.data.rows_file], folder), weight=source.weight
+        )
+        for source in sources
+    ]
+
+
+def _table(
+    settings: Settings,
+    encoder: SentenceEncoder,
+    rows: Dataset,
+    source: Source,
+    files: Sequence[Path],
+    folder: Path | None,
+) -> TokenTable:
+    """Return rows of a source's view as token ids."""
+    view, copies = source.data.view, source.objective.copies
+    before = texts_before(encoder, settings.train.roles, view)
+    tokenizers = [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))]
+
+    def make() -> TokenTable:
+        table = tokenise(
+            rows,
+            view,
+            tokenizers,
+            max_length=settings.train.max_length,
+            pad_id=encoder.backbone.pad_id,
+            views=copies,
+            before=before,
+            second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
+            progress=sys.stderr.isatty(),
+        )
+        return replace(table, keys=row_keys(rows)) if settings.train.distinct_batches else table
+
+    if folder is None:
+        return make()
+    facts = {
+        "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
+        "max_length": settings.train.max_length,
+        "before": before,
+        "views": copies,
+        "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
+    }
+    if settings.train.distinct_batches:
+        facts["distinct_batches"] = True
+    return shared_table(folder / fingerprint(facts, files), make)

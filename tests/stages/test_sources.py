@@ -1,0 +1,314 @@
+"""Stages over several sources: what a checkpoint says of them, what names a run, and mistakes in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+
+from cse.data.store import PreparedData, source_file, write_rows
+from cse.errors import CseError
+from cse.model.checkpoint_config import read_config
+from cse.settings.document import params_text, settings_table
+from cse.settings.domains import settings_of_domain
+from cse.settings.edit import write_values
+from cse.settings.load import load_settings
+from cse.stages.common import ADDED_LATER, MINING_FILE
+from cse.stages.mine import mine_stage
+from cse.stages.prepare import prepare_stage
+from cse.stages.train import train_stage
+from cse.stages.training import groups_of, open_training
+from tests.conftest import WORDS
+
+HINGE = "objective.energy_hinge.weight"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """41 sentences, 19 triplets, 12 pairs and 9 pairs with an NLI label."""
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(3)
+    heads = {"sentences": ("text",), "triplets": ("sent0", "sent1", "hard_neg"), "pairs": ("sent0", "sent1")}
+    for (name, head), count in zip(heads.items(), (41, 19, 12), strict=True):
+        rows = [[" ".join(rng.choice(WORDS, 4, replace=False)) for _ in head] for _ in range(count)]
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream).writerows([head, *rows])
+    with (folder / "dev.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows(
+            [("sentence1", "sentence2", "score"), *((*rng.choice(WORDS, 2, replace=False), i) for i in range(5))]
+        )
+    return folder
+
+
+def source(files, view, **more):
+    return {"name": f"the-{view}", "path": str(files / f"{view}.csv"), "view": view} | more
+
+
+@pytest.fixture
+def several(settings, files):
+    """Settings with these further sources beside the sentences."""
+
+    def make(*more, **changes):
+        given = {"data.source": "files", "data.train_path": str(files / "sentences.csv"), "data.more": list(more)}
+        paths = {"data.dev_path": str(files / "dev.csv"), "data.evaluation_path": str(files / "dev.csv")}
+        return settings(given | paths | changes)
+
+    return make
+
+
+@pytest.fixture
+def run(tmp_path):
+    def call(settings, name="run", prepare=True):
+        folder = tmp_path / name
+        if prepare:
+            prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
+        return train_stage(
+            settings,
+            prepared=tmp_path / "prepared",
+            mined=tmp_path / "mined",
+            corrupted=tmp_path / "corrupted",
+            checkpoint=folder / "checkpoint",
+            metrics=folder / "train.json",
+            plots=folder / "plots",
+            scratch=tmp_path / "scratch",
+        )
+
+    return call
+
+
+def curve(folder):
+    with (folder / "plots/train.csv").open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def opened(settings, tmp_path):
+    return open_training(
+        settings,
+        prepared=tmp_path / "prepared",
+        corrupted=tmp_path / "none",
+        scratch=tmp_path,
+        mined=tmp_path / "mined",
+    )
+
+
+def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, tmp_path):
+    """Six batches of the sentences and three of the triplets, twice."""
+    nli = source(files, "triplets", weight=0.5, terms={"energy_hinge": 5.0})
+    results = run(several(nli))
+    assert results["steps"] == 2 * (6 + 3)
+    assert results["trained_on"] == "sentences.csv, 41 sentences + triplets.csv, 19 triplets"
+    facts = read_config(tmp_path / "run/checkpoint")["facts"]
+    assert facts["data"]["more"]["the-triplets"]["rows"] == 19
+    kept = {"name": "the-triplets", "view": "triplets", "weight": 0.5, "terms": {"energy_hinge": 5.0}}
+    assert facts["settings"]["data"] == {"more": [kept]}
+    lines = curve(tmp_path / "run")
+    assert list(lines[0]) == ["step", "nt_xent", "energy_hinge", "loss", "learning_rate"]
+    assert 0 < sum(line["energy_hinge"] != "" for line in lines) < len(lines) == 4
+    run(several(nli | {"terms": {"energy_hinge": 0.0}}), "without")
+    assert list(curve(tmp_path / "without")[0]) == ["step", "nt_xent", "loss", "learning_rate"]
+
+
+def test_rows_of_one_view_share_batches(run, several, files, tmp_path):
+    """19 rows and as many draws from twelve others make five batches of eight."""
+    pairs = source(files, "pairs")
+    changes = {"data.view": "pairs", "data.train_path": str(files / "triplets.csv"), "train.mix": "rows"}
+    changes |= {"train.distinct_batches": True, "train.epochs": 3}
+    settings = several(pairs, **changes)
+    results = run(settings)
+    assert results["steps"] == 3 * 5, "19 rows of the main source, 19 draws from twelve"
+    (table,) = opened(settings, tmp_path).tables()
+    assert (len(table), table.parts) == (31, ((19, 1.0), (12, 1.0)))
+    assert read_config(tmp_path / "run/checkpoint")["facts"]["settings"]["train"]["mix"] == "rows"
+
+
+def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
+    """Group mine is about the main source alone."""
+    changes = {"data.view": "pairs", "data.train_path": str(files / "pairs.csv"), "mine.negatives": 1, HINGE: 1.0}
+    settings = several(source(files, "triplets"), **changes)
+    prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
+    mine_stage(settings, prepared=tmp_path / "prepared", mined=tmp_path / "mined")
+    mined = json.loads((tmp_path / "mined" / MINING_FILE).read_text())["rows"]
+    results = run(settings, prepare=False)
+    assert results["steps"] == 2 * 2 * math.ceil(mined / 8)
+    assert results["trained_on"] == f"pairs.csv, {mined} triplets + triplets.csv, 19 triplets"
+
+
+def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
+    nli = source(files, "triplets")
+    prepare_stage(several(nli), prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
+    names = {
+        opened(settings, tmp_path).folder.path.name
+        for settings in (
+            several(nli),
+            several(nli | {"weight": 2.0}),
+            several(nli | {"terms": {"nt_xent": 2.0}}),
+            several(),
+        )
+    }
+    assert len(names) == 4
+    same = opened(several(nli | {"path": "elsewhere.csv", "max_rows": 5}), tmp_path)
+    assert same.folder.path.name in names, "the rows themselves count"
+    write_rows(tmp_path / "prepared" / source_file("the-triplets"), "triplets", [("a", "b", "c"), ("d", "e", "f")])
+    assert opened(several(nli), tmp_path).folder.path.name not in names
+
+
+def test_without_further_sources_a_run_has_the_name_it_had(settings):
+    """The groups and the keys of group train before there were further sources."""
+    groups = groups_of(settings())
+    assert list(groups) == [
+        "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train",
+    ]  # fmt: skip
+    assert not set(ADDED_LATER) & set(groups["train"])
+    assert {"batch_size", "distinct_batches", "roles", "seed"} <= set(groups["train"])
+
+
+def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
+    texts = {"backbone.texts": {"query": "q: ", "passage": "p: "}}
+    settings = several(source(files, "pairs"), **texts, **{"train.roles": ["query", "passage"]})
+    prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
+    training = opened(settings, tmp_path)
+    sentences, pairs = training.tables()
+    tokenizer = training.encoder.tokenizer
+    expected = [tokenizer.encode(text + training.data.of("the-pairs").train[0][name]).ids[:12] for text, name in (
+        ("q: ", "sent0"), ("p: ", "sent1"),
+    )]  # fmt: skip
+    assert [column.ids[: column.offsets[1]].tolist() for column in pairs.columns] == expected
+    first = tokenizer.encode("q: " + training.data.train[0]["sent0"]).ids[:12]
+    assert sentences.columns[0].ids[: sentences.columns[0].offsets[1]].tolist() == first
+    with pytest.raises(CseError, match=r"^train.roles: 1 roles for 2 columns of text \(sent0, sent1\)$"):
+        opened(several(source(files, "pairs"), **texts, **{"train.roles": ["query"]}), tmp_path)
+
+
+def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path):
+    changes = {"backbone.name": str(models["words"]), "train.parameters": "none", "prompt.kind": "none"}
+    settings = several(source(files, "pairs"), **changes)
+    prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
+    data = PreparedData(tmp_path / "prepared")
+    words = {word for row in data.of("the-pairs").train for text in row.values() for word in text.split()}
+    assert all(opened(settings, tmp_path).encoder.tokenizer.token_to_id(word) is not None for word in words)
+
+
+# ---- mistakes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_was_not_prepared(run, several, files):
+    run(several())
+    with pytest.raises(CseError, match=r"prepared/train-the-pairs.arrow: no such file; run `cse prepare`$"):
+        run(several(source(files, "pairs")), prepare=False)
+
+
+def test_a_source_that_was_prepared_from_another_view(run, several, files):
+    run(several(source(files, "triplets")))
+    with pytest.raises(CseError, match=r"^data.more.the-triplets: .* contains triplets, not pairs; run `cse prepare`$"):
+        run(several(source(files, "triplets") | {"view": "pairs"}), prepare=False)
+
+
+def test_too_few_rows_of_a_source(run, several, files):
+    few = source(files, "pairs", max_rows=1)
+    with pytest.raises(CseError, match=r"^data.more.the-pairs: contains 1 row, but objective.nt_xent uses other rows"):
+        run(several(few))
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "problem"),
+    [
+        (
+            {HINGE: 1.0, "data.view": "triplets"},
+            {},
+            "data.more.the-pairs: holds pairs, but objective.energy_hinge needs hard negatives; set its terms: "
+            "{energy_hinge: 0}, or view: triplets",
+        ),
+        ({}, {"terms": {"nt_xent": 0}}, "data.more.the-pairs.terms: every term has weight 0"),
+        (
+            {},
+            {"terms": {"hinge": 0}},
+            "data.more.the-pairs.terms: no term 'hinge'; the terms are nt_xent, matryoshka, energy_hinge, ",
+        ),
+        ({}, {"terms": {"nt_xent": -1}}, "data.more.0.terms.nt_xent: input should be greater than or equal to 0"),
+        ({}, {"weight": 0.0}, "data.more.0.weight: input should be greater than 0"),
+        ({}, {"name": "The NLI"}, "data.more.0.name: string should match pattern"),
+        ({}, {"columns": ["a"]}, "data.more.0.columns: view 'pairs' needs 2 column names, 1 given"),
+        ({}, {"lines": 3}, "data.more.0.lines: unknown key"),
+        ({"data.source": "sample"}, {}, "data.more: further sources need data.source: files, found 'sample'"),
+        (
+            {"train.mix": "rows"},
+            {},
+            "train.mix: rows of one batch have one view, but data.more.the-pairs holds pairs and the main source "
+            "sentences; set train.mix: batches",
+        ),
+        (
+            {"train.mix": "rows", "data.view": "pairs"},
+            {"terms": {"nt_xent": 2.0}},
+            "train.mix: rows of all sources share a batch, so data.more.the-pairs.terms cannot hold",
+        ),
+        (
+            {
+                "objective.replaced_tokens.weight": 1.0,
+                "objective.replaced_tokens.generator_dropout": False,
+                "objective.replaced_tokens.corruption": "prepared",
+            },
+            {},
+            "data.more: only the rows of the main source can be corrupted before training",
+        ),
+    ],
+)
+def test_settings_that_cannot_work(several, files, changes, more, problem):
+    with pytest.raises(CseError) as error:
+        several(source(files, "pairs") | more, **changes)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_two_sources_of_one_name(several, files):
+    with pytest.raises(CseError, match=r"data.more: 2 sources, 'the-pairs' twice; give each its own name"):
+        several(source(files, "pairs"), source(files, "pairs"))
+
+
+BLOCK = """\
+data:
+  source: files
+  view: sentences
+  more:
+    - name: nli
+      path: nli.csv
+      view: triplets
+      terms: {energy_hinge: 10} # the default
+# what it learns
+objective: {energy_hinge: {weight: 0}}
+"""
+
+
+def test_sources_in_a_settings_file(tmp_path):
+    """As a list in block style, which an edit may replace; ``-s`` takes the same in flow style."""
+    path = tmp_path / "params.yaml"
+    path.write_text(BLOCK, encoding="utf-8")
+    (found,) = load_settings(path).data.more
+    assert (found.name, found.weight, found.terms) == ("nli", 1.0, {"energy_hinge": 10.0})
+    given = [found.model_dump(mode="json")]
+    assert load_settings(path, {"data.more": given}).data.more == [found]
+    whole = tmp_path / "whole.yaml"
+    whole.write_text(params_text(load_settings(path)), encoding="utf-8")
+    assert load_settings(whole) == load_settings(path)
+    write_values(path, {"data.more": [given[0] | {"weight": 2.0}], "train.epochs": 3})
+    assert "# what it learns" in path.read_text(encoding="utf-8")
+    assert load_settings(path).data.more[0].weight == 2.0
+    write_values(path, {"data.more": []})
+    assert load_settings(path).data.more == []
+
+
+def test_the_table_of_settings_names_the_keys_of_a_source():
+    table = settings_table()
+    assert "| `data.more` | list of tables | `[]` |" in table
+    assert "| `data.more[].path` | text | required |" in table
+    assert "| `data.more[].weight` | number > 0 | `1.0` |" in table
+
+
+def test_a_domain_of_a_bank_has_the_sources_of_all_or_its_own(several, files, tmp_path):
+    (tmp_path / "tickets/train").mkdir(parents=True)
+    own = {"data.more": [source(files, "triplets")]}
+    domains = {"plain": {"data": str(tmp_path / "tickets")}, "own": {"data": str(tmp_path / "tickets"), "set": own}}
+    settings = several(source(files, "pairs"), **{"bank.domains": domains})
+    named = {name: [each.name for each in settings_of_domain(settings, name).data.more] for name in domains}
+    assert named == {"plain": ["the-pairs"], "own": ["the-triplets"]}

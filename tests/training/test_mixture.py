@@ -1,0 +1,130 @@
+"""Which source and rows a step has: proportions, passes that go on over epochs, and no false negatives."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from cse.data.store import join_rows
+from cse.training.batches import Batches, Rows, row_keys
+from cse.training.mixture import Mixture, draw_rows
+
+# epochs of 7 batches of the main source (27 rows), 4 of the second (7 * 0.5, rounded) and 14 of the third
+THREE = [Rows(27), Rows(10, weight=0.5), Rows(5, weight=2.0)]
+
+
+def steps_of(mixture: Mixture) -> list[tuple[int, int, list[int]]]:
+    return [(table, passes, rows.tolist()) for table, passes, rows in map(mixture.at, range(mixture.steps))]
+
+
+def test_an_epoch_is_a_pass_over_the_main_source_and_its_share_of_the_others():
+    found = steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3))
+    assert len(found) == 2 * (7 + 4 + 14)
+    for epoch in (found[:25], found[25:]):
+        assert Counter(table for table, _, _ in epoch) == {0: 7, 1: 4, 2: 14}
+        assert sorted(row for table, _, rows in epoch if table == 0 for row in rows) == list(range(27))
+    tables = [[table for table, _, _ in epoch] for epoch in (found[:25], found[25:])]
+    assert tables[0] != tables[1]
+    assert all(part != sorted(part) for part in tables)
+
+
+def test_the_main_source_keeps_its_own_order_beside_others():
+    alone = Batches(27, batch_size=4, epochs=2, seed=3)
+    own = [
+        (passes, rows) for table, passes, rows in steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3)) if not table
+    ]
+    assert own == [(epoch, rows.tolist()) for epoch, rows in map(alone.at, range(14))]
+    single = Mixture([Rows(27)], batch_size=4, epochs=2, seed=3)
+    assert steps_of(single) == [(0, *one) for one in own]
+
+
+def test_passes_over_another_source_go_on_from_epoch_to_epoch():
+    """Ten rows make batches of 4, 4 and 2; four batches an epoch leave each pass somewhere else."""
+    found = [one for one in steps_of(Mixture(THREE, batch_size=4, epochs=3, seed=3)) if one[0] == 1]
+    assert [passes for _, passes, _ in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert [len(rows) for _, _, rows in found] == [4, 4, 2] * 4
+    whole = [[row for _, passes, rows in found if passes == number for row in rows] for number in range(4)]
+    assert all(sorted(rows) == list(range(10)) for rows in whole)
+    assert len({tuple(rows) for rows in whole}) == 4
+
+
+def test_a_step_follows_from_its_number_alone():
+    whole = steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3))
+    for step in (49, 0, 24, 25, 13):  # in any order, as after a resumption
+        table, passes, rows = Mixture(THREE, batch_size=4, epochs=2, seed=3).at(step)
+        assert (table, passes, rows.tolist()) == whole[step]
+    assert whole != steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=4))
+
+
+def test_a_source_of_little_weight_has_one_batch_an_epoch():
+    found = steps_of(Mixture([Rows(9), Rows(30, weight=0.01)], batch_size=4, epochs=5, seed=0))
+    assert Counter(table for table, _, _ in found) == {0: 15, 1: 5}
+    rows = [row for table, _, rows in found if table == 1 for row in rows]
+    assert len(rows) == len(set(rows)) == 20, "five batches of one pass"
+
+
+def test_every_source_keeps_rows_of_one_text_apart():
+    """Six rows of a text make six batches of each pass over that source, of 2, 2, 2, 2, 1 and 1 rows."""
+    keys = np.array([0] * 6 + [-1] * 4)[:, None]
+    tables = [Rows(8, np.full((8, 1), -1)), Rows(10, keys, weight=2.0)]
+    mixture = Mixture(tables, batch_size=4, epochs=3, seed=1)
+    found = [rows for table, _, rows in steps_of(mixture) if table == 1]
+    assert len(found) == 3 * 4, "two batches of the main source, times two"
+    assert sorted(map(len, found)) == [1] * 4 + [2] * 8
+    assert all(sum(row < 6 for row in rows) == 1 for rows in found)
+
+
+# ---- rows of all sources in one batch -----------------------------------------------------------------------------
+
+PARTS = ((6, 1.0), (4, 0.5), (3, 1.5))  # 6 + 3 + 9 rows an epoch
+
+
+def test_rows_of_all_sources_are_drawn_in_their_shares():
+    found = [draw_rows(PARTS, epoch, seed=7).tolist() for epoch in range(4)]
+    for rows in found:
+        assert rows[:6] == list(range(6))
+        assert len(rows) == 18
+        assert Counter(rows[9:]) == {10: 3, 11: 3, 12: 3}, "three passes over three rows"
+    second = [row for rows in found for row in rows[6:9]]
+    assert [sorted(second[first : first + 4]) for first in (0, 4, 8)] == [[6, 7, 8, 9]] * 3, "passes over four rows"
+
+
+def test_batches_of_rows_hold_each_drawn_row_once():
+    found = steps_of(Mixture([Rows(13, parts=PARTS)], batch_size=4, epochs=3, seed=7))
+    assert len(found) == 3 * 5
+    for epoch in range(3):
+        rows = [row for _, passes, rows in found if passes == epoch for row in rows]
+        assert sorted(rows) == sorted(draw_rows(PARTS, epoch, seed=7).tolist())
+    mixed = [rows for _, _, rows in found if len({row < 6 for row in rows}) == 2]
+    assert len(mixed) > 10
+
+
+def test_a_row_drawn_twice_does_not_meet_itself():
+    """Row 12 is drawn three times an epoch; rows 0 and 6, of two sources, have one label."""
+    keys = np.full((13, 1), -1)
+    keys[[0, 6]] = 0
+    found = steps_of(Mixture([Rows(13, keys, parts=PARTS)], batch_size=8, epochs=4, seed=7))
+    assert len(found) == 4 * 3
+    assert all(len(set(rows)) == len(rows) for _, _, rows in found)
+    assert not any({0, 6} <= set(rows) for _, _, rows in found)
+
+
+def test_joined_rows_keep_their_groups_and_texts_apart():
+    labelled = Dataset.from_dict({"sent0": ["a", "b"], "sent1": ["c", "d"], "group": ["one", "one"]})
+    plain = Dataset.from_dict({"sent0": ["e", "a", "f"], "sent1": ["g", "h", "i"]})
+    rows = join_rows([labelled, plain])
+    assert rows["sent0"][:] == ["a", "b", "e", "a", "f"]
+    assert len(set(rows["group"][2:])) == 3
+    keys = row_keys(rows)
+    assert set(keys[0]) & set(keys[1]) - {-1}, "one label"
+    assert set(keys[0]) & set(keys[3]) - {-1}, "one text, in two sources"
+    assert (keys[[2, 4]] == -1).all()
+    assert join_rows([plain, plain]).column_names == ["sent0", "sent1"]
+
+
+@pytest.mark.parametrize("parts", [PARTS, ((6, 1.0), (4, 0.5))])
+def test_as_many_rows_in_each_epoch(parts):
+    assert len({len(draw_rows(parts, epoch, seed=0)) for epoch in range(9)}) == 1

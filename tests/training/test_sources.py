@@ -1,0 +1,196 @@
+"""Several sources in one training: each batch has the loss of its source, and nothing else changes."""
+
+from __future__ import annotations
+
+import csv
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.mlm_head import load_mlm_head
+from cse.objectives.cosine import cosines
+from cse.objectives.energy_hinge import energy_hinge
+from cse.objectives.nt_xent import nt_xent
+from cse.settings.groups.objective import ObjectiveSettings
+from cse.stages.build.losses import Parts, losses_from
+from cse.training.batch import Cut
+from cse.training.group import ALONE
+from cse.training.loop import train
+from cse.training.observers import CsvLog, StepRecord
+from cse.training.state import RunFolder
+from cse.training.terms.masked_lm import MaskedLm
+from tests.conftest import make_backbone_folder
+from tests.parts import new_plan
+from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
+from tests.training.systems import VOCABULARY
+
+PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), eval_every=4, save_seconds=0, seed=5)
+PAIRS = {"energy_hinge": 0.0, "nt_xent": 0.5}
+OWN = [{}, PAIRS]
+
+
+def losses_over(encoder, own=OWN, **terms):
+    """NT-Xent and the hinge with the default weights, 1 and 10, unless given."""
+    objective = ObjectiveSettings(**terms).over(own[1:])
+    return losses_from(objective, Parts(encoder, None, None, 1, 1, None, torch.device("cpu")), own)
+
+
+def gradient_of(encoder, loss):
+    encoder.zero_grad()
+    loss.backward()
+    return encoder.prompt.table.grad.clone()
+
+
+def test_each_batch_has_the_gradient_of_its_sources_loss(bert):
+    encoder, _, triplets = make_problem(bert, dropout=0.0)
+    pairs = make_table(bert, 30, "pairs")
+    losses = losses_over(encoder)
+    for table, source, rows in ((triplets, 0, [3, 17, 0, 9, 31]), (pairs, 1, [5, 2, 8])):
+        batch = replace(embed_rows(encoder, table, rows, PLAN), source=source)
+        found = losses(batch)
+        mixed = gradient_of(encoder, found["loss"])
+        anchor, positive, *rest = embed_rows(encoder, table, rows, PLAN).views
+        near = cosines(anchor, positive)
+        if source == 0:
+            (negative,) = (cosines(anchor, view) for view in rest)
+            expected = nt_xent(near, negative, temperature=0.05, hard_negative_weight=0.0)
+            expected = expected + 10 * energy_hinge(near, negative, margin=0.2)
+        else:
+            assert rest == []
+            expected = 0.5 * nt_xent(near, None, temperature=0.05, hard_negative_weight=0.0)
+        assert list(found) == (["nt_xent", "energy_hinge", "loss"] if source == 0 else ["nt_xent", "loss"])
+        torch.testing.assert_close(mixed, gradient_of(encoder, expected), rtol=1e-5, atol=1e-7)
+        assert mixed.abs().max() > 1e-4
+
+
+def test_a_term_may_train_another_source_alone(bert):
+    """The main source holds pairs, so its hinge is off; the triplets beside it switch the hinge on."""
+    encoder, _, triplets = make_problem(bert, dropout=0.0)
+    own = [{"energy_hinge": 0.0}, {"energy_hinge": 3.0}]
+    losses = losses_over(encoder, own, energy_hinge={"weight": 0.0})
+    main = losses(embed_rows(encoder, make_table(bert, 30, "pairs"), [5, 2, 8], PLAN))
+    other = losses(replace(embed_rows(encoder, triplets, [5, 2, 8], PLAN), source=1))
+    assert list(main) == ["nt_xent", "loss"]
+    assert other["loss"].item() == pytest.approx((other["nt_xent"] + 3 * other["energy_hinge"]).item(), rel=1e-6)
+    assert other["energy_hinge"].item() > 0
+
+
+def test_a_queue_takes_in_the_batches_of_its_own_sources(bert):
+    encoder, _, table = make_problem(bert, dropout=0.0)
+    off = {"nt_xent": 0.0}
+    losses = losses_over(encoder, [{}, off], nt_xent={"queue": 20})
+    queue = losses.terms["nt_xent"].queue
+    for source, filled in ((0, 3), (1, 3), (0, 6)):
+        losses.after_update(replace(embed_rows(encoder, table, [5, 2, 8], PLAN), source=source))
+        assert int(queue.filled) == filled
+
+
+def test_a_sources_own_weight_decays_too(tiny_folders, tmp_path):
+    backbone = load_backbone(find_backbone(str(make_backbone_folder(tmp_path / "bert", "bert", head=True))))
+    encoder, _, _ = make_problem(backbone)
+    head = load_mlm_head(backbone, wanted_by="test")
+    options = {"mask_share": 0.15, "decay_rate": 0.5, "decay_steps": 100, "seed": 1}
+    term = MaskedLm(encoder, head, VOCABULARY, weight=0.8, **options)
+    assert [term.weight(step) for step in (0, 100)] == [0.8, 0.4]
+    assert [term.weight(step, 0.2) for step in (0, 100)] == [0.2, 0.1]
+
+
+# ---- in the loop --------------------------------------------------------------------------------------------------
+
+
+def run(backbone, folder, plan=PLAN, group=ALONE, dropout=0.1, dies_at=-1, **options):
+    """Train on 21 triplets and on pairs, two batches of them for three of triplets."""
+    encoder, _, table = make_problem(backbone, rows=21, dropout=dropout)
+    losses, recorder, seen = losses_over(encoder), Recorder(), []
+
+    def note(_, given):
+        (batch,) = given
+        seen.append((batch.step, batch.source, batch.epoch, batch.rows.tolist()))
+        if batch.step == dies_at:
+            raise RuntimeError("killed")
+
+    losses.register_forward_pre_hook(note)
+    more = [replace(make_table(backbone, 14, "pairs"), weight=0.7)]
+    how = {"dev": lambda: 1.0, "folder": RunFolder(folder), "observer": recorder, "group": group} | options
+    train(encoder, losses, table, plan, more=more, **how)
+    return encoder.prompt.table.detach(), seen, recorder
+
+
+def test_a_run_killed_in_its_second_epoch_ends_with_the_same_weights(bert, tmp_path):
+    whole, seen, recorder = run(bert, tmp_path / "whole")
+    assert [step for step, *_ in seen] == list(range(10))
+    assert sorted(source for _, source, *_ in seen[:5]) == [0, 0, 0, 1, 1]
+    assert {epoch for _, source, epoch, _ in seen if source == 1} == {0, 1}, "two batches are a pass over 14 pairs"
+    with pytest.raises(RuntimeError, match="killed"):
+        run(bert, tmp_path / "cut", dies_at=7)
+    resumed, rest, recorder = run(bert, tmp_path / "cut")
+    assert recorder.starts == [(7, 10)]
+    assert rest == seen[7:]
+    assert torch.equal(whole, resumed)
+
+
+def test_slices_and_cached_gradients_train_the_same(bert, tmp_path):
+    found = [
+        run(bert, tmp_path / str(number), replace(PLAN, cut=cut), dropout=0.0)[0]
+        for number, cut in enumerate((Cut(1, None), Cut(3, None), Cut(1, 5)))
+    ]
+    for other in found[1:]:
+        torch.testing.assert_close(found[0], other, rtol=0, atol=2e-5)
+
+
+def test_the_log_leaves_out_what_a_batch_has_not(bert, tmp_path):
+    log = CsvLog(tmp_path)
+    log.start(0, 10)
+    encoder, _, _ = make_problem(bert)
+    losses = losses_over(encoder)
+    for step, values in ((5, {"nt_xent": 0.25, "loss": 0.125}), (10, {"nt_xent": 1, "energy_hinge": 2.0, "loss": 21})):
+        record = StepRecord(step, 10, losses.record(values), 0.01, 1.0, 1.0, None)
+        assert record.known == values
+        log.step(record)
+    with (tmp_path / "train.csv").open(encoding="utf-8") as stream:
+        assert list(csv.reader(stream)) == [
+            ["step", "nt_xent", "energy_hinge", "loss", "learning_rate"],
+            ["5", "0.25", "", "0.125", "0.01"],
+            ["10", "1", "2", "21", "0.01"],
+        ]
+    assert math.isnan(losses.record({})["nt_xent"])
+
+
+WORKER = """
+import sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.training.group import ProcessGroup
+from tests.training.test_sources import run
+rank, folder, out = int(sys.argv[1]), *map(Path, sys.argv[2:])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{out / 'meeting'}", rank=rank, world_size=2)
+backbone = load_backbone(find_backbone(str(folder)))
+table, seen, _ = run(backbone, out / f"run-{rank}", dropout=0.0, group=ProcessGroup(torch.device("cpu")))
+torch.save((table, seen), out / f"{rank}.pt")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_workers_equal_one(tmp_path):
+    folder = make_backbone_folder(tmp_path / "bert", "bert")
+    processes = [
+        subprocess.Popen([sys.executable, "-c", WORKER, str(rank), str(folder), str(tmp_path)]) for rank in range(2)
+    ]
+    assert [process.wait(timeout=100) for process in processes] == [0, 0]
+    expected, seen, _ = run(load_backbone(find_backbone(str(folder))), tmp_path / "one", dropout=0.0)
+    for rank in range(2):
+        table, own = torch.load(tmp_path / f"{rank}.pt")
+        assert own == seen
+        assert np.unique([source for _, source, *_ in own]).tolist() == [0, 1]
+        torch.testing.assert_close(table, expected, rtol=0, atol=2e-5)
