@@ -81,7 +81,7 @@ class DataSettings(Group):
     )
     stsb_dev: bool = Field(
         True,
-        description="`files` and `hub`: STS-B dev selects checkpoints where nothing else does; false: then nothing does.",
+        description="`files` and `hub`: STS-B dev selects checkpoints where nothing else does; false: nothing then.",
     )
     evaluation_path: str = Field(
         "data/raw/evaluation",
