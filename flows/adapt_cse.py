@@ -16,7 +16,7 @@ from flows.repository import find_root
 
 @flow(name="adapt-cse")
 def adapt_cse(
-    source: str | None = None,
+    sources: list[str] = [],  # noqa: B006 - shown in Prefect's form, never changed
     task: str | None = None,
     labels: str | None = None,
     pairs: str | None = None,
@@ -24,14 +24,14 @@ def adapt_cse(
     compare: Literal["full"] | None = None,
     out: str = "data/adapt",
     again: bool = False,
-    overrides: Overrides = {},  # noqa: B006 - shown in Prefect's form, never changed
+    overrides: Overrides = {},  # noqa: B006
 ) -> State[Any]:
     """Adapt the backbone like `cse adapt`. Start a cancelled or killed run again to resume it.
 
     Args:
-        source: documents, plain sentences, pairs or triplets, a file or folder.
+        sources: documents, plain sentences, pairs or triplets, files or folders; the first is the main one.
         task: your own task, measured and never trained on.
-        labels: labelled texts to train on and to measure, in place of a source.
+        labels: labelled texts to train on and to measure, the main source.
         pairs: scored or binary pairs, measured and never trained on.
         budget: time to spend: 90s, 45m, 2h.
         compare: `full` also trains the whole model.
@@ -39,7 +39,7 @@ def adapt_cse(
         again: start over if the folder has an adaptation to other text or settings.
         overrides: settings by dotted key.
     """
-    arguments = ["adapt", *([] if source is None else [source]), "--budget", budget, "--out", out]
+    arguments = ["adapt", *sources, "--budget", budget, "--out", out]
     for option, value in (("--task", task), ("--labels", labels), ("--pairs", pairs), ("--compare", compare)):
         arguments += [option, value] if value is not None else []
     arguments += ["--again"] if again else []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,11 @@ class Found:
     language: str | None
 
 
-def look(source: Path | None, *, task: Path | None = None, labels: Path | None = None) -> Found:
-    """Choose settings for a source, or for labelled texts.
+def look(sources: Sequence[Path], *, task: Path | None = None, labels: Path | None = None) -> Found:
+    """Choose settings for one or more sources, or for labelled texts.
 
     Args:
-        source: file or folder of text.
+        sources: files or folders of text; the first is the main one, unless there are labels.
         task: the user's own task, measured at the end and never trained on.
         labels: labelled texts to train on and, for their test part, to measure.
 
@@ -61,13 +62,14 @@ def look(source: Path | None, *, task: Path | None = None, labels: Path | None =
         check_exists(task, "the task")
         settings["data.task_path"] = str(task)
     if labels is not None:
-        source, view = _reference(labels), "categories"
+        source, view, more = _reference(labels), "categories", list(sources)
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
         settings |= _PAIRS_ONLY | _OF_LABELS
-    elif source is None:
+    elif not sources:
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")
     else:
+        source, *more = sources
         view = view_of_source(source)
         settings |= _for_view(view)
         if view == "documents" and _answers(source):
@@ -76,7 +78,26 @@ def look(source: Path | None, *, task: Path | None = None, labels: Path | None =
     if view == "documents" and language is not None:
         settings["data.language"] = language
     settings |= {"data.view": view, "data.train_path": str(source)}
-    return Found(view, f"{source}: {_TOLD[view]}", settings, language)
+    if more:
+        settings["data.more"] = _further(more, hinge=view == "triplets")
+    beside = "".join(f"; beside them {path}" for path in more)
+    return Found(view, f"{source}: {_TOLD[view]}{beside}", settings, language)
+
+
+def _further(paths: Sequence[Path], *, hinge: bool) -> list[dict[str, Any]]:
+    """Return sources beside the main one; the hinge, if it is on, is for triplets alone."""
+    found: list[dict[str, Any]] = []
+    for number, path in enumerate(paths, start=1):
+        view = view_of_source(path)
+        name = "-".join(re.findall("[a-z0-9]+", path.stem.lower()))[:30].strip("-") or "source"
+        taken = {one["name"] for one in found}
+        entry: dict[str, Any] = {"name": f"{name}-{number}" if name in taken else name, "path": str(path), "view": view}
+        if view == "documents" and _answers(path):
+            entry["pairs"] = ["question_answer"]
+        if hinge and view != "triplets":
+            entry["terms"] = {"energy_hinge": 0.0}
+        found.append(entry)
+    return found
 
 
 def view_of_source(path: Path) -> str:

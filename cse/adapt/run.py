@@ -112,7 +112,8 @@ class Adaptation:
         texts = journal.run("measure the backbone", lambda: self._measure(BARE, None))
         rows = journal.run("count the rows", self._rows)
         measuring = journal.took("measure the backbone")
-        texts_to_train = math.prod(rows) * self.settings.train.epochs
+        each = 1 + sum(source.weight for source in self.settings.data.more)  # batches for one of the main source
+        texts_to_train = int(math.prod(rows) * each * self.settings.train.epochs)
         journal.run(
             "check the budget", lambda: check_budget(self.budget, journal.seconds, measuring, texts, texts_to_train)
         )
@@ -285,8 +286,9 @@ class Adaptation:
 def _files(settings: Settings) -> list[Path]:
     """Return the files with the user's text: rows and tasks."""
     data = settings.data
-    places = [Path(path) for path in (data.train_path, data.task_path, data.dev_path, data.evaluation_path)]
-    found = (path.rglob("*") if path.is_dir() else [path] for path in places)
+    more = [source.path for source in data.more]
+    paths = (data.train_path, *more, data.task_path, data.dev_path, data.evaluation_path)
+    found = (path.rglob("*") if path.is_dir() else [path] for path in map(Path, paths))
     return sorted(path for paths in found for path in paths if path.is_file())
 
 

@@ -20,6 +20,7 @@ Examples:
   cse adapt corpus.jsonl --task my-search                documents, measured on a search collection (BEIR)
   cse adapt questions.txt --task labelled-questions      plain sentences, measured on labelled ones
   cse adapt --labels intents.csv --budget 30m            labelled texts: trained on one part, measured on the other
+  cse adapt tickets.txt nli.csv --task my-search         NLI beside them, to keep general similarity
   cse adapt --labels intents.csv --compare full          would full fine-tuning win more?
 
 \b
@@ -41,7 +42,7 @@ class _Duration(click.ParamType):
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("source", required=False, type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=click.Path(path_type=Path))
 @click.option("--task", type=click.Path(path_type=Path), help="Your own task (docs/evaluate.md); never trained on.")
 @click.option("--labels", type=click.Path(path_type=Path), help="Labelled texts to train on and to measure.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
@@ -52,7 +53,7 @@ class _Duration(click.ParamType):
 @params_option
 @set_option
 def adapt(
-    source: Path | None,
+    sources: Sequence[Path],
     task: Path | None,
     labels: Path | None,
     pairs: Path | None,
@@ -65,10 +66,12 @@ def adapt(
 ) -> None:
     """Adapt the backbone to your own text, and say whether it helped.
 
-    SOURCE is your text: documents, plain sentences, pairs or triplets, as a file or folder. The command makes training
-    rows, holds some out, measures the bare backbone, tries a few settings, trains with several seeds, measures again
-    with an interval and a p value, exports the best model, and writes a report. An honest answer may be that it did not
-    help.
+    SOURCE is your text: documents, plain sentences, pairs or triplets, as a file or folder. Further ones, such as NLI
+    triplets, are trained on beside it, a batch of each in turn.
+
+    The command makes training rows, holds some out, measures the bare backbone, tries a few settings, trains with
+    several seeds, measures again with an interval and a p value, exports the best model, and writes a report. An honest
+    answer may be that it did not help.
     """
     from cse.adapt.look import look
     from cse.adapt.run import Adaptation
@@ -80,9 +83,7 @@ def adapt(
     given = [name for name, value in (("--task", task), ("--labels", labels), ("--pairs", pairs)) if value is not None]
     if len(given) > 1:
         raise CseError(f"{' and '.join(given)}: give one of them; a folder may hold several tasks (--task)")
-    if labels is not None and source is not None:
-        raise CseError("--labels names the text to train on; leave SOURCE out, or give the labelled texts as --task")
-    found = look(source, task=task or pairs, labels=labels)
+    found = look(sources, task=task or pairs, labels=labels)
     settings = load_settings(params, found.settings | parse_overrides(overrides))
     check_folder(out / "report", Kind.REPORT)
     adapted = Adaptation(settings, found, out, budget, compare_full=compare == "full", again=again).run()

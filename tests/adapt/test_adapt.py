@@ -76,6 +76,16 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
 
 
 @pytest.mark.slow
+def test_general_text_beside_the_labels(cse, place):  # noqa: F811
+    (place / "lines.txt").write_text("".join(f"{a} {b} {c}\n" for a in WORDS[:4] for b in WORDS for c in WORDS[:2]))
+    done = cse("adapt", "lines.txt", *LABELS[1:], "--budget", "5s", "--out", "out")
+    assert done.code == 0, done.err
+    assert "labels.csv: labelled texts" in done.err and "; beside them lines.txt" in done.err
+    assert "rows kept from lines.txt (view sentences" in done.out
+    assert json.loads((place / "out/prepared/report.json").read_text())["more"]["lines"]["kept"] > 100
+
+
+@pytest.mark.slow
 def test_a_killed_adaptation_goes_on(cse, place, monkeypatch):  # noqa: F811
     measure, killed = Adaptation._measure, []
 
@@ -132,7 +142,6 @@ def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
     ("arguments", "message"),
     [
         (("adapt", "--labels", "labels.csv", "--task", "labels.csv"), "--task and --labels: give one of them"),
-        (("adapt", "labels.csv", "--labels", "labels.csv"), "--labels names the text to train on; leave SOURCE out"),
         (("adapt", "labels.csv", "--budget", "soon"), "'soon' is no time; write 90s, 45m or 2h"),
     ],
 )

@@ -48,29 +48,29 @@ def test_a_folder_of_files_is_documents_and_one_of_lines_is_sentences(tmp_path):
 def test_labels_are_trained_on_and_measured(tmp_path):
     write(tmp_path / "intents/train.csv", "text,category\na,b\n")
     write(tmp_path / "intents/test.csv", "text,category\na,b\n")
-    found = look(None, labels=tmp_path / "intents")
+    found = look([], labels=tmp_path / "intents")
     assert found.settings["data.train_path"] == str(tmp_path / "intents/train.csv")
     assert found.settings["data.task_path"] == str(tmp_path / "intents")
     assert found.settings["train.distinct_batches"] is True
-    one = look(None, labels=write(tmp_path / "intents.csv", "text,category\na,b\n"))
+    one = look([], labels=write(tmp_path / "intents.csv", "text,category\na,b\n"))
     assert one.settings["data.train_path"] == str(tmp_path / "intents.csv")
     assert "data.task_path" not in one.settings, "what is measured is held out"
 
 
 def test_the_language_of_documents_is_found(tmp_path):
     german = "Die Karte ist auch nach zwei Wochen noch nicht angekommen. Was soll der Kunde jetzt tun, bitte? "
-    found = look(write(tmp_path / "seite.md", f"# Die Karte\n\n{german * 3}\n"))
+    found = look([write(tmp_path / "seite.md", f"# Die Karte\n\n{german * 3}\n")])
     assert (found.language, found.settings["data.language"]) == ("de", "de")
-    assert look(write(tmp_path / "short.md", "# Nur kurz\n\nText.\n")).language is None
+    assert look([write(tmp_path / "short.md", "# Nur kurz\n\nText.\n")]).language is None
 
 
 def test_questions_and_answers_become_pairs(tmp_path):
-    found = look(write(tmp_path / "faq.csv", "question,answer\nWhere is it?,Here it is.\n"))
+    found = look([write(tmp_path / "faq.csv", "question,answer\nWhere is it?,Here it is.\n")])
     assert found.settings["data.pairs"] == ["question_answer"]
 
 
 def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
-    found = look(write(tmp_path / "lines.txt"))
+    found = look([write(tmp_path / "lines.txt")])
     assert found.settings["mine.neighbours"] == 5
     assert "data.hold_out" not in found.settings
     assert found.settings["data.stsb_dev"] is False, "general similarity does not choose what is best for this text"
@@ -87,11 +87,31 @@ def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
 def test_what_is_not_known_is_one_line(tmp_path, name, text, message):
     path = write(tmp_path / name, text)
     with pytest.raises(CseError, match=message):
-        look(path.parent if "/" in name else path)
+        look([path.parent if "/" in name else path])
 
 
 def test_nothing_to_adapt_to(tmp_path):
     with pytest.raises(CseError, match="nothing to adapt to: name a file or folder of text"):
-        look(None)
+        look([])
     with pytest.raises(CseError, match="no such file or folder"):
-        look(tmp_path / "nowhere.txt")
+        look([tmp_path / "nowhere.txt"])
+
+
+def test_further_sources_are_trained_on_beside_the_first(tmp_path):
+    triplets = write(tmp_path / "NLI (all).csv", "anchor,positive,negative\na,b,c\n")
+    lines, faq = write(tmp_path / "lines.txt"), write(tmp_path / "faq.csv", "question,answer\nq,a\n")
+    found = look([lines, triplets, faq])
+    assert found.settings["data.more"] == [
+        {"name": "nli-all", "path": str(triplets), "view": "triplets"},
+        {"name": "faq", "path": str(faq), "view": "documents", "pairs": ["question_answer"]},
+    ]
+    assert found.settings["objective.energy_hinge.weight"] == 0
+    found = look([triplets, lines])
+    assert found.settings["data.more"] == [
+        {"name": "lines", "path": str(lines), "view": "sentences", "terms": {"energy_hinge": 0.0}}
+    ]
+    found = look(
+        [lines, write(tmp_path / "other/lines.txt")], labels=write(tmp_path / "labels.csv", "text,category\na,b\n")
+    )
+    assert found.view == "categories"
+    assert [one["name"] for one in found.settings["data.more"]] == ["lines", "lines-2"]

@@ -36,8 +36,8 @@ def test_the_command_gets_what_the_flow_was_given(said):
     assert state.message == "It helped: intents MAP rose by 4.20."
     arguments, artifact = said
     given = cli.get_command(None, "adapt").make_context("adapt", arguments[1:]).params
-    assert {name: given[name] for name in ("labels", "budget", "compare", "source", "task")} == {
-        "labels": given["labels"], "budget": 2700.0, "compare": "full", "source": None, "task": None,
+    assert {name: given[name] for name in ("labels", "budget", "compare", "sources", "task")} == {
+        "labels": given["labels"], "budget": 2700.0, "compare": "full", "sources": (), "task": None,
     }  # fmt: skip
     assert (str(given["labels"]), str(given["out"]), given["overrides"]) == ("intents.csv", "out", ("train.epochs=2",))
     assert artifact == ["adaptation", f"```\n{SUMMARY}```\n"]
@@ -45,7 +45,7 @@ def test_the_command_gets_what_the_flow_was_given(said):
 
 def test_a_failed_command_fails_the_flow(monkeypatch):
     monkeypatch.setattr(module, "run_command", lambda *a, **k: Failed(message="--budget: too short"))
-    state = module.adapt_cse.fn(source="manual")
+    state = module.adapt_cse.fn(sources=["manual"])
     assert (state.is_failed(), state.message) == (True, "--budget: too short")
 
 
