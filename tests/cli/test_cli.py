@@ -594,7 +594,7 @@ def test_mteb_offline_and_unknown(cse, project, monkeypatch):
 )
 def test_out_never_replaces_what_is_not_ours(cse, project, monkeypatch, command, options):
     """Refused in one line, before work starts, whatever the command; a folder, a file and a pipe stay as they were."""
-    for module, work in (("cse.stages.train", "open_training"), ("cse.data.prepare", "clean_rows")):
+    for module, work in (("cse.stages.train", "open_training"), ("cse.data.sources", "clean_rows")):
         monkeypatch.setattr(f"{module}.{work}", lambda *_, **__: pytest.fail("work has started"))
     (project / "lines.txt").write_text("a cat\n", encoding="utf-8")
     (project / "mine/deep").mkdir(parents=True)
