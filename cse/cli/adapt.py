@@ -88,7 +88,7 @@ def adapt(
     check_folder(out / "report", Kind.REPORT)
     adapted = Adaptation(settings, found, out, budget, compare_full=compare == "full", again=again).run()
     with publish_folder(out / "report", Kind.REPORT) as folder:
-        write_report(make_report(adapted.systems, []), folder)
+        write_report(make_report(adapted.systems, [], papers=False), folder)
     text = summary(adapted)
     (out / "summary.txt").write_text(text + "\n", encoding="utf-8")
     click.echo(text)

@@ -90,7 +90,7 @@ def compare_measured(before: Measured, after: Measured) -> list[Compared]:
 
 def compared_rows(found: Sequence[Compared]) -> list[list[str]]:
     """Return a header and a row of text per comparison."""
-    head = ["task", "measure", "before", "after", "difference", "95 % interval", "p", "items", "verdict"]
+    head = ["task", "measure", "verdict", "before", "after", "difference", "95 % interval", "p", "items"]
     return [head, *([*_row(one)] for one in found)]
 
 
@@ -98,7 +98,7 @@ def _row(one: Compared) -> Sequence[str]:
     found = one.comparison
     numbers = (f"{found.before:.2f}", f"{found.after:.2f}", f"{found.difference:+.2f}")
     interval = f"{found.low:+.2f} to {found.high:+.2f}"
-    return (one.task, one.measure, *numbers, interval, f"{found.p:.3f}", f"{found.items:,}", found.verdict)
+    return (one.task, one.measure, found.verdict, *numbers, interval, f"{found.p:.3f}", f"{found.items:,}")
 
 
 def _interval(found: Comparison) -> str:

@@ -62,7 +62,7 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
         "Paired bootstrap over queries, pairs or texts, and over training seeds where a system has several. Better or "
         "worse: the 95 % interval of the difference excludes 0. One seed says nothing of the next."
     )
-    return Table("comparisons", "Is it better?", caption, head, 4, tuple(lines))
+    return Table("comparisons", "Is it better?", caption, head, 5, tuple(lines))
 
 
 def _baseline_of(system: System, systems: Sequence[System], baseline: str | None) -> System | None:

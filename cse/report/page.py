@@ -55,9 +55,10 @@ class Report:
         )
 
 
-def make_report(systems: Sequence[System], ablations: Sequence[Ablation]) -> Report:
-    """Draw the figures and lay out the tables."""
-    return Report(systems, draw_all(systems, ablations), paper_tables(systems, ablations), ablations)
+def make_report(systems: Sequence[System], ablations: Sequence[Ablation], *, papers: bool = True) -> Report:
+    """Draw the figures and lay out the tables, those of the papers too unless told otherwise."""
+    tables = paper_tables(systems, ablations) if papers else []
+    return Report(systems, draw_all(systems, ablations), tables, ablations)
 
 
 def write_report(report: Report, folder: Path) -> None:
@@ -111,7 +112,10 @@ def as_markdown(report: Report) -> str:
     for picture in report.pictures:
         title, caption = _words(picture.title), _words(picture.caption)
         parts.append(f"### {title}\n\n{caption}\n\n![{title}]({PICTURES}/{picture.name}.svg)\n")
-    parts.append("## Tables of the papers\n\nRows in bold are from this project: mean ± sample standard deviation.\n")
+    if report.tables:
+        parts.append(
+            "## Tables of the papers\n\nRows in bold are from this project: mean ± sample standard deviation.\n"
+        )
     parts += [_markdown_table(table) for table in report.tables]
     parts.append("## Settings\n")
     differences = settings_table(report.systems)

@@ -62,7 +62,7 @@ def test_the_report_has_a_row_per_comparison(own):
     assert [row[:4] for row in rows] == [
         ["prompts", "backbone", "mine", "accuracy"], ["prompts", "backbone", "STS", "Spearman, mean of 2 tasks"],
     ]  # fmt: skip
-    assert all(row[-1] in ("better", "worse", "no difference at this size") for row in rows)
+    assert all(row[4] in ("better", "worse", "no difference at this size") for row in rows)
     assert comparison_table(group(find_records([own / "backbone"]))) is None
 
 
