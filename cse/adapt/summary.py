@@ -31,14 +31,16 @@ def summary(adapted: Adapted) -> str:
 
 
 def _verdict(own: Sequence[Compared]) -> str:
-    """Return one sentence on the main measure of the first task."""
+    """Return one sentence on the first task: its main measure, or another one that moved where that did not."""
     main = next((one for one in own if one.main), None)
     if main is None:
         return "adapted, but nothing of your own was measured"
-    words = {
-        "better": f"It helped: {main.task} {main.measure} rose by {main.comparison.difference:.2f}.",
-        "worse": f"It did not help: {main.task} {main.measure} fell by {-main.comparison.difference:.2f}.",
-    }
-    return words.get(
-        main.comparison.verdict, f"It made no difference on {main.task} that {main.comparison.items:,} items can show."
-    )
+    moved = [one for one in own if one.task == main.task and one.comparison.verdict in ("better", "worse")]
+    if not moved:
+        return f"It made no difference on {main.task} that {main.comparison.items:,} items can show."
+    one = main if main in moved else max(moved, key=lambda one: one.comparison.difference)
+    change = one.comparison.difference
+    helped = "It helped" if one is main else "It helped in part"
+    told = f"rose by {change:.2f}" if change > 0 else f"fell by {-change:.2f}"
+    rest = "" if one is main else f"; {main.measure} shows no difference at this size"
+    return f"{helped if change > 0 else 'It did not help'}: {one.task} {one.measure} {told}{rest}."

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError
-from cse.evaluation.dev_facts import SPEARMAN, dev_key
+from cse.evaluation.dev_facts import dev_keys
 from cse.evaluation.record import RECORD_FILE, Record, read_record, trained_on
 
 # facts that differ between runs of a system
-_OF_A_RUN = (dev_key(SPEARMAN), dev_key(""), "best_step", "environment")
+_OF_A_RUN = (*dev_keys(), "best_step", "environment")
 _SUPERVISION = {"sentences": "unsupervised", "pairs": "supervised", "triplets": "supervised", "labelled": "supervised"}
 
 

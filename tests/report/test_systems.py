@@ -46,6 +46,17 @@ def test_one_seed_twice_counts_once_and_records_without_settings_stand_alone(tmp
     assert [system.name for system in systems] == ["a", "b-1", "b-2"]
 
 
+def test_scores_on_the_way_do_not_make_another_system(tmp_path):
+    """Before training too, a dev score differs by seed where the first prompt is drawn."""
+    keys = ("dev_score", "start_dev_score", "selection_score", "start_dev_spearman")
+    models = [trained(seed) for seed in (1, 2)]
+    records = [
+        make_record(tmp_path, f"a-{seed}", model | {"facts": model["facts"] | {key: 60.0 + seed for key in keys}})
+        for seed, model in enumerate(models)
+    ]
+    assert [len(system.records) for system in group(records)] == [2]
+
+
 def trained_on(seed, precision, device):
     model = trained(seed)
     facts = model["facts"] | {"precision": precision, "environment": {"torch": "2.13", "device": device}}
