@@ -51,7 +51,7 @@ def test_scores_on_the_way_do_not_make_another_system(tmp_path):
     keys = ("dev_score", "start_dev_score", "selection_score", "start_dev_spearman")
     models = [trained(seed) for seed in (1, 2)]
     records = [
-        make_record(tmp_path, f"a-{seed}", model | {"facts": model["facts"] | {key: 60.0 + seed for key in keys}})
+        make_record(tmp_path, f"a-{seed}", model | {"facts": model["facts"] | dict.fromkeys(keys, 60.0 + seed)})
         for seed, model in enumerate(models)
     ]
     assert [len(system.records) for system in group(records)] == [2]
