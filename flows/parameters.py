@@ -71,8 +71,8 @@ def _schema_of_keys(title: str, many: bool) -> dict[str, Any]:
     for key, field in walk_keys():
         kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         schema = TypeAdapter(kind).json_schema()
-        if "$defs" in schema:  # a table of groups (bank.domains); its references would point outside this schema
-            schema = {"type": "object"}
+        if "$defs" in schema:  # groups (bank.domains, data.more); their references would point outside this schema
+            schema = {"type": schema["type"]}
         values[f"^{key.replace('.', '[.]')}$"] = {"type": "array", "items": schema, "minItems": 1} if many else schema
     return {"title": title, "type": "object", "patternProperties": values, "additionalProperties": False}
 
