@@ -41,7 +41,7 @@ def project(tmp_path_factory, server) -> Workspace:
     workspace = tiny_clone(tmp_path_factory.mktemp("project") / "clone")
     workspace.environment |= server.environment
     output = workspace.run("prefect", "--no-prompt", "deploy", "--all")
-    assert output.count("successfully created") == 8, output
+    assert output.count("successfully created") == 9, output
     server.worker(workspace, "cse-local", tmp_path_factory.mktemp("elsewhere"))
     return workspace
 
