@@ -79,7 +79,7 @@ def test_what_is_deployed(project, server):
 def test_deploying_again_changes_what_is_there(project, server):
     output = project.run("prefect", "--no-prompt", "deploy", "--all")
     assert "error" not in output.lower()
-    assert len(server.post("deployments/filter")) == 8
+    assert len(server.post("deployments/filter")) == 9
 
 
 def test_a_deployment_runs_the_pipeline(project, server, first_run, tmp_path):
