@@ -256,10 +256,11 @@ def test_the_other_flows(project, server, first_run, tmp_path):
 def test_adapt(project, server, first_run, tmp_path):
     rows = [f"{word} {other} cat,{word}" for word in ("sun", "rain", "snow") for other in "abcdefghij"]
     (tmp_path / "labels.csv").write_text("\n".join(["text,category", *rows]) + "\n")
+    (tmp_path / "no-dev").mkdir()
+    overrides = {"train.batch_size": 8, "prompt.length": 4, "data.dev_path": str(tmp_path / "no-dev")}
     run_deployment(
         server, project, "adapt-cse", "-p", f"labels={tmp_path / 'labels.csv'}", "-p", f"out={tmp_path / 'adapt'}",
-        "-p", "budget=10s", "-p", 'overrides={"train.batch_size": 8, "prompt.length": 4}', "--watch",
-        "--flow-run-name", "adapt",
+        "-p", "budget=30s", "-p", f"overrides={json.dumps(overrides)}", "--watch", "--flow-run-name", "adapt",
     )  # fmt: skip
     assert server.finished("adapt")["state_type"] == "COMPLETED", server.log()
     summary = (tmp_path / "adapt/summary.txt").read_text()
