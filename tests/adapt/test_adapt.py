@@ -132,6 +132,19 @@ def test_other_text_is_another_adaptation(cse, place):  # noqa: F811
     assert "error: --budget" in again.err
 
 
+@pytest.mark.parametrize("journal", ["mine", '{"entries": []}', '{"identity": "other", "steps": {}}'])
+def test_again_deletes_nothing_that_it_did_not_make(cse, place, journal):  # noqa: F811
+    (place / "out").mkdir()
+    (place / "out/journal.json").write_text(journal)
+    (place / "out/thesis.txt").write_text("mine")
+    done = cse(*LABELS, "--out", "out", "--again")
+    assert done.code == 2
+    assert "no journal of an adaptation" in done.err or "holds thesis.txt" in done.err
+    assert {path.name: path.read_text() for path in (place / "out").iterdir()} == {
+        "journal.json": journal, "thesis.txt": "mine",
+    }  # fmt: skip
+
+
 def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
     done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
     assert done.code == 2
