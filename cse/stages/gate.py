@@ -113,11 +113,11 @@ def judge_encoders(
             before = round(score_dev(promoted, task, BATCH, measure).value, 4)
             tolerance = settings.promotion.dev_tolerance
             if not dev >= before - tolerance:
-                chance = _fall(task, promoted, onnx, str(measure)) if settings.promotion.significant else ""
-                if chance is not None:
+                interval = _fall(task, promoted, onnx, str(measure)) if settings.promotion.significant else ""
+                if interval is not None:
                     reasons.append(
                         f"{label} {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the "
-                        f"same pairs (promotion.dev_tolerance){chance}"
+                        f"same pairs (promotion.dev_tolerance){interval}"
                     )
     return Verdict(tuple(reasons), dev, before, difference)
 
