@@ -36,9 +36,10 @@ from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.replaced_tokens import corruption_facts, corruption_from, generator_from
 from cse.stages.common import CORRUPTION_FILE
-from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
+from cse.training.batch import NO_AUGMENTATION, encode_batch
 from cse.training.corruption import Vocabulary, corrupt_all
 from cse.training.precision import choose_bf16, choose_device
+from cse.training.slices import Cut
 from cse.training.tokens import TokenTable, tokenise
 
 MAX_LENGTH, PROMPTS = 32, 16

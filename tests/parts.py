@@ -15,8 +15,8 @@ from cse.model.template import Template, make_template
 from cse.settings.groups.augment import AugmentSettings
 from cse.settings.groups.train import TrainSettings
 from cse.stages.build.plan import plan_from
-from cse.training.batch import Cut
 from cse.training.loop import Plan
+from cse.training.slices import Cut
 
 
 def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> SentenceEncoder:

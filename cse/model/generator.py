@@ -29,8 +29,10 @@ class Generator(Protocol):
     name: str
     reads_context: bool
 
-    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
-        """Return token ids ``(B, L)``: the most likely, or drawn from the distribution with uniforms ``draw_BL``."""
+    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
+        """Return token ids ``(B, L)``: the most likely, or drawn from the distribution with uniforms ``draw_BL``; they
+        stay on the generator's device.
+        """
 
 
 class MaskedLmGenerator:
@@ -48,19 +50,18 @@ class MaskedLmGenerator:
         self.model = model.requires_grad_(False).train(dropout)
         self.name = name
 
-    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
+    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
         """Return the most likely token at every position, or one drawn by inverting the cumulative distribution."""
         device = self.model.device
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            logits_BLV = self.model(
-                input_ids=torch.from_numpy(masked_BL).to(device), attention_mask=torch.from_numpy(mask_BL).to(device)
-            ).logits
+            ids, mask = (torch.from_numpy(array).to(device, non_blocking=True) for array in (masked_BL, mask_BL))
+            logits_BLV = self.model(input_ids=ids, attention_mask=mask).logits
             if draw_BL is None:
-                return logits_BLV.argmax(dim=-1).cpu().numpy()
+                return logits_BLV.argmax(dim=-1)
             upto_BLV = logits_BLV.double().softmax(dim=-1).cumsum(dim=-1)
             draw = torch.from_numpy(draw_BL).to(device).unsqueeze(-1)
             found = torch.searchsorted(upto_BLV, draw, right=True).squeeze(-1)
-            return found.clamp(max=logits_BLV.shape[-1] - 1).cpu().numpy()
+            return found.clamp(max=logits_BLV.shape[-1] - 1)
 
 
 class UnigramGenerator:
@@ -85,7 +86,7 @@ class UnigramGenerator:
         self.upto = np.cumsum(counts / counts.sum())
         self.upto /= self.upto[-1]
 
-    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> np.ndarray:
+    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
         """Return tokens drawn by frequency; requires ``draw_BL``.
 
         Raises:
@@ -93,7 +94,7 @@ class UnigramGenerator:
         """
         if draw_BL is None:
             raise ValueError("a unigram generator samples its tokens; pass draw_BL")
-        return np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1)
+        return torch.from_numpy(np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1))
 
 
 def find_generator(name: str, revision: str) -> BackboneFiles:
@@ -107,9 +108,17 @@ def find_generator(name: str, revision: str) -> BackboneFiles:
 
 
 def load_generator(
-    name: str, revision: str, backbone: Backbone, *, dropout: bool, device: torch.device | None = None
+    name: str,
+    revision: str,
+    backbone: Backbone,
+    *,
+    dropout: bool,
+    device: torch.device | None = None,
+    bf16: bool = False,
 ) -> MaskedLmGenerator:
     """Load a masked language model that proposes tokens for a backbone, onto a device (None: the CPU).
+
+    With ``bf16``, its weights and products are in bfloat16: a tie between two tokens may fall another way.
 
     Raises:
         CseError: no such model, no MLM head, or a vocabulary that differs from the backbone's.
@@ -125,7 +134,8 @@ def load_generator(
     model, loading = load_masked_lm(files)
     if not has_head(loading):
         raise CseError(f"{_KEY}: {name} has no MLM head; models that have one: distilbert/..., {WITH_HEAD}")
-    return MaskedLmGenerator(model.to(device or torch.device("cpu")), name, dropout=dropout)
+    model = model.to(device or torch.device("cpu"), torch.bfloat16 if bf16 else torch.float32)
+    return MaskedLmGenerator(model, name, dropout=dropout)
 
 
 @contextmanager

@@ -133,4 +133,6 @@ class Prompt(nn.Module):
         return self._drop(vectors_PD, rows) if self.training else vectors_PD.unsqueeze(0).expand(rows, -1, -1)
 
     def _drop(self, block: torch.Tensor, rows: int) -> torch.Tensor:
+        if torch.is_autocast_enabled(block.device.type):  # before a copy is made for each row
+            block = block.to(torch.get_autocast_dtype(block.device.type))
         return dropout(block.unsqueeze(0).expand(rows, *(-1,) * block.dim()), self.dropout)

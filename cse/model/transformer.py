@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ class Transformer(nn.Module):
         self.head_size: int = getattr(config, "head_dim", None) or self.hidden_size // queries
         self.pad_id: int = config.pad_token_id
         self.max_positions: int = config.max_position_embeddings
+        self._rounded: list[Any] = []  # see _layers; a list, so that torch counts none of them as weights
 
     @property
     def blocks(self) -> list[Any]:
@@ -64,10 +67,12 @@ class Transformer(nn.Module):
 
     def keys_and_values(self, hidden_LPD: torch.Tensor) -> Prefix:
         """Pass hidden states ``(layers, P, D)`` through each layer's own projections: ``(H, P, K)`` each."""
-        return [
-            self.family.keys_and_values(layer, hidden_PD, self.heads, self.head_size)
-            for layer, hidden_PD in zip(self.blocks, hidden_LPD, strict=True)
-        ]
+        layers, exact = self._layers(hidden_LPD.device)
+        with exact:
+            return [
+                self.family.keys_and_values(layer, hidden_PD, self.heads, self.head_size)
+                for layer, hidden_PD in zip(layers, hidden_LPD.to(_type_of(layers)), strict=True)
+            ]
 
     def run(
         self,
@@ -91,6 +96,8 @@ class Transformer(nn.Module):
             prompt_BP: which prompt columns each row sees ``(B, P)``; None: all.
         """
         family, config = self.family, self.model.config
+        blocks, exact = self._layers(embedded_BLD.device)
+        embedded_BLD = embedded_BLD.to(_type_of(blocks))
         given = family.by_type(self.model, embedded_BLD, positions_BL)
         length = 0 if prefix is None else prefix[0][0].shape[-2]
         visible = {
@@ -103,15 +110,33 @@ class Transformer(nn.Module):
             )
             for kind in given
         }
-        blocks = self.blocks
         prefixes: list[LayerPrefix | None] = [None] * len(blocks) if prefix is None else [*prefix]
         states = [embedded_BLD]
-        for block, kind, own in zip(blocks, layer_types(config, len(blocks)), prefixes, strict=True):
-            state = family.through(block, states[-1], visible[kind], own, given[kind])
-            states = [*states, state] if every else [state]
+        with exact:
+            for block, kind, own in zip(blocks, layer_types(config, len(blocks)), prefixes, strict=True):
+                state = family.through(block, states[-1], visible[kind], own, given[kind])
+                states = [*states, state] if every else [state]
         if family.last_norm is not None:
             states[-1] = getattr(self.model, family.last_norm)(states[-1])
         return states
+
+    def _layers(self, device: torch.device) -> tuple[list[Any], AbstractContextManager[Any]]:
+        """Return the layers to run and the context to run them in.
+
+        Under autocast, the layers of a frozen model are copies whose weights were rounded once: autocast would round
+        every weight at every use, and its states between the layers are in float32, twice the memory to pass over.
+        """
+        layers = self.blocks
+        if not torch.is_autocast_enabled(device.type) or any(weight.requires_grad for weight in self.parameters()):
+            return layers, nullcontext()
+        dtype = torch.get_autocast_dtype(device.type)
+        made = next(self._rounded[0].parameters()) if self._rounded else None
+        if made is None or (made.dtype, made.device) != (dtype, device):
+            self._rounded = [layer.to(dtype) for layer in copy.deepcopy(layers)]
+        if self._rounded[0].training != self.training:
+            for layer in self._rounded:
+                layer.train(self.training)
+        return self._rounded, torch.autocast(device.type, enabled=False)
 
     def positions(self, mask_BL: torch.Tensor, shift: int | torch.Tensor) -> torch.Tensor:
         """Return position ids ``(B, L)`` of the tokens after ``shift`` earlier positions, one number or ``(B, 1)``.
@@ -127,6 +152,11 @@ class Transformer(nn.Module):
     def usable_length(self, shift: int) -> int:
         """Return how many tokens fit in the position table after ``shift`` positions."""
         return self.max_positions - shift - (self.pad_id + 1 if self.family.positions == "after_padding" else 0)
+
+
+def _type_of(layers: list[Any]) -> torch.dtype:
+    """Return the type of the layers' weights."""
+    return next(layers[0].parameters()).dtype
 
 
 def load_model(

@@ -56,7 +56,7 @@ def _corrupt(
     from cse.model.backbone_files import find_backbone
     from cse.stages.build.replaced_tokens import corruption_facts, corruption_from, generator_from
     from cse.training.corruption import Vocabulary, corrupt_all
-    from cse.training.precision import choose_device
+    from cse.training.precision import choose_bf16, choose_device
     from cse.training.tokens import tokenise
 
     data = PreparedData(prepared)
@@ -71,7 +71,9 @@ def _corrupt(
         pad_id=backbone.pad_id,
         progress=bar,
     )
-    generator = generator_from(replaced, backbone, table, choose_device(train.device))
+    device = choose_device(train.device)
+    bf16 = choose_bf16(train.precision, device)
+    generator = generator_from(replaced, backbone, table, device, bf16=bf16)
     corrupt_all(
         table,
         folder,

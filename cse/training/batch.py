@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +14,10 @@ from cse.model.attention import Prefix
 from cse.model.passes import Alteration, Constants, Tokens
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
-from cse.training.group import ALONE, Group, Layout
+from cse.training.group import ALONE, Group, Layout, order_of
 from cse.training.replay import RandomState, run_twice
-from cse.training.tokens import ChangeIds, PaddedRows, TokenTable, pad_in_groups
+from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost, stage
+from cse.training.tokens import TokenTable
 
 R = TypeVar("R")
 
@@ -78,40 +78,20 @@ class _Alteration:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How a batch is cut into slices that are encoded one at a time.
-
-    Attributes:
-        row_groups: number of length-sorted slices, each padded to its own longest row.
-        mini_batch_size: most sentences per slice; discards activations (GradCache). None: no limit, keep activations.
-    """
-
-    row_groups: int
-    mini_batch_size: int | None
-
-    def slices(self, sentences: int, workers: int) -> int:
-        """Return the number of slices, a multiple of the number of workers."""
-        least = 1 if self.mini_batch_size is None else math.ceil(sentences / self.mini_batch_size)
-        return math.ceil(max(self.row_groups, least) / workers) * workers
-
-
-@dataclass(frozen=True)
 class Slice:
     """Rows of a batch, padded and encoded together.
 
     Attributes:
+        rows: the rows on the host (numpy), so that nobody has to fetch them from the device.
         places: indices of these rows in the flattened batch ``(V * B)``, int64 on the device.
-        view_B: view of each row, on the device.
-        starts: where each row starts in its column's flat ids (numpy).
         ids_BL, mask_BL: token ids and 1 for real tokens, on the device.
         prefix: returns the prompt as drawn for these rows.
         tokens: encoder outputs; only those the loss reads if the slice is encoded twice.
         twice: whether passes over these rows discard activations and run again for the gradient.
     """
 
+    rows: PaddedRows
     places: torch.Tensor
-    view_B: torch.Tensor
-    starts: np.ndarray
     ids_BL: torch.Tensor
     mask_BL: torch.Tensor
     prefix: Callable[[], Prefix | None]
@@ -207,31 +187,39 @@ def encode_batch(
         source: number of the source of the rows.
     """
     wanted = cut.slices(len(table.columns) * len(rows), group.size)
-    padded = pad_in_groups(table, rows, wanted, augmentation.change_ids(rng))
+    cost = slice_cost(encoder.backbone.hidden_size, device)
+    padded = pad_in_groups(table, rows, wanted, augmentation.change_ids(rng), cost=cost)
     if len(padded) < group.size:
         group = ALONE  # an epoch's last batch may have fewer slices than workers: every worker encodes all of it
     longest = max(part.ids_BL.shape[1] for part in padded)
     shares = [[padded[number] for number in numbers] for numbers in group.deal(len(padded))]
     places = [np.concatenate([part.places for part in share]) for share in shares]
+    anchors = [part[part < len(rows)] for part in places]
+    own = shares[group.rank]
+    arrays = [order_of(places), order_of(anchors)]
+    arrays += [array for part in own for array in (part.ids_BL, part.mask_BL, part.views, part.places)]
+    arrays += [] if table.labels is None else [table.labels[rows]]
+    order, anchor_order, *staged = stage(arrays, device)
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
         noise_TND = None
         if encoder.denoise != "none":
             noise_TND = encoder.noise(longest + 1)
         twice = cut.mini_batch_size is not None
         slices = [
-            _encode_slice(encoder, part, noise_TND, augmentation, device, twice=twice) for part in shares[group.rank]
+            _encode_slice(encoder, part, staged[4 * number : 4 * number + 4], noise_TND, augmentation, twice=twice)
+            for number, part in enumerate(own)
         ]
-        layout = Layout(places, device)
+        layout = Layout([len(part) for part in places], order)
         projected_XD = project_in_order(encoder, layout, group, [piece.tokens for piece in slices])
     return Batch(
         rows,
         tuple(slices),
         group,
         layout,
-        Layout([part[part < len(rows)] for part in places], device),
+        Layout([len(part) for part in anchors], anchor_order),
         longest,
         projected_XD,
-        None if table.labels is None else torch.from_numpy(table.labels[rows]).to(device),
+        None if table.labels is None else staged[-1],
         step,
         epoch,
         sum(int(part.mask_BL.sum()) for part in padded),
@@ -242,18 +230,16 @@ def encode_batch(
 def _encode_slice(
     encoder: SentenceEncoder,
     part: PaddedRows,
+    staged: Sequence[torch.Tensor],
     noise_TND: torch.Tensor | None,
     augmentation: Augmentation,
-    device: torch.device,
     *,
     twice: bool,
 ) -> Slice:
-    ids_BL = torch.from_numpy(part.ids_BL).to(device, non_blocking=True)
-    mask_BL = torch.from_numpy(part.mask_BL).to(device, non_blocking=True)
-    view_B = torch.from_numpy(part.views).to(device)
+    """Encode a slice, whose ids, mask, views and places are ``staged`` on the device."""
+    ids_BL, mask_BL, view_B, places = staged
     template_B = view_B.clamp(max=len(encoder.templates) - 1) if encoder.templates else None
     alter = augmentation.alteration(view_B)
-    places = torch.from_numpy(part.places).to(device)
 
     def draw() -> Prefix | None:
         return encoder.prefix(len(part.ids_BL))
@@ -261,15 +247,15 @@ def _encode_slice(
     if not twice:
         prefix = draw()
         tokens = encoder.pooled(ids_BL, mask_BL, Constants(prefix, noise_TND), template_B=template_B, alter=alter)
-        return Slice(places, view_B, part.starts, ids_BL, mask_BL, lambda: prefix, tokens, twice)
+        return Slice(part, places, ids_BL, mask_BL, lambda: prefix, tokens, twice)
 
     def encode(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Tokens:
         made = encoder.pooled(ids_BL, mask_BL, Constants(draw(), noise_TND), template_B=template_B, alter=alter)
         return Tokens([], made.local_BLD if encoder.cnn is not None else None, made.pooled_BD, made.noise_BD)
 
-    before = RandomState(device)  # a prompt for all rows in all layers is large, so redraw it where needed
+    before = RandomState(ids_BL.device)  # a prompt for all rows in all layers is large, so redraw it where needed
     tokens = run_twice(encode, ids_BL, mask_BL)
-    return Slice(places, view_B, part.starts, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)
+    return Slice(part, places, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)
 
 
 def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
@@ -280,7 +266,11 @@ def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
         made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
         return Tokens([], None, made.pooled_BD, made.noise_BD)
 
-    found = [(piece, piece.view_B == 0) for piece in batch.slices]
-    found = [(piece, own_B) for piece, own_B in found if own_B.any()] or found[:1]
-    parts = [piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B]) for piece, own_B in found]
+    found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in batch.slices]
+    found = [(piece, own) for piece, own in found if len(own)] or found[:1]
+    staged = stage([own for _, own in found], batch.projected_XD.device)
+    parts = [
+        piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
+        for (piece, _), own_B in zip(found, staged, strict=True)
+    ]
     return project_in_order(encoder, batch.anchors, batch.group, parts)

@@ -20,6 +20,7 @@ from cse.errors import CseError
 from cse.files import write_array
 from cse.model.backbone import Backbone
 from cse.model.generator import Generator
+from cse.training.slices import PaddedRows, stage
 from cse.training.tokens import TokenColumn, TokenTable
 
 _CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
@@ -124,7 +125,7 @@ def corrupt(
     vocabulary: Vocabulary,
     generator: Generator,
     epoch: int,
-) -> np.ndarray:
+) -> torch.Tensor:
     """Replace tokens with a generator's proposals; keep the first token and padding.
 
     Args:
@@ -138,7 +139,7 @@ def corrupt(
         epoch: passes over the rows before this one.
 
     Returns:
-        Ids ``(B, L)``, int64.
+        Ids ``(B, L)``, int64, on the generator's device.
     """
     masked_BL, chosen_BL = mask_tokens(
         ids_BL, mask_BL, index_BL, view_B, vocabulary, share=how.mask_share, seed=how.seed, epoch=epoch
@@ -151,31 +152,29 @@ def corrupt(
     if how.protect_special:
         taken_BL = taken_BL & ~np.isin(ids_BL, vocabulary.special)
     taken_BL[:, 0] = False
-    return np.where(taken_BL, proposed_BL, ids_BL)
+    taken, kept = (torch.from_numpy(array).to(proposed_BL.device, non_blocking=True) for array in (taken_BL, ids_BL))
+    return torch.where(taken, proposed_BL, kept)
 
 
-# token ids, mask, starts and views of a slice, and the epoch -> corrupted ids
-Source = Callable[[torch.Tensor, torch.Tensor, np.ndarray, torch.Tensor, int], torch.Tensor]
+# a slice, the device of the result, and the epoch -> corrupted ids
+Source = Callable[[PaddedRows, torch.device, int], torch.Tensor]
 
 
 def on_the_fly(how: Corruption, vocabulary: Vocabulary, generator: Generator) -> Source:
     """Return a source that corrupts each slice during training."""
 
-    def source(
-        ids_BL: torch.Tensor, mask_BL: torch.Tensor, starts: np.ndarray, view_B: torch.Tensor, epoch: int
-    ) -> torch.Tensor:
-        index_BL = starts[:, None] + np.arange(ids_BL.shape[1])
+    def source(rows: PaddedRows, device: torch.device, epoch: int) -> torch.Tensor:
         corrupted_BL = corrupt(
-            ids_BL.cpu().numpy(),
-            mask_BL.cpu().numpy(),
-            index_BL,
-            view_B.cpu().numpy(),
+            rows.ids_BL,
+            rows.mask_BL,
+            rows.index_BL,
+            rows.views,
             how=how,
             vocabulary=vocabulary,
             generator=generator,
             epoch=epoch,
         )
-        return torch.from_numpy(corrupted_BL).to(ids_BL.device)
+        return corrupted_BL.to(device, non_blocking=True)
 
     return source
 
@@ -213,8 +212,8 @@ def corrupt_all(
                         vocabulary=vocabulary,
                         generator=generator,
                         epoch=epoch,
-                    )
-                    flat[index_BL[mask_BL == 1]] = corrupted_BL[mask_BL == 1]
+                    ).cpu()
+                    flat[index_BL[mask_BL == 1]] = corrupted_BL.numpy()[mask_BL == 1]
                     bar.update(len(rows))
                 write_array(path, flat)
                 digests[path.name] = _digest(column)
@@ -242,14 +241,12 @@ def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
             if flat[epoch, view].shape != column.ids.shape or digests.get(path.name) != _digest(column):
                 raise CseError(f"{path}: was made for other rows; {_AGAIN}")
 
-    def source(
-        ids_BL: torch.Tensor, mask_BL: torch.Tensor, starts: np.ndarray, view_B: torch.Tensor, epoch: int
-    ) -> torch.Tensor:
-        result = ids_BL.cpu().numpy().copy()
-        lengths = mask_BL.sum(dim=1).tolist()
-        for line, (start, length, view) in enumerate(zip(starts, lengths, view_B.tolist(), strict=True)):
+    def source(rows: PaddedRows, device: torch.device, epoch: int) -> torch.Tensor:
+        result = rows.ids_BL.copy()
+        lengths = rows.mask_BL.sum(axis=1)
+        for line, (start, length, view) in enumerate(zip(rows.starts, lengths, rows.views, strict=True)):
             result[line, :length] = flat[epoch, view][start : start + length]
-        return torch.from_numpy(result).to(ids_BL.device)
+        return stage([result], device)[0]
 
     return source
 

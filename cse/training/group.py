@@ -65,7 +65,8 @@ class Group:
 
     def average(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
         """Return the mean of each scalar over workers."""
-        return {name: value.item() for name, value in values.items()}
+        numbers = torch.stack([value.detach().float() for value in values.values()])  # one wait for the device
+        return dict(zip(values, numbers.tolist(), strict=True))
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Return the first worker's result of ``make``, which must be picklable; an error there ends all workers.
@@ -183,20 +184,25 @@ class _Gather(torch.autograd.Function):
         return total[ctx.start : ctx.start + ctx.count], None, None
 
 
+def order_of(places: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the order that restores the flattened batch from the workers' rows one after another, int64.
+
+    Args:
+        places: for each worker, the flattened-batch indices of its rows in the order it holds them, int64 ``(rows,)``.
+    """
+    return np.concatenate(places).argsort()
+
+
 class Layout:
     """Order of the workers' rows in the flattened batch.
 
     Args:
-        places: for each worker, the flattened-batch indices of its rows in the order it holds them, int64 ``(rows,)``.
-        device: device of the rows.
-
-    Attributes:
         counts: number of rows of each worker.
+        order: from ``order_of``, on the device of the rows.
     """
 
-    def __init__(self, places: Sequence[np.ndarray], device: torch.device) -> None:
-        self.counts = [len(part) for part in places]
-        self.order = torch.from_numpy(np.concatenate(places).argsort()).to(device)
+    def __init__(self, counts: Sequence[int], order: torch.Tensor) -> None:
+        self.counts, self.order = counts, order
 
     def join(self, group: Group, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Gather all workers' rows in flattened-batch order.

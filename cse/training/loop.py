@@ -15,11 +15,12 @@ from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
-from cse.training.batch import Augmentation, Batch, Cut, encode_batch
+from cse.training.batch import Augmentation, Batch, encode_batch
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.mixture import Mixture
 from cse.training.observers import Observer, StepRecord
+from cse.training.slices import Cut
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable
 

@@ -24,9 +24,6 @@ _TABLE = "table.json"
 # column that each copy of a row reads; a sentence is its own positive and differs by dropout alone
 COLUMN_OF_COPY = {"sentences": (0, 0), "pairs": (0, 1), "triplets": (0, 1, 2), "labelled": (0, 1)}
 
-# token ids of one row, its view -> token ids for this step
-ChangeIds = Callable[[np.ndarray, int], np.ndarray]
-
 
 @dataclass(frozen=True)
 class TokenColumn:
@@ -65,25 +62,6 @@ class TokenTable:
     def rows(self) -> Rows:
         """What the order of the rows follows from."""
         return Rows(len(self), self.keys, self.weight, self.parts)
-
-
-@dataclass(frozen=True)
-class PaddedRows:
-    """A slice of a batch, padded to its own longest row.
-
-    Attributes:
-        places: indices of these rows in the flattened batch ``(V * B)``.
-        ids_BL: token ids, int64.
-        mask_BL: 1 for real tokens, int64.
-        views: view of each row, int64 ``(B,)``.
-        starts: where each row starts in its column's flat ids, int64 ``(B,)``.
-    """
-
-    places: np.ndarray
-    ids_BL: np.ndarray
-    mask_BL: np.ndarray
-    views: np.ndarray
-    starts: np.ndarray
 
 
 def tokenise(
@@ -195,38 +173,3 @@ def _write_table(table: TokenTable, folder: Path) -> None:
         "keys": table.keys is not None,
     }
     (folder / _TABLE).write_text(json.dumps(facts), encoding="utf-8")
-
-
-def pad_in_groups(
-    table: TokenTable, rows: np.ndarray, groups: int, change: ChangeIds | None = None
-) -> list[PaddedRows]:
-    """Concatenate all views of a batch, sort them by length and cut them into padded slices.
-
-    This changes only the padding, not which rows share a batch (and so are each other's negatives).
-
-    Args:
-        table: the tokenised rows.
-        rows: row numbers of the batch ``(B,)``.
-        groups: number of slices; 1 pads everything to the longest row, as the papers' code does.
-        change: augmentation of a row's token ids.
-    """
-    starts = np.concatenate([column.offsets[rows] for column in table.columns])
-    lengths = np.concatenate([column.lengths(rows) for column in table.columns])
-    views = np.repeat(np.arange(len(table.columns)), len(rows))
-    ids = [
-        table.columns[view].ids[start : start + length]
-        for view, start, length in zip(views, starts, lengths, strict=True)
-    ]
-    if change is not None:
-        ids = [change(row, int(view)) for row, view in zip(ids, views, strict=True)]
-        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    order = np.argsort(lengths, kind="stable")
-    slices = []
-    for places in np.array_split(order, min(groups, len(order))):
-        longest = int(lengths[places].max())
-        ids_BL = np.full((len(places), longest), table.pad_id, dtype=np.int64)
-        for line, place in enumerate(places):
-            ids_BL[line, : lengths[place]] = ids[place]
-        mask_BL = (np.arange(longest)[None, :] < lengths[places, None]).astype(np.int64)
-        slices.append(PaddedRows(places, ids_BL, mask_BL, views[places], starts[places]))
-    return slices

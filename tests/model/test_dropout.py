@@ -73,15 +73,17 @@ def attention_inputs(dtype):
 @pytest.mark.parametrize("prompt", ["shared", "per row"])
 @pytest.mark.parametrize("scaling", [None, 0.3])
 @pytest.mark.parametrize("probability", [0.0, 0.2])
-def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, probability):
-    """With dropout and without, up to the draw of the mask: ``softmax(Q [Pk; K]^T scale + mask) [Pv; V]``."""
+@pytest.mark.parametrize("training", [True, False])
+def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, probability, training):
+    """In training and at inference, up to the draw of the mask: ``softmax(Q [Pk; K]^T scale + mask) [Pv; V]``."""
     drawn = []
     monkeypatch.setattr("cse.model.attention.cheap_dropout", lambda share, p: drawn.append(p) or share)
     (query, key, value), mask, prompts = attention_inputs(torch.float64)
     given = {"dropout": probability} if probability else {}
-    found, weights = prefix_attention(
-        nn.Identity(), query, key, value, mask, scaling=scaling, prefix=tuple(prompts[prompt]), **given
-    )
+    with torch.set_grad_enabled(training):
+        found, weights = prefix_attention(
+            nn.Identity(), query, key, value, mask, scaling=scaling, prefix=tuple(prompts[prompt]), **given
+        )
     expected = torch.zeros(2, 5, 3, 4, dtype=torch.float64)
     for b in range(2):
         for h in range(3):
@@ -90,10 +92,9 @@ def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, pro
             scores = query[b, h] @ keys.T * (0.5 if scaling is None else scaling)
             share = scores.exp() * mask[b, 0, 0]
             expected[b, :, h] = share / share.sum(dim=1, keepdim=True) @ values
-    # with dropout the softmax is float32's
-    torch.testing.assert_close(found, expected, atol=1e-6 if probability else 1e-12, rtol=0)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
     assert weights is None
-    assert drawn == ([0.2] if probability else [])
+    assert drawn == ([probability] if training or probability else [])
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.2])

@@ -21,8 +21,8 @@ from cse.model.backbone_files import find_backbone
 from cse.model.families import FAMILIES
 from cse.model.mlm_head import load_mlm_head
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.training.batch import Cut
 from cse.training.loop import train
+from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.model.families import CASES, make_family_folder
 from tests.parts import embed, new_plan, new_prompt, new_template, sentence_encoder

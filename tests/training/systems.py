@@ -14,10 +14,11 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
+from cse.training.batch import NO_AUGMENTATION, encode_batch
 from cse.training.corruption import Vocabulary
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
+from cse.training.slices import Cut
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.energy_hinge import EnergyHinge
 from cse.training.terms.masked_lm import MaskedLm
@@ -37,12 +38,11 @@ VIEWS = {"hinge": "triplets", "classifier": "labelled"}  # all others: sentences
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 
 
-def swap_some(ids_BL, mask_BL, starts, view_B, epoch):
-    """A source that replaces some tokens by their place and view; the first token stays."""
-    index = torch.from_numpy(starts).to(ids_BL.device)[:, None] + torch.arange(ids_BL.shape[1], device=ids_BL.device)
-    swap = ((index + view_B[:, None] + epoch) % 3 == 0) & (mask_BL == 1)
+def swap_some(rows, device, epoch):
+    """A source that replaces about a third of the tokens by their place and view; the first token stays."""
+    swap = ((rows.index_BL + rows.views[:, None] + epoch) % 3 == 0) & (rows.mask_BL == 1)
     swap[:, 0] = False
-    return torch.where(swap, 5 + (ids_BL + 7) % 30, ids_BL)
+    return torch.from_numpy(np.where(swap, 5 + (rows.ids_BL + 7) % 30, rows.ids_BL)).to(device)
 
 
 def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):

@@ -11,7 +11,8 @@ import torch
 from cse.settings.groups.augment import AugmentSettings
 from cse.stages.build.plan import second_text_from
 from cse.training.augment import REPEAT_RULES
-from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
+from cse.training.batch import NO_AUGMENTATION, encode_batch
+from cse.training.slices import Cut
 from cse.training.tokens import tokenise
 from tests.parts import new_plan, new_template, sentence_encoder
 from tests.training.helpers import embed_rows, make_rows, make_table
@@ -24,7 +25,7 @@ def rows_of(batch, view):
     """Token ids of a view's rows, in the order of the batch, without padding."""
     found = {}
     for piece in batch.slices:
-        for place, number, ids, mask in zip(piece.places, piece.view_B, piece.ids_BL, piece.mask_BL, strict=True):
+        for place, number, ids, mask in zip(piece.places, piece.rows.views, piece.ids_BL, piece.mask_BL, strict=True):
             if number == view:
                 found[int(place)] = ids[mask == 1].tolist()
     return [found[place] for place in sorted(found)]
@@ -103,7 +104,7 @@ def test_positions_are_shuffled_in_the_first_copy_alone(watched):
         batch = embed_rows(encoder, table, ROWS, augmented(shuffle=True))
     shuffled = 0
     for piece, positions in zip(batch.slices, seen["positions"], strict=True):
-        for view, row, mask in zip(piece.view_B, positions, piece.mask_BL, strict=True):
+        for view, row, mask in zip(piece.rows.views, positions, piece.mask_BL, strict=True):
             plain = torch.arange(len(row))
             assert torch.equal(row.sort().values, plain)
             if view == 0:
@@ -126,7 +127,7 @@ def test_a_batch_is_augmented_by_the_rules_that_are_chosen(watched):
     moved = [
         int(row[0]) != 0
         for piece, positions in zip(batch.slices, seen["positions"], strict=False)
-        for view, row in zip(piece.view_B, positions, strict=True)
+        for view, row in zip(piece.rows.views, positions, strict=True)
         if view == 0
     ]
     assert sum(moved) > 6
@@ -145,7 +146,7 @@ def test_features_are_cut_in_the_second_copy_alone(watched):
     for piece, embedded in zip(batch.slices, seen["embedded"], strict=True):
         zeros = (embedded == 0).all(dim=1)
         assert ((embedded == 0).any(dim=1) == zeros).all()
-        for view, row in zip(piece.view_B, zeros, strict=True):
+        for view, row in zip(piece.rows.views, zeros, strict=True):
             assert row.sum() == (6 if view == 1 else 0)  # a fifth of 32
             cut.add(tuple(row.nonzero()[:, 0].tolist()))
     assert len(cut) > 10, "every row has its own features"

@@ -10,10 +10,10 @@ import pytest
 import torch
 from datasets import Dataset
 
-from cse.training.batch import Cut
 from cse.training.batches import NO_KEY, Batches, distinct_batches, row_keys
 from cse.training.loop import train
 from cse.training.losses import Losses
+from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from cse.training.tokens import shared_table
 from tests.parts import new_plan

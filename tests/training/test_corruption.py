@@ -16,12 +16,11 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.generator import UnigramGenerator, load_generator
-from cse.training.batch import Cut
 from cse.training.corruption import Corruption, Vocabulary, corrupt_all, mask_tokens, on_the_fly, prepared, uniform
 from cse.training.loop import train
 from cse.training.losses import Losses
+from cse.training.slices import Cut, PaddedRows, pad_in_groups
 from cse.training.state import RunFolder
-from cse.training.tokens import pad_in_groups
 from tests.conftest import make_backbone_folder
 from tests.parts import new_plan
 from tests.training.helpers import Recorder, contrast, make_problem, make_table, replaced_tokens_term
@@ -160,13 +159,7 @@ def parts(folders, family):
     return backbone, vocabulary, generator, part
 
 
-def tensors(part):
-    return (
-        torch.from_numpy(part.ids_BL),
-        torch.from_numpy(part.mask_BL),
-        part.starts,
-        torch.from_numpy(part.views),
-    )
+CPU = torch.device("cpu")
 
 
 def masked_logits(folder, part, vocabulary, how, epoch):
@@ -183,7 +176,7 @@ def masked_logits(folder, part, vocabulary, how, epoch):
 
 def test_the_likeliest_token_is_taken_everywhere_but_in_front_and_in_padding(parts, folders, family):
     _, vocabulary, generator, part = parts
-    found = on_the_fly(HOW, vocabulary, generator)(*tensors(part), 1).numpy()
+    found = on_the_fly(HOW, vocabulary, generator)(part, CPU, 1).numpy()
     logits, _ = masked_logits(folders[family], part, vocabulary, HOW, 1)
     expected = np.where(part.mask_BL == 1, logits.argmax(-1), part.ids_BL)
     expected[:, 0] = part.ids_BL[:, 0]
@@ -195,7 +188,7 @@ def test_the_likeliest_token_is_taken_everywhere_but_in_front_and_in_padding(par
 
 def test_masked_positions_only(parts, folders, family):
     _, vocabulary, generator, part = parts
-    found = on_the_fly(replace(HOW, positions="masked"), vocabulary, generator)(*tensors(part), 0).numpy()
+    found = on_the_fly(replace(HOW, positions="masked"), vocabulary, generator)(part, CPU, 0).numpy()
     logits, chosen = masked_logits(folders[family], part, vocabulary, HOW, 0)
     assert np.array_equal(found[chosen], logits.argmax(-1)[chosen])
     assert np.array_equal(found[~chosen], part.ids_BL[~chosen])
@@ -206,14 +199,14 @@ def test_special_tokens_are_protected_where_that_is_asked_for(parts):
     _, vocabulary, generator, part = parts
     special = np.isin(part.ids_BL, vocabulary.special)
     for protect in (False, True):
-        found = on_the_fly(replace(HOW, protect_special=protect), vocabulary, generator)(*tensors(part), 0).numpy()
+        found = on_the_fly(replace(HOW, protect_special=protect), vocabulary, generator)(part, CPU, 0).numpy()
         assert np.array_equal(found[special], part.ids_BL[special]) == protect
 
 
 def test_a_sampled_token_inverts_the_distribution_function(parts, folders, family):
     _, vocabulary, generator, part = parts
     how = replace(HOW, choice="sample")
-    found = on_the_fly(how, vocabulary, generator)(*tensors(part), 0).numpy()
+    found = on_the_fly(how, vocabulary, generator)(part, CPU, 0).numpy()
     logits, _ = masked_logits(folders[family], part, vocabulary, how, 0)
     share = np.exp(logits - logits.max(-1, keepdims=True))
     upto = (share / share.sum(-1, keepdims=True)).cumsum(-1)
@@ -231,7 +224,7 @@ def test_a_generator_with_dropout_draws_anew_and_one_without_does_not(parts, fol
     lively = load_generator(str(folders[family]), "main", backbone, dropout=True)
     for generator, same in ((calm, True), (lively, False)):
         assert not any(weight.requires_grad for weight in generator.model.parameters())
-        first, second = (on_the_fly(HOW, vocabulary, generator)(*tensors(part), 0) for _ in range(2))
+        first, second = (on_the_fly(HOW, vocabulary, generator)(part, CPU, 0) for _ in range(2))
         assert torch.equal(first, second) == same
 
 
@@ -239,8 +232,8 @@ def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
     column = np.repeat(np.arange(46), np.arange(46))
     generator = UnigramGenerator([column], 46, VOCABULARY.special)
     ids, mask = random_row()
-    part = (torch.from_numpy(ids), torch.from_numpy(mask), np.array([0]), torch.tensor([1]))
-    found = on_the_fly(HOW, VOCABULARY, generator)(*part, 0).numpy()
+    part = PaddedRows(np.array([0]), ids, mask, np.array([1]), np.array([0]))
+    found = on_the_fly(HOW, VOCABULARY, generator)(part, CPU, 0).numpy()
     _, chosen = masked(ids, mask, share=0.3, view=1, seed=HOW.seed)
     assert np.array_equal(found[~chosen], ids[~chosen])
     counts = np.bincount(found[chosen], minlength=46)
@@ -266,10 +259,10 @@ def test_prepared_rows_equal_rows_made_on_the_fly(parts, tmp_path, how):
     for epoch in range(2):
         for rows in np.array_split(np.random.default_rng(epoch).permutation(len(table)), 3):
             for part in pad_in_groups(table, rows, 4):
-                expected = live(*tensors(part), epoch)
-                assert torch.equal(made(*tensors(part), epoch), expected)
+                expected = live(part, CPU, epoch)
+                assert torch.equal(made(part, CPU, epoch), expected)
                 assert expected.dtype == torch.int64
-                seen.append((expected != tensors(part)[0]).float().mean().item())
+                seen.append((expected != torch.from_numpy(part.ids_BL)).float().mean().item())
     assert min(seen) > 0, "nothing was replaced"
     first, second = (np.load(tmp_path / f"epoch-{epoch}-view-0.npy") for epoch in range(2))
     assert not np.array_equal(first, second)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import Cut
 from cse.training.group import ALONE, Group
 from cse.training.loop import train
+from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.conftest import make_backbone_folder
 from tests.parts import new_plan

@@ -18,13 +18,12 @@ import torch
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.files import fingerprint
-from cse.training.batch import Cut
 from cse.training.batches import Batches
 from cse.training.group import Group
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
+from cse.training.slices import Cut, pad_in_groups
 from cse.training.state import RunFolder
-from cse.training.tokens import pad_in_groups
 from tests.conftest import make_backbone_folder
 from tests.parts import embed, new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import (
@@ -36,6 +35,7 @@ from tests.training.helpers import (
     momentum_queue,
     replaced_tokens_term,
 )
+from tests.training.systems import swap_some
 
 PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), eval_every=3, save_seconds=0, seed=5)
 
@@ -344,7 +344,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.training.batch import Cut
+from cse.training.slices import Cut
 from cse.training.loop import train
 from cse.training.state import RunFolder
 from tests.parts import new_plan
@@ -440,13 +440,6 @@ def test_constant_and_staircase_schedules():
     assert [late.factor(step, 10_000) for step in (99, 599, 600)] == pytest.approx([1, 1, 0.8])
 
 
-def swap_some(ids_BL, mask_BL, starts, view_B, epoch):
-    """A source of corrupted rows: some tokens become others, by their place."""
-    index = torch.from_numpy(starts)[:, None] + torch.arange(ids_BL.shape[1]) + epoch
-    swap = (index % 3 == 0) & (mask_BL == 1) & (torch.arange(ids_BL.shape[1]) > 0)
-    return torch.where(swap, 5 + (ids_BL + 7) % 30, ids_BL)
-
-
 def make_composition(backbone, rows: int = 40):
     """Queue, replaced tokens against a trained copy, and a batch-norm projector: all that a resumed run must hold."""
     table = make_table(backbone, rows, "sentences")
@@ -512,7 +505,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.training.batch import Cut
+from cse.training.slices import Cut
 from cse.training.loop import train
 from cse.training.state import RunFolder
 from tests.parts import new_plan

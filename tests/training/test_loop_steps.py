@@ -12,10 +12,11 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.training.augment import repeat_words
-from cse.training.batch import NO_AUGMENTATION, Batch, Cut
+from cse.training.batch import NO_AUGMENTATION, Batch
 from cse.training.batches import Batches
 from cse.training.loop import train
 from cse.training.losses import Losses
+from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.parts import new_plan
 from tests.training.helpers import Recorder, losses_of, make_problem

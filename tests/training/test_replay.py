@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
+from cse.training.batch import NO_AUGMENTATION, encode_batch
 from cse.training.replay import RandomState
+from cse.training.slices import Cut
 from tests.conftest import make_backbone_folder
 from tests.training.systems import SYSTEMS, make_system
 
@@ -74,7 +75,7 @@ def test_augmented_copies_and_bf16(folder):
     direct, cached = (
         step(make_system("d2cse", folder, dropout=0.1), cut, bf16=True) for cut in (Cut(4, None), Cut(1, 5))
     )
-    assert_same(direct, cached)
+    assert_same(direct, cached, 5e-3)  # states and their gradients are rounded to 8 bits, in another order
 
 
 @pytest.mark.parametrize("cut", [Cut(1, 3), Cut(1, 7), Cut(6, 20), Cut(1, 1)])

@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 
-from cse.training.tokens import pad_in_groups, shared_table, tokenise
+from cse.training.slices import pad_in_groups
+from cse.training.tokens import shared_table, tokenise
 from tests.training.helpers import make_rows, make_table
 from tests.training.systems import make_system
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cse.training.batch import Cut
+from cse.training.slices import Cut
 from tests.conftest import make_backbone_folder
 from tests.training.systems import SYSTEMS, assert_same_step, take_step
 

@@ -20,10 +20,10 @@ from cse.objectives.energy_hinge import energy_hinge
 from cse.objectives.nt_xent import nt_xent
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.build.losses import Parts, losses_from
-from cse.training.batch import Cut
 from cse.training.group import ALONE
 from cse.training.loop import train
 from cse.training.observers import CsvLog, StepRecord
+from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from cse.training.terms.masked_lm import MaskedLm
 from tests.conftest import make_backbone_folder

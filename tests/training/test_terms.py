@@ -16,10 +16,10 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import stored_weights
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.training.batch import Cut
 from cse.training.corruption import Vocabulary, mask_tokens
 from cse.training.loop import train
 from cse.training.losses import Losses
+from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.masked_lm import MaskedLm
@@ -30,6 +30,7 @@ from tests.conftest import make_backbone_folder
 from tests.model import reference
 from tests.parts import embed, new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import Recorder, contrast, embed_rows, make_table, momentum_queue, replaced_tokens_term
+from tests.training.systems import swap_some
 
 PLAN = new_plan(learning_rate=0.02, batch_size=8, cut=Cut(3, None), seed=5)
 ROWS = np.array([3, 17, 0, 9, 31])
@@ -107,16 +108,8 @@ def batch_norm_projector(x, weights):
 # ---- replaced-token detection (D2CSE, DiffCSE) --------------------------------------------------------------------
 
 
-def swap_some(ids_BL, mask_BL, starts, view_B, epoch):
-    """A source that replaces about a third of the tokens by their place and view; the first token stays."""
-    index = torch.from_numpy(starts)[:, None] + torch.arange(ids_BL.shape[1]) + view_B[:, None] + epoch
-    swap = (index % 3 == 0) & (mask_BL == 1)
-    swap[:, 0] = False
-    return torch.where(swap, 5 + (ids_BL + 7) % 30, ids_BL)
-
-
-def swap_none(ids_BL, mask_BL, starts, view_B, epoch):
-    return ids_BL
+def swap_none(rows, device, epoch):
+    return torch.from_numpy(rows.ids_BL)
 
 
 def detector(encoder, source=swap_some, **options):
@@ -134,7 +127,7 @@ def expected_detection(encoder, term, batch, h, *, prefix, shift, normalize, bod
     head = {name: value.detach().double().numpy() for name, value in term.head.state_dict().items()}
     for piece in batch.slices:
         ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
-        corrupted = swap_some(piece.ids_BL, piece.mask_BL, piece.starts, piece.view_B, batch.epoch).numpy()
+        corrupted = swap_some(piece.rows, torch.device("cpu"), batch.epoch).numpy()
         if normalize == "positions":  # the longest row of the batch sets how far all slices are padded
             missing = ((0, 0), (0, batch.longest - ids.shape[1]))
             pad_id = encoder.backbone.pad_id
@@ -330,9 +323,10 @@ def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
         batch = replace(embed_rows(encoder, make_table(with_head), ROWS, plan), epoch=2)
         found = term(batch).item()
     (piece,) = batch.slices
-    ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
-    index = piece.starts[:, None] + np.arange(ids.shape[1])
-    masked, chosen = mask_tokens(ids, mask, index, piece.view_B.numpy(), term.vocabulary, share=0.4, seed=8, epoch=2)
+    rows = piece.rows
+    masked, chosen = mask_tokens(
+        rows.ids_BL, rows.mask_BL, rows.index_BL, rows.views, term.vocabulary, share=0.4, seed=8, epoch=2
+    )
     assert chosen.sum() > 10
     model = AutoModelForMaskedLM.from_pretrained(folders_with_head[family]).eval()
     with torch.no_grad():

@@ -65,10 +65,11 @@ class TrainSettings(Group):
         "auto", description="Precision of matrix products in training; `auto`: bf16 if the hardware supports it."
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
-    row_groups: Positive = Field(
-        4,
+    row_groups: Positive | None = Field(
+        None,
         le=1000,
-        description="Split each batch into this many length-sorted slices, each padded to its own longest row.",
+        description="Split each batch into this many length-sorted slices, each padded to its own longest row; null: "
+        "as many as pay on the device.",
     )
     mini_batch_size: Positive | None = Field(
         None,

@@ -41,6 +41,7 @@ class Parts:
         epochs: training epochs.
         corrupted: folder of rows corrupted before training.
         device: device of the generator.
+        bf16: whether the generator multiplies in bfloat16.
     """
 
     encoder: SentenceEncoder
@@ -50,6 +51,7 @@ class Parts:
     epochs: int
     corrupted: Path
     device: torch.device
+    bf16: bool = False
 
 
 def losses_from(objective: ObjectiveSettings, parts: Parts, own: Sequence[Mapping[str, float]] = ()) -> Losses:
@@ -102,6 +104,7 @@ def _replaced_tokens(settings: ReplacedTokensSettings, parts: Parts) -> Replaced
         epochs=parts.epochs,
         corrupted=parts.corrupted,
         device=parts.device,
+        bf16=parts.bf16,
     )
     return ReplacedTokens(
         parts.encoder,

@@ -10,9 +10,10 @@ from cse.model.backbone import Backbone
 from cse.settings.groups.augment import AugmentSettings
 from cse.settings.groups.train import TrainSettings
 from cse.training.augment import mask_span
-from cse.training.batch import Augmentation, Cut
+from cse.training.batch import Augmentation
 from cse.training.corruption import Vocabulary
 from cse.training.loop import Plan
+from cse.training.slices import Cut
 
 
 def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone, *, bf16: bool) -> Plan:

@@ -27,6 +27,7 @@ def source_from(
     epochs: int,
     corrupted: Path,
     device: torch.device,
+    bf16: bool,
 ) -> Source:
     """Return the source of corrupted rows.
 
@@ -38,6 +39,7 @@ def source_from(
         epochs: training epochs.
         corrupted: folder of rows corrupted before training.
         device: device of the generator.
+        bf16: whether the generator multiplies in bfloat16.
 
     Raises:
         CseError: the generator or prepared corruption is missing or does not fit.
@@ -45,7 +47,7 @@ def source_from(
     if settings.corrupts_beforehand:
         _check_corruption(corrupted / CORRUPTION_FILE, corruption_facts(settings, seed))
         return prepared(corrupted, table, epochs=epochs)
-    generator = generator_from(settings, backbone, table, device)
+    generator = generator_from(settings, backbone, table, device, bf16=bf16)
     return on_the_fly(corruption_from(settings, seed), Vocabulary.of(backbone), generator)
 
 
@@ -83,9 +85,9 @@ def _check_corruption(path: Path, wanted: dict[str, Any]) -> None:
 
 
 def generator_from(
-    settings: ReplacedTokensSettings, backbone: Backbone, table: TokenTable, device: torch.device
+    settings: ReplacedTokensSettings, backbone: Backbone, table: TokenTable, device: torch.device, *, bf16: bool
 ) -> Generator:
-    """Load the generator, or count tokens for a unigram generator.
+    """Load the generator, in bfloat16 if training is, or count tokens for a unigram generator.
 
     Raises:
         CseError: the model is missing, has no MLM head or does not share the backbone's vocabulary.
@@ -96,7 +98,7 @@ def generator_from(
     dropout = settings.generator_dropout and settings.corruption == "on_the_fly"
     check_generator(settings)
     return load_generator(
-        settings.generator_model, settings.generator_revision, backbone, dropout=dropout, device=device
+        settings.generator_model, settings.generator_revision, backbone, dropout=dropout, device=device, bf16=bf16
     )
 
 

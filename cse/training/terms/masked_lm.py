@@ -10,6 +10,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.masked_lm import decayed_weight, masked_lm_sum
 from cse.training.batch import Batch, Slice
 from cse.training.corruption import Vocabulary, mask_tokens
+from cse.training.slices import stage
 from cse.training.terms.term import Term
 
 
@@ -54,28 +55,31 @@ class MaskedLm(Term):
         encoder = self.encoder
         table_VD = encoder.backbone.word_table
         total = torch.zeros((), device=batch.projected_XD.device)
-        count = torch.zeros_like(total)
+        count = 0
         for piece in batch.slices:
-            masked_BL, chosen_BL = self._mask(piece, batch.epoch)
+            masked_BL, chosen_N = self._mask(piece, batch.epoch)
 
-            def predict(masked_BL: torch.Tensor, chosen_BL: torch.Tensor, piece: Slice = piece) -> torch.Tensor:
+            def predict(masked_BL: torch.Tensor, chosen_N: torch.Tensor, piece: Slice = piece) -> torch.Tensor:
                 last_BLD = encoder.states(masked_BL, piece.mask_BL, piece.prefix())[-1]
-                return masked_lm_sum(self.head(last_BLD[chosen_BL], table_VD), piece.ids_BL[chosen_BL])
+                return masked_lm_sum(
+                    self.head(last_BLD.flatten(0, 1)[chosen_N], table_VD), piece.ids_BL.flatten()[chosen_N]
+                )
 
-            total, count = total + piece.run(predict, masked_BL, chosen_BL), count + chosen_BL.sum()
-        return batch.group.over_all(total, count)
+            total, count = total + piece.run(predict, masked_BL, chosen_N), count + len(chosen_N)
+        return batch.group.over_all(total, torch.full_like(total, count))
 
     def _mask(self, piece: Slice, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        ids_BL = piece.ids_BL.cpu().numpy()
+        """Return the ids with masked tokens ``(B, L)`` and the places ``(N,)`` of the chosen ones among all of them."""
+        rows = piece.rows
         masked_BL, chosen_BL = mask_tokens(
-            ids_BL,
-            piece.mask_BL.cpu().numpy(),
-            piece.starts[:, None] + np.arange(ids_BL.shape[1]),
-            piece.view_B.cpu().numpy(),
+            rows.ids_BL,
+            rows.mask_BL,
+            rows.index_BL,
+            rows.views,
             self.vocabulary,
             share=self.mask_share,
             seed=self.seed,
             epoch=epoch,
         )
-        device = piece.ids_BL.device
-        return torch.from_numpy(masked_BL).to(device), torch.from_numpy(chosen_BL).to(device)
+        masked, chosen = stage([masked_BL, np.flatnonzero(chosen_BL)], piece.ids_BL.device)
+        return masked, chosen

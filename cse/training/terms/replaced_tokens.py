@@ -71,7 +71,7 @@ class ReplacedTokens(Term):
         total = torch.zeros((), device=batch.projected_XD.device)
         count = torch.zeros_like(total)
         for piece in batch.slices:
-            corrupted_BL = self.source(piece.ids_BL, piece.mask_BL, piece.starts, piece.view_B, batch.epoch)
+            corrupted_BL = self.source(piece.rows, piece.ids_BL.device, batch.epoch)
             replaced_BL = (corrupted_BL != piece.ids_BL) & (piece.mask_BL == 1)
             corrupted_BL, replaced_BL, mask_BL = self._padded(batch.longest, corrupted_BL, replaced_BL, piece.mask_BL)
             sentence_BD = batch.projected_XD[piece.places] if self.condition else None
