@@ -31,7 +31,7 @@ install: $(STAMP)
 
 benchmark: $(STAMP)        ## speed relative to sentence-transformers, in one run
 	pip install -q -c constraints.txt -e '.[benchmarks]'
-	python -m benchmarks.throughput
+	python -m benchmarks.train
 
 # a peer's pins do not agree with ours: it has an environment of its own
 INFINITY := .venv-infinity

@@ -25,6 +25,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.backbones import SHAPES
 from cse.data.sample import sample_rows
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import MINILM, find_backbone
@@ -42,10 +43,6 @@ from cse.training.precision import choose_bf16, choose_device
 from cse.training.tokens import TokenTable, tokenise
 
 MAX_LENGTH, PROMPTS = 32, 16
-SHAPES = {
-    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
-    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
-}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "PromCSE": {},
     "DCPCSE + MLM": {"objective.masked_lm.weight": 0.1},
