@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,13 @@ class Ratio:
 
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.least:.2f}-{self.most:.2f})"
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def interleave(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

@@ -13,6 +13,7 @@ from cse.data.readers import read_rows
 from cse.data.sample import sample_rows
 from cse.data.store import VIEW_COLUMNS
 from cse.errors import CseError
+from cse.model.backbone import plain_copy
 from cse.model.backbone_files import BackboneFiles, read_tokenizer
 
 
@@ -32,10 +33,8 @@ def rows_of(view: str, count: int, triplets: Path | None) -> Dataset:
     Raises:
         CseError: the file has fewer rows.
     """
-    if triplets is None:
-        source = sample_rows(view, count, seed=1)
-    else:
-        source = (row.texts for row in read_rows(triplets, view))
+    generated = triplets is None
+    source = sample_rows(view, count, seed=1) if generated else (row.texts for row in read_rows(triplets, view))
     names = VIEW_COLUMNS[view]
     rows = [dict(zip(names, texts, strict=True)) for texts in islice(source, count)]
     if len(rows) < count:
@@ -57,8 +56,10 @@ def sentences_of(count: int, triplets: Path | None) -> list[str]:
 
 
 def lengths_of(texts: list[str], folder: Path, limit: int) -> list[int]:
+    """Return the real tokens of each text with the tokenizer of a backbone's folder, see ``lengths_with``."""
+    return lengths_with(read_tokenizer(BackboneFiles(str(folder), "main", folder, "")), texts, limit)
+
+
+def lengths_with(tokenizer: Tokenizer, texts: list[str], limit: int) -> list[int]:
     """Return the real tokens of each text, special tokens included, cut at ``limit``."""
-    tokenizer: Tokenizer = read_tokenizer(BackboneFiles(str(folder), "main", folder, ""))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return [min(len(found.ids), limit) for found in tokenizer.encode_batch(texts)]
+    return [min(len(found.ids), limit) for found in plain_copy(tokenizer).encode_batch(texts)]

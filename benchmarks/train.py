@@ -57,8 +57,6 @@ def contestants(
         max_length: tokens per text at most.
         changes: settings of ``train`` for ours.
     """
-    from benchmarks.peers.training import full_model, prefix_model, train
-
     native = choose_bf16("auto", device)
     best = "bf16" if native else "fp32"
     ours = "bf16" if choose_bf16(changes.get("precision", "auto"), device) else "fp32"
@@ -75,8 +73,17 @@ def contestants(
         model = prefix_model(folder, device, max_length, bf16=native)
         return train(model, rows, batch_size=batch_size, first=FIRST, bf16=native)[0]
 
-    runs = {OURS: run_ours, "full fine-tuning, fp32": lambda: run_full(False)}
-    costs: Cost = {OURS: (ours, floor.FROZEN_STEP), "full fine-tuning, fp32": ("fp32", floor.FULL_STEP)}
+    runs: dict[str, Callable[[], float]] = {OURS: run_ours}
+    costs: Cost = {OURS: (ours, floor.FROZEN_STEP)}
+    try:
+        from benchmarks.peers.training import full_model, prefix_model, train
+    except ModuleNotFoundError as error:
+        print(
+            f"skipped: sentence-transformers' trainer: {error}; run: pip install -c constraints.txt -e '.[benchmarks]'"
+        )
+        return runs, costs
+    runs["full fine-tuning, fp32"] = lambda: run_full(False)
+    costs["full fine-tuning, fp32"] = ("fp32", floor.FULL_STEP)
     if native:
         runs["full fine-tuning, bf16"] = lambda: run_full(True)
         costs["full fine-tuning, bf16"] = ("bf16", floor.FULL_STEP)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
 from transformers import PrinterCallback, TrainerCallback
 
 from benchmarks.floor import wait
+from cse.interchange.quiet import quietly
 
 VIRTUAL_TOKENS = 12  # as many as our prompts
 
@@ -61,7 +63,8 @@ def prefix_model(folder: Path, device: torch.device, max_length: int, *, bf16: b
     model = SentenceTransformer(str(folder), device=str(device), model_kwargs=dtype)
     model.max_seq_length = max_length
     config = PrefixTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=VIRTUAL_TOKENS)
-    model[0].model = get_peft_model(model[0].model, config)
+    with quietly():
+        model[0].model = get_peft_model(model[0].model, config)
     return model
 
 
@@ -109,11 +112,11 @@ def train(
             logging_strategy="steps" if every else "no",
             logging_steps=max(every, 1),
         )
-        trainer = SentenceTransformerTrainer(
-            model=model, args=arguments, train_dataset=rows, loss=MultipleNegativesRankingLoss(model)
-        )
-        for noise in (PrinterCallback, SentenceTransformerModelCardCallback):  # the latter encodes examples for a card
-            trainer.remove_callback(noise)
+        with redirect_stderr(StringIO()):  # a progress bar of examples for the model's card
+            trainer = SentenceTransformerTrainer(
+                model=model, args=arguments, train_dataset=rows, loss=MultipleNegativesRankingLoss(model)
+            )
+        trainer.remove_callback(PrinterCallback)
         trainer.add_callback(clock)
         trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
