@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from benchmarks.record import facts, histogram, keep, lengths_in_words, table
 from benchmarks.rounds import interleave, ratio, timed
 from benchmarks.texts import lengths_with
+from cse import OnnxEncoder
 from cse.data.cxc import read_cxc
 from cse.data.evaluation import read_senteval
 from cse.data.sample import sample_pairs
@@ -51,7 +53,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         tasks = [sample_pairs(f"sample-{number}", options.pairs, seed=number) for number in range(2)]
     model = open_model(options.model)
     distinct = list(dict.fromkeys(sentences_of(tasks)))
-    lengths = lengths_with(model.tokenizer, distinct, model.max_length)
+    tokenizer = (
+        Tokenizer.from_file(f"{options.model}/tokenizer.json") if isinstance(model, OnnxEncoder) else model.tokenizer
+    )
+    lengths = lengths_with(tokenizer, distinct, model.max_length)
     print(lengths_in_words(lengths, model.max_length), flush=True)
     runs = {
         ENCODE: lambda: timed(lambda: model.encode(distinct, batch_size=64, normalize=False)),
