@@ -213,7 +213,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add_texts(parser)
     add_backbone(parser)
     parser.add_argument("--sentences", type=int, default=3000, help="distinct ones; default: 3000")
-    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument(
         "--peers", nargs="+", choices=kinds, default=kinds, metavar="PEER", help=f"of {', '.join(kinds)}"
     )

@@ -2,7 +2,7 @@
 
 A run writes ``.cse/benchmarks/NAME.json`` and adds its ratios to ``.cse/benchmarks/history-NAME.csv``, which DVC draws:
 
-    dvc plots show .cse/benchmarks/history-train.csv -x run -y ratio -t ratios -o .cse/benchmarks/plots
+    dvc plots show .cse/benchmarks/history-train.csv -x run -y ratio -t ratios    # dvc_plots/index.html
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks import floor
@@ -37,7 +38,7 @@ from cse.training.precision import choose_bf16, choose_device
 NAME = "train"
 OURS = "prompts"
 FIRST = 5  # steps that warm up and do not count
-STEPS = {"cpu": 15, "cuda": 150}
+STEPS = {"cpu": 12, "cuda": 150}
 PASSES = {"triplets": 3, "sentences": 2}  # texts that go through the model per row
 
 # precision and FLOPs per weight and token, by contestant
@@ -65,8 +66,8 @@ def contestants(
         given = {"batch_size": batch_size, "max_length": max_length, **changes}
         return seconds_per_step(rows, device, backbone=folder, **given)
 
-    def run_full(bf16: bool) -> float:
-        model = full_model(folder, device, max_length)
+    def run_full(bf16: bool, attention: str = "sdpa") -> float:
+        model = full_model(folder, device, max_length, attention)
         return train(model, rows, batch_size=batch_size, first=FIRST, bf16=bf16)[0]
 
     def run_prefix() -> float:
@@ -87,6 +88,11 @@ def contestants(
     if native:
         runs["full fine-tuning, bf16"] = lambda: run_full(True)
         costs["full fine-tuning, bf16"] = ("bf16", floor.FULL_STEP)
+    if device.type == "cuda" and is_flash_attn_2_available():
+        runs["full fine-tuning, bf16, unpadded"] = lambda: run_full(True, "flash_attention_2")
+        costs["full fine-tuning, bf16, unpadded"] = ("bf16", floor.FULL_STEP)
+    elif device.type == "cuda":
+        print("skipped: full fine-tuning, bf16, unpadded: flash_attn is not installed")
     runs[f"PEFT prefix, {best}"] = run_prefix
     costs[f"PEFT prefix, {best}"] = (best, floor.FROZEN_STEP)
     return runs, costs

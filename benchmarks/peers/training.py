@@ -45,9 +45,9 @@ class Clock(TrainerCallback):
         return (end - begin) / (last - first)
 
 
-def full_model(folder: Path, device: torch.device, max_length: int) -> SentenceTransformer:
-    """Return a model of which every weight is trained."""
-    model = SentenceTransformer(str(folder), device=str(device))
+def full_model(folder: Path, device: torch.device, max_length: int, attention: str = "sdpa") -> SentenceTransformer:
+    """Return a model of which every weight is trained; with ``flash_attention_2`` it does not pad."""
+    model = SentenceTransformer(str(folder), device=str(device), model_kwargs={"attn_implementation": attention})
     model.max_seq_length = max_length
     return model
 
