@@ -164,6 +164,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         base = BASE if BASE in others else OWN_BASE
         contestants, skipped = found | others, skipped | left_out
         seconds = interleave({name: each.seconds for name, each in contestants.items()}, options.rounds)
+        rates = floor.better(rates, floor.measure(config, device))
         exact = {each.prompts: each.vectors() for name, each in found.items() if "SentenceEncoder" in name}
         likeness = {name: _compared(each.vectors(), exact[each.prompts]) for name, each in contestants.items()}
     tokens = sum(lengths)
@@ -215,7 +216,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=3000, help="distinct ones; default: 3000")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument(
-        "--peers", nargs="+", choices=kinds, default=kinds, metavar="PEER", help=f"of {', '.join(kinds)}"
+        "--peers", nargs="*", choices=kinds, default=kinds, metavar="PEER", help=f"of {', '.join(kinds)}"
     )
     return parser.parse_args(arguments)
 

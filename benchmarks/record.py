@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.machine import machine
 from cse.files import write_csv
@@ -55,7 +56,7 @@ def lengths_in_words(lengths: Sequence[int], limit: int) -> str:
 def facts(device: str) -> dict[str, Any]:
     """Return the machine, the device, the versions, the commit and the time."""
     return {
-        "machine": machine(),
+        "machine": machine() | {"torch_threads": torch.get_num_threads()},
         "device": device,
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
         "commit": _commit(),

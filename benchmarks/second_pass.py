@@ -156,7 +156,7 @@ def make_step(system: str, folder: Path, table: TokenTable, batch_size: int) -> 
         clock = time.perf_counter()
         rows = np.arange(number * batch_size, (number + 1) * batch_size)
         batch = encode_batch(
-            encoder, table, rows, cut=Cut(1), augmentation=NO_AUGMENTATION, rng=np.random.default_rng(number),
+            encoder, table, rows, cut=Cut(1, None), augmentation=NO_AUGMENTATION, rng=np.random.default_rng(number),
             step=number, epoch=0, device=device, bf16=bf16,
         )  # fmt: skip
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):

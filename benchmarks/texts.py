@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from cse.data.readers import read_rows
 from cse.data.sample import sample_rows
 from cse.data.store import VIEW_COLUMNS
-from cse.errors import CseError
+from cse.errors import CseError, nearest
 from cse.model.backbone import plain_copy
 from cse.model.backbone_files import BackboneFiles, read_tokenizer
 
@@ -31,8 +31,10 @@ def rows_of(view: str, count: int, triplets: Path | None) -> Dataset:
         triplets: file; None: generated.
 
     Raises:
-        CseError: the file has fewer rows.
+        CseError: there is no such file, or it has fewer rows.
     """
+    if triplets is not None and not triplets.is_file():
+        raise CseError(f"--triplets: no file {triplets}{nearest(str(triplets), map(str, triplets.parent.glob('*')))}")
     generated = triplets is None
     source = sample_rows(view, count, seed=1) if generated else (row.texts for row in read_rows(triplets, view))
     names = VIEW_COLUMNS[view]
@@ -46,7 +48,7 @@ def sentences_of(count: int, triplets: Path | None) -> list[str]:
     """Return distinct sentences, those of the rows of triplets.
 
     Raises:
-        CseError: the file has fewer.
+        CseError: there is no such file, or it has fewer.
     """
     rows = rows_of("triplets", count, triplets)  # a row has a distinct sentence at least, or nearly
     found = list(dict.fromkeys(text for row in rows for text in row.values()))

@@ -126,6 +126,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         changes = {key.removeprefix("train."): value for key, value in parse_overrides(options.set).items()}
         runs, costs = contestants(rows, folder, device, options.batch_size, options.max_length, changes)
         seconds = interleave(runs, options.rounds)
+        rates = floor.better(rates, floor.measure(config, device))
     passes = PASSES[options.view] * options.batch_size
     tokens = passes * statistics.mean(lengths)
     figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates, "seconds_per_step": seconds}

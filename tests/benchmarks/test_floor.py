@@ -59,3 +59,7 @@ def test_measured_products_have_a_rate_and_leave_tf32_as_it_was():
         torch.backends.cuda.matmul.allow_tf32 = before
     assert set(rates) == {"fp32", "bf16"}
     assert all(rate > 1e7 for rate in rates.values())
+
+
+def test_the_higher_of_two_measurements_counts():
+    assert floor.better({"fp32": 1.0, "bf16": 5.0}, {"fp32": 2.0, "bf16": 4.0}) == {"fp32": 2.0, "bf16": 5.0}
