@@ -29,19 +29,23 @@ lint: $(STAMP)
 
 install: $(STAMP)
 
-benchmark: $(STAMP)        ## speed relative to sentence-transformers, in one run
+# some peers' pins do not agree with ours: they have environments of their own
+PEERS := .venv-peers
+benchmark: $(STAMP)        ## training, encoding, evaluation, a sweep: relative to peers at their best, in one run
+	-$(MAKE) --no-print-directory $(PEERS)/.installed # without it, its peers are skipped by name
 	pip install -q -c constraints.txt -e '.[benchmarks]'
-	python -m benchmarks.throughput
+	python -m benchmarks
 
-# a peer's pins do not agree with ours: it has an environment of its own
 INFINITY := .venv-infinity
 benchmark-serve: $(STAMP) $(INFINITY)/.installed ## `cse serve` against infinity and sentence-transformers, in one run
 	pip install -q -c constraints.txt -e '.[benchmarks,serve]'
 	python -m benchmarks.serve $(ARGUMENTS)
 
 $(INFINITY)/.installed: benchmarks/peers/infinity.txt
-	test -x $(INFINITY)/bin/python || $(PYTHON) -m venv $(INFINITY)
-	$(INFINITY)/bin/python -m pip install -q --disable-pip-version-check -r benchmarks/peers/infinity.txt
+$(PEERS)/.installed: benchmarks/peers/encoders.txt
+$(INFINITY)/.installed $(PEERS)/.installed:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check -r $<
 	touch $@
 
 # pip, not uv or poetry: the constraints pin versions, and pip picks the build of torch that fits the machine
@@ -51,5 +55,5 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-clean:                     ## remove the environment, keep data
-	rm -rf $(VENV) $(INFINITY)
+clean:                     ## remove the environments, keep data
+	rm -rf $(VENV) $(INFINITY) $(PEERS)

@@ -1,4 +1,4 @@
-"""The default system for the training benchmarks: prompts, NT-Xent and the hinge on MiniLM, without evaluation."""
+"""The default system for the training benchmarks: prompts, NT-Xent and the hinge, without evaluation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from datasets import Dataset
 
+from cse.data.store import view_of
+from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import MINILM, find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
@@ -47,31 +49,42 @@ class Stopwatch:
         """Nothing is open."""
 
     def seconds_per_step(self) -> float:
-        """Return the mean over the steps after the first report."""
+        """Return the mean over the steps after the first report.
+
+        Raises:
+            CseError: there was only one.
+        """
+        if len(self.times) < 2:
+            raise CseError("benchmark: too few steps for two reports of the training; give more rows")
         (first, begin), (last, end) = self.times[0], self.times[-1]
         return (end - begin) / (last - first)
 
 
-def default_encoder(settings: Settings) -> SentenceEncoder:
-    """Return MiniLM with new prompts."""
+def default_encoder(settings: Settings, backbone: Path | str = MINILM) -> SentenceEncoder:
+    """Return a backbone with new prompts."""
     groups = (settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
-    return encoder_from(load_backbone(find_backbone(MINILM)), *groups)
+    return encoder_from(load_backbone(find_backbone(str(backbone))), *groups)
 
 
-def seconds_per_step(rows: Dataset, device: torch.device, group: Group = ALONE, **changes: Any) -> float:
-    """Train on triplets and return seconds per step; ``changes`` are settings of ``train``."""
-    settings = check_settings({"train": {"save_seconds": NEVER, **changes}}, where="benchmark")
-    encoder = default_encoder(settings)
-    backbone, watch = encoder.backbone, Stopwatch()
-    table = tokenise(
-        rows, "triplets", [backbone.tokenizer], max_length=settings.train.max_length, pad_id=backbone.pad_id
-    )
+def seconds_per_step(
+    rows: Dataset, device: torch.device, group: Group = ALONE, *, backbone: Path | str = MINILM, **changes: Any
+) -> float:
+    """Train on rows and return seconds per step; ``changes`` are settings of ``train``."""
+    view = view_of(rows)
+    tree: dict[str, Any] = {"data": {"view": view}, "train": {"save_seconds": NEVER, **changes}}
+    if view != "triplets":
+        tree["objective"] = {"energy_hinge": {"weight": 0.0}}  # it needs hard negatives
+    settings = check_settings(tree, where="benchmark")
+    encoder = default_encoder(settings, backbone)
+    model, watch = encoder.backbone, Stopwatch()
+    table = tokenise(rows, view, [model.tokenizer], max_length=settings.train.max_length, pad_id=model.pad_id)
+    bf16 = choose_bf16(settings.train.precision, device)
     with tempfile.TemporaryDirectory() as folder:
         train(
             encoder,
             losses_from(settings.objective, Parts(encoder, None, table, settings.train.seed, 1, Path(folder), device)),
             table,
-            plan_from(settings.train, settings.augment, backbone, bf16=choose_bf16("auto", device)),
+            plan_from(settings.train, settings.augment, model, bf16=bf16),
             dev=None,
             folder=RunFolder(Path(folder)),
             observer=watch,

@@ -25,6 +25,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.backbones import SHAPES
 from cse.data.sample import sample_rows
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import MINILM, find_backbone
@@ -43,10 +44,6 @@ from cse.training.slices import Cut
 from cse.training.tokens import TokenTable, tokenise
 
 MAX_LENGTH, PROMPTS = 32, 16
-SHAPES = {
-    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
-    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
-}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "PromCSE": {},
     "DCPCSE + MLM": {"objective.masked_lm.weight": 0.1},
@@ -160,7 +157,7 @@ def make_step(system: str, folder: Path, table: TokenTable, batch_size: int) -> 
         clock = time.perf_counter()
         rows = np.arange(number * batch_size, (number + 1) * batch_size)
         batch = encode_batch(
-            encoder, table, rows, cut=Cut(1), augmentation=NO_AUGMENTATION, rng=np.random.default_rng(number),
+            encoder, table, rows, cut=Cut(1, None), augmentation=NO_AUGMENTATION, rng=np.random.default_rng(number),
             step=number, epoch=0, device=device, bf16=bf16,
         )  # fmt: skip
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):

@@ -33,6 +33,7 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.asking import LoadError
 from benchmarks.load import CHECK_EVERY, faulty, own_cost
+from benchmarks.machine import machine
 from benchmarks.mixed_texts import DISTRIBUTION, histogram, mixed_texts
 from benchmarks.servers import ROOT, Contestant, Running, Setting, running
 from cse import OnnxEncoder, SentenceEncoder
@@ -196,7 +197,7 @@ class Bench:
     def run(self) -> dict[str, Any]:
         """Measure everything and return the figures."""
         ours, others = self.contestants()  # first, as a peer may be missing
-        figures: dict[str, Any] = {"machine": peers.machine(), "device": self.options.device, "model": MINILM}
+        figures: dict[str, Any] = {"machine": machine(), "device": self.options.device, "model": MINILM}
         figures["texts"] = self.prepare()
         figures["load_generator"] = own_cost(min(self.options.seconds, 3.0))
         own = max(one["generator_cpu_ms_per_request"] for one in figures["load_generator"])

@@ -1,0 +1,64 @@
+"""All benchmarks but the servers', one after the other, and one table at the end.
+
+    make benchmark                        # also installs what they need
+    python -m benchmarks train encode     # some of them, with their defaults
+    python -m benchmarks --quick          # whether all of it runs here, in minutes; its ratios mean little
+
+Run it while the machine is idle: it takes a quarter of an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks import encode, evaluate, sweep, train
+from benchmarks.record import FOLDER, table
+
+PROGRAMS = {program.NAME: program.__name__ for program in (train, encode, evaluate, sweep)}
+QUICK = {
+    train.NAME: "--steps 11 --batch-size 32 --rounds 1",
+    encode.NAME: "--sentences 300 --rounds 1",
+    evaluate.NAME: "--pairs 100 --rounds 1",
+    sweep.NAME: "--trials 2 --rows 300",
+}
+
+
+def run(names: Sequence[str], quick: bool) -> tuple[str, list[str]]:
+    """Run benchmarks, each in a process of its own; return the table of their ratios, and which failed."""
+    rows, failed = [], []
+    for name in names:
+        print(f"== {name}", flush=True)
+        start = time.monotonic()
+        command = [sys.executable, "-m", PROGRAMS[name], *(QUICK[name].split() if quick else [])]
+        if subprocess.run(command, check=False).returncode:
+            failed.append(name)
+            continue
+        print(f"({time.monotonic() - start:.0f} s)\n", flush=True)
+        figures = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        rows += [(name, what, f"{value:.2f}") for what, value in figures["ratios"].items()]
+    return table(("benchmark", "ratio of", "median"), rows), failed
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROGRAMS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    options = parser.parse_args()
+    names = options.names or list(PROGRAMS)
+    if unknown := set(names) - set(PROGRAMS):
+        parser.error(f"no benchmark {min(unknown)!r}; give some of {', '.join(PROGRAMS)}")
+    found, failed = run(names, options.quick)
+    print(found)
+    for name in failed:
+        print(f"error: {name} failed, see above", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

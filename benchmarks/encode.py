@@ -1,0 +1,238 @@
+"""Encoding speed against sentence-transformers, OpenVINO, ONNX and fastembed at their best.
+
+    python -m benchmarks.encode                                      # MiniLM, generated sentences
+    python -m benchmarks.encode --triplets nli_for_simcse.csv        # the sentences of your own triplets
+    python -m benchmarks.encode --peers torch-fp32 --rounds 5        # against one peer
+
+Contestants: ``OnnxEncoder`` in every precision of ``export.precision``, with prompts and bare, and ``SentenceEncoder``;
+the peers, each in a process of its own with the batch size that is fastest here. All encode the same distinct sentences
+in interleaved rounds. Ratios are to sentence-transformers with torch in fp32, with the least and the most. Vectors of
+unit length are compared with ours in fp32 (with or without prompts). What does not run here is named, with the reason.
+Run it while the machine is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from transformers.utils.logging import disable_progress_bar
+
+from benchmarks import floor
+from benchmarks.asking import LoadError
+from benchmarks.backbones import add_backbone, backbone_folder
+from benchmarks.default_system import default_encoder
+from benchmarks.peers.encoder_process import EncoderProcess
+from benchmarks.record import facts, histogram, keep, lengths_in_words, percent, table
+from benchmarks.rounds import interleave, ratio, timed
+from benchmarks.texts import add_texts, lengths_of, sentences_of
+from cse import OnnxEncoder, SentenceEncoder
+from cse.choices import Precision
+from cse.errors import CseError
+from cse.export.bundle import write_bundle
+from cse.runtime.providers import no_cuda_reason
+from cse.settings import Settings
+from cse.training.precision import choose_device
+
+NAME = "encode"
+BASE = "sentence-transformers torch-fp32"
+OWN_BASE = "SentenceEncoder, fp32, bare"  # without that peer
+PYTHON = Path(__file__).parents[1] / ".venv-peers/bin/python"  # made by `make benchmark`
+# peers by device, and whether their environment is ours; the rest needs one of its own
+OWN = {"cpu": ("torch-fp32", "torch-bf16"), "cuda": ("torch-fp32", "torch-bf16", "torch-fp16", "flash-fp16")}
+APART = {"cpu": ("onnx-fp32", "onnx-int8", "openvino-fp32", "openvino-bf16", "fastembed-fp32"), "cuda": ()}
+LIMIT = 256  # tokens, sentence-transformers' limit for MiniLM
+WARM_UP = 200  # sentences
+
+
+@dataclass
+class Contestant:
+    """One way to encode.
+
+    Attributes:
+        seconds: encodes all sentences and returns the seconds.
+        vectors: returns the vectors (n, d) of the last time, of unit length.
+        precision: of its matrix products.
+        prompts: whether its vectors are those with prompts.
+        facts: what else there is to know of it.
+    """
+
+    seconds: Callable[[], float]
+    vectors: Callable[[], np.ndarray]
+    precision: str
+    prompts: bool = False
+    facts: Any = None
+
+
+def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, place: Path) -> tuple[dict, dict[str, str]]:
+    """Return our contestants by name, and why others are left out.
+
+    Args:
+        texts: sentences to encode.
+        models: on the CPU, ``prompts`` and ``bare``.
+        device: ``cpu`` or ``cuda``.
+        place: folder for the bundles.
+    """
+    found: dict[str, Contestant] = {}
+    skipped: dict[str, str] = {}
+    for precision in get_args(Precision):
+        name = f"OnnxEncoder, {precision}"
+        reason = no_cuda_reason() if device == "cuda" else "is for a GPU" if precision == "fp16" else ""
+        try:
+            if reason:
+                raise CseError(reason)
+            for kind, model in models.items():
+                with write_bundle(
+                    model, place / f"{kind}-{precision}", normalize=True, metrics={}, precision=precision
+                ):
+                    pass
+                encoder = OnnxEncoder(place / f"{kind}-{precision}", provider=device)
+                found[f"{name}, {kind}"] = _in_process(encoder.encode, texts, precision, kind == "prompts")
+        except CseError as error:
+            skipped[name] = str(error)
+    for kind, model in models.items():
+        model.to(device)
+        found[f"SentenceEncoder, fp32, {kind}"] = _in_process(model.encode, texts, "fp32", kind == "prompts")
+    return found, skipped
+
+
+def _in_process(
+    encode: Callable[[list[str]], np.ndarray], texts: list[str], precision: str, prompts: bool
+) -> Contestant:
+    encode(texts[:WARM_UP])
+    last: list[np.ndarray] = []
+
+    def run() -> None:
+        last[:] = [encode(texts)]
+
+    return Contestant(lambda: timed(run), lambda: last[0], precision, prompts)
+
+
+def peers(
+    kinds: Sequence[str], texts: Path, folder: Path, device: str, stack: ExitStack
+) -> tuple[dict[str, Contestant], dict[str, str]]:
+    """Start the peers and return them by name, and why others are left out; the stack ends them."""
+    found: dict[str, Contestant] = {}
+    skipped: dict[str, str] = {}
+    for kind in kinds:
+        apart = kind in APART[device]
+        software = "" if kind.startswith("fastembed") else "sentence-transformers "
+        if apart and not PYTHON.is_file():
+            skipped[software + kind] = f"no environment {PYTHON.parents[1].name}; `make benchmark` makes it"
+            continue
+        print(f"{software}{kind}: loading, trying batch sizes", file=sys.stderr, flush=True)
+        try:
+            peer = stack.enter_context(EncoderProcess(PYTHON if apart else sys.executable, kind, folder, texts, device))
+        except LoadError as error:
+            skipped[software + kind] = str(error)
+            continue
+        found[software + kind] = Contestant(peer.seconds, peer.vectors, kind.rpartition("-")[2], facts=peer.facts)
+    return found, skipped
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Encode with everything and return the figures."""
+    device = choose_device(options.device)
+    texts = sentences_of(options.sentences, options.triplets)
+    figures: dict[str, Any] = facts(floor.name_of(device)) | {
+        "backbone": options.backbone,
+        "triplets": options.triplets.name if options.triplets else "generated",
+        "sentences": len(texts),
+    }
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(backbone_folder(options.backbone))
+        lengths = lengths_of(texts, folder, LIMIT)
+        print(lengths_in_words(lengths, LIMIT))
+        (place / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+        models = {"prompts": default_encoder(Settings(), folder), "bare": SentenceEncoder.load(folder)}
+        config = models["bare"].backbone.model.config
+        count, rates = floor.weights(models["bare"].backbone.model), floor.measure(config, device)
+        print(floor.in_words(rates), flush=True)
+        found, skipped = ours(texts, models, device.type, place)
+        wanted = [kind for kind in (*OWN[device.type], *APART[device.type]) if kind in options.peers]
+        others, left_out = peers(wanted, place / "texts.json", folder, device.type, stack)
+        base = BASE if BASE in others else OWN_BASE
+        contestants, skipped = found | others, skipped | left_out
+        seconds = interleave({name: each.seconds for name, each in contestants.items()}, options.rounds)
+        rates = floor.better(rates, floor.measure(config, device))
+        exact = {each.prompts: each.vectors() for name, each in found.items() if "SentenceEncoder" in name}
+        likeness = {name: _compared(each.vectors(), exact[each.prompts]) for name, each in contestants.items()}
+    tokens = sum(lengths)
+    figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates, "seconds": seconds}
+    figures |= {"skipped": skipped, "contestants": {}, "spread": {}, "ratios": {}}
+    rows = []
+    for name, each in contestants.items():
+        median = statistics.median(seconds[name])
+        over = ratio(seconds[base], seconds[name])
+        share = floor.share(tokens / median, floor.FORWARD, count, rates.get(each.precision))
+        figures["contestants"][name] = likeness[name] | {
+            "sentences_per_s": len(texts) / median,
+            "tokens_per_s": tokens / median,
+            "share_of_floor": share,
+            "facts": each.facts,
+        }
+        if name != base:
+            figures["spread"][name] = (over.least, over.most)
+            figures["ratios"][f"{name} / {base}"] = over.median
+        cells = f"{len(texts) / median:,.0f}", f"{tokens / median:,.0f}", percent(share), str(over)
+        rows.append((name, *cells, *(f"{value:.1e}" for value in likeness[name].values())))
+    head = ("encoding", "sentences/s", "real tokens/s", "share of floor", f"this / {base}")
+    lines = [table((*head, "largest difference", "1 - lowest cosine"), rows)]
+    for precision in get_args(Precision):
+        pair = [seconds.get(f"OnnxEncoder, {precision}, {kind}") for kind in ("prompts", "bare")]
+        if pair[0] and pair[1]:
+            cost = ratio(pair[0], pair[1])
+            figures["ratios"][f"prompts' seconds / bare, {precision}"] = cost.median
+            lines.append(f"prompts cost {100 * (cost.median - 1):.1f} % of the time in {precision}")
+    lines += [f"skipped: {name}: {reason}" for name, reason in skipped.items()]
+    figures["table"] = "\n".join(lines)
+    return figures
+
+
+def _compared(vectors: np.ndarray, exact: np.ndarray) -> dict[str, float]:
+    """Return how far vectors of unit length are from others: numbers, and angles."""
+    return {
+        "largest_difference": float(np.abs(vectors - exact).max()),
+        "one_minus_lowest_cosine": max(0.0, float(1 - (vectors * exact).sum(axis=1, dtype=np.float64).min())),
+    }
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    kinds = list(dict.fromkeys(kind for by_device in (OWN, APART) for those in by_device.values() for kind in those))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_texts(parser)
+    add_backbone(parser)
+    parser.add_argument("--sentences", type=int, default=3000, help="distinct ones; default: 3000")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument(
+        "--peers", nargs="*", choices=kinds, default=kinds, metavar="PEER", help=f"of {', '.join(kinds)}"
+    )
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Print the table and keep the figures."""
+    disable_progress_bar()
+    try:
+        figures = measure(parse())
+    except CseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(figures["table"])
+    print(f"figures: {keep(NAME, figures)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

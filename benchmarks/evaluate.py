@@ -1,0 +1,116 @@
+"""Cost of evaluation compared with encoding: the STS tasks, and the bootstrap of CxC-STS.
+
+    python -m benchmarks.evaluate                                            # generated pairs
+    python -m benchmarks.evaluate --senteval SentEval/data/downstream --cxc cxc.csv
+
+The lower bound for the STS tasks is one encoder call on their distinct sentences. Rounds are interleaved, so that other
+load slows both; medians are shown, the ratio with least and most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from benchmarks.record import facts, histogram, keep, lengths_in_words, table
+from benchmarks.rounds import interleave, ratio, timed
+from benchmarks.texts import lengths_with
+from cse import OnnxEncoder
+from cse.data.cxc import read_cxc
+from cse.data.evaluation import read_senteval
+from cse.data.sample import sample_pairs
+from cse.errors import CseError
+from cse.evaluation.cxc import Bootstrap, score_cxc
+from cse.evaluation.sts import evaluate_sts, sentences_of
+from cse.evaluation.vectors import Vectors
+from cse.model.backbone_files import MINILM
+from cse.stages.open_model import open_model
+
+NAME = "evaluate"
+ENCODE, EVALUATE = "encode", "evaluate"
+
+
+class Random:
+    """An encoder that costs nothing."""
+
+    def encode(self, sentences: list[str], **_: object) -> np.ndarray:
+        """Return random vectors."""
+        return np.random.default_rng(0).normal(size=(len(sentences), 384)).astype(np.float32)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Encode and evaluate, and return the figures."""
+    if options.senteval:
+        tasks = read_senteval(options.senteval).tasks
+    else:
+        tasks = [sample_pairs(f"sample-{number}", options.pairs, seed=number) for number in range(2)]
+    model = open_model(options.model)
+    distinct = list(dict.fromkeys(sentences_of(tasks)))
+    tokenizer = (
+        Tokenizer.from_file(f"{options.model}/tokenizer.json") if isinstance(model, OnnxEncoder) else model.tokenizer
+    )
+    lengths = lengths_with(tokenizer, distinct, model.max_length)
+    print(lengths_in_words(lengths, model.max_length), flush=True)
+    runs = {
+        ENCODE: lambda: timed(lambda: model.encode(distinct, batch_size=64, normalize=False)),
+        EVALUATE: lambda: timed(lambda: evaluate_sts(model, tasks)),
+    }
+    seconds = interleave(runs, options.rounds)
+    cost = ratio(seconds[EVALUATE], seconds[ENCODE])
+    lines = [
+        ("encode the distinct sentences", f"{statistics.median(seconds[ENCODE]):.1f}", "1"),
+        (f"evaluate {len(tasks)} STS tasks", f"{statistics.median(seconds[EVALUATE]):.1f}", str(cost)),
+    ]
+    figures: dict[str, Any] = facts("cpu") | {
+        "model": options.model,
+        "tasks": [task.name for task in tasks],
+        "sentences": len(distinct),
+        "lengths": histogram(lengths),
+        "seconds": seconds,
+        "spread": (cost.least, cost.most),
+        "ratios": {"evaluate / encode": cost.median},
+    }
+    if options.cxc:
+        pairs = read_cxc(options.cxc)
+        vectors = Vectors(Random(), [*pairs.sentence1, *pairs.sentence2])
+        for how in (Bootstrap(), Bootstrap("caption", replace=False)):
+            taken = timed(lambda how=how: score_cxc(vectors, pairs, how))
+            name = f"CxC-STS after encoding, {how.repetitions:,} repetitions over {how.query}s"
+            lines.append((name, f"{taken:.1f}", "-"))
+            figures[name] = taken
+    figures["table"] = table(("evaluation", "seconds", "this / encode (least-most)"), lines)
+    return figures
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--senteval", type=Path, help="SentEval's downstream folder; default: generated pairs")
+    parser.add_argument("--cxc", type=Path, help="CSV of CxC-STS that includes the captions")
+    parser.add_argument("--model", default=MINILM, help="checkpoint, bundle or backbone; default: %(default)s")
+    parser.add_argument("--pairs", type=int, default=1000, help="generated ones of each of two tasks; default: 1000")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Print the table and keep the figures."""
+    try:
+        figures = measure(parse())
+    except CseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(figures["table"])
+    print(f"figures: {keep(NAME, figures)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""What a sweep costs beyond its trainings: ``cse tune`` against the same trainings one after the other.
+
+    python -m benchmarks.sweep                        # 4 trials of 1,500 generated triplets
+    python -m benchmarks.sweep --trials 8 --rows 3000
+
+Both run in a clone of this project whose rows are prepared. ``cse tune`` is the whole command: start of Ray, trials (as
+many at once as there are cores), tables and pages, and a DVC experiment per trial. The other trains the same settings
+in one process, with all cores and the backbone loaded once, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import facts, keep, table
+from benchmarks.rounds import timed
+from cse.data.store import PreparedData
+from cse.errors import CseError
+from cse.files import read_csv
+from cse.model.backbone import Backbone
+from cse.settings import load_settings
+from cse.settings.edit import write_values
+from cse.settings.spaces import settings_with
+from cse.stages.fitting import open_backbone
+from cse.stages.train import train_stage
+
+NAME = "sweep"
+ROOT = Path(__file__).parents[1]
+KEY = "train.learning_rate"
+# before the trainings; what a sweep and a training read
+STAGES = ("mine", "corrupt")
+
+
+def learning_rates(trials: int) -> list[float]:
+    """Return as many learning rates, evenly spaced: the trials take equally long."""
+    return [round(5e-3 * (number + 1), 6) for number in range(trials)]
+
+
+def prepared_clone(folder: Path, values: dict[str, Any]) -> Path:
+    """Clone the project, change its settings, prepare its rows, and return the clone.
+
+    Raises:
+        CseError: git or DVC refused.
+    """
+    _run(["git", "clone", "--quiet", str(ROOT), str(folder)], ROOT)
+    write_values(folder / "params.yaml", values)
+    _run([sys.executable, "-m", "dvc", "repro", *STAGES], folder)
+    return folder
+
+
+def by_tune(clone: Path, rates: list[float]) -> dict[str, float]:
+    """Run ``cse tune`` and return its seconds, and those of its trials together.
+
+    Raises:
+        CseError: it failed, or not every trial finished.
+    """
+    command = [sys.executable, "-m", "cse.cli", "tune", "--over", f"{KEY}=[{', '.join(map(str, rates))}]"]
+    seconds = timed(lambda: _run(command, clone))
+    (trials,) = (clone / ".cse/tune").glob("*/trials.csv")
+    rows = read_csv(trials)
+    finished = [row for row in rows if row["state"] == "finished"]
+    if len(finished) != len(rates):
+        raise CseError(f"cse tune: {len(finished)} of {len(rates)} trials finished: {rows}")
+    return {"seconds": seconds, "trials": sum(float(row["seconds"]) for row in finished)}
+
+
+def one_by_one(clone: Path, rates: list[float], out: Path) -> float:
+    """Train the same settings in this process and return the seconds."""
+    settings = load_settings(clone / "params.yaml")
+    backbone = open_backbone(settings.backbone, settings.pooler, PreparedData(clone / "data/prepared"))
+
+    def run() -> None:
+        for number, rate in enumerate(rates):
+            place = out / str(number)
+            train_stage(
+                settings_with(settings, {KEY: rate}),
+                prepared=clone / "data/prepared",
+                mined=clone / "data/mined",
+                corrupted=clone / "data/corrupted",
+                checkpoint=place / "checkpoint",
+                metrics=place / "train.json",
+                plots=place / "plots",
+                scratch=place / "scratch",
+                backbone=backbone.sibling() if isinstance(backbone, Backbone) else backbone,
+            )
+
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        return timed(run)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Sweep and train, and return the figures."""
+    rates = learning_rates(options.trials)
+    with tempfile.TemporaryDirectory(prefix="sweep-") as name:
+        place = Path(name)
+        clone = prepared_clone(place / "clone", {"data.sample_rows": options.rows, "train.device": options.device})
+        print(f"{options.trials} trainings one after the other", file=sys.stderr, flush=True)
+        plain = one_by_one(clone, rates, place / "trainings")
+        print(f"cse tune with {options.trials} trials", file=sys.stderr, flush=True)
+        swept = by_tune(clone, rates)
+    per_hour = {"cse tune": 3600 * len(rates) / swept["seconds"], "one after the other": 3600 * len(rates) / plain}
+    figures: dict[str, Any] = facts(options.device) | {
+        "trials": options.trials,
+        "rows": options.rows,
+        "seconds": {"one after the other": plain, "cse tune": swept["seconds"], "its trials": swept["trials"]},
+        "trials_per_hour": per_hour,
+        "ratios": {"cse tune / one after the other": swept["seconds"] / plain},
+    }
+    names = {"one after the other": f"{options.trials} trainings, one process", "cse tune": "the same by cse tune"}
+    rows = [
+        (
+            names[name],
+            f"{figures['seconds'][name]:.1f}",
+            f"{per_hour[name]:.0f}",
+            f"{figures['seconds'][name] / plain:.2f}",
+        )
+        for name in names
+    ]
+    head = ("sweep", "seconds", "trials per hour", "this / one after the other")
+    figures["table"] = f"{table(head, rows)}\nthe trials of cse tune took {swept['trials']:.1f} s together"
+    return figures
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    # the clone and its parts find one another by git, not by a folder of this process
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        raise CseError(f"{' '.join(command)[:120]} returned {done.returncode}: {last[:300]}")
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=4, help="default: 4")
+    parser.add_argument("--rows", type=int, default=1500, help="generated triplets; default: 1500")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu", help="default: cpu")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Print the table and keep the figures."""
+    try:
+        figures = measure(parse())
+    except CseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(figures["table"])
+    print(f"figures: {keep(NAME, figures)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

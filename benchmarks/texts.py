@@ -1,0 +1,67 @@
+"""The rows that the benchmarks train on and the sentences that they encode: a user's, or generated ones."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import islice
+from pathlib import Path
+
+from datasets import Dataset
+from tokenizers import Tokenizer
+
+from cse.data.readers import read_rows
+from cse.data.sample import sample_rows
+from cse.data.store import VIEW_COLUMNS
+from cse.errors import CseError, nearest
+from cse.model.backbone import plain_copy
+from cse.model.backbone_files import BackboneFiles, read_tokenizer
+
+
+def add_texts(parser: argparse.ArgumentParser) -> None:
+    """Add ``--triplets``."""
+    parser.add_argument("--triplets", type=Path, metavar="CSV", help="triplets; default: generated")
+
+
+def rows_of(view: str, count: int, triplets: Path | None) -> Dataset:
+    """Return training rows of a view.
+
+    Args:
+        view: ``triplets`` or ``sentences``; the latter are the anchors of the triplets.
+        count: number of rows.
+        triplets: file; None: generated.
+
+    Raises:
+        CseError: there is no such file, or it has fewer rows.
+    """
+    if triplets is not None and not triplets.is_file():
+        raise CseError(f"--triplets: no file {triplets}{nearest(str(triplets), map(str, triplets.parent.glob('*')))}")
+    generated = triplets is None
+    source = sample_rows(view, count, seed=1) if generated else (row.texts for row in read_rows(triplets, view))
+    names = VIEW_COLUMNS[view]
+    rows = [dict(zip(names, texts, strict=True)) for texts in islice(source, count)]
+    if len(rows) < count:
+        raise CseError(f"{triplets}: {len(rows):,} rows, but {count:,} are wanted; give a longer file or fewer steps")
+    return Dataset.from_list(rows)
+
+
+def sentences_of(count: int, triplets: Path | None) -> list[str]:
+    """Return distinct sentences, those of the rows of triplets.
+
+    Raises:
+        CseError: there is no such file, or it has fewer.
+    """
+    rows = rows_of("triplets", count, triplets)  # a row has a distinct sentence at least, or nearly
+    found = list(dict.fromkeys(text for row in rows for text in row.values()))
+    if len(found) < count:
+        raise CseError(f"{triplets}: {len(found):,} distinct sentences, but {count:,} are wanted; give a longer file")
+    return found[:count]
+
+
+def lengths_of(texts: list[str], folder: Path, limit: int) -> list[int]:
+    """Return the real tokens of each text with the tokenizer of a backbone's folder, see ``lengths_with``."""
+    return lengths_with(read_tokenizer(BackboneFiles(str(folder), "main", folder, "")), texts, limit)
+
+
+def lengths_with(tokenizer: Tokenizer, texts: list[str], limit: int) -> list[int]:
+    """Return the real tokens of each text, special tokens included, cut at ``limit``."""
+    return [min(len(found.ids), limit) for found in plain_copy(tokenizer).encode_batch(texts)]

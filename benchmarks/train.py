@@ -1,0 +1,196 @@
+"""Training speed against sentence-transformers at its best, and as a share of the machine's matrix products.
+
+    python -m benchmarks.train                                       # MiniLM, generated triplets
+    python -m benchmarks.train --triplets nli_for_simcse.csv         # your own
+    python -m benchmarks.train --backbone random:bert-base --view sentences --device cuda
+
+Contestants: prompts on the frozen backbone (this project, its default system); sentence-transformers' trainer with
+MultipleNegativesRankingLoss, full fine-tuning in fp32 and bf16; the same trainer with a prefix of PEFT on the frozen
+backbone. The same rows, batch size and length limit for all; plain sentences are trained in two copies. Set-up and the
+first steps do not count. Rounds are interleaved, medians are shown, ratios with least and most; run it while the
+machine is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers.utils import is_flash_attn_2_available
+from transformers.utils.logging import disable_progress_bar
+
+from benchmarks import floor
+from benchmarks.backbones import add_backbone, backbone_folder
+from benchmarks.default_system import seconds_per_step
+from benchmarks.record import facts, histogram, keep, lengths_in_words, percent, table
+from benchmarks.rounds import interleave, ratio
+from benchmarks.texts import add_texts, lengths_of, rows_of
+from cse.cli.options import parse_overrides
+from cse.errors import CseError
+from cse.training.precision import choose_bf16, choose_device
+
+NAME = "train"
+OURS = "prompts"
+FIRST = 5  # steps that warm up and do not count
+STEPS = {"cpu": 12, "cuda": 150}
+PASSES = {"triplets": 3, "sentences": 2}  # texts that go through the model per row
+
+# precision and FLOPs per weight and token, by contestant
+Cost = dict[str, tuple[str, int]]
+
+
+def contestants(
+    rows: Dataset, folder: Path, device: torch.device, batch_size: int, max_length: int, changes: dict[str, Any]
+) -> tuple[dict[str, Callable[[], float]], Cost]:
+    """Return what measures seconds per step, by contestant, and what each one's step costs.
+
+    Args:
+        rows: training rows.
+        folder: of the backbone.
+        device: where all train.
+        batch_size: rows per step.
+        max_length: tokens per text at most.
+        changes: settings of ``train`` for ours.
+    """
+    native = choose_bf16("auto", device)
+    best = "bf16" if native else "fp32"
+    ours = "bf16" if choose_bf16(changes.get("precision", "auto"), device) else "fp32"
+
+    def run_ours() -> float:
+        given = {"batch_size": batch_size, "max_length": max_length, **changes}
+        return seconds_per_step(rows, device, backbone=folder, **given)
+
+    def run_full(bf16: bool, attention: str = "sdpa") -> float:
+        model = full_model(folder, device, max_length, attention)
+        return train(model, rows, batch_size=batch_size, first=FIRST, bf16=bf16)[0]
+
+    def run_prefix() -> float:
+        model = prefix_model(folder, device, max_length, bf16=native)
+        return train(model, rows, batch_size=batch_size, first=FIRST, bf16=native)[0]
+
+    runs: dict[str, Callable[[], float]] = {OURS: run_ours}
+    costs: Cost = {OURS: (ours, floor.FROZEN_STEP)}
+    try:
+        from benchmarks.peers.training import full_model, prefix_model, train
+    except ModuleNotFoundError as error:
+        print(
+            f"skipped: sentence-transformers' trainer: {error}; run: pip install -c constraints.txt -e '.[benchmarks]'"
+        )
+        return runs, costs
+    runs["full fine-tuning, fp32"] = lambda: run_full(False)
+    costs["full fine-tuning, fp32"] = ("fp32", floor.FULL_STEP)
+    if native:
+        runs["full fine-tuning, bf16"] = lambda: run_full(True)
+        costs["full fine-tuning, bf16"] = ("bf16", floor.FULL_STEP)
+    if device.type == "cuda" and is_flash_attn_2_available():
+        runs["full fine-tuning, bf16, unpadded"] = lambda: run_full(True, "flash_attention_2")
+        costs["full fine-tuning, bf16, unpadded"] = ("bf16", floor.FULL_STEP)
+    elif device.type == "cuda":
+        print("skipped: full fine-tuning, bf16, unpadded: flash_attn is not installed")
+    runs[f"PEFT prefix, {best}"] = run_prefix
+    costs[f"PEFT prefix, {best}"] = (best, floor.FROZEN_STEP)
+    return runs, costs
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Train everything and return the figures."""
+    from transformers import AutoConfig, AutoModel
+
+    device = choose_device(options.device)
+    steps = options.steps or STEPS[device.type]
+    if steps <= 2 * FIRST:
+        raise CseError(f"--steps: {steps} are too few, the first {FIRST} do not count; give {2 * FIRST + 1} or more")
+    rows = rows_of(options.view, steps * options.batch_size, options.triplets)
+    figures: dict[str, Any] = facts(floor.name_of(device)) | {
+        "backbone": options.backbone,
+        "view": options.view,
+        "triplets": options.triplets.name if options.triplets else "generated",
+        "batch_size": options.batch_size,
+        "max_length": options.max_length,
+        "steps": steps,
+    }
+    with backbone_folder(options.backbone) as folder:
+        config = AutoConfig.from_pretrained(folder)
+        count = floor.weights(AutoModel.from_config(config))
+        texts = [text for name in rows.column_names for text in rows[name]]
+        lengths = lengths_of(texts, folder, options.max_length)
+        print(lengths_in_words(lengths, options.max_length))
+        rates = floor.measure(config, device)
+        print(floor.in_words(rates), flush=True)
+        changes = {key.removeprefix("train."): value for key, value in parse_overrides(options.set).items()}
+        runs, costs = contestants(rows, folder, device, options.batch_size, options.max_length, changes)
+        seconds = interleave(runs, options.rounds)
+        rates = floor.better(rates, floor.measure(config, device))
+    passes = PASSES[options.view] * options.batch_size
+    tokens = passes * statistics.mean(lengths)
+    figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates, "seconds_per_step": seconds}
+    figures["contestants"] = {}
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        precision, cost = costs[name]
+        figures["contestants"][name] = {
+            "precision": precision,
+            "sentences_per_s": passes / median,
+            "tokens_per_s": tokens / median,
+            "share_of_floor": floor.share(tokens / median, cost, count, rates.get(precision)),
+        }
+    spread = {name: ratio(values, seconds[OURS]) for name, values in seconds.items() if name != OURS}
+    figures["spread"] = {name: (value.least, value.most) for name, value in spread.items()}
+    figures["ratios"] = {f"{OURS} / {name}": value.median for name, value in spread.items()}
+    figures["ratios"]["share of floor"] = figures["contestants"][OURS]["share_of_floor"] or 0.0
+    figures["table"] = _table(figures, {name: str(value) for name, value in spread.items()})
+    return figures
+
+
+def _table(figures: dict[str, Any], spread: dict[str, str]) -> str:
+    head = ("training", "sentences/s", "real tokens/s", "share of floor", "ours / this (least-most)")
+    lines = [
+        (
+            f"{name}{' (ours, ' + found['precision'] + ')' if name == OURS else ''}",
+            f"{found['sentences_per_s']:,.0f}",
+            f"{found['tokens_per_s']:,.0f}",
+            percent(found["share_of_floor"]),
+            spread.get(name, "1"),
+        )
+        for name, found in figures["contestants"].items()
+    ]
+    return table(head, lines)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_texts(parser)
+    add_backbone(parser)
+    parser.add_argument("--view", choices=list(PASSES), default="triplets", help="default: triplets")
+    parser.add_argument("--batch-size", type=int, default=256, help="rows per step; default: 256")
+    parser.add_argument("--max-length", type=int, default=32, help="tokens per text; default: 32")
+    parser.add_argument("--steps", type=int, help=f"of each round; default: {STEPS['cpu']}, {STEPS['cuda']} on a GPU")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument(
+        "--set", "-s", action="append", default=[], metavar="KEY=VALUE", help="setting of ours, as train.row_groups=8"
+    )
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Print the table and keep the figures."""
+    try:
+        disable_progress_bar()
+        figures = measure(parse())
+    except CseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(figures["table"])
+    print(f"figures: {keep(NAME, figures)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The FLOPs that a share of the floor counts are those that torch counts on the real backbone."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModel, BertConfig
+
+from benchmarks import floor
+from cse.model.backbone_files import MINILM, find_backbone
+
+ROWS, TOKENS = 2, 24
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModel.from_pretrained(find_backbone(MINILM).folder, add_pooling_layer=False).train()
+
+
+def _counted(model, *, frozen: bool, backward: bool) -> float:
+    """Return the FLOPs of a pass, per weight and token; a frozen stack still passes gradients on to its input."""
+    model.requires_grad_(not frozen)
+    embedded = torch.randn(ROWS, TOKENS, model.config.hidden_size, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        found = model(inputs_embeds=embedded).last_hidden_state
+        if backward:
+            found.sum().backward()
+    return counter.get_total_flops() / (floor.weights(model) * ROWS * TOKENS)
+
+
+def test_weights_are_those_of_the_layers(model):
+    width, inner, layers = 384, 1536, 6
+    assert floor.weights(model) == layers * (4 * width * width + 2 * width * inner)
+    with_pooler = AutoModel.from_config(BertConfig(**model.config.to_dict()))
+    assert floor.weights(with_pooler) == floor.weights(model)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "backward", "counted"),
+    [(True, False, floor.FORWARD), (True, True, floor.FROZEN_STEP), (False, True, floor.FULL_STEP)],
+)
+def test_flops_per_weight_and_token(model, frozen, backward, counted):
+    # short texts: attention's own products, which are not counted, are within two per cent
+    assert _counted(model, frozen=frozen, backward=backward) == pytest.approx(counted, rel=0.03)
+
+
+def test_a_share_of_the_floor():
+    # 10 tokens/s * 4 FLOPs * 1,000 weights = 40,000 FLOP/s of 100,000
+    assert floor.share(10.0, floor.FROZEN_STEP, 1000, 1e5) == pytest.approx(0.4)
+    assert floor.share(10.0, floor.FROZEN_STEP, 1000, None) is None
+
+
+def test_measured_products_have_a_rate_and_leave_tf32_as_it_was():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        rates = floor.measure(BertConfig(hidden_size=64, intermediate_size=128), torch.device("cpu"))
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert set(rates) == {"fp32", "bf16"}
+    assert all(rate > 1e7 for rate in rates.values())
+
+
+def test_the_higher_of_two_measurements_counts():
+    assert floor.better({"fp32": 1.0, "bf16": 5.0}, {"fp32": 2.0, "bf16": 4.0}) == {"fp32": 2.0, "bf16": 5.0}

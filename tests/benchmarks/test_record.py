@@ -1,0 +1,62 @@
+"""What the benchmarks keep of a run, and how they compare contestants."""
+
+import csv
+import json
+
+import pytest
+
+from benchmarks.record import drawn, histogram, keep, table
+from benchmarks.rounds import interleave, ratio
+
+
+def test_histogram_counts_every_text_once_in_ranges_of_four():
+    lengths = [3, 4, 5, 8, 17, 17]
+    found = histogram(lengths)
+    assert found == {"1-4": 2, "5-8": 2, "9-12": 0, "13-16": 0, "17-20": 2}
+    assert sum(found.values()) == len(lengths)
+    assert histogram([]) == {}
+
+
+def test_drawn_histogram_has_a_bar_as_long_as_its_share():
+    bars = [line.count("#") for line in drawn({"1-4": 10, "5-8": 5, "9-12": 0}).splitlines()]
+    assert bars == [40, 20, 0]
+
+
+def test_history_keeps_earlier_runs(tmp_path):
+    run = {"date": "2026-01-01", "commit": "abc", "ratios": {"ours / theirs, fp32": 2.0, "share": 0.5}}
+    keep("train", run, tmp_path)
+    out = keep("train", run | {"ratios": {"ours / theirs, fp32": 3.0}}, tmp_path)
+    assert json.loads(out.read_text())["ratios"] == {"ours / theirs, fp32": 3.0}
+    with (tmp_path / "history-train.csv").open(newline="") as stream:
+        rows = [(row["run"], row["name"], float(row["ratio"])) for row in csv.DictReader(stream)]
+    assert rows == [("1", "ours / theirs, fp32", 2.0), ("1", "share", 0.5), ("2", "ours / theirs, fp32", 3.0)]
+
+
+def test_rounds_are_interleaved():
+    order = []
+
+    def contestant(name):
+        def run() -> float:
+            order.append(name)
+            return float(len(order))
+
+        return run
+
+    found = interleave({name: contestant(name) for name in "ab"}, rounds=3)
+    assert "".join(order) == "ababab"
+    assert found == {"a": [1.0, 3.0, 5.0], "b": [2.0, 4.0, 6.0]}
+
+
+def test_a_ratio_is_of_neighbours_in_time():
+    # a slow second round slows both, and the ratio stays
+    found = ratio([2.0, 20.0, 3.0], [1.0, 10.0, 1.0])
+    assert (found.median, found.least, found.most) == (2.0, 2.0, 3.0)
+    assert str(found) == "2.00 (2.00-3.00)"
+    with pytest.raises(ValueError):
+        ratio([1.0], [1.0, 2.0])
+
+
+def test_table_is_aligned():
+    lines = table(("name", "n"), [("a", "1"), ("longer", "1,000")]).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1] == "|--------|------:|"
