@@ -4,6 +4,6 @@ from typing import Literal
 
 PoolerKind = Literal["cls", "mean", "mean_top2", "mean_first_last", "last", "mask", "cnn"]
 FirstLayer = Literal["embeddings", "block1"]
-Precision = Literal["fp32", "fp16"]
+Precision = Literal["fp32", "fp16", "int8"]
 ProjectorUse = Literal["none", "train_only", "always"]
 ProjectorKind = Literal["tanh", "batch_norm", "mlm_transform"]

@@ -12,6 +12,7 @@ from typing import Any
 from cse.choices import Precision
 from cse.export.graph import write_graph
 from cse.export.half import halve
+from cse.export.int8 import quantize
 from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
@@ -66,8 +67,8 @@ def write_bundle(
     facts = describe(encoder)
     with publish_folder(out, Kind.BUNDLE) as folder:
         write_graph(encoder, folder / MODEL)
-        if precision == "fp16":
-            halve(folder / MODEL)
+        if precision != "fp32":
+            {"fp16": halve, "int8": quantize}[precision](folder / MODEL)
         # the tokenizer's own save does not raise OSError on a full disk
         (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         manifest = Bundle(

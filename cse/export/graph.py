@@ -19,7 +19,9 @@ from cse.model.bank_pass import BankPass
 from cse.model.passes import Constants
 from cse.model.sentence_encoder import SentenceEncoder
 
-EXTERNAL_DATA_BYTES = 1_900_000_000  # protobuf is limited to 2 GB; larger weights go to a separate file
+# larger weights go to a file beside the graph: the sessions of a machine map it and share its memory, and a graph file
+# is limited to 2 GB
+EXTERNAL_DATA_BYTES = 8_000_000
 OPSET = 23  # the first with a standard Attention operator: one node per layer, prefix included
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
 Dim = torch.export.Dim

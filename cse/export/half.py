@@ -21,7 +21,12 @@ def halve(path: Path) -> None:
         if node.op_type == "Attention":
             node.attribute.append(onnx.helper.make_attribute("softmax_precision", onnx.TensorProto.FLOAT))
     _drop_repeated(half.graph)
-    onnx.save(half, str(path))
+    data = path.with_name(f"{path.name}.data")
+    beside = data.is_file()
+    data.unlink(missing_ok=True)  # onnx would append to it
+    onnx.save(half, str(path), save_as_external_data=beside, location=data.name)
+    if beside:
+        data.chmod(path.stat().st_mode)  # onnx lets only its owner read it
 
 
 def _drop_repeated(graph: onnx.GraphProto) -> None:

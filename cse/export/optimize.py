@@ -62,17 +62,18 @@ def fused_attention(
     def flat(states: Tensor) -> Tensor:
         return states.transpose(1, 2).reshape(rows, length, states.shape[1] * width)
 
-    past: list[Tensor | None] = [None, None]
+    key, value = flat(key_BHLK), flat(value_BHLK)
     if prefix is not None:
-        past = [per_row(states, rows) for states in prefix]
+        # transposed before it is expanded: of a constant, onnxruntime then keeps the result
+        ahead = [states.transpose(-3, -2).flatten(-2).expand(rows, -1, -1) for states in prefix]
+        key, value = torch.cat([ahead[0], key], dim=1), torch.cat([ahead[1], value], dim=1)
     if attention_mask is not None:
         attention_mask = attention_mask.expand(rows, -1, length, -1)
     output = torch.onnx.ops.attention(
         flat(query_BHLK),
-        flat(key_BHLK),
-        flat(value_BHLK),
+        key,
+        value,
         attention_mask,
-        *past,
         q_num_heads=heads,
         kv_num_heads=key_BHLK.shape[1],
         scale=scaling,

@@ -19,6 +19,14 @@ class _OnnxEncoder(_Encoder, Protocol):
     def provider(self) -> str: ...
 
 
+_ROUNDED = 0.2  # a larger difference is an error, not rounding, whose cost the scores tell
+
+
+def allowed_difference(precision: str, tolerance: float) -> float:
+    """Return the largest difference for a bundle of a precision; ``tolerance`` is that of fp32."""
+    return tolerance if precision == "fp32" else _ROUNDED
+
+
 def check_parity(
     encoder: _Encoder, onnx: _OnnxEncoder, sentences: Sequence[str], *, tolerance: float, name: str = "ONNX"
 ) -> dict[str, Any]:

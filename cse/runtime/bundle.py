@@ -57,7 +57,7 @@ class Bundle:
         metrics: scores of the model, by task.
         parity: largest difference from torch, and where it was measured.
         checkpoint: identity of the exported checkpoint; empty for a bare backbone.
-        precision: of weights and matrix products, ``fp32`` or ``fp16``.
+        precision: of weights and matrix products, ``fp32``, ``fp16`` or ``int8``.
         texts: task texts by role, which go before a text.
         widths: numbers of dimensions that its vectors may be cut to.
     """

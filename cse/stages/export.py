@@ -8,10 +8,12 @@ from pathlib import Path
 
 import click
 
+from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
-from cse.export.parity import check_parity
+from cse.evaluation.sts import evaluate_sts
+from cse.export.parity import allowed_difference, check_parity
 from cse.model.checkpoint_config import identity_of, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
@@ -52,13 +54,42 @@ def export_stage(
     ) as draft:
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
-        draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance)
+        allowed = allowed_difference(options.precision, options.tolerance)
+        draft.parity = check_parity(encoder, onnx, sentences, tolerance=allowed)
+        if options.precision != "fp32":
+            draft.parity |= check_score(encoder, onnx, data.tasks, options.score_loss)
         texts = training_sentences(data, SKETCHED) or sentences
         draft.sketch = vectors_sketched(onnx, texts)
     click.echo(
         f"{bundle}: {encoder.dimension} dimensions, largest difference from torch "
         f"{draft.parity['largest_difference']:.1e} on {len(sentences)} sentences; {onnx.provider_note}"
     )
+
+
+def check_score(
+    encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[ScoredPairs], most: float
+) -> dict[str, float | None]:
+    """Return what a rounded bundle loses to torch, and print it.
+
+    Returns:
+        ``score_loss``: points of Spearman * 100, on average over the tasks; None if there is no scored pair.
+
+    Raises:
+        CseError: it loses more than ``most`` points.
+    """
+    if not tasks:
+        click.echo("no scored pairs in the evaluation data: what rounding costs is not known", err=True)
+        return {"score_loss": None}
+    click.echo("scoring torch and the bundle on the evaluation tasks", err=True)
+    scores = [evaluate_sts(model, tasks).average() or 0.0 for model in (encoder, onnx)]
+    loss = round(scores[0] - scores[1], 2)
+    click.echo(f"STS: torch {scores[0]:.2f}, bundle {scores[1]:.2f}, loss {loss:.2f}")
+    if loss > most:
+        raise CseError(
+            f"export.precision: the bundle loses {loss:.2f} points of STS, more than export.score_loss {most:g}; export "
+            "in fp32; nothing was published"
+        )
+    return {"score_loss": loss}
 
 
 def vectors_sketched(onnx: OnnxEncoder | DomainEncoder, texts: Sequence[str]) -> Moments | None:

@@ -16,11 +16,18 @@ class ExportSettings(Group):
     provider: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where to run the parity check; `cuda` fails if the GPU does not attach."
     )
-    tolerance: float = Field(1e-5, gt=0.0, description="Maximum allowed difference between ONNX and torch embeddings.")
+    tolerance: float = Field(
+        1e-5, gt=0.0, description="`fp32`: maximum allowed difference between ONNX and torch embeddings."
+    )
     precision: Precision = Field(
         "fp32",
-        description="Precision of the bundle's weights and matrix products; `fp16` is for GPUs, and needs a "
-        "`tolerance` of about 1e-3.",
+        description="Precision of the bundle's weights and matrix products: `fp16` for GPUs, `int8` for CPUs.",
+    )
+    score_loss: float = Field(
+        0.3,
+        ge=0.0,
+        description="`fp16` and `int8`: points of Spearman * 100, on average over the evaluation tasks, that the "
+        "bundle may lose to torch.",
     )
     normalize: bool = Field(True, description="Whether the bundle normalises embeddings to unit length by default.")
     sentences: Positive = Field(256, description="Evaluation sentences used in the parity check.")
