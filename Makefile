@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export DVC_NO_ANALYTICS := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-all lint install benchmark benchmark-serve clean
+.PHONY: repro test test-all lint install benchmark benchmark-serve gpu clean
 
 repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
@@ -32,6 +32,16 @@ install: $(STAMP)
 benchmark: $(STAMP)        ## speed relative to sentence-transformers, in one run
 	pip install -q -c constraints.txt -e '.[benchmarks]'
 	python -m benchmarks.throughput
+
+# with `make gpu PYTHON=...` no environment is made: torch and a few small packages are enough, see docs/gpu.md
+DEVICE := cuda
+ifeq ($(origin PYTHON),file)
+gpu: $(STAMP)              ## checks, memory and speed on a GPU (10 minutes); DEVICE=cpu: the dry form
+	python -m benchmarks.gpu --device $(DEVICE) $(ARGUMENTS)
+else
+gpu:
+	$(PYTHON) -m benchmarks.gpu --device $(DEVICE) $(ARGUMENTS)
+endif
 
 # a peer's pins do not agree with ours: it has an environment of its own
 INFINITY := .venv-infinity

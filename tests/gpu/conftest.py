@@ -47,8 +47,8 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def figure(record_property):
-    """Report a figure of the test, as text."""
-    return lambda text: record_property("figure", text)
+    """Report a figure of the test: text, and a size by which the worst of several cases is found."""
+    return lambda text, size=0.0: record_property("figure", (text, float(size)))
 
 
 def _write(line: dict) -> None:
@@ -77,10 +77,10 @@ def pytest_runtest_logreport(report):
     elif report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
         reason = crash.message.partition("\n")[0] if crash else _last_line(report.longreprtext)
-    figures = "; ".join(str(value) for name, value in report.user_properties if name == "figure")
+    figure, size = max((value for name, value in report.user_properties if name == "figure"), default=("", 0.0))
     _write(
         {
-            "test": report.nodeid, "result": report.outcome, "figure": figures, "reason": reason,
+            "test": report.nodeid, "result": report.outcome, "figure": figure, "size": size, "reason": reason,
             "seconds": round(report.duration, 2), "trace": report.longreprtext[-4000:] if report.failed else "",
         }
     )  # fmt: skip

@@ -51,7 +51,7 @@ def test_encode(folders, device, figure, name):
     expected = encoder.encode(sentences)
     found = encoder.to(device).encode(sentences)
     apart = np.abs(found - expected).max()
-    figure(f"{apart:.0e}")
+    figure(f"{apart:.0e}", apart)
     assert found.dtype == np.float32 and np.abs(expected).max() > 0.1
     assert apart <= LARGEST
 
@@ -73,7 +73,7 @@ def test_convolutions_are_exact_though_torch_rounds_them(folders, device, figure
     expected = encoder.encode(texts(40))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     apart = np.abs(encoder.to(device).encode(texts(40)) - expected).max()
-    figure(f"{apart:.0e}")
+    figure(f"{apart:.0e}", apart)
     assert apart <= LARGEST
 
 

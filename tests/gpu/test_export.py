@@ -66,7 +66,7 @@ def test_torch_on_the_device_equals_a_bundle_on_the_cpu(bundles, device, figure,
 
     encoder, bundle = bundles(name)
     found = apart(OnnxEncoder(bundle, provider="cpu", threads=1), encoder.to(device))
-    figure(f"{found:.0e}")
+    figure(f"{found:.0e}", found)
     assert found <= LARGEST
 
 
@@ -78,7 +78,7 @@ def test_the_devices_provider_equals_torch(provider, bundles, figure, name):
     onnx = OnnxEncoder(bundle, provider=provider)
     assert onnx.provider == provider
     found = apart(onnx, encoder)
-    figure(f"{found:.0e}")
+    figure(f"{found:.0e}", found)
     assert found <= LARGEST
 
 
@@ -87,5 +87,5 @@ def test_half_precision_on_the_devices_provider(provider, bundles, figure):
 
     encoder, bundle = bundles("bert key_value mean", "fp16")
     found = apart(OnnxEncoder(bundle, provider=provider), encoder)
-    figure(f"{found:.0e}")
+    figure(f"{found:.0e}", found)
     assert 1e-6 < found <= LARGEST_HALF

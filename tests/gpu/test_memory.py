@@ -14,20 +14,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.random_bert import BASE, SMALL, save_bert, sentences
+from cse.data.store import TRAIN_FILE, write_rows
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.settings.groups.train import TrainSettings
 from cse.training.batch import Cut
+from cse.training.loop import REPORT_EVERY
 from cse.training.losses import Losses
 from cse.training.tokens import tokenise
-from tests.conftest import make_backbone_folder
+from tests.conftest import WORDS, make_backbone_folder
 from tests.gpu.base import fit, needs_gpu
 from tests.parts import new_plan, new_prompt, sentence_encoder
 from tests.systems.tiny import make_data
 from tests.training.helpers import Recorder, contrast
 
 GIGABYTE, MEGABYTE, LIMIT = 1e9, 1e6, 3.0
-STEPS = 10
+STEPS = 2 * REPORT_EVERY
 
 
 class OnCpu(TorchDispatchMode):
@@ -150,7 +152,7 @@ def test_components_of_a_small_model(device, figure, tmp_path, cuts):
 @pytest.mark.parametrize("how", ["plain", "cached"])
 def test_bert_base_at_batch_256_takes_less_than_3_gb(device, figure, tmp_path, cuts, how):
     found = measure(BASE, 256, cuts[how], device, tmp_path)
-    figure(in_words(found))
+    figure(in_words(found), found["peak"])
     assert found["peak"] / GIGABYTE < LIMIT
 
 
@@ -177,7 +179,7 @@ def limited(training):
         resource.setrlimit(resource.RLIMIT_AS, (now + int(headroom), resource.RLIM_INFINITY))
     return training.run(Recorder())
 
-more = {"backbone.name": model, "train.device": device, "train.batch_size": 72, "train.mini_batch_size": mini,
+more = {"backbone.name": model, "train.device": device, "train.batch_size": 200, "train.mini_batch_size": mini,
         "train.max_length": 32, "train.save_seconds": 3600}
 settings = tiny("promcse-unsup-bert-base", {"bert": Path(model)}, Path(out), more)
 sys.exit(run_safely(lambda: run_training(settings, {"sentences": Path(data)}, Path(out), limited)))
@@ -186,7 +188,7 @@ sys.exit(run_safely(lambda: run_training(settings, {"sentences": Path(data)}, Pa
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    """A model whose activations of 144 sentences take several times what its weights do."""
+    """A model whose activations of 400 sentences take several times what its weights do."""
     root = tmp_path_factory.mktemp("wide")
     shape = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048}
     return make_backbone_folder(root / "bert", "bert", max_position_embeddings=90, initializer_range=0.02, **shape)
@@ -195,8 +197,11 @@ def wide(tmp_path_factory):
 @pytest.mark.parametrize("mini", [0, 4], ids=["does not fit", "fits as the message says"])
 def test_out_of_memory_is_one_line(device, figure, wide, tmp_path, mini):
     data = make_data(tmp_path / "data")["sentences"]
-    # room for weights and gradients' caching, not for all activations; the CPU's weights are there already
-    headroom = 180 * MEGABYTE if device.type == "cuda" else 120 * MEGABYTE
+    write_rows(
+        data / TRAIN_FILE, "sentences", [(" ".join(WORDS[(row + at) % 40] for at in range(16)),) for row in range(200)]
+    )
+    # room for weights and a GPU's workspaces, not for all activations; the CPU's weights are there already
+    headroom = 400 * MEGABYTE if device.type == "cuda" else 120 * MEGABYTE
     arguments = [device.type, headroom, mini, wide, data, tmp_path / "out"]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *map(str, arguments)],
@@ -208,5 +213,5 @@ def test_out_of_memory_is_one_line(device, figure, wide, tmp_path, mini):
         return
     figure(last)
     assert done.returncode == 2, done.stderr[-800:]
-    assert last.startswith(f"error: train.mini_batch_size: out of memory ({device.type}) with 144 sentences at once")
+    assert last.startswith(f"error: train.mini_batch_size: out of memory ({device.type}) with 400 sentences at once")
     assert "Traceback" not in done.stderr

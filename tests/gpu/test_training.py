@@ -33,6 +33,7 @@ STILL = {
     "augment.dropout": False,
     "prompt.dropout": 0.0,
     "augment.shuffle_tokens": False,
+    "augment.shuffle_special": False,
     "augment.cut_features": 0.0,
     "objective.replaced_tokens.generator_dropout": False,
 }
@@ -46,7 +47,7 @@ def test_step_of_a_system(folder, device, figure, name, precision):
     found = take_step(name, folder, ROWS, Cut(3, None), device=device, precision=precision)
     apart = relative(found["terms"], expected["terms"])
     gradients = distance(found["gradients"], expected["gradients"])
-    figure(f"losses {apart:.0e}, gradients {gradients:.0e}")
+    figure(f"losses {apart:.0e}, gradients {gradients:.0e}", gradients)
     # bf16 rounds gradients more than losses, and where they nearly cancel more still
     assert apart <= TOLERANCE[precision]
     assert gradients <= TOLERANCE[precision] * (10 if precision == "bf16" else 1)
@@ -59,7 +60,7 @@ def test_step_of_a_system(folder, device, figure, name, precision):
 def test_training_of_a_kind_of_prompt(folder, device, figure, tmp_path, name, bf16):
     """Ten steps: losses of each, and the prompt afterwards."""
 
-    def run(where):
+    def run(where, place):
         kind, options = PROMPTS[name]
         backbone = load_backbone(find_backbone(str(folder)))
         backbone.switch_dropout_off()
@@ -69,15 +70,15 @@ def test_training_of_a_kind_of_prompt(folder, device, figure, tmp_path, name, bf
         start = {name: weight.detach().clone() for name, weight in encoder.trainable().items()}
         system = encoder, losses_of(encoder), make_table(backbone)
         with every_step():
-            _, state, recorder = fit(system, replace(PLAN, bf16=bf16), tmp_path / str(where), where)
+            _, state, recorder = fit(system, replace(PLAN, bf16=bf16), tmp_path / place, where)
         moved = {name: weight.cpu() - start[name] for name, weight in state.weights.items()}
         return moved, [record.terms["loss"] for record in recorder.records]
 
-    expected, losses = run(CPU)
-    found, found_losses = run(device)
+    expected, losses = run(CPU, "cpu")
+    found, found_losses = run(device, "device")
     apart = max(abs(a - b) / abs(b) for a, b in zip(found_losses, losses, strict=True))
     moves = distance(found, expected)
-    figure(f"losses of {len(losses)} steps {apart:.0e}, updates {moves:.0e}")
+    figure(f"losses of {len(losses)} steps {apart:.0e}, updates {moves:.0e}", moves)
     assert len(losses) == 10 and losses[-1] != losses[0]
     tolerance = TOLERANCE["bf16" if bf16 else "fp32"]
     assert apart <= tolerance
@@ -89,14 +90,15 @@ def test_training_of_a_kind_of_prompt(folder, device, figure, tmp_path, name, bf
 def test_training_of_a_system(folder, device, figure, tmp_path, name):
     """Ten steps with clipping, optimiser and what follows the encoder."""
 
-    def run(where):
+    def run(where, place):
         system = make_system(name, folder, dropout=0.0)
         with every_step():
-            return fit(system, PLAN, tmp_path / str(where), where)[2]
+            return fit(system, PLAN, tmp_path / place, where)[2]
 
-    runs = [[dict(record.terms) for record in run(where).records] for where in (CPU, device)]
+    places = ((CPU, "cpu"), (device, "device"))
+    runs = [[dict(record.terms) for record in run(*each).records] for each in places]
     apart = [relative(found, expected) for expected, found in zip(*runs, strict=True)]
-    figure(f"first step {apart[0]:.0e}, tenth {apart[-1]:.0e}")
+    figure(f"first step {apart[0]:.0e}, tenth {apart[-1]:.0e}", apart[-1])
     assert len(apart) == 10
     assert apart[0] <= TOLERANCE["fp32"]
     assert max(apart) <= TOLERANCE["fp32"] * 10
@@ -129,6 +131,6 @@ def test_stage_train_with_a_preset(world, device, figure, tmp_path, name):
         return
     first, second = (dict(found[place].records[-1].terms) for place in ("device", "cpu"))
     apart = relative(first, second)
-    figure(f"losses after {found['cpu'].state.step} steps {apart:.0e}")
+    figure(f"losses after {found['cpu'].state.step} steps {apart:.0e}", apart)
     assert next(found["device"].encoder.parameters()).device.type == "cpu", "the stage brings it back"
     assert apart <= TOLERANCE["fp32"] * 10

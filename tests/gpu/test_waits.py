@@ -18,11 +18,12 @@ from tests.parts import new_plan
 from tests.training.systems import make_system
 
 SAID = "called a synchronizing CUDA operation"
+EPOCHS = -(-2 * REPORT_EVERY // 5)  # of 40 rows
 CODE = str(Path(__file__).parents[2] / "cse")
 
 
 def waits(system, folder, device, *, plant=None, **changes) -> Counter:
-    """Return how often the code of each place waited in steps without a report, of the second five steps.
+    """Return how often the code of each place waited in steps without a report, between the first two reports.
 
     Args:
         system: encoder, losses and rows.
@@ -48,7 +49,9 @@ def waits(system, folder, device, *, plant=None, **changes) -> Counter:
         after(batch)
         step[0] = batch.step + 1
 
-    plan = new_plan(learning_rate=1e-3, batch_size=8, epochs=2, cut=Cut(3, None), seed=5, save_seconds=3600, **changes)
+    plan = new_plan(
+        learning_rate=1e-3, batch_size=8, epochs=EPOCHS, cut=Cut(3, None), seed=5, save_seconds=3600, **changes
+    )
     with warnings.catch_warnings(), mock.patch.object(losses, "after_update", next_step):
         warnings.simplefilter("always")
         warnings.showwarning = note
@@ -59,8 +62,8 @@ def waits(system, folder, device, *, plant=None, **changes) -> Counter:
         finally:
             if device.type == "cuda":
                 torch.cuda.set_sync_debug_mode("default")
-    assert state.step == 2 * REPORT_EVERY
-    # a report reads losses after the last step of five, which is counted into the next one
+    assert state.step >= 2 * REPORT_EVERY
+    # what a report reads is counted into the next step
     return Counter(place for number, place in found if REPORT_EVERY < number < 2 * REPORT_EVERY)
 
 
@@ -81,5 +84,5 @@ def test_a_wait_is_counted(folder, device, tmp_path):
 def test_no_step_waits(folder, device, figure, tmp_path, name, bf16):
     found = waits(make_system(name, folder, dropout=0.1), tmp_path, device, bf16=bf16)
     places = ", ".join(f"{place} {count}" for place, count in found.most_common(4))
-    figure(f"{found.total() / (REPORT_EVERY - 1):g} a step{': ' if places else ''}{places}")
+    figure(f"{found.total() / (REPORT_EVERY - 1):g} a step{': ' if places else ''}{places}", found.total())
     assert not found
