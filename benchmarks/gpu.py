@@ -167,9 +167,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = [file.stem.removeprefix("test_") for file in sorted(TESTS.glob("test_*.py"))]
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: cuda; cpu: the dry form")
-    parser.add_argument(
-        "--only", nargs="+", choices=[*parts, "speed"], metavar="PART", help=", ".join([*parts, "speed"])
-    )
+    named = [*parts, "speed"]
+    parser.add_argument("--only", nargs="+", choices=named, metavar="PART", help=", ".join(named))
     parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--jobs", type=int, help="parts at once, before speed; default: 3, in the dry form 1")
     options = parser.parse_args()

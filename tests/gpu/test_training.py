@@ -48,9 +48,12 @@ def test_step_of_a_system(folder, device, figure, name, precision):
     apart = relative(found["terms"], expected["terms"])
     gradients = distance(found["gradients"], expected["gradients"])
     figure(f"losses {apart:.0e}, gradients {gradients:.0e}", gradients)
-    # bf16 rounds gradients more than losses, and where they nearly cancel more still
-    assert apart <= TOLERANCE[precision]
-    assert gradients <= TOLERANCE[precision] * (10 if precision == "bf16" else 1)
+    allowed = TOLERANCE[precision]
+    assert apart <= allowed
+    if precision == "bf16":  # gradients that nearly cancel lose more: no more than twice what they lose on the CPU
+        rounded = take_step(name, folder, ROWS, Cut(3, None), precision=precision)
+        allowed += 2 * distance(rounded["gradients"], expected["gradients"])
+    assert gradients <= allowed
     if expected["memory"]:
         assert distance(found["memory"], expected["memory"]) <= TOLERANCE[precision]
 

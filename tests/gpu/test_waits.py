@@ -49,9 +49,8 @@ def waits(system, folder, device, *, plant=None, **changes) -> Counter:
         after(batch)
         step[0] = batch.step + 1
 
-    plan = new_plan(
-        learning_rate=1e-3, batch_size=8, epochs=EPOCHS, cut=Cut(3, None), seed=5, save_seconds=3600, **changes
-    )
+    usual = {"learning_rate": 1e-3, "batch_size": 8, "epochs": EPOCHS, "cut": Cut(3, None), "save_seconds": 3600}
+    plan = new_plan(**usual | changes)
     with warnings.catch_warnings(), mock.patch.object(losses, "after_update", next_step):
         warnings.simplefilter("always")
         warnings.showwarning = note
