@@ -37,10 +37,13 @@ PACKAGES = ("torch", "transformers", "tokenizers", "onnxruntime", "onnxruntime-g
 # options of a benchmark on a GPU, and in the dry form
 SPEED = {
     "train": (
-        ["--view", "sentences", "--batch-size", "256"],
-        ["--view", "sentences", "--batch-size", "16", "--steps", "2", "--rounds", "1"],
+        ["--view", "sentences", "--batch-size", "256", "--steps", "80", "--rounds", "2"],
+        ["--view", "sentences", "--batch-size", "16", "--steps", "11", "--rounds", "1"],
     ),
-    "encode": (["--rounds", "3"], ["--sentences", "50", "--rounds", "1", "--peers", "torch"]),
+    "encode": (
+        ["--sentences", "20000", "--rounds", "3"],
+        ["--sentences", "50", "--rounds", "1", "--peers", "torch-fp32"],
+    ),
 }
 
 _PRECISION = re.compile(r"\b(fp64|fp32|bf16)\]$")
@@ -148,7 +151,13 @@ def table(rows: Sequence[Row]) -> str:
         result = results[0] if len(cases) == 1 else ", ".join(counted)
         lines.append((part, check, result, worst["figure"], "; ".join(reasons)))
         lines += [
-            ("", f"  {case['case'].partition('[')[2].rstrip(']') or '-'}", FAILED, case["figure"], case["reason"][:200])
+            (
+                "",
+                f"  {case['case'].partition('[')[2].rstrip(']') or check}",
+                FAILED,
+                case["figure"],
+                case["reason"][:200],
+            )
             for case in cases
             if case["result"] == FAILED
         ]

@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_read_and_one_that_hangs_are_rows(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.gpu.conftest"]\n')
     (tmp_path / "test_broken.py").write_text("import no_such_package\n")
     (broken,) = run_tests(tmp_path / "test_broken.py", "cpu", Clock(200))
-    assert broken["result"] == FAILED and "no_such_package" in broken["reason"] + broken["trace"]
+    assert broken["result"] == FAILED and "no_such_package" in broken["reason"]
     hangs = "import pytest, time\npytestmark = pytest.mark.gpu\ndef test_hangs():\n    time.sleep(100)\n"
     (tmp_path / "test_hanging.py").write_text(hangs)
     rows = run_tests(tmp_path / "test_hanging.py", "cpu", Clock(15))
