@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export DVC_NO_ANALYTICS := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-all lint install benchmark benchmark-serve clean
+.PHONY: repro test test-all lint install benchmark benchmark-serve gpu clean
 
 repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
@@ -35,6 +35,16 @@ benchmark: $(STAMP)        ## training, encoding, evaluation, a sweep: relative 
 	-$(MAKE) --no-print-directory $(PEERS)/.installed # without it, its peers are skipped by name
 	pip install -q -c constraints.txt -e '.[benchmarks]'
 	python -m benchmarks
+
+# with `make gpu PYTHON=...` no environment is made: torch and a few small packages are enough, see docs/gpu.md
+DEVICE := cuda
+ifeq ($(origin PYTHON),file)
+gpu: $(STAMP)              ## checks, memory and speed on a GPU (10 minutes); DEVICE=cpu: the dry form
+	python -m benchmarks.gpu --device $(DEVICE) $(ARGUMENTS)
+else
+gpu:
+	$(PYTHON) -m benchmarks.gpu --device $(DEVICE) $(ARGUMENTS)
+endif
 
 INFINITY := .venv-infinity
 benchmark-serve: $(STAMP) $(INFINITY)/.installed ## `cse serve` against infinity and sentence-transformers, in one run

@@ -14,7 +14,8 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
-from tests.export.exports import SENTENCES, export, make_encoder
+from tests.export.exports import export
+from tests.export.systems import SENTENCES, make_encoder
 
 
 @pytest.fixture(scope="module")

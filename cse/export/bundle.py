@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,16 @@ from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.sketch import SKETCH, Moments, write_sketch
 
-_PACKAGES = ("cse", "torch", "transformers", "onnx", "onnxscript", "onnxruntime-gpu", "tokenizers")
+_PACKAGES = ("cse", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "tokenizers")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide what is exported."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+    """Return the versions of the packages that decide what is exported, as far as they are installed."""
+    found = {}
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):  # run from its tree, or onnxruntime without a GPU
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -294,5 +295,6 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
 
 def _exact_convolutions() -> AbstractContextManager[None]:
     """Stop cuDNN from rounding to TF32 (its default) inside the block; torch's matrix products are exact."""
-    others = ("enabled", "benchmark", "benchmark_limit", "deterministic", "fp32_precision", "depthwise_kernel")
-    return torch.backends.cudnn.flags(allow_tf32=False, **dict.fromkeys(others))  # None: unchanged
+    flags = torch.backends.cudnn.flags
+    unchanged = dict.fromkeys(signature(flags).parameters)  # releases of torch differ in them
+    return flags(**unchanged | {"allow_tf32": False})

@@ -7,7 +7,8 @@ import pytest
 
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from tests.export.exports import PARTS, ROWS, Exported, export, make_encoder
+from tests.export.exports import Exported, export
+from tests.export.systems import PARTS, ROWS, make_encoder
 
 
 def build(tiny_folders, row):

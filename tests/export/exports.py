@@ -4,54 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
 
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.post import fit_whitening
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
-
-SENTENCES = [
-    "the cat sits on the mat",
-    "dog",
-    "",
-    "two small birds eat red apple bread near the old river",
-    "a woman reads a book in the garden and not in the house",
-    "no",
-    "the music of the rain " * 12,
-]
-# every family, prompt kind, pooler and mlp occurs in a row of one of the two
-ROWS = {
-    "bert key_value mean": ("bert", "key_value", {"pooler": "mean"}),
-    "bert hidden_state block1": (
-        "bert",
-        "hidden_state",
-        {"pooler": "mean_first_last", "first_layer": "block1", "position_shift": False},
-    ),
-    "bert input cls": ("bert", "input", {"pooler": "cls"}),
-    "roberta key_value cls mlp": ("roberta", "key_value", {"pooler": "cls", "mlp": "always"}),
-    "roberta key_value last": ("roberta", "key_value", {"pooler": "last"}),
-    "roberta none mean_top2 train_only": ("roberta", None, {"pooler": "mean_top2", "mlp": "train_only"}),
-}
-_TEMPLATE = "the man reads {sentence} near {mask} ."
-# what puts more into graph or tokenizer than a prompt
-PARTS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
-    "bert template mask": ("bert", None, {"pooler": "mask", "template": {"text": _TEMPLATE}}),
-    "roberta template denoised": ("roberta", "key_value", {
-        "pooler": "mask", "denoise": "always", "template": {"text": _TEMPLATE, "end_with_period": True},
-    }),
-    "roberta trained template": ("roberta", None, {
-        "pooler": "mask", "denoise": "always", "template": {"text": _TEMPLATE, "trained": True},
-    }),
-    "bert cls prompt cnn": ("bert", "hidden_state", {"pooler": "cnn", "cls": True}),
-    "bert whitening": ("bert", "key_value", {"pooler": "mean", "post": "whitening"}),
-    "roberta flow mlp": ("roberta", None, {"pooler": "cls", "mlp": "always", "post": "flow"}),
-}  # fmt: skip
+from tests.export.systems import SENTENCES
 
 
 @dataclass
@@ -63,23 +21,6 @@ class Exported:
 
     def open(self) -> OnnxEncoder:
         return OnnxEncoder(self.folder, provider="cpu", threads=1)
-
-
-def make_encoder(
-    backbone, kind, *, template: dict[str, Any] | None = None, post: str | None = None, **options
-) -> SentenceEncoder:
-    """An encoder whose trained weights stand elsewhere than where they start."""
-    torch.manual_seed(3)
-    prompt = None if kind is None else new_prompt(kind, backbone, length=5, dropout=0.1, init_std=0.7)
-    templates = [] if template is None else [new_template(backbone=backbone, **template)]
-    encoder = sentence_encoder(backbone, prompt, templates=templates, **options)
-    with torch.no_grad():
-        for weight in encoder.trainable().values():
-            weight.add_(0.1 * torch.randn_like(weight))
-    if post is not None:
-        vectors = (np.random.default_rng(3).normal(size=(200, 32)) * np.linspace(1, 3, 32)).astype(np.float32)
-        encoder.post = fit_whitening(vectors, 20) if post == "whitening" else new_flow(vectors, seed=3)
-    return encoder.eval()
 
 
 def export(encoder: SentenceEncoder, folder: Path, tolerance: float = 1e-5) -> Exported:

@@ -17,7 +17,7 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.conftest import WORDS, make_backbone_folder
 from tests.export.banks import KINDS, make_bank, make_encoder, make_encoders
 from tests.export.conftest import build
-from tests.export.exports import SENTENCES
+from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder
 
 _LONG = " ".join(WORDS + WORDS)  # beyond every domain's maximum length

@@ -27,7 +27,8 @@ from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, sha256, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.conftest import build
-from tests.export.exports import PARTS, ROWS, SENTENCES, export
+from tests.export.exports import export
+from tests.export.systems import PARTS, ROWS, SENTENCES
 from tests.parts import sentence_encoder
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from cse.export.optimize import attention_nodes
 from cse.runtime.bundle import MODEL, TOKENIZER, verify
-from tests.export.exports import SENTENCES
+from tests.export.systems import SENTENCES
 
 
 def test_embeddings_equal_torch(exported_part):

@@ -14,7 +14,7 @@ from cse.runtime.bundle import sha256, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import SKETCH, read_sketch, sketch_of
 from tests.export.banks import make_bank, make_encoder
-from tests.export.exports import SENTENCES
+from tests.export.systems import SENTENCES
 
 
 def with_sketch_of(encoder, folder, texts):

@@ -14,7 +14,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.cli.conftest import cse, trained  # noqa: F401 - fixtures
-from tests.export.exports import make_encoder
+from tests.export.systems import make_encoder
 from tests.model.families import make_family_folder
 
 CLOSE = 1e-5

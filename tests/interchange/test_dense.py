@@ -15,7 +15,8 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.export.exports import SENTENCES, export
+from tests.export.exports import export
+from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
 from tests.parts import new_prompt, sentence_encoder
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from cse.errors import CseError
 from cse.interchange.to_peft import CONFIG, WEIGHTS, export_adapter, write_adapter
 from cse.model.pooling import pool
-from tests.export.exports import SENTENCES
+from tests.export.systems import SENTENCES
 from tests.parts import sentence_encoder
 
 EXPRESSED = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "electra, wide words", "qwen3"]

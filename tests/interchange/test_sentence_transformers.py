@@ -18,7 +18,7 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import MINILM, find_backbone
 from cse.outputs import MANIFEST
-from tests.export.exports import SENTENCES, make_encoder
+from tests.export.systems import SENTENCES, make_encoder
 from tests.interchange.conftest import Written
 from tests.model.families import CASES
 from tests.parts import sentence_encoder

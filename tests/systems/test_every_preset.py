@@ -19,39 +19,23 @@ from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.settings.presets import load_preset, preset_names
+from cse.settings.presets import preset_names
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from tests.systems.record import RECORDED, losses_of
-from tests.systems.tiny import PARITY, Watch, family_of, make_data, make_models, make_warm_start, run_training, tiny
+from tests.systems.tiny import (
+    PARITY,
+    Watch,
+    cover_of_parts,
+    make_data,
+    make_models,
+    make_warm_start,
+    run_training,
+    structure,
+    tiny,
+)
 
 STEPS = 3
-# numbers that select code paths by being zero or not; other numbers do not
-STRUCTURAL_NUMBERS = ("weight", "queue", "repeat_words", "mask_span", "cut_features", "warmup_share")
-
-
-def structure(name: str) -> tuple:
-    """What in a preset selects code paths: all non-numeric values, and which structural numbers are positive."""
-    facts = []
-    for key, value in sorted(load_preset(name).settings.items()):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            facts.append((key, family_of(value) if key in ("backbone.name", "data.hub_file") else str(value)))
-        elif key.split(".")[-1] in STRUCTURAL_NUMBERS:
-            facts.append((key, value > 0))
-    return tuple(facts)
-
-
-def cover_of_parts() -> list[str]:
-    """A few presets that together cover every part, chosen greedily."""
-    left = {part for name in preset_names() for part in structure(name)}
-    chosen = []
-    while left:
-        best = max(preset_names(), key=lambda name: len(left & set(structure(name))))
-        chosen.append(best)
-        left -= set(structure(best))
-    return chosen
-
-
 COVER = cover_of_parts()
 RECORDED_LOSSES = json.loads(RECORDED.read_text(encoding="utf-8"))
 CASES = [pytest.param(name, marks=[] if name in COVER else pytest.mark.slow) for name in preset_names()]

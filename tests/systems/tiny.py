@@ -9,7 +9,7 @@ import numpy as np
 from cse.data.scored import ScoredPairs
 from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
 from cse.settings.load import check_settings, set_key
-from cse.settings.presets import load_preset
+from cse.settings.presets import load_preset, preset_names
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.train import train_stage
 from cse.stages.training import Training
@@ -18,6 +18,8 @@ from tests.conftest import WORDS, make_backbone_folder, write_report
 from tests.training.helpers import Recorder
 
 ROWS, PARITY = 24, 2e-5
+# numbers that select code paths by being zero or not; other numbers do not
+STRUCTURAL_NUMBERS = ("weight", "queue", "repeat_words", "mask_span", "cut_features", "warmup_share")
 
 
 def make_models(root: Path) -> dict[str, Path]:
@@ -67,8 +69,8 @@ def make_data(root: Path) -> dict[str, Path]:
     return folders
 
 
-def tiny(name: str, models: dict[str, Path], warm_start: Path):
-    """Return a preset's settings with a tiny backbone, generator and budget, otherwise unchanged."""
+def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None = None):
+    """Return a preset's settings with a tiny backbone, generator and budget, and ``more``; otherwise unchanged."""
     values = dict(load_preset(name).settings)
     family = values.get("backbone.family") or "bert"
     batch = min(values.get("train.batch_size", 8), 8)
@@ -92,7 +94,7 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path):
     if values.get("prompt.init") == "checkpoint":
         changes["prompt.init_checkpoint"] = str(warm_start)
     tree: dict = {}
-    for key, value in (values | changes).items():
+    for key, value in (values | changes | (more or {})).items():
         set_key(tree, key, value)
     return check_settings(tree, where=name)
 
@@ -143,3 +145,25 @@ def run_training(settings, data: dict[str, Path], out: Path, launch=None) -> Pat
         launch=launch,
     )
     return prepared
+
+
+def structure(name: str) -> tuple:
+    """What in a preset selects code paths: all non-numeric values, and which structural numbers are positive."""
+    facts = []
+    for key, value in sorted(load_preset(name).settings.items()):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            facts.append((key, family_of(value) if key in ("backbone.name", "data.hub_file") else str(value)))
+        elif key.split(".")[-1] in STRUCTURAL_NUMBERS:
+            facts.append((key, value > 0))
+    return tuple(facts)
+
+
+def cover_of_parts() -> list[str]:
+    """A few presets that together cover every part, chosen greedily."""
+    left = {part for name in preset_names() for part in structure(name)}
+    chosen = []
+    while left:
+        best = max(preset_names(), key=lambda name: len(left & set(structure(name))))
+        chosen.append(best)
+        left -= set(structure(best))
+    return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -35,6 +36,7 @@ SYSTEMS = (
     "classifier", "queue",
 )  # fmt: skip
 VIEWS = {"hinge": "triplets", "classifier": "labelled"}  # all others: sentences
+CPU = torch.device("cpu")
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 
 
@@ -113,17 +115,41 @@ def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:
     return tokenise(rows, view, tokenizers, max_length=16, pad_id=encoder.backbone.pad_id)
 
 
-def take_step(name: str, folder: Path, rows: np.ndarray, cut: Cut, group: Group = ALONE) -> dict:
-    """Return terms, gradients, what is remembered, and slice shapes of one step in float64, with dropout off."""
+def take_step(
+    name: str,
+    folder: Path,
+    rows: np.ndarray,
+    cut: Cut,
+    group: Group = ALONE,
+    *,
+    device: torch.device = CPU,
+    precision: str = "fp64",
+) -> dict:
+    """Return terms, gradients, what is remembered, and slice shapes of one step, with dropout off.
+
+    Args:
+        name: as in ``make_system``.
+        folder: likewise.
+        rows: row numbers of the batch.
+        cut: how to cut the batch.
+        group: workers that share the batch.
+        device: where the step runs.
+        precision: ``fp64``, ``fp32`` or ``bf16`` (matrix products alone).
+    """
     encoder, losses, table = make_system(name, folder, dropout=0.0)
-    encoder.double(), losses.double()
-    to_float = torch.Tensor.float
-    with mock.patch.object(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else to_float(x)):
+    to_float, keep = torch.Tensor.float, nullcontext()
+    if precision == "fp64":
+        encoder.double(), losses.double()
+        keep = mock.patch.object(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else to_float(x))
+    encoder.to(device), losses.to(device)
+    bf16 = precision == "bf16"
+    with keep:
         batch = encode_batch(
             encoder, table, rows, cut=cut, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(7), step=3, epoch=0,
-            device=torch.device("cpu"), bf16=False, group=group,
+            device=device, bf16=bf16, group=group,
         )  # fmt: skip
-        terms = losses(batch)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            terms = losses(batch)
         terms["loss"].backward()
         weights = encoder.trainable() | losses.trainable()
         group.average_gradients(weights)

@@ -17,7 +17,7 @@ from cse.training.batch import NO_AUGMENTATION, encode_batch
 from cse.training.replay import RandomState
 from cse.training.slices import Cut
 from tests.conftest import make_backbone_folder
-from tests.training.systems import SYSTEMS, make_system
+from tests.training.systems import CPU, SYSTEMS, make_system
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22, 8, 14, 30])
 
@@ -27,16 +27,17 @@ def folder(tmp_path_factory):
     return make_backbone_folder(tmp_path_factory.mktemp("replay") / "bert", "bert", head=True)
 
 
-def step(system, cut, *, augmentation=NO_AUGMENTATION, bf16=False, before=0):
+def step(system, cut, *, augmentation=NO_AUGMENTATION, bf16=False, device=CPU):
     """Return the loss and every gradient of one step, and how often the first layer ran."""
     encoder, losses, table = system
+    encoder.to(device), losses.to(device)
     calls = []
     layer = encoder.backbone.model.encoder.layer[0]
     hook = layer.register_forward_hook(lambda module, inputs, output: calls.append(len(inputs[0])))
     torch.manual_seed(7)
     batch = encode_batch(
         encoder, table, ROWS, cut=cut, augmentation=augmentation, rng=np.random.default_rng(7), step=3, epoch=0,
-        device=torch.device("cpu"), bf16=bf16,
+        device=device, bf16=bf16,
     )  # fmt: skip
     terms = losses(batch)
     terms["loss"].backward()

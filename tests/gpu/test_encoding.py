@@ -1,0 +1,98 @@
+"""Vectors and scores from the device equal those from the CPU, TF32 off."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cse.data.scored import ScoredPairs
+from cse.evaluation.dev import score_dev
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
+from tests.conftest import WORDS, make_backbone_folder
+from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
+from tests.gpu.base import CPU
+from tests.parts import new_prompt, sentence_encoder
+
+KINDS = ROWS | PARTS
+LARGEST = 2e-5
+
+
+def texts(count: int) -> list[str]:
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("encoding")
+    return {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """An encoder whose matrix products TF32 would change: BERT-base's width, two layers."""
+    shape = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_hidden_layers": 2}
+    folder = make_backbone_folder(
+        tmp_path_factory.mktemp("large") / "bert", "bert", initializer_range=0.02, max_position_embeddings=128, **shape
+    )
+    backbone = load_backbone(find_backbone(str(folder)))
+    torch.manual_seed(3)
+    return sentence_encoder(backbone, new_prompt("key_value", backbone, length=16, init_std=0.5), pooler="mean")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_encode(folders, device, figure, name):
+    family, kind, options = KINDS[name]
+    encoder = make_encoder(load_backbone(find_backbone(str(folders[family]))), kind, **options)
+    sentences = [*SENTENCES, *texts(40)]
+    expected = encoder.encode(sentences)
+    found = encoder.to(device).encode(sentences)
+    apart = np.abs(found - expected).max()
+    figure(f"{apart:.0e}", apart)
+    assert found.dtype == np.float32 and np.abs(expected).max() > 0.1
+    assert apart <= LARGEST
+
+
+def test_encode_at_a_real_width(large, device, figure):
+    sentences = texts(200)
+    expected = large.to(CPU).encode(sentences)
+    found = large.to(device).encode(sentences)
+    alone = np.stack([large.encode([text])[0] for text in sentences[:5]])
+    apart = np.abs(found - expected).max(), np.abs(alone - expected[:5]).max()
+    figure(f"batches {apart[0]:.0e}, one by one {apart[1]:.0e}")
+    assert max(apart) <= LARGEST
+
+
+def test_convolutions_are_exact_though_torch_rounds_them(folders, device, figure, monkeypatch):
+    """CuDNN's default is TF32; ``encode`` switches it off for itself."""
+    backbone = load_backbone(find_backbone(str(folders["bert"])))
+    encoder = make_encoder(backbone, "key_value", pooler="cnn")
+    expected = encoder.encode(texts(40))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    apart = np.abs(encoder.to(device).encode(texts(40)) - expected).max()
+    figure(f"{apart:.0e}", apart)
+    assert apart <= LARGEST
+
+
+def test_scores_of_an_evaluation(large, device, figure):
+    rng = np.random.default_rng(4)
+    first, second = texts(300), texts(600)[300:]
+    pairs = ScoredPairs("dev", first, second, rng.uniform(0, 5, 300), ["all"] * 300)
+    expected, found = (score_dev(large.to(where), pairs).value for where in (CPU, device))
+    figure(f"Spearman {found:.3f}, on the CPU {expected:.3f}")
+    assert found == pytest.approx(expected, abs=0.02)
+
+
+def test_what_was_trained_on_the_device_loads_anywhere(folders, device, tmp_path):
+    from cse.model.checkpoint import save_checkpoint
+
+    backbone = load_backbone(find_backbone(str(folders["bert"])))
+    encoder = make_encoder(backbone, "key_value", pooler="mean").to(device)
+    expected = encoder.encode(SENTENCES)
+    tmp_path.joinpath("checkpoint").mkdir()
+    save_checkpoint(encoder, tmp_path / "checkpoint", {})
+    found = SentenceEncoder.load(tmp_path / "checkpoint").encode(SENTENCES)
+    np.testing.assert_allclose(found, expected, atol=LARGEST)

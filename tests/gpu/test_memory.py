@@ -1,0 +1,216 @@
+"""Memory of a training step by component, and what running out of it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.random_bert import BASE, SMALL, save_bert, sentences
+from cse.data.store import TRAIN_FILE, write_rows
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.settings.groups.train import TrainSettings
+from cse.training.batch import Cut
+from cse.training.loop import REPORT_EVERY
+from cse.training.losses import Losses
+from cse.training.tokens import tokenise
+from tests.conftest import WORDS, make_backbone_folder
+from tests.gpu.base import fit, needs_gpu
+from tests.parts import new_plan, new_prompt, sentence_encoder
+from tests.systems.tiny import make_data
+from tests.training.helpers import Recorder, contrast
+
+GIGABYTE, MEGABYTE, LIMIT = 1e9, 1e6, 3.0
+STEPS = 2 * REPORT_EVERY
+
+
+class OnCpu(TorchDispatchMode):
+    """Counts bytes as the allocator of a GPU does: of every tensor that is made, until nothing holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self.peak = 0
+        self.seen = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self._count(tensor.untyped_storage())
+        return made
+
+    def _count(self, storage) -> None:
+        if storage not in self.seen:
+            self.seen.add(storage)
+            self.held += storage.nbytes()
+            self.peak = max(self.peak, self.held)
+            weakref.finalize(storage, self._free, storage.nbytes())
+
+    def _free(self, count: int) -> None:
+        self.held -= count
+
+    def reset(self) -> None:
+        self.peak = self.held
+
+
+class OnGpu:
+    """The allocator's own figures, less what was there before."""
+
+    def __init__(self) -> None:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        self.before = torch.cuda.memory_allocated()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    @property
+    def held(self) -> int:
+        return torch.cuda.memory_allocated() - self.before
+
+    @property
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated() - self.before
+
+    def reset(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+
+
+class Components(Recorder):
+    """Reads a meter between steps: peaks are those of the steps after the first report."""
+
+    def __init__(self, meter) -> None:
+        super().__init__()
+        self.meter, self.held, self.peak = meter, 0, 0
+
+    def step(self, record):
+        super().step(record)
+        self.held, self.peak = self.meter.held, self.meter.peak
+        self.meter.reset()
+
+
+def measure(shape: dict[str, int], batch: int, cut: Cut, device: torch.device, place: Path) -> dict[str, float]:
+    """Return bytes by component and the peak of unsupervised training with prompts in bf16."""
+    backbone = load_backbone(find_backbone(str(save_bert(place / "bert", shape))))
+    prompt = new_prompt("key_value", backbone, length=16)
+    encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only")
+    rows = Dataset.from_dict({"sent0": sentences(batch * STEPS)})
+    table = tokenise(rows, "sentences", [backbone.tokenizer], max_length=32, pad_id=backbone.pad_id)
+    losses, batches = Losses({"nt_xent": contrast(encoder)}), []
+    losses.register_forward_pre_hook(
+        lambda _, given: batches.append(sum(p.ids_BL.nbytes + p.mask_BL.nbytes for p in given[0].slices))
+    )
+    meter = OnCpu() if device.type == "cpu" else OnGpu()
+    plan = new_plan(batch_size=batch, epochs=1, cut=cut, bf16=True, save_seconds=3600)
+    with meter:
+        _, state, recorder = fit((encoder, losses, table), plan, place / "run", device, Components(meter))
+    assert state.step == STEPS and len(recorder.records) == 2
+    weights = sum(value.nbytes for value in (*encoder.parameters(), *encoder.buffers()))
+    held = recorder.held + (weights if device.type == "cpu" else 0)  # those were there before the meter
+    peak = recorder.peak + (weights if device.type == "cpu" else 0)
+    trained = sum(weight.nbytes for weight in encoder.trainable().values())
+    return {
+        "weights": weights - trained,
+        "prompts and optimiser": held - weights + trained,
+        "activations": peak - held,
+        "batch": max(batches),
+        "peak": peak,
+    }
+
+
+def in_words(found: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value / MEGABYTE:,.3g} MB" for name, value in found.items())
+
+
+@pytest.fixture(scope="module")
+def cuts() -> dict[str, Cut]:
+    groups = TrainSettings().row_groups
+    return {"plain": Cut(groups, None), "cached": Cut(groups, 64)}
+
+
+def test_components_of_a_small_model(device, figure, tmp_path, cuts):
+    plain, cached = (measure(SMALL, 64, cut, device, tmp_path / name) for name, cut in
+                     (("plain", cuts["plain"]), ("cached", Cut(4, 16))))  # fmt: skip
+    figure(in_words(plain))
+    assert all(value > 0 for value in plain.values())
+    assert plain["peak"] >= plain["weights"] + plain["activations"]
+    assert cached["activations"] < plain["activations"] / 2, "gradient caching saves nothing"
+
+
+@needs_gpu
+@pytest.mark.parametrize("how", ["plain", "cached"])
+def test_bert_base_at_batch_256_takes_less_than_3_gb(device, figure, tmp_path, cuts, how):
+    found = measure(BASE, 256, cuts[how], device, tmp_path)
+    figure(in_words(found), found["peak"])
+    assert found["peak"] / GIGABYTE < LIMIT
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from cse.stages.common import run_safely
+from tests.systems.tiny import run_training, tiny
+from tests.training.helpers import Recorder
+device, headroom, mini, model, data, out = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) or None, *sys.argv[4:]
+
+def limited(training):
+    if device == "cuda":
+        torch.cuda.init()
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(headroom / total)
+    else:
+        import resource
+        import numpy as np
+        np.ones((500, 500)) @ np.ones((500, 500))  # OpenBLAS takes its own memory at first use, and aborts without
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + int(headroom), resource.RLIM_INFINITY))
+    return training.run(Recorder())
+
+more = {"backbone.name": model, "train.device": device, "train.batch_size": 200, "train.mini_batch_size": mini,
+        "train.max_length": 32, "train.save_seconds": 3600}
+settings = tiny("promcse-unsup-bert-base", {"bert": Path(model)}, Path(out), more)
+sys.exit(run_safely(lambda: run_training(settings, {"sentences": Path(data)}, Path(out), limited)))
+"""
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A model whose activations of 400 sentences take several times what its weights do."""
+    root = tmp_path_factory.mktemp("wide")
+    shape = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048}
+    return make_backbone_folder(root / "bert", "bert", max_position_embeddings=90, initializer_range=0.02, **shape)
+
+
+@pytest.mark.parametrize("mini", [0, 4], ids=["does not fit", "fits as the message says"])
+def test_out_of_memory_is_one_line(device, figure, wide, tmp_path, mini):
+    data = make_data(tmp_path / "data")["sentences"]
+    texts = [" ".join(WORDS[(row + at) % len(WORDS)] for at in range(16)) for row in range(200)]
+    write_rows(data / TRAIN_FILE, "sentences", [(text,) for text in texts])
+    # room for weights, a GPU's workspaces and a CPU's arenas, not for all activations
+    headroom = 400 * MEGABYTE
+    arguments = [device.type, headroom, mini, wide, data, tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *map(str, arguments)],
+        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2], check=False,
+    )  # fmt: skip
+    last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""
+    if mini:
+        assert done.returncode == 0, last
+        return
+    figure(last)
+    assert done.returncode == 2, done.stderr[-800:]
+    assert last.startswith(f"error: train.mini_batch_size: out of memory ({device.type}) with 400 sentences at once")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,107 @@
+"""Random numbers on the device: dropout of copies and steps, what is drawn twice, and what gradient caching replays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
+from cse.training.replay import RandomState
+from tests.gpu.base import needs_gpu
+from tests.training.systems import SYSTEMS, make_system
+from tests.training.test_replay import ROWS, assert_same, step
+
+SLICES = Cut(4, None)
+
+
+def encode(system, device, *, seed=7, augmentation=NO_AUGMENTATION):
+    encoder, _, table = system
+    encoder.to(device)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        return encode_batch(
+            encoder, table, ROWS, cut=SLICES, augmentation=augmentation, rng=np.random.default_rng(7), step=3, epoch=0,
+            device=device, bf16=False,
+        )  # fmt: skip
+
+
+def apart(first, second) -> float:
+    return ((first - second).norm(dim=1) / first.norm(dim=1)).min().item()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_gradient_caching_equals_the_plain_path(folder, device, figure, name):
+    """With dropout on: the second pass draws what the first one drew."""
+    systems = [make_system(name, folder, dropout=0.1) for _ in range(3)]
+    sentences = len(systems[0][2].columns) * len(ROWS)
+    direct = step(systems[0], SLICES, device=device)
+    cached = step(systems[1], Cut(1, mini_batch_size=-(-sentences // 4)), device=device)
+    change = abs(cached[0] - direct[0]) / abs(direct[0])
+    figure(f"loss {change:.0e}", change)
+    assert_same(direct, cached, tolerance=1e-6 if device.type == "cpu" else 1e-4)
+    still = step(make_system(name, folder, dropout=0.0), SLICES, device=device)
+    assert still[0] != direct[0], "dropout was off"
+
+
+def test_gradient_caching_in_bf16(folder, device):
+    direct, cached = (
+        step(make_system("promcse", folder, dropout=0.1), cut, bf16=True, device=device) for cut in (SLICES, Cut(1, 5))
+    )
+    assert_same(direct, cached, tolerance=1e-6 if device.type == "cpu" else 1e-2)
+
+
+@needs_gpu
+def test_without_the_devices_random_state_it_would_be_another_method(folder, device, monkeypatch):
+    direct = step(make_system("promcse", folder, dropout=0.1), SLICES, device=device)
+
+    def forgetful(run, *tensors):
+        return torch.utils.checkpoint.checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False)
+
+    monkeypatch.setattr("cse.training.batch.run_twice", forgetful)
+    cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), device=device)
+    with pytest.raises(AssertionError):
+        assert_same(direct, cached, tolerance=1e-2)
+
+
+def test_a_draw_is_replayed_and_leaves_no_trace(device):
+    torch.manual_seed(1)
+    state = RandomState(device)
+    drawn = torch.rand(3, device=device)
+    replayed = state.replay(lambda: torch.rand(3, device=device))
+    following = torch.rand(3, device=device)
+    assert torch.equal(replayed, drawn)
+    assert not torch.equal(following, drawn)
+
+
+@pytest.mark.parametrize("only", ["prompt", "backbone"])
+def test_two_copies_of_a_sentence_have_their_own_masks(folder, device, figure, only):
+    system = make_system("promcse", folder, dropout=0.1)
+    if only == "prompt":
+        system[0].backbone.switch_dropout_off()
+    else:
+        system[0].prompt.dropout = 0.0
+    first, second = encode(system, device).views
+    figure(f"copies differ by {apart(first, second):.3f} or more")
+    assert apart(first, second) > 1e-3
+    again, _ = encode(system, device).views
+    assert torch.allclose(again, first, rtol=1e-5, atol=1e-6), "a seed does not fix the masks"
+    other, _ = encode(system, device, seed=8).views
+    assert apart(first, other) > 1e-3
+
+
+def test_without_dropout_two_copies_are_equal(folder, device):
+    first, second = encode(make_system("promcse", folder, dropout=0.0), device).views
+    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"shuffle": True}, {"cut_share": 0.2}], ids=["shuffle", "cut"])
+def test_augmentation_changes_one_copy(folder, device, change):
+    system = make_system("promcse", folder, dropout=0.0)
+    plain = encode(system, device).views
+    changed = encode(system, device, augmentation=replace(NO_AUGMENTATION, special=(0, 2, 3), **change)).views
+    which, other = (0, 1) if "shuffle" in change else (1, 0)
+    torch.testing.assert_close(changed[other], plain[other], rtol=1e-5, atol=1e-5)
+    assert (changed[which] - plain[which]).norm() > 1e-3

@@ -1,0 +1,45 @@
+"""A run that is stopped and started again ends with the weights of one that was left alone; dropout on."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from cse.errors import Interrupted
+from cse.training.batch import Cut
+from cse.training.loop import REPORT_EVERY
+from tests.gpu.base import distance, fit
+from tests.parts import new_plan
+from tests.training.helpers import Recorder
+from tests.training.systems import make_system
+
+EPOCHS = -(-2 * REPORT_EVERY // 5)  # of 40 rows
+
+
+class Stop(Recorder):
+    def step(self, record):
+        super().step(record)
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["promcse", "full", "d2cse", "queue"])
+def test_stopped_and_started_again(folder, device, figure, tmp_path, name, bf16):
+    plan = new_plan(learning_rate=1e-3, batch_size=8, epochs=2, cut=Cut(3, None), save_seconds=3600, seed=5, bf16=bf16)
+
+    def new():
+        return make_system(name, folder, dropout=0.1)
+
+    _, whole, _ = fit(new(), plan, tmp_path / "whole", device)
+    with pytest.raises(Interrupted):
+        fit(new(), plan, tmp_path / "cut", device, Stop())
+    _, found, recorder = fit(new(), plan, tmp_path / "cut", device)
+    assert recorder.starts == [(REPORT_EVERY, 5 * EPOCHS)]
+    apart = distance(found.weights, whole.weights)
+    figure(f"weights {apart:.0e}", apart)
+    assert apart <= (0.0 if device.type == "cpu" else 2e-2 if bf16 else 1e-4)
+    if whole.memory:
+        assert distance(found.memory, whole.memory) <= (0.0 if device.type == "cpu" else 5e-2)
+    _, other, _ = fit(new(), new_plan(**vars(plan) | {"seed": 6}), tmp_path / "other", device)
+    assert distance(other.weights, whole.weights) > apart, "another seed is no farther away"

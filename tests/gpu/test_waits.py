@@ -1,0 +1,87 @@
+"""No step waits for the device: torch tells of every operation that does, and each is counted by its step."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from cse.training.batch import Cut
+from cse.training.loop import REPORT_EVERY
+from tests.gpu.base import fit, needs_gpu
+from tests.parts import new_plan
+from tests.training.systems import make_system
+
+SAID = "called a synchronizing CUDA operation"
+EPOCHS = -(-2 * REPORT_EVERY // 5)  # of 40 rows
+CODE = str(Path(__file__).parents[2] / "cse")
+
+
+def waits(system, folder, device, *, plant=None, **changes) -> Counter:
+    """Return how often the code of each place waited in steps without a report, between the first two reports.
+
+    Args:
+        system: encoder, losses and rows.
+        folder: of the run.
+        device: where it runs.
+        plant: called in every step; waits on purpose.
+        changes: of the plan.
+    """
+    _, losses, _ = system
+    found: list[tuple[int, str]] = []
+    step = [0]
+    after = losses.after_update
+
+    def note(message, *_, **__):
+        if SAID in str(message):
+            own = [f for f in traceback.extract_stack() if f.filename.startswith(CODE)]
+            place = f"{Path(own[-1].filename).relative_to(CODE)}:{own[-1].lineno}" if own else "elsewhere"
+            found.append((step[0], place))
+
+    def next_step(batch):
+        if plant is not None:
+            plant()
+        after(batch)
+        step[0] = batch.step + 1
+
+    usual = {"learning_rate": 1e-3, "batch_size": 8, "epochs": EPOCHS, "cut": Cut(3, None), "save_seconds": 3600}
+    plan = new_plan(**usual | changes)
+    with warnings.catch_warnings(), mock.patch.object(losses, "after_update", next_step):
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            _, state, _ = fit(system, plan, folder, device)
+        finally:
+            if device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+    assert state.step >= 2 * REPORT_EVERY
+    # what a report reads is counted into the next step
+    return Counter(place for number, place in found if REPORT_EVERY < number < 2 * REPORT_EVERY)
+
+
+def test_a_wait_is_counted(folder, device, tmp_path):
+    def plant():
+        if device.type == "cuda":
+            torch.ones((), device=device).item()
+        else:
+            warnings.warn(SAID, stacklevel=1)
+
+    system = make_system("promcse", folder, dropout=0.1)
+    assert waits(system, tmp_path, device, plant=plant).total() >= REPORT_EVERY - 1
+
+
+@needs_gpu
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["promcse", "hinge", "full", "d2cse", "masked_lm", "queue", "denoised", "classifier"])
+def test_no_step_waits(folder, device, figure, tmp_path, name, bf16):
+    found = waits(make_system(name, folder, dropout=0.1), tmp_path, device, bf16=bf16)
+    places = ", ".join(f"{place} {count}" for place, count in found.most_common(4))
+    figure(f"{found.total() / (REPORT_EVERY - 1):g} a step{': ' if places else ''}{places}", found.total())
+    assert not found
