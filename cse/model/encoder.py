@@ -55,6 +55,9 @@ class Encoder(nn.Module):
             a task text without room for a sentence.
     """
 
+    tails: torch.Tensor
+    sizes: torch.Tensor
+
     def __init__(
         self,
         backbone: Backbone | StaticWords,
@@ -105,6 +108,9 @@ class Encoder(nn.Module):
         self.cls = nn.Parameter(self._word(body.special_ids["cls"])) if cls else None
         words = self.templates[0].words if self.templates else ()
         self.template = nn.Parameter(torch.stack([self._word(word) for word in words])) if words else None
+        # per template: words after the sentence's end, and all words; buffers, so that no step sends them to the device
+        for name, values in (("tails", [t.tail for t in templates]), ("sizes", [len(t.ids) for t in templates])):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
         self.post: Any = None
         self.shift = prompt.length if prompt is not None and position_shift else 0
         self.max_length = backbone.usable_length(self.shift)
@@ -228,9 +234,9 @@ class Encoder(nn.Module):
             length_B = mask_BL.sum(dim=1)
             if template_B is None:
                 template_B = torch.zeros_like(length_B)
-            pooled_BD = read_at(states[-1], length_B - 1 - self._per_template("tail", template_B))
+            pooled_BD = read_at(states[-1], length_B - 1 - self.tails[template_B])
             if constants.noise_TND is not None:
-                words_B = length_B - self._per_template("ids", template_B)
+                words_B = length_B - self.sizes[template_B]
                 noise_BD = constants.noise_TND[template_B, words_B]
                 # an empty text equals its noise; make that exact, or normalising would amplify the rounding error
                 pooled_BD = torch.where(words_B[:, None] == 0, noise_BD.to(pooled_BD.dtype), pooled_BD)
@@ -288,9 +294,3 @@ class Encoder(nn.Module):
         if self.cls is None:
             return words_BLD
         return torch.cat([self.cls.expand(ids_BL.shape[0], 1, -1), words_BLD[:, 1:]], dim=1)
-
-    def _per_template(self, what: str, template_B: torch.Tensor) -> torch.Tensor:
-        values = [t.tail if what == "tail" else len(t.ids) for t in self.templates]
-        if len(set(values)) == 1:
-            return torch.full_like(template_B, values[0])
-        return torch.tensor(values, device=template_B.device)[template_B]

@@ -11,8 +11,8 @@ import click
 from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.export.bundle import write_bundle
 from cse.evaluation.sts import evaluate_sts
+from cse.export.bundle import write_bundle
 from cse.export.parity import allowed_difference, check_parity
 from cse.model.checkpoint_config import identity_of, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
@@ -86,8 +86,8 @@ def check_score(
     click.echo(f"STS: torch {scores[0]:.2f}, bundle {scores[1]:.2f}, loss {loss:.2f}")
     if loss > most:
         raise CseError(
-            f"export.precision: the bundle loses {loss:.2f} points of STS, more than export.score_loss {most:g}; export "
-            "in fp32; nothing was published"
+            f"export.precision: the bundle loses {loss:.2f} points of STS, more than export.score_loss {most:g}; "
+            "export in fp32; nothing was published"
         )
     return {"score_loss": loss}
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -182,14 +183,15 @@ def train(
                 last = _is_over(state, steps, plan)
                 if last or stop or (group.rank == 0 and time.monotonic() - saved >= plan.save_seconds):
                     state.weights, state.memory = _copies(weights), _copies(losses.memory())
-                    state.optimizer = optimizer.state_dict()
+                    state.optimizer = _on_host(optimizer.state_dict())
                     if group.rank == 0:
-                        folder.save(state)
+                        folder.save(state) if last or stop else folder.save_behind(state)
                     saved = time.monotonic()
                 if stop and not last:
                     raise Interrupted((received or [signal.SIGTERM])[0], f"after step {state.step} of {steps}")
         finally:
             observer.close()
+            folder.wait()
     take_best(encoder, state)
     return state
 
@@ -281,11 +283,21 @@ def _optimizer(weights: dict[str, torch.nn.Parameter], rates: dict[str, float], 
     settings = [{"params": members, "lr": peak, "peak": peak} for peak, members in groups.items()]
     if plan.optimizer == "rmsprop":
         return torch.optim.RMSprop(settings, weight_decay=plan.weight_decay)
-    return torch.optim.AdamW(settings, betas=plan.betas, eps=1e-8, weight_decay=plan.weight_decay)
+    fused = all(weight.is_cuda for weight in weights.values())  # one launch for all of them
+    return torch.optim.AdamW(settings, betas=plan.betas, eps=1e-8, weight_decay=plan.weight_decay, fused=fused)
 
 
 def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+
+
+def _on_host(value: Any) -> Any:
+    """Return an optimiser's state with copies of its tensors on the CPU, which later updates leave alone."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {key: _on_host(each) for key, each in value.items()}
+    return [_on_host(each) for each in value] if isinstance(value, list) else value
 
 
 def _copy_into(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:

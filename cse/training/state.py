@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
+        self._writer = ThreadPoolExecutor(1, "save")
+        self._writing: Future[None] | None = None
 
     def load(self) -> RunState | None:
         """Return the last saved state, or None if no complete one exists."""
@@ -65,6 +68,28 @@ class RunFolder:
 
     def save(self, state: RunState) -> None:
         """Replace the saved state; a kill at any moment leaves either the old or the new one, never a mixture."""
+        self.wait()
+        self._write_all(state)
+
+    def save_behind(self, state: RunState) -> None:
+        """Save like ``save``, on a thread while training goes on; waits for the one before.
+
+        Args:
+            state: whose tensors nobody changes any more.
+
+        Raises:
+            OSError: writing the one before failed.
+        """
+        self.wait()
+        self._writing = self._writer.submit(self._write_all, replace(state, evaluations=[*state.evaluations]))
+
+    def wait(self) -> None:
+        """Wait until what ``save_behind`` was given is on the disk; raise its error."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _write_all(self, state: RunState) -> None:
         best = _best_file(state.best_step)
         if state.best_score is not None and not (self.path / best).exists():
             self._write(best, state.best_weights)
@@ -73,6 +98,7 @@ class RunFolder:
 
     def remove(self) -> None:
         """Delete the folder once its result is published."""
+        self.wait()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _keep_best(self, step: int | None) -> None:

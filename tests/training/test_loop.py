@@ -219,7 +219,10 @@ def test_a_run_that_stopped_early_does_not_train_on_when_it_is_started_again(ber
 def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeypatch, seconds, saves):
     steps = []
     save = RunFolder.save
-    monkeypatch.setattr(RunFolder, "save", lambda folder, state: steps.append(state.step) or save(folder, state))
+    for name, way in (("save", save), ("save_behind", RunFolder.save_behind)):
+        monkeypatch.setattr(
+            RunFolder, name, lambda folder, state, way=way: steps.append(state.step) or way(folder, state)
+        )
     run(bert, tmp_path, replace(PLAN, save_seconds=seconds), dev=lambda: 1.0)
     assert len(steps) == saves and steps[-1] == 10
 
