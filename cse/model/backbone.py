@@ -76,6 +76,7 @@ class Backbone(Transformer):
 
     def switch_dropout_off(self) -> None:
         """Set the probability of every dropout, including attention dropout, to 0."""
+        self._rounded = []
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = 0.0
@@ -90,7 +91,7 @@ class Backbone(Transformer):
             id(weight): nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
             for weight in self.parameters()
         }
-        return copy.deepcopy(self, own | {id(self.tokenizer): self.tokenizer})
+        return copy.deepcopy(self, own | {id(self.tokenizer): self.tokenizer, id(self._rounded): []})
 
 
 def plain_copy(tokenizer: Tokenizer) -> Tokenizer:

@@ -38,7 +38,8 @@ def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, fi
     elif kind == "mean_first_last":
         last_BLD = (states[first_layer] + states[-1]) / 2
     weight_BL1 = counted_BL.to(last_BLD.dtype).unsqueeze(-1)
-    return (last_BLD * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1).clamp(min=1)
+    wide = torch.promote_types(last_BLD.dtype, torch.float32)  # states in 16 bits are summed in 32
+    return (last_BLD * weight_BL1).sum(dim=1, dtype=wide) / weight_BL1.sum(dim=1, dtype=wide).clamp(min=1)
 
 
 def read_at(last_BLD: torch.Tensor, index_B: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,15 +30,20 @@ from cse.runtime.mixed import encode_mixed
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import check_dimensions, refuse_uses, text_of
 
+_GPU_TOKENS = 16_384  # of a batch on a GPU, padding included
+
 
 class SentenceEncoder(Compatible, Encoder):
     """Encodes sentences; takes the arguments of ``Encoder``, and ``encode`` those of sentence-transformers too.
 
     Attributes:
         bank: the bank whose prompts ``encode`` uses; None for one model.
+        precision: of the layers in ``encode``: ``fp32``, ``bf16`` or ``fp16``. The last two are for hardware that
+            multiplies in them; pooling sums and vectors stay in float32.
     """
 
     bank: Bank | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     bank_pass: BankPass
 
     @classmethod
@@ -94,7 +99,7 @@ class SentenceEncoder(Compatible, Encoder):
     def encode(
         self,
         sentences: str | Sequence[str],
-        batch_size: int = 64,
+        batch_size: int | None = None,
         normalize: bool = True,
         show_progress_bar: bool = False,
         *,
@@ -106,7 +111,7 @@ class SentenceEncoder(Compatible, Encoder):
 
         Args:
             sentences: ``n`` sentences, or one.
-            batch_size: sentences per forward pass.
+            batch_size: sentences per forward pass; None: 64, or on a GPU as many as hold 16,384 tokens.
             normalize: whether to scale each embedding to unit length.
             show_progress_bar: whether to show a progress bar on stderr.
             domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
@@ -123,7 +128,10 @@ class SentenceEncoder(Compatible, Encoder):
         """
         if self.bank is not None:
             refuse_uses(role, dimensions)
-            options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+            options: dict[str, Any] = {
+                "batch_size": 64 if batch_size is None else batch_size,
+                "show_progress_bar": show_progress_bar,
+            }
             return self._encode_mixed(self.bank, sentences, domain, normalize, options)
         if domain is not None:
             raise CseError("domain: this is one model; load a bank (cse bank create) to choose prompts by domain")
@@ -135,7 +143,7 @@ class SentenceEncoder(Compatible, Encoder):
         self,
         sentences: str | Sequence[str],
         max_length: int,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         normalize: bool = True,
         show_progress_bar: bool = False,
         *,
@@ -148,14 +156,15 @@ class SentenceEncoder(Compatible, Encoder):
         was_training = self.training
         self.eval()
 
-        with torch.no_grad():
+        with torch.no_grad(), self._products(device):
             constants = self.constants()
+        by_tokens = batch_size is None and device.type != "cpu"
 
         def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray, _: object) -> np.ndarray:
             ids = torch.from_numpy(ids_BL).to(device)
             mask = torch.from_numpy(mask_BL).to(device)
             exact = nullcontext() if self.cnn is None else _exact_convolutions()
-            with torch.no_grad(), torch.autocast(device.type, enabled=False), exact:
+            with torch.no_grad(), self._products(device), exact:
                 return self.embed(ids, mask, constants).float().cpu().numpy()
 
         try:
@@ -166,7 +175,8 @@ class SentenceEncoder(Compatible, Encoder):
                 dimension=self.dimension,
                 max_length=max_length,
                 pad_id=self.backbone.pad_id,
-                batch_size=batch_size,
+                batch_size=_GPU_TOKENS if by_tokens else 64 if batch_size is None else batch_size,
+                batch_tokens=_GPU_TOKENS if by_tokens else None,
                 normalize=normalize,
                 show_progress_bar=show_progress_bar,
                 before=text_of(role, self.texts),
@@ -174,6 +184,11 @@ class SentenceEncoder(Compatible, Encoder):
             ).warned()
         finally:
             self.train(was_training)
+
+    def _products(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return the context in which products are made in ``precision``."""
+        dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
+        return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
     def _encode_mixed(
         self, bank: Bank, sentences: str | Sequence[str], domain: Chosen, normalize: bool, options: dict[str, Any]

@@ -1,0 +1,112 @@
+"""Bundles in 8 bits, and what rounding may cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from cse.data.scored import ScoredPairs
+from cse.errors import CseError
+from cse.export import graph as graph_module
+from cse.export.bundle import write_bundle
+from cse.export.parity import allowed_difference
+from cse.runtime.bundle import MODEL, read_manifest
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.stages.export import check_score, export_stage
+from tests.parts import new_prompt, sentence_encoder
+
+SENTENCES = ["red bird", "", "a small dog sleeps on the mat", "the old house"] * 5
+
+
+@pytest.fixture
+def encoder(bert):
+    return sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.7), pooler="mean")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_products_with_weights_are_of_integers_and_the_rest_is_not(encoder, tmp_path, monkeypatch, beside):
+    if beside:  # as the weights of every larger model
+        monkeypatch.setattr(graph_module, "EXTERNAL_DATA_BYTES", 1000)
+    for precision in ("fp32", "int8"):
+        with write_bundle(encoder, tmp_path / precision, normalize=True, metrics={}, precision=precision):
+            pass
+    rounded = OnnxEncoder(tmp_path / "int8", provider="cpu")
+    difference = np.abs(rounded.encode(SENTENCES) - encoder.encode(SENTENCES)).max()
+    assert 1e-5 < difference < 0.1
+    assert read_manifest(tmp_path / "int8").precision == "int8"
+    graphs = {name: onnx.load(tmp_path / name / MODEL).graph for name in ("fp32", "int8")}
+    kinds = {name: [node.op_type for node in graph.node] for name, graph in graphs.items()}
+    layers = encoder.backbone.layers
+    assert kinds["fp32"].count("MatMul") == kinds["int8"].count("MatMulInteger") == 6 * layers
+    assert "MatMul" not in kinds["int8"]
+    for kind in ("Attention", "LayerNormalization"):
+        assert kinds["int8"].count(kind) == kinds["fp32"].count(kind) > 0
+    for weight in graphs["int8"].initializer:
+        if weight.data_type == onnx.TensorProto.INT8 and len(weight.dims) == 2:
+            scale = next(w for w in graphs["int8"].initializer if w.name == weight.name.replace("_quantized", "_scale"))
+            assert list(scale.dims) == [weight.dims[1]], "a scale per column"
+    data = tmp_path / "int8" / f"{MODEL}.data"
+    assert data.is_file() == beside
+    if beside:
+        assert data.stat().st_mode & 0o777 == (tmp_path / "int8" / MODEL).stat().st_mode & 0o777
+        assert data.stat().st_size < 0.7 * (tmp_path / "fp32" / f"{MODEL}.data").stat().st_size
+
+
+class Fixed:
+    """Has the same vector for a text each time; ``noise`` moves it."""
+
+    def __init__(self, noise: float) -> None:
+        self.noise = noise
+
+    def encode(self, sentences, **_):
+        seeds = [sum(map(ord, text)) for text in sentences]
+        return np.stack(
+            [
+                np.random.default_rng(s).normal(size=8) + self.noise * np.random.default_rng(s + 999).normal(size=8)
+                for s in seeds
+            ]
+        ).astype(np.float32)
+
+
+def task(count=60):
+    first, second = ([f"{side} {number * 7919}" for number in range(count)] for side in ("left", "other"))
+    vectors = [Fixed(0.0).encode(side) for side in (first, second)]
+    units = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors]
+    return ScoredPairs("own", first, second, (units[0] * units[1]).sum(axis=1).astype(float), [""] * count)
+
+
+def test_the_loss_of_score_is_printed_and_recorded(capsys):
+    found = check_score(Fixed(0.0), Fixed(0.1), [task()], 50.0)
+    assert 0 < found["score_loss"] < 50
+    assert f"STS: torch 100.00, bundle {100 - found['score_loss']:.2f}, loss {found['score_loss']:.2f}" in (
+        capsys.readouterr().out
+    )
+    assert check_score(Fixed(0.0), Fixed(0.0), [task()], 0.0) == {"score_loss": 0.0}
+
+
+def test_too_large_a_loss_is_refused():
+    with pytest.raises(
+        CseError, match=r"export\.precision: the bundle loses \d+\.\d\d points of STS, more than .* 0\.3;"
+    ):
+        check_score(Fixed(0.0), Fixed(1.0), [task()], 0.3)
+
+
+def test_without_scored_pairs_it_says_so(capsys):
+    assert check_score(Fixed(0.0), Fixed(1.0), [], 0.3) == {"score_loss": None}
+    assert "no scored pairs" in capsys.readouterr().err
+
+
+def test_the_tolerance_is_that_of_float32():
+    assert allowed_difference("fp32", 1e-5) == 1e-5
+    assert allowed_difference("int8", 1e-5) == allowed_difference("fp16", 1e-5) > 0.01
+
+
+def test_the_stage_records_it(models, data, settings, tmp_path: Path):
+    made = settings({"export.precision": "int8", "export.score_loss": 100.0})
+    export_stage(made, model=models["bert"], prepared=data["triplets"], metrics=(), bundle=tmp_path / "bundle")
+    parity = json.loads((tmp_path / "bundle" / "bundle.json").read_text())["parity"]
+    assert parity["largest_difference"] > 1e-5 and parity["score_loss"] is not None

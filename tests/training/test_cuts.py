@@ -1,0 +1,75 @@
+"""Slices that cost least: fewest padded tokens plus a fixed cost per slice, against trying every way to cut."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from cse.training.slices import Cut, cheapest_cuts, pad_in_groups, slice_cost
+from tests.conftest import make_backbone_folder
+from tests.training.helpers import make_table
+from tests.training.systems import assert_same_step, take_step
+
+CPU = torch.device("cpu")
+LENGTHS = np.array([3, 3, 4, 5, 5, 5, 9, 9, 12, 30])
+
+
+def price(cuts, cost):
+    parts = np.split(LENGTHS, list(cuts))
+    return sum(len(part) * part[-1] + cost for part in parts)
+
+
+@pytest.mark.parametrize("cost", [0.0, 2.5, 7.0, 20.0, 80.0, 1000.0])
+def test_no_other_way_to_cut_costs_less(cost):
+    found = cheapest_cuts(LENGTHS, cost)
+    ways = [way for count in range(len(LENGTHS)) for way in combinations(range(1, len(LENGTHS)), count)]
+    assert price(found, cost) == pytest.approx(min(price(way, cost) for way in ways))
+    assert found == sorted(set(found))
+
+
+def test_free_slices_leave_no_padding_and_dear_ones_are_one():
+    assert cheapest_cuts(LENGTHS, 0.0) == [2, 3, 6, 8, 9]
+    assert cheapest_cuts(LENGTHS, 1e6) == []
+    assert cheapest_cuts(np.array([4, 4, 4]), 0.0) == []
+
+
+def test_a_wider_model_takes_more_slices_and_a_gpu_fewer():
+    assert slice_cost(768, CPU) == slice_cost(384, CPU) / 4
+    assert slice_cost(384, torch.device("cuda")) > 10 * slice_cost(384, CPU)
+
+
+@pytest.mark.parametrize(
+    ("cut", "sentences", "workers", "slices"),
+    [
+        (Cut(None, None), 100, 1, None),  # as many as cost least
+        (Cut(None, None), 100, 3, 6),  # equal shares for the workers
+        (Cut(None, 30), 100, 1, 4),  # no more than fit
+        (Cut(None, 30), 100, 3, 6),
+        (Cut(5, None), 100, 2, 6),
+    ],
+)
+def test_number_of_slices(cut, sentences, workers, slices):
+    assert cut.slices(sentences, workers) == slices
+
+
+def test_every_row_is_in_one_slice_with_its_own_tokens(bert):
+    table, rows = make_table(bert, 40), np.array([5, 0, 33, 17, 8, 21, 2])
+    slices = pad_in_groups(table, rows, None, cost=5.0)
+    assert 1 < len(slices) < 14
+    assert sorted(np.concatenate([part.places for part in slices])) == list(range(len(table.columns) * len(rows)))
+    for part in slices:
+        for place, ids, mask, view in zip(part.places, part.ids_BL, part.mask_BL, part.views, strict=True):
+            column, row = table.columns[view], rows[place % len(rows)]
+            assert ids[mask == 1].tolist() == column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
+            assert (ids[mask == 0] == table.pad_id).all()
+
+
+def test_they_are_not_part_of_the_objective(tmp_path):
+    folder = make_backbone_folder(tmp_path / "bert", "bert", head=True)
+    rows = np.array([3, 17, 0, 9, 31, 5, 22])
+    whole, found = (take_step("promcse", folder, rows, cut) for cut in (Cut(1, None), Cut(None, None)))
+    assert len(whole["slices"]) == 1
+    assert_same_step(found, whole)

@@ -1,0 +1,101 @@
+"""Under autocast a frozen backbone runs through layers whose weights were rounded to bfloat16 once."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.training.slices import Cut
+from tests.conftest import make_backbone_folder
+from tests.training.systems import SYSTEMS, take_step
+
+ROWS = np.array([3, 17, 0, 9, 31, 5, 22])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_backbone_folder(tmp_path_factory.mktemp("rounded") / "bert", "bert", head=True)
+
+
+@pytest.fixture
+def backbone(folder):
+    return load_backbone(find_backbone(str(folder))).requires_grad_(False)
+
+
+def run(backbone, *, bf16):
+    torch.manual_seed(1)
+    embedded, mask = torch.randn(3, 5, backbone.hidden_size), torch.ones(3, 5, dtype=torch.int64)
+    mask[1, 3:] = 0
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        return backbone.run(embedded, backbone.positions(mask, 0), mask, None)
+
+
+class Casts(TorchDispatchMode):
+    """Counts what is copied to another type, by shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten._to_copy.default:
+            self.found[tuple(args[0].shape)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_weights_are_rounded_once(backbone):
+    shapes = {tuple(weight.shape) for weight in backbone.blocks[0].parameters() if weight.dim() == 2}
+    counts = []
+    for _ in range(2):
+        with Casts() as casts:
+            run(backbone, bf16=True)
+        counts.append(sum(casts.found[shape] for shape in shapes))
+    assert counts[0] > 0 == counts[1]
+
+
+def test_states_are_near_those_in_float32_and_of_the_narrow_type(backbone):
+    exact, rounded = run(backbone, bf16=False), run(backbone, bf16=True)
+    assert {state.dtype for state in rounded} == {torch.bfloat16}
+    for one, other in zip(exact, rounded, strict=True):
+        assert 0 < (one - other).abs().max() < 0.05 * one.abs().max()
+
+
+def test_the_float32_weights_and_what_is_saved_stay_as_they_were(backbone):
+    before = {name: weight.clone() for name, weight in backbone.state_dict().items()}
+    run(backbone, bf16=True)
+    after = backbone.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+    assert {weight.dtype for weight in backbone.parameters()} == {torch.float32}
+
+
+def test_a_trained_backbone_has_none(backbone):
+    backbone.requires_grad_(True)
+    states = run(backbone, bf16=True)
+    states[-1].float().sum().backward()
+    gradient = backbone.blocks[0].attention.self.key.weight.grad
+    assert gradient is not None and gradient.abs().max() > 0
+
+
+def test_dropout_follows_the_mode_of_the_backbone(backbone):
+    calm = run(backbone, bf16=True)[-1]
+    lively = run(backbone.train(), bf16=True)[-1]
+    assert not torch.equal(calm, lively)
+    assert torch.equal(run(backbone.eval(), bf16=True)[-1], calm)
+    other = copy.deepcopy(backbone).train()
+    other.switch_dropout_off()
+    assert torch.equal(run(other, bf16=True)[-1], calm)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_losses_in_bf16_are_near_those_in_float32(folder, name):
+    exact, rounded = (take_step(name, folder, ROWS, Cut(2, None), precision=way) for way in ("fp32", "bf16"))
+    for term, value in exact["terms"].items():
+        assert rounded["terms"][term] == pytest.approx(value, rel=0.03, abs=0.01), term
