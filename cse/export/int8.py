@@ -6,8 +6,6 @@ import logging
 import tempfile
 from pathlib import Path
 
-from onnxruntime.quantization import QuantType, quantize_dynamic
-
 
 def quantize(path: Path) -> None:
     """Convert a graph in place; its inputs and its output keep their types.
@@ -15,6 +13,8 @@ def quantize(path: Path) -> None:
     Products with weights are of integers: each column of weights has its own scale, each batch of activations one that
     is found when it runs. Attention, norms, softmax and pooling sums stay in float32.
     """
+    from onnxruntime.quantization import QuantType, quantize_dynamic  # slow to import, and few need it
+
     external = path.with_name(f"{path.name}.data").exists()
     log = logging.getLogger()
     level = log.level
