@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -16,7 +13,7 @@ from cse.export.bundle import write_bundle
 from cse.export.parity import allowed_difference
 from cse.runtime.bundle import MODEL, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.stages.export import check_score, export_stage
+from cse.stages.export import check_score
 from tests.parts import new_prompt, sentence_encoder
 
 SENTENCES = ["red bird", "", "a small dog sleeps on the mat", "the old house"] * 5
@@ -103,10 +100,3 @@ def test_without_scored_pairs_it_says_so(capsys):
 def test_the_tolerance_is_that_of_float32():
     assert allowed_difference("fp32", 1e-5) == 1e-5
     assert allowed_difference("int8", 1e-5) == allowed_difference("fp16", 1e-5) > 0.01
-
-
-def test_the_stage_records_it(models, data, settings, tmp_path: Path):
-    made = settings({"export.precision": "int8", "export.score_loss": 100.0})
-    export_stage(made, model=models["bert"], prepared=data["triplets"], metrics=(), bundle=tmp_path / "bundle")
-    parity = json.loads((tmp_path / "bundle" / "bundle.json").read_text())["parity"]
-    assert parity["largest_difference"] > 1e-5 and parity["score_loss"] is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -39,3 +41,10 @@ def test_a_domain_that_is_added_with_its_text(models, data, settings, tmp_path):
     np.testing.assert_allclose(domains["told"].sketch_mean, vectors.mean(axis=0), atol=1e-6)
     assert domains["told"].sketch_count.tolist() == [len(texts)]
     assert domains["untold"].sketch_mean is None
+
+
+def test_the_loss_of_a_rounded_bundle_is_in_its_manifest(models, data, settings, tmp_path):
+    made = settings({"export.precision": "int8", "export.score_loss": 100.0})
+    export_stage(made, model=models["bert"], prepared=data["triplets"], metrics=(), bundle=tmp_path / "bundle")
+    parity = json.loads((tmp_path / "bundle" / "bundle.json").read_text())["parity"]
+    assert parity["largest_difference"] > 1e-5 and parity["score_loss"] is not None
