@@ -98,7 +98,7 @@ class Template:
 
         Row ``n`` stands for a sentence of ``n`` tokens: columns after the sentence shift by ``n``.
         """
-        ids_T = torch.tensor(self.ids, device=device)
+        ids_T = torch.tensor(self.ids).to(device, non_blocking=True)
         behind_T = (torch.arange(len(self.ids), device=device) >= self.start).long()
         return ids_T.expand(count, -1), torch.arange(count, device=device)[:, None] * behind_T
 

@@ -30,12 +30,18 @@ def local_global_information(local_BLD: torch.Tensor, global_BD: torch.Tensor, m
         global_BD: sentence vectors.
         mask_BL: 1 or True at real tokens. Rows of padding only are ignored.
     """
-    kept_B = mask_BL.bool().any(dim=1)
-    local_BLD, global_BD, real_BL = local_BLD[kept_B], global_BD[kept_B], mask_BL.bool()[kept_B]
-    if len(global_BD) < 2:
-        return local_BLD[:0].sum() + global_BD[:0].sum()
-    token_ND, sentence_N = local_BLD[real_BL], real_BL.nonzero()[:, 0]
-    score_NB = token_ND @ global_BD.T
-    own_NB = F.one_hot(sentence_N, len(global_BD)).bool()
+    real_BL = mask_BL.bool()
+    kept_B = real_BL.any(dim=1)
+    local_BLD = local_BLD.where(real_BL[:, :, None], 0.0)  # masks instead of selections, whose size a GPU must tell
+    global_ND = global_BD.where(kept_B[:, None], 0.0)
+    score_BLN = local_BLD @ global_ND.T
+    own_BLN = torch.eye(len(kept_B), dtype=torch.bool, device=real_BL.device)[:, None, :] & real_BL[:, :, None]
+    other_BLN = real_BL[:, :, None] & kept_B & ~own_BLN
     # softplus(x) as -logsigmoid(-x): torch's softplus is rounded to x above 20
-    return -F.logsigmoid(score_NB[own_NB]).mean() - F.logsigmoid(-score_NB[~own_NB]).mean()
+    loss = -_mean(F.logsigmoid(score_BLN), own_BLN) - _mean(F.logsigmoid(-score_BLN), other_BLN)
+    return loss.where(kept_B.sum() > 1, 0.0)
+
+
+def _mean(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the chosen values, 0 for none."""
+    return values.where(chosen, 0.0).sum() / chosen.sum().clamp(min=1)
