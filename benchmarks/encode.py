@@ -21,8 +21,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from transformers.utils.logging import disable_progress_bar
@@ -101,8 +102,15 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
             skipped[name] = str(error)
     for kind, model in models.items():
         model.to(device)
-        found[f"SentenceEncoder, fp32, {kind}"] = _in_process(model.encode, texts, "fp32", kind == "prompts")
+        for precision in ("fp32", "bf16") if device == "cpu" else ("fp32", "bf16", "fp16"):
+            encode = partial(_encode, model, precision)
+            found[f"SentenceEncoder, {precision}, {kind}"] = _in_process(encode, texts, precision, kind == "prompts")
     return found, skipped
+
+
+def _encode(model: SentenceEncoder, precision: Literal["fp32", "bf16", "fp16"], texts: list[str]) -> np.ndarray:
+    model.precision = precision
+    return model.encode(texts)
 
 
 def _in_process(
