@@ -33,7 +33,7 @@ from benchmarks.asking import LoadError
 from benchmarks.backbones import add_backbone, backbone_folder
 from benchmarks.default_system import default_encoder
 from benchmarks.peers.encoder_process import EncoderProcess
-from benchmarks.record import facts, histogram, keep, lengths_in_words, percent, table
+from benchmarks.record import facts, histogram, lengths_in_words, percent, run, table
 from benchmarks.rounds import interleave, ratio, timed
 from benchmarks.texts import add_texts, lengths_of, sentences_of
 from cse import OnnxEncoder, SentenceEncoder
@@ -232,14 +232,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Print the table and keep the figures."""
     disable_progress_bar()
-    try:
-        figures = measure(parse())
-    except CseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(figures["table"])
-    print(f"figures: {keep(NAME, figures)}")
-    return 0
+    return run(NAME, lambda: measure(parse()))
 
 
 if __name__ == "__main__":

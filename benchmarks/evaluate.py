@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from benchmarks.record import facts, histogram, keep, lengths_in_words, table
+from benchmarks.record import facts, histogram, lengths_in_words, run, table
 from benchmarks.rounds import interleave, ratio, timed
 from benchmarks.texts import lengths_with
 from cse import OnnxEncoder
 from cse.data.cxc import read_cxc
 from cse.data.evaluation import read_senteval
 from cse.data.sample import sample_pairs
-from cse.errors import CseError
 from cse.evaluation.cxc import Bootstrap, score_cxc
 from cse.evaluation.sts import evaluate_sts, sentences_of
 from cse.evaluation.vectors import Vectors
@@ -102,14 +101,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Print the table and keep the figures."""
-    try:
-        figures = measure(parse())
-    except CseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(figures["table"])
-    print(f"figures: {keep(NAME, figures)}")
-    return 0
+    return run(NAME, lambda: measure(parse()))
 
 
 if __name__ == "__main__":

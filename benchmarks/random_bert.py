@@ -8,12 +8,15 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from cse.data.sample import sample_rows
 
-BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
-SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+SHAPES = {
+    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128},
+}
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 
 
@@ -23,10 +26,19 @@ def sentences(count: int) -> list[str]:
     return [f"{first} {second}" for (first,), (second,) in islice(zip(rows, rows, strict=True), count)]
 
 
-def save_bert(folder: Path, shape: dict[str, int]) -> Path:
-    """Save a BERT of ``shape`` as sentence-transformers would, with mean pooling, and return its folder."""
+def save_bert(folder: Path, shape: dict[str, int], kind: type[PreTrainedModel] = BertModel) -> Path:
+    """Save a BERT as sentence-transformers would, with mean pooling and vectors of unit length.
+
+    Args:
+        folder: to save it in.
+        shape: arguments of ``BertConfig``, see ``SHAPES``.
+        kind: ``BertModel``, or ``BertForMaskedLM`` for one with its head.
+
+    Returns:
+        The folder.
+    """
     torch.manual_seed(0)
-    BertModel(BertConfig(**shape)).save_pretrained(folder)
+    kind(BertConfig(**shape)).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -41,8 +53,8 @@ def save_bert(folder: Path, shape: dict[str, int]) -> Path:
     (folder / "1_Pooling").mkdir(exist_ok=True)
     pooling = {"word_embedding_dimension": shape["hidden_size"], "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling/config.json").write_text(json.dumps(pooling), encoding="utf-8")
-    kinds = [f"sentence_transformers.models.{kind}" for kind in ("Transformer", "Pooling")]
-    places = ["", "1_Pooling"]
+    kinds = [f"sentence_transformers.models.{kind}" for kind in ("Transformer", "Pooling", "Normalize")]
+    places = ["", "1_Pooling", "2_Normalize"]
     modules = [{"idx": at, "name": str(at), "path": places[at], "type": kind} for at, kind in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     return folder

@@ -11,8 +11,9 @@ import csv
 import importlib.metadata
 import json
 import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.machine import machine
+from cse.errors import CseError
 from cse.files import write_csv
 
 FOLDER = Path(".cse/benchmarks")
@@ -83,6 +85,18 @@ def keep(name: str, figures: Mapping[str, Any], folder: Path = FOLDER) -> Path:
     rows = [(run, figures["date"], figures["commit"], key, f"{value:.4g}") for key, value in figures["ratios"].items()]
     write_csv(history, _HEAD, [*before, *rows])
     return out
+
+
+def run(name: str, measure: Callable[[], Mapping[str, Any]]) -> int:
+    """Measure, print the ``table`` and keep the figures, or print the error; return the exit code."""
+    try:
+        figures = measure()
+    except CseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(figures["table"])
+    print(f"figures: {keep(name, figures)}")
+    return 0
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertForMaskedLM
 from transformers.utils.logging import disable_progress_bar
 
-from benchmarks.backbones import SHAPES
+from benchmarks.random_bert import SHAPES, save_bert
 from cse.data.sample import sample_rows
 from cse.model.backbone import Backbone, load_backbone
-from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.generator import MaskedLmGenerator
 from cse.model.mlm_head import load_mlm_head
 from cse.settings import Settings, check_settings
@@ -67,9 +67,9 @@ def main() -> None:
     disable_progress_bar()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        save_backbone(folder / "backbone", SHAPES[args.shape])
+        save_bert(folder / "backbone", SHAPES[args.shape], BertForMaskedLM)
         half = SHAPES[args.shape] | {"num_hidden_layers": SHAPES[args.shape]["num_hidden_layers"] // 2}
-        save_backbone(folder / "generator", half)
+        save_bert(folder / "generator", half, BertForMaskedLM)
         table = rows_of(args.batch_size, args.steps + 1, load(folder))
         write_corruption(folder, table)
         systems: dict[str, tuple[Callable[[int], float], int]] = {}
@@ -86,13 +86,6 @@ def main() -> None:
     for system, seconds in times.items():
         median = statistics.median(seconds[1:])  # the first step warms up
         print(f"| {system} | {median:.2f} | {median / base:.2f} | {systems[system][1]} |")
-
-
-def save_backbone(folder: Path, shape: dict[str, int]) -> None:
-    """Save a random BERT with its MLM head and the default backbone's tokenizer."""
-    torch.manual_seed(0)
-    BertForMaskedLM(BertConfig(**shape)).save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes((find_backbone(MINILM).folder / "tokenizer.json").read_bytes())
 
 
 def load(folder: Path) -> Backbone:

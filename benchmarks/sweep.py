@@ -21,7 +21,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import facts, keep, table
+from benchmarks.record import facts, run, table
 from benchmarks.rounds import timed
 from cse.data.store import PreparedData
 from cse.errors import CseError
@@ -150,14 +150,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Print the table and keep the figures."""
-    try:
-        figures = measure(parse())
-    except CseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(figures["table"])
-    print(f"figures: {keep(NAME, figures)}")
-    return 0
+    return run(NAME, lambda: measure(parse()))
 
 
 if __name__ == "__main__":

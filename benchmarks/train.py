@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks import floor
 from benchmarks.backbones import add_backbone, backbone_folder
 from benchmarks.default_system import seconds_per_step
-from benchmarks.record import facts, histogram, keep, lengths_in_words, percent, table
+from benchmarks.record import facts, histogram, lengths_in_words, percent, run, table
 from benchmarks.rounds import interleave, ratio
 from benchmarks.texts import add_texts, lengths_of, rows_of
 from cse.cli.options import parse_overrides
@@ -181,15 +181,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Print the table and keep the figures."""
-    try:
-        disable_progress_bar()
-        figures = measure(parse())
-    except CseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(figures["table"])
-    print(f"figures: {keep(NAME, figures)}")
-    return 0
+    disable_progress_bar()
+    return run(NAME, lambda: measure(parse()))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from cse.model.passes import Alteration, Constants, Tokens
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
 from cse.training.group import ALONE, Group, Layout, order_of
+from cse.training.on_device import on_device
 from cse.training.replay import RandomState, run_twice
-from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost, stage
+from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost
 from cse.training.tokens import TokenTable
 
 R = TypeVar("R")
@@ -199,7 +200,7 @@ def encode_batch(
     arrays = [order_of(places), order_of(anchors)]
     arrays += [array for part in own for array in (part.ids_BL, part.mask_BL, part.views, part.places)]
     arrays += [] if table.labels is None else [table.labels[rows]]
-    order, anchor_order, *staged = stage(arrays, device)
+    order, anchor_order, *staged = on_device(arrays, device)
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
         noise_TND = None
         if encoder.denoise != "none":
@@ -268,7 +269,7 @@ def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
 
     found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in batch.slices]
     found = [(piece, own) for piece, own in found if len(own)] or found[:1]
-    staged = stage([own for _, own in found], batch.projected_XD.device)
+    staged = on_device([own for _, own in found], batch.projected_XD.device)
     parts = [
         piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
         for (piece, _), own_B in zip(found, staged, strict=True)

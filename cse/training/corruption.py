@@ -20,7 +20,8 @@ from cse.errors import CseError
 from cse.files import write_array
 from cse.model.backbone import Backbone
 from cse.model.generator import Generator
-from cse.training.slices import PaddedRows, stage
+from cse.training.on_device import on_device
+from cse.training.slices import PaddedRows
 from cse.training.tokens import TokenColumn, TokenTable
 
 _CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
@@ -246,7 +247,7 @@ def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
         lengths = rows.mask_BL.sum(axis=1)
         for line, (start, length, view) in enumerate(zip(rows.starts, lengths, rows.views, strict=True)):
             result[line, :length] = flat[epoch, view][start : start + length]
-        return stage([result], device)[0]
+        return on_device([result], device)[0]
 
     return source
 

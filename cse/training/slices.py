@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,16 +139,3 @@ def cheapest_cuts(lengths: np.ndarray, cost: float) -> list[int]:
         cuts.append(int(ends[piece - 1]))
         piece = begin[piece]
     return cuts[::-1]
-
-
-def stage(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Return int64 arrays as tensors on a device: one copy from pinned memory, which nobody waits for.
-
-    On the CPU, the tensors share the arrays' memory.
-    """
-    if device.type == "cpu":
-        return [torch.from_numpy(array) for array in arrays]
-    flat = torch.empty(sum(array.size for array in arrays), dtype=torch.int64, pin_memory=True)
-    np.concatenate([array.ravel() for array in arrays], out=flat.numpy())
-    moved = flat.to(device, non_blocking=True).split([array.size for array in arrays])
-    return [part.view(array.shape) for part, array in zip(moved, arrays, strict=True)]

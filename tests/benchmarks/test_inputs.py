@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from torch import device
 
-from benchmarks.backbones import SHAPES, backbone_folder
+from benchmarks.backbones import backbone_folder
 from benchmarks.default_system import seconds_per_step
 from benchmarks.floor import weights
+from benchmarks.random_bert import SHAPES
 from benchmarks.texts import lengths_of, rows_of, sentences_of
 from cse import SentenceEncoder
 from cse.errors import CseError

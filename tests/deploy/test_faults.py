@@ -145,8 +145,9 @@ def test_a_request_that_takes_too_long_is_answered_503(small_bundle, tmp_path):
 
 
 def test_sigterm_lets_requests_in_progress_finish(small_bundle, tmp_path):
-    texts = ["the cat sat", "a dog"] * 1000
-    with serving(small_bundle, "--batch-tokens", 6, "--threads", 1, log=tmp_path / "log") as server:
+    texts = ["the cat sat", "a dog"] * 20_000  # seconds of work: the signal comes before it ends
+    options = ("--batch-tokens", 6, "--threads", 1, "--max-texts", len(texts), "--timeout", 300)
+    with serving(small_bundle, *options, log=tmp_path / "log") as server:
         answers = []
         asking = threading.Thread(target=lambda: answers.append(server.post("/v1/embeddings", BODY | {"input": texts})))
         asking.start()
@@ -154,7 +155,7 @@ def test_sigterm_lets_requests_in_progress_finish(small_bundle, tmp_path):
         server.process.send_signal(signal.SIGTERM)
         asking.join()
         assert answers[0].status_code == 200
-        assert len(answers[0].json()["data"]) == 2000
+        assert len(answers[0].json()["data"]) == len(texts)
         assert server.process.wait(20) == 0
     events = [line["event"] for line in server.lines()]
     assert "draining" in events

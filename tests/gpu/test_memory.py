@@ -13,7 +13,7 @@ from datasets import Dataset
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.random_bert import BASE, SMALL, save_bert, sentences
+from benchmarks.random_bert import SHAPES, save_bert, sentences
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
@@ -140,7 +140,7 @@ def cuts() -> dict[str, Cut]:
 
 
 def test_components_of_a_small_model(device, figure, tmp_path, cuts):
-    plain, cached = (measure(SMALL, 64, cut, device, tmp_path / name) for name, cut in
+    plain, cached = (measure(SHAPES["tiny"], 64, cut, device, tmp_path / name) for name, cut in
                      (("plain", cuts["plain"]), ("cached", Cut(4, 16))))  # fmt: skip
     figure(in_words(plain))
     assert all(value > 0 for value in plain.values())
@@ -151,7 +151,7 @@ def test_components_of_a_small_model(device, figure, tmp_path, cuts):
 @needs_gpu
 @pytest.mark.parametrize("how", ["plain", "cached"])
 def test_bert_base_at_batch_256_takes_less_than_3_gb(device, figure, tmp_path, cuts, how):
-    found = measure(BASE, 256, cuts[how], device, tmp_path)
+    found = measure(SHAPES["bert-base"], 256, cuts[how], device, tmp_path)
     figure(in_words(found), found["peak"])
     assert found["peak"] / GIGABYTE < LIMIT
 

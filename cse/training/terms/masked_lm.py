@@ -10,7 +10,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.masked_lm import decayed_weight, masked_lm_sum
 from cse.training.batch import Batch, Slice
 from cse.training.corruption import Vocabulary, mask_tokens
-from cse.training.slices import stage
+from cse.training.on_device import on_device
 from cse.training.terms.term import Term
 
 
@@ -81,5 +81,5 @@ class MaskedLm(Term):
             seed=self.seed,
             epoch=epoch,
         )
-        masked, chosen = stage([masked_BL, np.flatnonzero(chosen_BL)], piece.ids_BL.device)
+        masked, chosen = on_device([masked_BL, np.flatnonzero(chosen_BL)], piece.ids_BL.device)
         return masked, chosen
