@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import shutil
 import statistics
 import tempfile
 import time
@@ -70,6 +71,8 @@ def main() -> None:
         save_bert(folder / "backbone", SHAPES[args.shape], BertForMaskedLM)
         half = SHAPES[args.shape] | {"num_hidden_layers": SHAPES[args.shape]["num_hidden_layers"] // 2}
         save_bert(folder / "generator", half, BertForMaskedLM)
+        # training a tokenizer twice does not give the same one
+        shutil.copyfile(folder / "backbone/tokenizer.json", folder / "generator/tokenizer.json")
         table = rows_of(args.batch_size, args.steps + 1, load(folder))
         write_corruption(folder, table)
         systems: dict[str, tuple[Callable[[int], float], int]] = {}
@@ -123,7 +126,7 @@ def write_corruption(folder: Path, table: TokenTable) -> None:
     """Corrupt the rows beforehand."""
     settings, backbone = settings_of("D2CSE, prepared", folder), load(folder)
     replaced, seed = settings.objective.replaced_tokens, settings.train.seed
-    generator = generator_from(replaced, backbone, table, torch.device("cpu"))
+    generator = generator_from(replaced, backbone, table, torch.device("cpu"), bf16=False)
     how, vocabulary = corruption_from(replaced, seed), Vocabulary.of(backbone)
     corrupt_all(table, folder, how=how, vocabulary=vocabulary, generator=generator, epochs=1)
     facts = {"corruption": "prepared", **corruption_facts(replaced, seed)}
@@ -138,11 +141,11 @@ def make_step(system: str, folder: Path, table: TokenTable, batch_size: int) -> 
     )
     encoder.to(device).train()
     head = load_mlm_head(backbone, wanted_by=system) if settings.objective.needing_head else None
-    parts = Parts(encoder, head, table, settings.train.seed, 1, folder, device)
+    bf16 = choose_bf16("auto", device)
+    parts = Parts(encoder, head, table, settings.train.seed, 1, folder, device, bf16)
     losses = losses_from(settings.objective, parts).to(device).train()
     weights = [*encoder.trainable().values(), *losses.trainable().values()]
     optimizer = torch.optim.AdamW(weights, lr=1e-3, weight_decay=0.0)
-    bf16 = choose_bf16("auto", device)
 
     def step(number: int) -> float:
         if device.type == "cuda":
