@@ -80,9 +80,10 @@ def seconds_per_step(
     table = tokenise(rows, view, [model.tokenizer], max_length=settings.train.max_length, pad_id=model.pad_id)
     bf16 = choose_bf16(settings.train.precision, device)
     with tempfile.TemporaryDirectory() as folder:
+        parts = Parts(encoder, None, table, settings.train.seed, 1, Path(folder), device, bf16)
         train(
             encoder,
-            losses_from(settings.objective, Parts(encoder, None, table, settings.train.seed, 1, Path(folder), device)),
+            losses_from(settings.objective, parts),
             table,
             plan_from(settings.train, settings.augment, model, bf16=bf16),
             dev=None,

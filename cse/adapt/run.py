@@ -41,7 +41,7 @@ from cse.stages.export import export_stage
 from cse.stages.mine import mine_stage
 from cse.stages.mined import rows_to_train
 from cse.stages.open_model import evaluate_models, record_folder, save_record
-from cse.stages.prepare import prepare_stage
+from cse.stages.prepare import files_of, prepare_stage
 from cse.stages.train import train_stage
 
 RATE = "train.learning_rate"
@@ -103,7 +103,7 @@ class Adaptation:
             CseError: something wrong with the text or the task, or a budget that is too short for one training.
         """
         facts = {"settings": self.settings.model_dump(mode="json"), "found": self.found.settings}
-        journal = Journal(self.folder, facts, _files(self.settings), again=self.again)
+        journal = Journal(self.folder, facts, files_of(self.settings.data), again=self.again)
         _say(self.found.told)
         strange = other_language(self.settings.backbone, self.found.language)
         if strange:
@@ -281,15 +281,6 @@ class Adaptation:
         if seeds < SEEDS:
             notes.append(f"the budget allowed {seeds} of {SEEDS} seeds: the next training may differ by more than this")
         return notes
-
-
-def _files(settings: Settings) -> list[Path]:
-    """Return the files with the user's text: rows and tasks."""
-    data = settings.data
-    more = [source.path for source in data.more]
-    paths = (data.train_path, *more, data.task_path, data.dev_path, data.evaluation_path)
-    found = (path.rglob("*") if path.is_dir() else [path] for path in map(Path, paths))
-    return sorted(path for paths in found for path in paths if path.is_file())
 
 
 def _say(line: str) -> None:

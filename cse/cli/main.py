@@ -21,6 +21,7 @@ from cse.cli.missing import naming_extra
 from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import compare, report
+from cse.cli.study import study
 from cse.errors import CseError
 from cse.settings.tree import impossible_rows
 from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
@@ -186,6 +187,7 @@ cli.add_command(evaluate)
 cli.add_command(report)
 cli.add_command(adapt)
 cli.add_command(compare)
+cli.add_command(study)
 cli.add_command(export)
 
 

@@ -125,7 +125,8 @@ def text_table(
     columns = header
 
     def rows(names: Sequence[str]) -> Iterator[Numbered]:
-        places = [columns.index(name) for name in names]
+        # an object may have a key that the first one lacks
+        places = [] if kind == "jsonl" else [columns.index(name) for name in names]
         for number, record in chain(above, records):
             if record is BLANK:
                 yield number, BLANK

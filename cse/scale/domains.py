@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -19,16 +19,13 @@ from cse.errors import CseError, error_line, one_line
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
-from cse.runtime.providers import usable_cpus
-from cse.scale.session import ray_session
+from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
 from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import SCRATCH, run_safely
 from cse.stages.domain import domain_stage
 from cse.stages.fitting import open_language_model
-
-MOST_LOSSES = 2  # lost workers before a domain gives up
 
 
 class Trained(NamedTuple):
@@ -58,7 +55,7 @@ class DomainWorker:
         self.settings, self.scratch = settings, Path(scratch)
         self._backbones: dict[str, Backbone] = {}
 
-    def train(self, name: str) -> Trained:
+    def run(self, name: str) -> Trained:
         """Train one domain; an error is its result, so that it does not cost the worker its backbone."""
         try:
             own = settings_of_domain(self.settings, name)
@@ -89,37 +86,9 @@ def train_domains(settings: Settings, names: Sequence[str], *, scratch: Path = S
         names: domains to train.
         scratch: folder for the states of killed runs.
     """
-    with ray_session() as ray:
-        from ray.exceptions import OutOfMemoryError, RayActorError
-
-        resources = ray.cluster_resources()
-        cpus, gpus = int(resources.get("CPU", usable_cpus())), float(resources.get("GPU", 0))
-        at_once = max(1, min(settings.bank.at_once, len(names), cpus))
-        each = gpus / at_once
-        options = {"num_cpus": cpus // at_once, "num_gpus": each if each <= 1 else int(each)}  # Ray's rule for shares
-        make = ray.remote(**options)(DomainWorker)
-        given = (settings, str(Path.cwd()), str(scratch.resolve()), cpus // at_once)
-        idle = [make.remote(*given) for _ in range(at_once)]
-        todo, losses = list(names), dict.fromkeys(names, 0)
-        busy: dict[Any, tuple[str, Any]] = {}
-        while todo or busy:
-            while todo and idle:
-                name, worker = todo.pop(0), idle.pop()
-                busy[worker.train.remote(name)] = name, worker
-            (done,), _ = ray.wait(list(busy), num_returns=1)
-            name, worker = busy.pop(done)
-            try:
-                trained = ray.get(done)
-            except (RayActorError, OutOfMemoryError):
-                idle.append(make.remote(*given))  # not restarted by Ray, which would count one domain's losses for all
-                losses[name] += 1
-                if losses[name] > MOST_LOSSES:
-                    yield Trained(name, f"its worker died {losses[name]} times, killed externally or out of memory")
-                else:
-                    todo.insert(0, name)
-            else:
-                idle.append(worker)
-                yield trained
+    given = (settings, str(Path.cwd()), str(scratch.resolve()))
+    for ended in side_by_side(DomainWorker, lambda threads: (*given, threads), names, at_once=settings.bank.at_once):
+        yield ended.result or Trained(ended.name, ended.lost)
 
 
 def main(names: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
 # later keys of group train: what they were before they were there; left out of what names a run
-ADDED_LATER = {"dev_measure": None, "mix": "batches"}
+ADDED_LATER = {"dev_measure": None, "mix": "batches", "average": 0.0}
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = ("data", "evaluation", "model", "objectives", "runtime", "scale", "stages", "training")

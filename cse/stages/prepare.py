@@ -11,6 +11,7 @@ import click
 from cse.data.prepare import prepare
 from cse.outputs import check_file, is_json_with, publish_file
 from cse.settings import Settings
+from cse.settings.groups.data import DataSettings
 from cse.stages.common import METRICS, PREPARED, run_stage
 
 GROUPS = ("data",)
@@ -83,6 +84,14 @@ def _of_source(title: str, found: dict[str, Any], view: str, *, made: bool) -> l
     if found["evaluation_overlap_kept"]:
         lines.append(f"  kept      {found['evaluation_overlap_kept']:,} with a sentence of the evaluation data")
     return lines
+
+
+def files_of(data: DataSettings) -> list[Path]:
+    """Return the user's files that ``prepare`` reads: rows, dev and evaluation data, tasks."""
+    more = [source.path for source in data.more]
+    paths = (data.train_path, *more, data.task_path, data.dev_path, data.evaluation_path)
+    found = (path.rglob("*") if path.is_dir() else [path] for path in map(Path, paths))
+    return sorted(path for paths in found for path in paths if path.is_file())
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class Training:
             what = f"a pass over {self.sources[number].key}" if number else "an epoch"
             say_small(each, settings.train.batch_size, what)
         table = tables[0]
-        parts = Parts(encoder, self.head, table, seed, epochs, self.corrupted, self.device)
+        parts = Parts(encoder, self.head, table, seed, epochs, self.corrupted, self.device, self.bf16)
         try:
             return train(
                 encoder,

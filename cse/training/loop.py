@@ -16,6 +16,7 @@ from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
+from cse.training.average import WeightAverage
 from cse.training.batch import Augmentation, Batch, encode_batch
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
@@ -39,6 +40,7 @@ class Plan:
     epochs: int
     warmup_share: float
     weight_decay: float
+    average: float
     clip_norm: float
     optimizer: str
     betas: tuple[float, float]
@@ -115,12 +117,14 @@ def train(
     tables = (table, *more)
     batches = Mixture([each.rows for each in tables], batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed)
     steps = batches.steps
-    state = _start(folder, weights, losses, optimizer, group)
+    average = WeightAverage(encoder.trainable(), plan.average)
+    state = _start(folder, weights, average, losses, optimizer, group)
     observer.start(state.step, steps)
 
     def evaluate() -> None:
         if dev is not None:
-            _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
+            with average.in_place():
+                _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
 
     received: list[int] = []
     with handling(received.append, signal.SIGTERM, signal.SIGINT):
@@ -160,6 +164,7 @@ def train(
                     _check_first(batch, terms, norm, group)
                 optimizer.step()
                 losses.after_update(batch)
+                average.update(step + 1)
 
                 state.step = step + 1
                 sentences += len(rows) * len(tables[source].columns)
@@ -183,6 +188,7 @@ def train(
                 last = _is_over(state, steps, plan)
                 if last or stop or (group.rank == 0 and time.monotonic() - saved >= plan.save_seconds):
                     state.weights, state.memory = _copies(weights), _copies(losses.memory())
+                    state.average = _copies(average.values)
                     state.optimizer = _on_host(optimizer.state_dict())
                     if group.rank == 0:
                         folder.save(state) if last or stop else folder.save_behind(state)
@@ -197,14 +203,16 @@ def train(
 
 
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:
-    """Load a state's best weights into the encoder, or its last ones if there is no best score."""
-    _copy_into(encoder.trainable(), state.weights if state.best_score is None else state.best_weights)
+    """Load a state's best weights into the encoder, or, without a best score, the last average or the last ones."""
+    last = state.average or state.weights
+    _copy_into(encoder.trainable(), last if state.best_score is None else state.best_weights)
     encoder.eval()
 
 
 def _start(
     folder: RunFolder,
     weights: Mapping[str, torch.Tensor],
+    average: WeightAverage,
     losses: Losses,
     optimizer: torch.optim.Optimizer,
     group: Group,
@@ -213,10 +221,12 @@ def _start(
     state = group.from_first(lambda: folder.load() or RunState())
     if state.step:
         _copy_into(weights, state.weights)
+        _copy_into(average.values, state.average)
         _copy_into(losses.memory(), state.memory)
         optimizer.load_state_dict(state.optimizer)
     elif group.size > 1:
         _copy_into(weights, group.from_first(lambda: _copies(weights)))
+        average.start()
     return state
 
 

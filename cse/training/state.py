@@ -22,6 +22,7 @@ class RunState:
         step: optimiser updates done.
         weights: trained weights by name, including those of the loss.
         memory: buffers of the loss by name (a momentum copy, a queue).
+        average: moving average of the encoder's weights by name; empty without one.
         optimizer: state of the optimiser.
         best_score: best dev score so far (Spearman * 100), including the initial one; None without selection.
         best_step: step of that score.
@@ -33,6 +34,7 @@ class RunState:
     step: int = 0
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     memory: dict[str, torch.Tensor] = field(default_factory=dict)
+    average: dict[str, torch.Tensor] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
     best_score: float | None = None
     best_step: int = 0

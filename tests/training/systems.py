@@ -21,6 +21,7 @@ from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.terms.contrastive_tension import ContrastiveTension
+from cse.training.terms.distillation import Distillation
 from cse.training.terms.energy_hinge import EnergyHinge
 from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.mutual_information import MutualInformation
@@ -33,9 +34,9 @@ from tests.training.helpers import contrast, make_rows, momentum_queue, replaced
 
 SYSTEMS = (
     "promcse", "hinge", "full", "masked_lm", "d2cse", "diffcse", "denoised", "tension", "self_guided", "information",
-    "classifier", "queue",
+    "classifier", "queue", "near",
 )  # fmt: skip
-VIEWS = {"hinge": "triplets", "classifier": "labelled"}  # all others: sentences
+VIEWS = {"hinge": "triplets", "near": "triplets", "classifier": "labelled"}  # all others: sentences
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 
@@ -93,6 +94,8 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
     if name in ("d2cse", "diffcse"):
         kind = {"d2cse": "shared", "diffcse": "copy"}[name]
         terms["replaced_tokens"] = replaced_tokens_term(encoder, swap_some, discriminator=kind)
+    if name == "near":
+        terms["distillation"] = Distillation(encoder, weight=2.0, temperature=0.2)
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
     alone: dict[str, Callable[[], Term]] = {

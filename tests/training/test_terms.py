@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +17,14 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import stored_weights
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.objectives.distillation import similarity_divergence
 from cse.training.corruption import Vocabulary, mask_tokens
 from cse.training.loop import train
 from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from cse.training.terms.contrastive_tension import ContrastiveTension
+from cse.training.terms.distillation import Distillation
 from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
@@ -463,6 +466,32 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
         ]
     assert values[0].item() == pytest.approx(values[1].item(), rel=1e-4)
     assert all(torch.isfinite(value) for value in values)
+
+
+# ---- distillation -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
+    encoder = make_encoder(bert, prompt=frozen, frozen=frozen)
+    bare = SentenceEncoder.bare(copy.deepcopy(encoder.backbone))
+    term = Distillation(encoder, weight=1.0, temperature=0.1)
+    fit(encoder, Losses({"distillation": term}), one_view(bert), tmp_path, learning_rate=1e-2)
+    batch = embed_rows(encoder.eval(), one_view(bert), ROWS, PLAN)
+    teacher = torch.zeros_like(batch.projected_XD)
+    for piece in batch.slices:
+        teacher[piece.places] = bare.embed(piece.ids_BL, piece.mask_BL, bare.constants())
+    expected = similarity_divergence(batch.projected_XD, teacher, rows=5, temperature=0.1)
+    assert term(batch).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert expected > 1e-4, "the trained encoder still equals its teacher"
+    assert not any(weight.requires_grad for weight in term.parameters())
+
+
+def test_a_bare_encoder_is_at_its_teacher(bert):
+    """Full fine-tuning starts there; a prompt starts beside it."""
+    encoder = make_encoder(bert, prompt=False, frozen=False, pooler=None).eval()
+    term = Distillation(encoder, weight=1.0, temperature=0.05)
+    assert term(embed_rows(encoder, one_view(bert), ROWS, PLAN)).item() == pytest.approx(0, abs=1e-6)
 
 
 # ---- SG-OPT -------------------------------------------------------------------------------------------------------

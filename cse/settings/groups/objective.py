@@ -234,6 +234,14 @@ class NliSoftmaxSettings(TermSettings):
         return 1
 
 
+class DistillationSettings(TermSettings):
+    """Stay near the bare backbone: its similarities between the rows of a batch are the target (Fang et al. 2021)."""
+
+    copies = False
+
+    temperature: Temperature = Field(0.05, description="Softmax temperature: the cosines of both are divided by it.")
+
+
 class ObjectiveSettings(Group):
     """The terms of the loss."""
 
@@ -246,6 +254,7 @@ class ObjectiveSettings(Group):
     self_guided: SelfGuidedSettings = SelfGuidedSettings()
     mutual_information: MutualInformationSettings = MutualInformationSettings()
     nli_softmax: NliSoftmaxSettings = NliSoftmaxSettings()
+    distillation: DistillationSettings = DistillationSettings()
 
     def terms(self) -> dict[str, TermSettings]:
         """Return the terms with a positive weight, by name and in order."""

@@ -60,6 +60,13 @@ class TrainSettings(Group):
     )
     warmup_share: Share = Field(0.0, description="Share of the steps over which the learning rate warms up from 0.")
     weight_decay: NonNegative = Field(0.0, description="AdamW's decoupled weight decay.")
+    average: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="Share that a moving average of the weights keeps at each step; the average is what is scored and "
+        "saved. Over the first steps the share is smaller. 0: no average.",
+    )
     clip_norm: float = Field(1.0, gt=0.0, description="Clip the global gradient norm to this value.")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto", description="Precision of matrix products in training; `auto`: bf16 if the hardware supports it."

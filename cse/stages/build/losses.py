@@ -16,6 +16,7 @@ from cse.stages.build.replaced_tokens import source_from
 from cse.training.corruption import Vocabulary
 from cse.training.losses import Losses
 from cse.training.terms.contrastive_tension import ContrastiveTension
+from cse.training.terms.distillation import Distillation
 from cse.training.terms.energy_hinge import EnergyHinge
 from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.matryoshka import Matryoshka
@@ -51,7 +52,7 @@ class Parts:
     epochs: int
     corrupted: Path
     device: torch.device
-    bf16: bool = False
+    bf16: bool
 
 
 def losses_from(objective: ObjectiveSettings, parts: Parts, own: Sequence[Mapping[str, float]] = ()) -> Losses:
@@ -129,4 +130,5 @@ TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "self_guided": _by_value(SelfGuided),
     "mutual_information": _by_value(MutualInformation),
     "nli_softmax": _by_value(NliSoftmax),
+    "distillation": _by_value(Distillation),
 }

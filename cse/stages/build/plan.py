@@ -26,6 +26,7 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
         warmup_share=train.warmup_share,
         weight_decay=train.weight_decay,
         clip_norm=train.clip_norm,
+        average=train.average,
         optimizer=train.optimizer,
         betas=(train.beta1, train.beta2),
         schedule=train.schedule,

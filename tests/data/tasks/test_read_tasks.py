@@ -107,6 +107,12 @@ def test_one_file_of_labelled_texts_is_split_by_label_and_always_alike(tmp_path)
     assert describe(task).endswith("5 reference and 6 test rows, halves of one file, drawn by label with a fixed seed")
 
 
+def test_a_document_may_lack_a_title(tmp_path):
+    corpus = [{"_id": "d1", "text": "Herons wait."}, {"_id": "d2", "text": "They nest.", "title": "Storks"}]
+    task = read_task(write_beir(tmp_path / "own", corpus=[*corpus, {"_id": "d3", "text": "A pump."}]))
+    assert task.documents == ["Herons wait.", "Storks They nest.", "A pump."]
+
+
 def test_a_folder_of_several_tasks(tmp_path):
     write_lines(tmp_path / "README.md", ["which tasks these are"])
     write_beir(tmp_path / "birds")

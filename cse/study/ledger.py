@@ -1,0 +1,165 @@
+"""What a study has done so far: one row per training, in its folder; a table is made from them anew each time."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cse.errors import CseError
+from cse.files import write_csv
+from cse.outputs import publish_file
+from cse.study.measures import DEV, gained, kept
+from cse.study.plan import BARE
+
+ROW_FILE, TABLE_FILE = "row.json", "table.csv"
+Figures = Mapping[str, float]  # by column
+
+
+@dataclass(frozen=True)
+class Row:
+    """A training that ended.
+
+    Attributes:
+        setting, seed: which one.
+        round: name of its round; empty for the bare backbone.
+        values: the values in which the setting differs.
+        settings: all settings that it depends on, by dotted key.
+        dev: dev scores by column; empty if it failed.
+        reason: why it failed; empty if it did not.
+        trained: trained weights, in percent of the backbone's.
+        steps, best_step: updates done, and those of the best weights.
+        seconds: of training and measuring.
+        snapshots: ``(step, dev scores)`` along the training.
+    """
+
+    setting: str
+    seed: int
+    round: str
+    values: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    dev: Figures
+    reason: str = ""
+    trained: float = 0.0
+    steps: int = 0
+    best_step: int = 0
+    seconds: float = 0.0
+    snapshots: Sequence[tuple[int, Figures]] = field(default_factory=tuple)
+
+
+def write_row(folder: Path, row: Row) -> None:
+    """Write the row of a training into its folder."""
+    with publish_file(folder / ROW_FILE) as target:
+        target.write_text(json.dumps(asdict(row), indent=2) + "\n", encoding="utf-8")
+
+
+def read_row(folder: Path) -> Row | None:
+    """Return the row in a folder, None if the training has not ended.
+
+    Raises:
+        CseError: the file is damaged.
+    """
+    path = folder / ROW_FILE
+    if not path.is_file():
+        return None
+    try:
+        return Row(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise CseError(f"{path}: damaged; delete it to train this one again") from None
+
+
+def read_rows(study: Path, round_name: str = "") -> list[Row]:
+    """Return the rows of a round, or of all rounds without a name, the bare backbone's first."""
+    folders = sorted(path.parent for path in (study / "runs").glob(f"{round_name or '*'}/*/{ROW_FILE}"))
+    rows = [read_row(folder) for folder in [study / "runs" / BARE, *folders]]
+    return [row for row in rows if row is not None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """The trainings of one setting in one round.
+
+    Attributes:
+        setting, round: which one.
+        rows: one per seed, those that did not fail.
+        failed: reasons of the others.
+    """
+
+    setting: str
+    round: str
+    rows: tuple[Row, ...]
+    failed: tuple[str, ...]
+
+    def over_seeds(self, column: str) -> list[float]:
+        """Return a dev score of each seed."""
+        return [row.dev[column] for row in self.rows]
+
+
+def lines_of(rows: Iterable[Row]) -> list[Line]:
+    """Return rows by round and setting, the best mean dev score first within a round, failed settings last."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.setting != BARE:
+            found.setdefault((row.round, row.setting), []).append(row)
+    lines = [
+        Line(setting, name, tuple(r for r in own if not r.reason), tuple(r.reason for r in own if r.reason))
+        for (name, setting), own in found.items()
+    ]
+    rounds = list(dict.fromkeys(line.round for line in lines))
+
+    def place(line: Line) -> tuple[int, float]:
+        return rounds.index(line.round), -statistics.fmean(line.over_seeds(DEV)) if line.rows else 0.0
+
+    return sorted(lines, key=place)
+
+
+def table(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the dev scores as a table of text with a header: the bare backbone, then a line per setting and round.
+
+    Scores are means over seeds, with the sample standard deviation where there are several.
+    """
+    bare = next((row for row in rows if row.setting == BARE), None)
+    columns = list(bare.dev) if bare is not None else list(dict.fromkeys(name for row in rows for name in row.dev))
+    head = [
+        "setting",
+        "round",
+        "seeds",
+        *(name if name == DEV else f"{name} dev" for name in columns),
+        "gained",
+        "kept",
+        "trained",
+        "minutes",
+    ]
+    body = []
+    if bare is not None:
+        body.append([BARE, "", "", *(f"{bare.dev[name]:.2f}" for name in columns), "", "", "", ""])
+    for line in lines_of(rows):
+        if not line.rows:
+            body.append([line.setting, line.round, f"failed: {line.failed[0]}", *[""] * (len(columns) + 4)])
+            continue
+        cells = [spread(line.over_seeds(name)) for name in columns]
+        change = ["", ""]
+        if bare is not None:
+            gains = [gained(row.dev, bare.dev) for row in line.rows]
+            keeps = [value for row in line.rows if (value := kept(row.dev, bare.dev)) is not None]
+            change = [f"{statistics.fmean(gains):+.2f}", f"{statistics.fmean(keeps):+.2f}" if keeps else ""]
+        seconds = statistics.fmean(row.seconds for row in line.rows)
+        facts = [f"{line.rows[0].trained:.2f} %", f"{seconds / 60:.1f}"]
+        body.append([line.setting, line.round, str(len(line.rows)), *cells, *change, *facts])
+    return [head, *body]
+
+
+def write_table(study: Path) -> None:
+    """Write the table of all rounds as CSV."""
+    head, *body = table(read_rows(study))
+    with publish_file(study / TABLE_FILE) as target:
+        write_csv(target, head, body)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the mean, and the sample standard deviation of several values."""
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{deviation}"

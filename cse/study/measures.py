@@ -1,0 +1,146 @@
+"""What a study measures: a dev part of everything, which chooses, and a test part, which nobody looks at before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from cse.data.cxc import read_cxc
+from cse.data.store import PreparedData
+from cse.data.suite import SuiteData
+from cse.data.suite_store import open_suite
+from cse.data.tasks.kinds import LabelledTexts, Retrieval, Task
+from cse.data.tasks.store import open_dev, open_tasks
+from cse.errors import CseError
+
+DEV, STS, CXC = "dev", "STS", "CxC"  # names of columns
+CXC_DEV = "cxc_sts_val.csv"
+_DEV_LABELLED = 0.2  # share of a task's reference texts that are its dev part
+_SEED = "cse study"
+
+
+def dev_part(task: Task) -> Task:
+    """Return the part of a task that chooses.
+
+    Labelled texts give a share of their reference texts, which the test texts are not among; of a search, half of the
+    queries; of pairs and triplets, half.
+
+    Raises:
+        CseError: too few texts for two parts.
+    """
+    if isinstance(task, LabelledTexts):
+        drawn = set(_drawn(task.name, len(task.reference), _DEV_LABELLED))
+        rest = [place for place in range(len(task.reference)) if place not in drawn]
+        texts, labels = task.reference, task.reference_label
+        return dataclasses.replace(
+            task,
+            reference=[texts[place] for place in rest],
+            reference_label=[labels[place] for place in rest],
+            test=[texts[place] for place in sorted(drawn)],
+            test_label=[labels[place] for place in sorted(drawn)],
+        )
+    return _part(task, _drawn(task.name, len(task), 0.5))
+
+
+def part_for_test(task: Task) -> Task:
+    """Return the part of a task that no choice has seen: all of labelled texts' test rows, else the other half."""
+    if isinstance(task, LabelledTexts):
+        return task
+    drawn = set(_drawn(task.name, len(task), 0.5))
+    return _part(task, [place for place in range(len(task)) if place not in drawn])
+
+
+def dev_suite(data: PreparedData, captions: Path) -> SuiteData:
+    """Return what chooses: the task that selects checkpoints, CxC's validation captions, the dev parts of own tasks.
+
+    Args:
+        data: prepared data.
+        captions: folder that may hold ``cxc_sts_val.csv``.
+
+    Raises:
+        CseError: nothing selects checkpoints, or a task is too small for two parts.
+    """
+    dev = open_dev(data)
+    if dev is None:
+        raise CseError(
+            "a study needs dev pairs or a dev task: set data.dev_path, or data.evaluation_path to SentEval's folder"
+        )
+    cxc = read_cxc(captions / CXC_DEV) if (captions / CXC_DEV).is_file() else None
+    tasks: list[Task] = [dataclasses.replace(dev, name=DEV), *map(dev_part, open_tasks(data))]
+    return SuiteData([], {}, [], cxc, [], tasks)
+
+
+def suite_for_test(data: PreparedData) -> SuiteData:
+    """Return what is tested: similarity tasks, CxC-STS, the test parts of own tasks."""
+    suite = open_suite(data)
+    return dataclasses.replace(suite, stsb={}, transfer=[], tasks=[part_for_test(task) for task in suite.tasks])
+
+
+def columns(results: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a table from the results of an evaluation (``SuiteResults.to_dict``), by column."""
+    found: dict[str, float] = {}
+    averages = [
+        name for name in results if name.startswith(("Avg.", "mean of "))
+    ]  # one, if anything similar was scored
+    if averages and "all" in results[averages[0]]:
+        found[STS] = float(results[averages[0]]["all"])
+    tasks = dict(results.get("tasks", {}))
+    if DEV in tasks:
+        dev = tasks.pop(DEV)
+        found[DEV] = float(dev["values"][dev["main"]])
+    if results.get("cxc"):
+        found[CXC] = float(results["cxc"]["all_pairs"])
+    for name, task in tasks.items():
+        found[f"{name} {task['main']}"] = float(task["values"][task["main"]])
+        if "MAP" in task["values"] and task["kind"] == "labelled texts":
+            found[f"{name} MAP"] = float(task["values"]["MAP"])
+    return found
+
+
+def gained(figures: Mapping[str, float], bare: Mapping[str, float]) -> float:
+    """Return how far the dev score rose over the bare backbone's, in points."""
+    return figures[DEV] - bare[DEV]
+
+
+def kept(figures: Mapping[str, float], bare: Mapping[str, float]) -> float | None:
+    """Return the mean difference to the bare backbone over the main measures of the user's tasks, in points; None
+    without tasks.
+    """
+    by_task: dict[str, str] = {}
+    for name in bare:
+        if name not in (DEV, CXC):
+            by_task.setdefault(name.rpartition(" ")[0], name)  # a task's main measure comes first
+    own = list(by_task.values())
+    return float(np.mean([figures[name] - bare[name] for name in own])) if own else None
+
+
+def _drawn(name: str, count: int, share: float) -> list[int]:
+    wanted = round(share * count)
+    if wanted < 2 or count - wanted < 2:
+        raise CseError(f"task {name}: {count} rows are too few for a dev and a test part")
+    return sorted(Random(f"{_SEED} {name}").sample(range(count), wanted))
+
+
+def _part(task: Any, places: list[int]) -> Any:
+    if isinstance(task, Retrieval):
+        place_of = {place: number for number, place in enumerate(places)}
+        here = np.array([int(query) in place_of for query in task.query])
+        return dataclasses.replace(
+            task,
+            queries=[task.queries[place] for place in places],
+            query=np.array([place_of[int(query)] for query in task.query[here]], np.int64),
+            document=task.document[here],
+            relevance=task.relevance[here],
+        )
+    columns = {field.name: getattr(task, field.name) for field in dataclasses.fields(task) if field.name != "name"}
+    halves = {
+        name: values[np.array(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
+        for name, values in columns.items()
+        if isinstance(values, (list, np.ndarray))
+    }
+    return dataclasses.replace(task, **halves)

@@ -1,0 +1,76 @@
+"""Dev and test parts: nothing that is tested was seen by a choice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import LabelledTexts, Retrieval, Triplets
+from cse.errors import CseError
+from cse.study.measures import CXC, DEV, columns, dev_part, gained, kept, part_for_test
+
+
+def test_labelled_texts_keep_their_test_rows():
+    texts = [f"text {number}" for number in range(50)]
+    task = LabelledTexts("intents", texts, [str(n % 5) for n in range(50)], ["a", "b"], ["0", "1"])
+    dev = dev_part(task)
+    assert part_for_test(task) is task
+    assert len(dev.test) == 10
+    assert sorted([*dev.test, *dev.reference]) == sorted(texts)
+    labels = dict(zip(texts, task.reference_label, strict=True))
+    assert [labels[text] for text in dev.test + dev.reference] == dev.test_label + dev.reference_label
+
+
+def test_a_searchs_queries_are_shared_out_with_their_judgements():
+    query = np.array([0, 0, 1, 2, 3, 3, 3, 4, 5, 6])
+    queries, documents = [f"q{n}" for n in range(7)], [f"d{n}" for n in range(10)]
+    task = Retrieval("search", queries, documents, query, np.arange(10), query % 3 + 1)
+    wanted = {(f"q{q}", d, int(q % 3 + 1)) for q, d in zip(query, range(10), strict=True)}
+    parts = dev_part(task), part_for_test(task)
+    assert sorted(parts[0].queries + parts[1].queries) == task.queries
+    assert [len(part.queries) for part in parts] == [4, 3]
+    found = [
+        (part.queries[q], int(d), int(r))
+        for part in parts
+        for q, d, r in zip(part.query, part.document, part.relevance, strict=True)
+    ]
+    assert len(found) == 10
+    assert set(found) == wanted
+    assert all(part.documents == task.documents for part in parts)
+
+
+def test_pairs_and_triplets_are_halved():
+    pairs = ScoredPairs("pairs", list("abcdefg"), list("hijklmn"), np.arange(7.0), ["one"] * 7)
+    halves = dev_part(pairs), part_for_test(pairs)
+    rows = [row for half in halves for row in zip(half.sentence1, half.sentence2, half.score, strict=True)]
+    assert sorted(rows) == sorted(zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
+    triplets = Triplets("triplets", list("abcde"), list("fghij"), list("klmno"))
+    assert sorted(dev_part(triplets).anchor + part_for_test(triplets).anchor) == list("abcde")
+
+
+def test_the_parts_are_the_same_each_time_and_need_a_few_rows():
+    task = Triplets("triplets", list("abcde"), list("fghij"), list("klmno"))
+    assert dev_part(task) == dev_part(task)
+    with pytest.raises(CseError, match="task few: 3 rows are too few"):
+        dev_part(Triplets("few", list("abc"), list("def"), list("ghi")))
+
+
+def test_columns_of_an_evaluation():
+    labels = {"kind": "labelled texts", "main": "kNN", "values": {"kNN": 90.0, "MAP": 50.0, "probe": 91.0}}
+    search = {"kind": "retrieval", "main": "nDCG@10", "values": {"nDCG@10": 51.0, "MAP": 40.0}}
+    dev = {"kind": "scored pairs", "main": "Spearman", "values": {"Spearman": 86.0}}
+    found = columns(
+        {"cxc": {"all_pairs": 76.0, "mean": 75.0}, "tasks": {DEV: dev, "intents": labels, "manual": search}}
+    )
+    assert found == {DEV: 86.0, CXC: 76.0, "intents kNN": 90.0, "intents MAP": 50.0, "manual nDCG@10": 51.0}
+    assert columns({"Avg.": {"all": 81.0}, "sts": {}}) == {"STS": 81.0}
+    assert columns({"mean of 2 tasks": {"all": 70.0}, "cxc": None}) == {"STS": 70.0}
+
+
+def test_what_is_kept_counts_each_task_once():
+    bare = {DEV: 86.0, CXC: 76.0, "intents kNN": 90.0, "intents MAP": 50.0, "manual nDCG@10": 51.0}
+    now = {DEV: 88.0, CXC: 70.0, "intents kNN": 91.0, "intents MAP": 20.0, "manual nDCG@10": 48.0}
+    assert gained(now, bare) == 2.0
+    assert kept(now, bare) == -1.0
+    assert kept({DEV: 1.0, CXC: 2.0}, {DEV: 1.0, CXC: 2.0}) is None

@@ -1,0 +1,143 @@
+"""A whole study from the command line: trained side by side, killed, chosen, and only then tested."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cse.study.ledger import Row, read_rows, write_row
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.study.workspace import write_study
+from tests.waiting import wait_for
+
+RUN = ("study", "run", "tiny.study.yaml")
+OUT = Path(".cse/study/tiny")
+
+
+@pytest.fixture
+def place(tiny_folders, tmp_path, monkeypatch):
+    write_study(tmp_path, tiny_folders["bert"])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def dev_of(round_name: str) -> dict[str, dict[str, float]]:
+    return {f"{row.setting}-{row.seed}": dict(row.dev) for row in read_rows(OUT, round_name)}
+
+
+@pytest.mark.slow
+def test_a_killed_round_goes_on_and_ends_as_if_nothing_had_happened(cse, place):  # noqa: F811
+    """SIGKILL to driver and workers after the first training; the second run trains what is missing."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cse.cli", *RUN, "whole", "--only", "plain", "--only", "near", "--at-once", "1"],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: list(OUT.glob("runs/whole/*/row.json")))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+    ended = {path: path.stat().st_mtime_ns for path in OUT.glob("runs/whole/*/row.json")}
+    assert 0 < len(ended) < 4
+
+    done = cse(*RUN, "whole", "--only", "plain", "--only", "near")
+    assert done.code == 0, done.err
+    assert {path: path.stat().st_mtime_ns for path in ended} == ended, "a training that had ended was done again"
+    found = dev_of("whole")
+    assert found.keys() == {"backbone-0", "plain-1", "plain-2", "near-1", "near-2"}
+    assert found["plain-1"] != found["plain-2"]
+    assert found["plain-1"].keys() == {"dev", "labels kNN", "labels MAP", "search nDCG@10"}
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["setting", "backbone", *(line.split()[0] for line in lines[2:])]
+    assert {line.split()[0] for line in lines[2:]} == {"plain", "near"}
+    assert "±" in lines[2]
+    assert len((OUT / "table.csv").read_text(encoding="utf-8").splitlines()) == 4
+
+    other = cse(*RUN, "whole", "--only", "plain", "--out", "other")
+    assert other.code == 0, other.err
+    again = {f"{row.setting}-{row.seed}": dict(row.dev) for row in read_rows(Path("other"), "whole")}
+    assert again == {name: dev for name, dev in found.items() if not name.startswith("near")}
+
+
+@pytest.mark.slow
+def test_test_sets_stay_closed_until_a_choice_is_on_record(cse, place):  # noqa: F811
+    assert cse(*RUN, "whole", "--only", "plain", "--only", "full").code == 0
+    shut = cse("study", "test", "tiny.study.yaml")
+    assert shut.refused().endswith("choose first (`cse study choose`); the test sets stay closed until then")
+    assert not list(OUT.glob("**/record"))
+    other = cse("study", "choose", "tiny.study.yaml", "whole", "plane")
+    assert other.refused() == "setting plane: not trained in round whole; did you mean 'plain'?"
+
+    chosen = cse("study", "choose", "tiny.study.yaml", "whole", "plain", "full")
+    assert "plain, full; no test set was open" in chosen.out
+    done = cse("study", "test", "tiny.study.yaml", "--against", "full")
+    assert done.code == 0, done.err
+    lines = done.out.partition("\n\n")[0].splitlines()[2:]  # below the choice and the header
+    table = {line.split()[0]: line for line in lines}
+    assert table.keys() == {"backbone", "plain", "full"}
+    assert "±" in table["plain"]
+    assert "±" not in table["backbone"]
+    assert "plain (2 seeds) against full (2 seeds)" in done.out
+    assert len(list(OUT.glob("**/record"))) == 5
+
+    later = cse("study", "choose", "tiny.study.yaml", "whole", "full")
+    assert "not blind" in later.out
+    kept = json.loads((OUT / "choices.json").read_text(encoding="utf-8"))
+    assert [(choice["settings"], choice["blind"]) for choice in kept] == [(["plain", "full"], True), (["full"], False)]
+
+
+@pytest.mark.slow
+def test_snapshots_and_pictures(cse, place):  # noqa: F811
+    assert cse(*RUN, "path", "--only", "plain", "--only", "full").code == 0
+    rows = {row.setting: row for row in read_rows(OUT, "path")}
+    assert [step for step, _ in rows["plain"].snapshots] == [0, 3, 6]
+    steps = [dict(dev) for _, dev in rows["plain"].snapshots]
+    assert steps[0] != steps[1] != steps[2]
+    best = dict(rows["plain"].snapshots)[rows["plain"].best_step]
+    assert best == pytest.approx(dict(rows["plain"].dev))
+    # full fine-tuning starts at the bare backbone
+    assert dict(rows["full"].snapshots)[0]["dev"] == pytest.approx(rows["backbone"].dev["dev"], abs=1e-4)
+
+    shown = cse("study", "show", "tiny.study.yaml", "--pictures", "pictures")
+    assert shown.code == 0, shown.err
+    for name in ("trade-off", "along-training"):
+        assert (place / f"pictures/{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (place / f"pictures/{name}.csv").read_text(encoding="utf-8").startswith(("round,", "setting,"))
+
+
+@pytest.mark.slow
+def test_a_setting_that_fails_costs_no_other_and_is_tried_again(cse, place):  # noqa: F811
+    study = place / "tiny.study.yaml"
+    text = study.read_text(encoding="utf-8")
+    study.write_text(text + "  wrong: {prompt.kind: hidden_state, prompt.init: checkpoint}\n", encoding="utf-8")
+    failed = cse(*RUN, "screen", "--only", "plain", "--only", "wrong")
+    assert failed.code == 2
+    assert "1 trainings failed" in failed.err.splitlines()[-1]
+    assert any(
+        line.startswith("wrong") and "failed: prompt.init_checkpoint" in line for line in failed.out.splitlines()
+    )
+    assert dev_of("screen")["plain-42"]
+
+    study.write_text(text + "  wrong: {prompt.kind: hidden_state}\n", encoding="utf-8")
+    assert cse(*RUN, "screen", "--only", "plain", "--only", "wrong").code == 0
+    assert dev_of("screen")["wrong-42"]
+
+
+def test_a_setting_that_changed_after_its_training_is_refused(cse, place):  # noqa: F811
+    settings = {"train.learning_rate": 0.5, "gone.with": "a version"}
+    write_row(OUT / "runs/backbone", Row("backbone", 0, "", {}, {}, {"dev": 1.0}))
+    write_row(OUT / "runs/screen/fast-42", Row("fast", 42, "screen", {}, settings, {"dev": 1.0}))
+    assert (
+        "setting fast: train.learning_rate was 0.5 when it was trained and is 0.1 now" in cse(*RUN, "screen").refused()
+    )
+
+
+def test_nothing_trained_yet_is_one_line(cse, place):  # noqa: F811
+    assert "nothing was trained yet" in cse("study", "show", "tiny.study.yaml").refused()
+    assert "not trained in round whole" in cse("study", "choose", "tiny.study.yaml", "whole", "plain").refused()
