@@ -136,6 +136,24 @@ def test_a_checkpoint_says_what_it_was_computed_by(run, settings, tmp_path, chan
     assert {"precision", "environment"}.isdisjoint(metrics), "metrics are compared side by side"
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_the_generator_multiplies_as_training_does(run, settings, models, monkeypatch, precision, dtype):
+    made = []
+
+    def keep(*args, **options):
+        made.append(MaskedLmGenerator(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr("cse.model.generator.MaskedLmGenerator", keep)
+    d2cse = {
+        "objective.replaced_tokens.weight": 0.1,
+        "objective.replaced_tokens.generator": "folder",
+        "objective.replaced_tokens.generator_folder": str(models["generator"]),
+    }
+    run(settings(d2cse | {"train.precision": precision, "train.epochs": 1}))
+    assert {weight.dtype for weight in made[0].model.parameters()} == {dtype}
+
+
 def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, data, tmp_path):
     facts = run(settings(UNTRAINED | {"pooler.kind": "mean_first_last"}))
     assert "steps" not in facts
