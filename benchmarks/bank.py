@@ -105,7 +105,7 @@ def least(folder: Path) -> tuple[float, int]:
     return min(seconds), min(memory)
 
 
-def under_load(folder: Path, domain: Domain, names: list[str], texts: list[str], seconds: float) -> dict[str, float]:
+def under_load(folder: Path, domain: Domain, names: list[str], texts: list[str], seconds: float) -> dict[str, int]:
     """Encode while domains are replaced; count the answers, and those that no prompt in force gives."""
     bank = OnnxEncoder(folder, threads=1)
     versions: dict[str, list[np.ndarray]] = {}  # vectors of the text by domain, oldest first

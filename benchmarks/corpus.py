@@ -191,7 +191,7 @@ def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
 def memory(work: Path, options: argparse.Namespace) -> dict[str, float]:
     """Measure peak memory for corpora of growing size."""
     model = str(small_model(work / "small"))
-    figures = {}
+    figures: dict[str, float] = {}
     for rows in options.sizes:
         corpus = write_words(work / f"{rows}.txt", rows)
         sizes = ["--workers", str(options.workers), "--shard-rows", str(options.shard_rows)]

@@ -44,6 +44,7 @@ from cse.runtime.providers import no_cuda_reason
 from cse.settings import Settings
 from cse.training.precision import choose_device
 
+TorchPrecision = Literal["fp32", "bf16", "fp16"]
 NAME = "encode"
 BASE = "sentence-transformers torch-fp32"
 OWN_BASE = "SentenceEncoder, fp32, bare"  # without that peer
@@ -102,13 +103,14 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
             skipped[name] = str(error)
     for kind, model in models.items():
         model.to(device)
-        for precision in ("fp32", "bf16") if device == "cpu" else ("fp32", "bf16", "fp16"):
+        precisions: tuple[TorchPrecision, ...] = ("fp32", "bf16") if device == "cpu" else ("fp32", "bf16", "fp16")
+        for precision in precisions:
             encode = partial(_encode, model, precision)
             found[f"SentenceEncoder, {precision}, {kind}"] = _in_process(encode, texts, precision, kind == "prompts")
     return found, skipped
 
 
-def _encode(model: SentenceEncoder, precision: Literal["fp32", "bf16", "fp16"], texts: list[str]) -> np.ndarray:
+def _encode(model: SentenceEncoder, precision: TorchPrecision, texts: list[str]) -> np.ndarray:
     model.precision = precision
     return model.encode(texts)
 

@@ -13,6 +13,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         tasks = read_senteval(options.senteval).tasks
     else:
         tasks = [sample_pairs(f"sample-{number}", options.pairs, seed=number) for number in range(2)]
-    model = open_model(options.model)
+    model: Any = open_model(options.model)
     distinct = list(dict.fromkeys(sentences_of(tasks)))
     tokenizer = (
         Tokenizer.from_file(f"{options.model}/tokenizer.json") if isinstance(model, OnnxEncoder) else model.tokenizer
@@ -80,7 +81,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         pairs = read_cxc(options.cxc)
         vectors = Vectors(Random(), [*pairs.sentence1, *pairs.sentence2])
         for how in (Bootstrap(), Bootstrap("caption", replace=False)):
-            taken = timed(lambda how=how: score_cxc(vectors, pairs, how))
+            taken = timed(partial(score_cxc, vectors, pairs, how))
             name = f"CxC-STS after encoding, {how.repetitions:,} repetitions over {how.query}s"
             lines.append((name, f"{taken:.1f}", "-"))
             figures[name] = taken

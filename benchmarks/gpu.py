@@ -111,7 +111,7 @@ def run_speed(name: str, device: str, clock: Clock) -> list[Row]:
     out = ROOT / ".cse" / "benchmarks" / f"{name}.json"
     begun, start = time.time(), time.monotonic()
     said, code = _process(command, seconds, {})
-    took = {"seconds": round(time.monotonic() - start, 1)}
+    took: dict[str, Any] = {"seconds": round(time.monotonic() - start, 1)}
     figures = _json(out) if out.is_file() and out.stat().st_mtime >= begun - 1 else None
     if code != 0 or figures is None:
         reason = f"took more than {seconds:.0f} s" if code is None else _last(said) or "wrote no figures"

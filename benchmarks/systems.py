@@ -116,15 +116,15 @@ def as_table(out: Path) -> str:
         deviation = f" ± {statistics.stdev(s['Avg.'] for s in scores):.2f}" if len(scores) > 1 else ""
         facts = runs[0]["facts"]
         found = [dev.value for run in runs if (dev := dev_of(run["facts"]))]
-        dev = f"{statistics.mean(found):.2f}" if found else ""
+        mean_dev = f"{statistics.mean(found):.2f}" if found else ""
         label = f"{name} ({facts['generator']} generator)" if facts.get("generator") else name
-        rows.append((means["Avg."], label, means, deviation, len(runs), dev))
+        rows.append((means["Avg."], label, means, deviation, len(runs), mean_dev))
     rows.sort(reverse=True, key=lambda row: row[0])
     tasks = list(rows[0][2])
     lines = [_line(["system", *tasks, "seeds", "dev"]), _line(["---"] * (len(tasks) + 3))]
-    for _, label, means, deviation, count, dev in rows:
+    for _, label, means, deviation, count, mean_dev in rows:
         cells = [f"{means[task]:.2f}" for task in tasks]
-        lines.append(_line([label, *cells[:-1], cells[-1] + deviation, str(count), dev]))
+        lines.append(_line([label, *cells[:-1], cells[-1] + deviation, str(count), mean_dev]))
     return "\n".join(lines) + "\n"
 
 

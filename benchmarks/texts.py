@@ -35,8 +35,7 @@ def rows_of(view: str, count: int, triplets: Path | None) -> Dataset:
     """
     if triplets is not None and not triplets.is_file():
         raise CseError(f"--triplets: no file {triplets}{nearest(str(triplets), map(str, triplets.parent.glob('*')))}")
-    generated = triplets is None
-    source = sample_rows(view, count, seed=1) if generated else (row.texts for row in read_rows(triplets, view))
+    source = sample_rows(view, count, seed=1) if triplets is None else (row.texts for row in read_rows(triplets, view))
     names = VIEW_COLUMNS[view]
     rows = [dict(zip(names, texts, strict=True)) for texts in islice(source, count)]
     if len(rows) < count:

@@ -87,7 +87,7 @@ def infinity(model: Path, device: str, python: Path = INFINITY) -> list[Contesta
         "--port",
         "{port}",
     )
-    run = (*run, "--device", device, "--log-level", "warning")
+    served = (*run, "--device", device, "--log-level", "warning")
     plain = ("--no-bettertransformer", "--no-compile")
     better = ("--bettertransformer", "--no-compile")
     compiled = ("--no-bettertransformer", "--compile")
@@ -100,12 +100,12 @@ def infinity(model: Path, device: str, python: Path = INFINITY) -> list[Contesta
     }
     found = []
     for dtype in ("float32", "bfloat16"):
-        torch = (*run, "--engine", "torch", "--dtype", dtype)
+        torch = (*served, "--engine", "torch", "--dtype", dtype)
         settings = tuple(Setting(name, (*torch, *way), environment) for name, (way, environment) in ways.items())
         tolerance = 1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE
         found.append(Contestant(f"infinity torch {dtype}", settings, "infinity", tolerance, facts))
     _export(model, python)
-    onnx = (*run, "--engine", "optimum", "--pooling-method", "mean")
+    onnx = (*served, "--engine", "optimum", "--pooling-method", "mean")
     engines = {
         "plain": ("--onnx-disable-optimize",),
         "plain, batches of 64": ("--onnx-disable-optimize", "--batch-size", "64"),

@@ -24,8 +24,10 @@ import numpy as np
 
 BATCH_SIZES = (16, 32, 64, 128, 256)
 TRIAL = 512  # texts
-_PACKAGES = ("sentence-transformers", "torch", "transformers", "optimum-onnx", "optimum-intel", "onnxruntime")
-_PACKAGES += ("openvino", "fastembed")
+_PACKAGES = (
+    "sentence-transformers", "torch", "transformers", "optimum-onnx", "optimum-intel", "onnxruntime", "openvino",
+    "fastembed",
+)  # fmt: skip
 Encode = Callable[[list[str], int], np.ndarray]
 
 
