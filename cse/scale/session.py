@@ -62,7 +62,7 @@ def ray_session(
         "runtime_env": {"env_vars": _paths() | (variables or {})},
     }
     with ExitStack() as stack:
-        stack.enter_context(handling(lambda number: sys.exit(128 + number), signal.SIGTERM))
+        stack.enter_context(handling(_exit, signal.SIGTERM))
         if address:
             stack.callback(ray.shutdown)
             _join(ray, address, common)
@@ -79,7 +79,12 @@ def ray_session(
                 **common,
             )
         logging.getLogger("ray").setLevel(logging.ERROR)
+        stack.enter_context(handling(_exit, signal.SIGTERM))  # Ray put one of its own there, which prints a trace
         yield ray
+
+
+def _exit(number: int) -> None:
+    sys.exit(128 + number)
 
 
 def _has_token() -> bool:

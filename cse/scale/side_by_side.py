@@ -20,7 +20,12 @@ class Ended(NamedTuple):
 
 
 def side_by_side(
-    worker: type, given: Callable[[int], Sequence[Any]], names: Sequence[str], *, at_once: int | None
+    worker: type,
+    given: Callable[[int], Sequence[Any]],
+    names: Sequence[str],
+    *,
+    at_once: int | None,
+    afresh: bool = False,
 ) -> Iterator[Ended]:
     """Give each job to the next idle worker and yield it as it ends.
 
@@ -31,6 +36,8 @@ def side_by_side(
         given: returns the arguments of the class, given the CPU threads of each worker.
         names: of the jobs, in their order.
         at_once: workers; None: one for each CPU, or for each GPU if there are any.
+        afresh: whether each job gets a new process; otherwise a worker keeps what it loaded, and the memory of its
+            largest job.
     """
     with ray_session() as ray:
         from ray.exceptions import OutOfMemoryError, RayActorError
@@ -62,5 +69,8 @@ def side_by_side(
                 else:
                     todo.insert(0, name)
             else:
+                if afresh and todo:
+                    ray.kill(free)
+                    free = make.remote(*arguments)
                 idle.append(free)
                 yield Ended(name, result, "")

@@ -237,7 +237,11 @@ def run_round(place: Place, round_name: str, how: Round, runs: Sequence[Run], *,
         if todo:
             with tqdm(total=len(todo), unit="run", desc=round_name, disable=not sys.stderr.isatty()) as bar:
                 for ended in side_by_side(
-                    StudyWorker, lambda threads: (place, round_name, how, todo, threads), list(todo), at_once=at_once
+                    StudyWorker,
+                    lambda threads: (place, round_name, how, todo, threads),
+                    list(todo),
+                    at_once=at_once,
+                    afresh=True,
                 ):
                     reason = ended.lost or ended.result
                     failed += bool(reason)
