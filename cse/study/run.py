@@ -20,7 +20,7 @@ from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError, error_line, one_line
 from cse.evaluation.suite import evaluate_suite
 from cse.files import fingerprint
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint_config import is_checkpoint, read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
 from cse.scale.side_by_side import side_by_side
@@ -141,20 +141,22 @@ class StudyWorker:
                 observers.append(Snapshots(training, folder / "snapshots"))
             return training.run(Observers(observers))
 
-        facts = train_stage(
-            settings,
-            prepared=data / "prepared",
-            mined=data / "mined",
-            corrupted=data / "corrupted",
-            checkpoint=folder / "checkpoint",
-            metrics=folder / "train.json",
-            plots=folder / "plots",
-            scratch=self.place.folder / "scratch",
-            launch=launch,
-            tokens=data / "tokens",
-        )
-        encoder = SentenceEncoder.load(folder / "checkpoint")
-        trained = read_config(folder / "checkpoint")["facts"]["parameters"]
+        checkpoint = folder / "checkpoint"
+        if not _trained(checkpoint, settings):  # else it was killed while it measured
+            train_stage(
+                settings,
+                prepared=data / "prepared",
+                mined=data / "mined",
+                corrupted=data / "corrupted",
+                checkpoint=checkpoint,
+                metrics=folder / "train.json",
+                plots=folder / "plots",
+                scratch=self.place.folder / "scratch",
+                launch=launch,
+                tokens=data / "tokens",
+            )
+        facts, encoder = read_config(checkpoint)["facts"], SentenceEncoder.load(checkpoint)
+        trained = facts["parameters"]
         dev = self._measure(encoder, data, settings)
         snapshots = []
         for file in sorted((folder / "snapshots").glob("*"), key=lambda path: int(path.name)):
@@ -255,6 +257,10 @@ def facts_of(run: Run) -> dict[str, Any]:
     """Return the settings that a run depends on, by dotted key."""
     tree = groups_of(run.settings) | {"data": run.settings.data.model_dump(mode="json")}
     return flatten(tree)
+
+
+def _trained(checkpoint: Path, settings: Settings) -> bool:
+    return is_checkpoint(checkpoint) and read_config(checkpoint)["facts"]["settings"] == groups_of(settings)
 
 
 def _done(place: Place, round_name: str, run: Run) -> bool:

@@ -59,6 +59,14 @@ def test_a_killed_round_goes_on_and_ends_as_if_nothing_had_happened(cse, place):
     assert "±" in lines[2]
     assert len((OUT / "table.csv").read_text(encoding="utf-8").splitlines()) == 4
 
+    # as if it had been killed while it measured
+    run = OUT / "runs/whole/plain-1"
+    (run / "row.json").unlink()
+    trained = (run / "checkpoint/checkpoint.json").stat().st_mtime_ns
+    assert cse(*RUN, "whole", "--only", "plain").code == 0
+    assert (run / "checkpoint/checkpoint.json").stat().st_mtime_ns == trained
+    assert dev_of("whole") == found
+
     other = cse(*RUN, "whole", "--only", "plain", "--out", "other")
     assert other.code == 0, other.err
     again = {f"{row.setting}-{row.seed}": dict(row.dev) for row in read_rows(Path("other"), "whole")}
