@@ -110,7 +110,7 @@ def training_workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
-            if f"{WORKER}.train" in " ".join(child.cmdline()):
+            if f"{WORKER}.run" in " ".join(child.cmdline()):
                 found.append(child)
         except psutil.Error:
             continue
