@@ -175,7 +175,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         contestants, skipped = found | others, skipped | left_out
         seconds = interleave({name: each.seconds for name, each in contestants.items()}, options.rounds)
         rates = floor.better(rates, floor.measure(config, device))
-        exact = {each.prompts: each.vectors() for name, each in found.items() if "SentenceEncoder" in name}
+        exact = {
+            each.prompts: each.vectors() for name, each in found.items() if name.startswith("SentenceEncoder, fp32")
+        }
         likeness = {name: _compared(each.vectors(), exact[each.prompts]) for name, each in contestants.items()}
     tokens = sum(lengths)
     figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates, "seconds": seconds}
