@@ -121,7 +121,7 @@ def choose_command(file: Path, round_name: str, names: Sequence[str], out: Path 
 @_out_option
 @params_option
 @set_option
-def test_command(file: Path, against: str, out: Path | None, params: Path, overrides: Sequence[str]) -> None:
+def measure_command(file: Path, against: str, out: Path | None, params: Path, overrides: Sequence[str]) -> None:
     """Measure the chosen settings on the test sets, seed by seed, and compare them.
 
     Figures are means over seeds and half of their 95 % interval (Student's t). Comparisons are a paired bootstrap over

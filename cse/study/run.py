@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -40,6 +39,7 @@ from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunState
 from cse.tune.job import steps_of
 
+_WEIGHTS = ".safetensors"
 _NOT_THE_DATA = ("weight", "terms")  # of data.more: how its rows are trained on
 
 
@@ -94,7 +94,9 @@ class Snapshots:
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Write the weights that were scored."""
         weights = self.training.encoder.trainable().items()
-        save_file({name: weight.detach().cpu().contiguous() for name, weight in weights}, self.folder / str(step))
+        save_file(
+            {name: weight.detach().cpu().contiguous() for name, weight in weights}, self.folder / f"{step}{_WEIGHTS}"
+        )
 
     def close(self) -> None:
         """Do nothing."""
@@ -159,14 +161,16 @@ class StudyWorker:
         trained = facts["parameters"]
         dev = self._measure(encoder, data, settings)
         snapshots = []
-        for file in sorted((folder / "snapshots").glob("*"), key=lambda path: int(path.name)):
-            weights = load_file(file)
+        files = {int(file.stem): file for file in (folder / "snapshots").glob(f"*{_WEIGHTS}")}
+        for step in sorted(files):
+            weights = load_file(files[step])
             with torch.no_grad():
                 for name, weight in encoder.named_parameters():
                     if name in weights:
                         weight.copy_(weights[name])
-            snapshots.append((int(file.name), self._measure(encoder, data, settings)))
-        shutil.rmtree(folder / "snapshots", ignore_errors=True)
+            snapshots.append((step, self._measure(encoder, data, settings)))
+        for file in files.values():
+            file.unlink()
         return Row(
             run.setting,
             run.seed,
