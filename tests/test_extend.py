@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (ROOT / "docs/extend.md").read_text("utf-8"), re.M | re.S))
 NEW_FILE = re.compile(r"^`([\w/.]+)`:\n\n```python\n(.*?)^```$", re.M | re.S)
+PATCH = re.compile(r"^```diff\n(.*?)^```$", re.M | re.S)
 
 USE = {
     "A loss": """
@@ -67,6 +68,14 @@ def test_the_page_has_the_sections_that_are_tested():
     assert list(SECTIONS) == list(USE)
 
 
+@pytest.mark.parametrize("section", USE)
+def test_the_changes_of_the_example_fit_the_code(project, section):
+    for patch in PATCH.findall(SECTIONS[section]):
+        fits = ["git", "apply", "--check", "-C1", "-"]
+        done = subprocess.run(fits, cwd=project, input=patch, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("section", USE)
 def test_the_example_works(project, section):
@@ -80,7 +89,7 @@ def test_the_example_works(project, section):
 
     for name, content in NEW_FILE.findall(text):
         (project / name).write_text(content, encoding="utf-8")
-    patches = re.findall(r"^```diff\n(.*?)^```$", text, re.M | re.S)
+    patches = PATCH.findall(text)
     assert patches
     for patch in patches:
         run("git", "apply", "-C1", "-", input=patch)

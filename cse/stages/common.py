@@ -8,7 +8,9 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,8 +36,13 @@ SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse")).expanduser()
 MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
-# later keys of group train: what they were before they were there; left out of what names a run
-ADDED_LATER = {"dev_measure": None, "mix": "batches", "average": 0.0}
+# later settings: what they were before they were there
+ADDED_LATER: Mapping[str, Any] = {
+    "train.dev_measure": None,
+    "train.mix": "batches",
+    "train.average": 0.0,
+    "objective.distillation": {"weight": 0.0, "temperature": 0.05},
+}
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = ("data", "evaluation", "model", "objectives", "runtime", "scale", "stages", "training")
@@ -60,6 +67,16 @@ def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
     mine, bare = (sum(round(model[task], 2) for task in tasks) / len(tasks) for model in (trained, backbone))
     over = tasks[0] if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     return f"below its bare backbone: {mine:.2f} against {bare:.2f} ({over})" if mine < bare else ""
+
+
+def as_before(groups: dict[str, Any]) -> dict[str, Any]:
+    """Take later settings that change nothing out of a tree, so that what it names keeps its name."""
+    for key, usual in ADDED_LATER.items():
+        *path, last = key.split(".")
+        group = reduce(dict.__getitem__, path, groups)
+        if group[last] == usual:
+            del group[last]
+    return groups
 
 
 def training_code() -> list[Path]:

@@ -16,7 +16,7 @@ from cse.settings.document import params_text, settings_table
 from cse.settings.domains import settings_of_domain
 from cse.settings.edit import write_values
 from cse.settings.load import load_settings
-from cse.stages.common import ADDED_LATER, MINING_FILE
+from cse.stages.common import MINING_FILE
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
@@ -155,12 +155,15 @@ def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
 
 
 def test_without_further_sources_a_run_has_the_name_it_had(settings):
-    """The groups and the keys of group train before there were further sources."""
+    """The groups and keys before there were further sources."""
     groups = groups_of(settings())
     assert list(groups) == [
         "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train",
     ]  # fmt: skip
-    assert not set(ADDED_LATER) & set(groups["train"])
+    assert not {"dev_measure", "mix", "average"} & set(groups["train"])
+    assert "distillation" not in groups["objective"]
+    with_it = groups_of(settings({"objective.distillation.weight": 1.0}))
+    assert with_it["objective"]["distillation"] == {"weight": 1.0, "temperature": 0.05}
     assert {"batch_size", "distinct_batches", "roles", "seed"} <= set(groups["train"])
 
 
