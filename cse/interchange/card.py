@@ -72,6 +72,8 @@ def _what(model: ModelFolder) -> str:
         )
     if model.manifest.get("parameters") == "full":
         facts.append("The whole language model was trained; its weights are in this repository.")
+    elif model.manifest.get("parameters") == "biases":
+        facts.append("The biases of the language model were trained; its other weights are frozen.")
     elif isinstance(prompt, dict) and prompt:
         facts.append("The language model is frozen.")
     if trained:

@@ -120,7 +120,7 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
         "pooler.projector": get_args(ProjectorKind),
         "pooler.first_layer": get_args(FirstLayer),
         "cls": (True, False),
-        "parameters": ("prompts", "full"),
+        "parameters": ("prompts", "biases", "full"),
     }
     if config.get("prompt", ...) is not None:
         types |= {"prompt.length": int, "prompt.position_shift": bool, "prompt.shared": bool}

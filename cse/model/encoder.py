@@ -47,6 +47,7 @@ class Encoder(nn.Module):
         templates: words around the sentence; the second template is for the second copy in training.
         denoise: when to subtract the template's output without the sentence: ``none``, ``train_only`` or ``always``.
         frozen: whether to freeze the backbone's weights.
+        biases: of a backbone that is not frozen, train the biases alone (BitFit, Ben Zaken et al. 2022).
         new_layers: initialisation of a ``batch_norm`` projector, see ``BatchNormProjector``.
         use: length, task texts and shorter widths; None: as the backbone's folder declares.
 
@@ -74,6 +75,7 @@ class Encoder(nn.Module):
         denoise: str,
         frozen: bool,
         new_layers: str,
+        biases: bool = False,
         use: Declared | None = None,
     ) -> None:
         super().__init__()
@@ -97,7 +99,8 @@ class Encoder(nn.Module):
             )
         self.mlp_use = mlp
         self.projector = projector
-        backbone.requires_grad_(not frozen)
+        for name, weight in backbone.named_parameters():
+            weight.requires_grad_(not frozen and (not biases or name.endswith("bias")))
         self.mlp = self._make_projector(new_layers) if mlp != "none" else None
         self.cnn = TokenCnn(backbone.hidden_size) if self.pooler == "cnn" else None
         self.first_layer = first_layer
@@ -105,6 +108,7 @@ class Encoder(nn.Module):
         self.templates = tuple(templates)
         self.denoise = denoise
         self.frozen = frozen
+        self.biases = biases
         self.cls = nn.Parameter(self._word(body.special_ids["cls"])) if cls else None
         words = self.templates[0].words if self.templates else ()
         self.template = nn.Parameter(torch.stack([self._word(word) for word in words])) if words else None

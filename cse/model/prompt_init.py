@@ -87,9 +87,9 @@ def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, fol
     made_for, other = config["backbone"], config["prompt"]
     if other is None:
         raise CseError(f"the checkpoint in {folder} holds no prompt")
-    if config["parameters"] == "full":
+    if config["parameters"] != "prompts":
         raise CseError(
-            f"the prompt in {folder} was trained together with all weights; use one trained on a frozen backbone"
+            f"the prompt in {folder} was trained with weights of its backbone; use one trained on a frozen backbone"
         )
     if made_for["sha256"] != backbone.files.sha256:
         raise CseError(

@@ -299,6 +299,7 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
         templates=templates,
         denoise="always" if template is not None and template["denoise"] else "none",
         frozen=config["parameters"] == "prompts",
+        biases=config["parameters"] == "biases",
         new_layers="normal",
         # the recorded length is what its parts gave in training; load_checkpoint compares the two
         use=Declared(None, config["max_length"], config["texts"], tuple(config["widths"])),

@@ -264,7 +264,7 @@ def _printed(score: Score) -> str:
 def _prompt(model: dict[str, Any]) -> str:
     prompt = model.get("prompt")
     if not prompt:
-        return "every weight trained" if model.get("parameters") == "full" else "none"
+        return {"full": "every weight trained", "biases": "biases trained"}.get(str(model.get("parameters")), "none")
     shared = ", shared by the layers" if prompt.get("shared") else ""
     return f"{prompt['length']} {_PROMPTS.get(prompt['kind'], prompt['kind'])}{shared}"
 

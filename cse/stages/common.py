@@ -41,6 +41,7 @@ ADDED_LATER: Mapping[str, Any] = {
     "train.dev_measure": None,
     "train.mix": "batches",
     "train.average": 0.0,
+    "train.start_share": 0.0,
     "objective.distillation": {"weight": 0.0, "temperature": 0.05},
 }
 

@@ -41,6 +41,7 @@ class Plan:
     warmup_share: float
     weight_decay: float
     average: float
+    start_share: float
     clip_norm: float
     optimizer: str
     betas: tuple[float, float]
@@ -117,7 +118,7 @@ def train(
     tables = (table, *more)
     batches = Mixture([each.rows for each in tables], batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed)
     steps = batches.steps
-    average = WeightAverage(encoder.trainable(), plan.average)
+    average = WeightAverage(encoder.trainable(), plan.average, plan.start_share)
     state = _start(folder, weights, average, losses, optimizer, group)
     observer.start(state.step, steps)
 
@@ -188,7 +189,8 @@ def train(
                 last = _is_over(state, steps, plan)
                 if last or stop or (group.rank == 0 and time.monotonic() - saved >= plan.save_seconds):
                     state.weights, state.memory = _copies(weights), _copies(losses.memory())
-                    state.average = _copies(average.values)
+                    # an ended run goes on no more: it keeps what is to be saved
+                    state.average = _copies(average.result() if last else average.values)
                     state.optimizer = _on_host(optimizer.state_dict())
                     if group.rank == 0:
                         folder.save(state) if last or stop else folder.save_behind(state)

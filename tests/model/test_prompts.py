@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache
 
-from cse.model.checkpoint import stored_weights
+from cse.model.checkpoint import save_checkpoint, stored_weights
 from cse.model.counts import count_parameters
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
@@ -239,6 +239,20 @@ def test_full_fine_tuning_trains_every_weight(bert):
     encoder = sentence_encoder(bert, frozen=False)
     assert len(encoder.trainable()) == len(list(bert.model.parameters()))
     assert count_parameters(encoder).trained == count_parameters(encoder).backbone
+
+
+def test_bitfit_trains_and_stores_the_biases_alone(bert, tmp_path):
+    bare = sentence_encoder(bert).encode(["a cat"])
+    encoder = sentence_encoder(bert, frozen=False, biases=True)
+    assert set(encoder.trainable()) == {f"backbone.{name}" for name, _ in bert.named_parameters() if "bias" in name}
+    with torch.no_grad():
+        for weight in encoder.trainable().values():
+            weight.add_(0.1)
+    save_checkpoint(encoder, tmp_path)
+    restored = SentenceEncoder.load(tmp_path)
+    assert sorted(restored.trainable()) == sorted(encoder.trainable())
+    assert np.array_equal(restored.encode(["a cat"]), encoder.encode(["a cat"]))
+    assert not np.allclose(bare, encoder.encode(["a cat"]), atol=1e-3)
 
 
 def test_train_only_mlp_is_in_the_loss_and_not_in_the_embedding(bert):

@@ -1,4 +1,4 @@
-"""The moving average of the weights: what is scored and saved, and that a killed run takes it up."""
+"""Averages with earlier weights: what is scored and saved, and that a killed run takes it up."""
 
 from __future__ import annotations
 
@@ -61,6 +61,28 @@ def test_the_average_is_scored_and_kept_while_the_weights_train_on(bert, tmp_pat
     assert 0.01 < apart < 1
 
 
+@pytest.mark.parametrize("share", [0.0, 0.8])
+def test_the_initial_weights_have_their_share_in_what_is_scored_and_kept(bert, tmp_path, share):
+    start = copies(make_problem(bert)[0])
+    plain, _, _ = run(bert, tmp_path / "plain", replace(PLAN, average=share))
+    encoder, losses, table = make_problem(bert)
+    seen = []
+
+    def dev():
+        seen.append(copies(encoder))
+        return float(len(seen))
+
+    plan = replace(PLAN, average=share, start_share=0.3)
+    train(encoder, losses, table, plan, dev=dev, folder=RunFolder(tmp_path / "own"), observer=Recorder())
+    without_dev, _, _ = run(bert, tmp_path / "blind", plan)
+    (name,) = start
+    expected = 0.3 * start[name] + 0.7 * copies(plain)[name]
+    torch.testing.assert_close(copies(encoder)[name], expected)
+    assert torch.equal(copies(encoder)[name], seen[-1][name])
+    assert torch.equal(seen[0][name], start[name])
+    assert torch.equal(copies(encoder)[name], copies(without_dev)[name])
+
+
 def test_without_dev_pairs_the_average_is_kept(bert, tmp_path):
     plain, plain_state, _ = run(bert, tmp_path / "plain")
     encoder, state, _ = run(bert, tmp_path / "own", AVERAGED)
@@ -70,8 +92,9 @@ def test_without_dev_pairs_the_average_is_kept(bert, tmp_path):
     assert not torch.equal(copies(encoder)[name], copies(plain)[name])
 
 
-def test_a_stopped_run_takes_up_its_average(bert, tmp_path):
-    whole, _, _ = run(bert, tmp_path / "whole", AVERAGED)
+@pytest.mark.parametrize("plan", [AVERAGED, replace(PLAN, start_share=0.3), replace(AVERAGED, start_share=0.3)])
+def test_a_stopped_run_takes_up_its_average(bert, tmp_path, plan):
+    whole, _, _ = run(bert, tmp_path / "whole", plan)
 
     class Stop(Recorder):
         def step(self, record):
@@ -80,8 +103,10 @@ def test_a_stopped_run_takes_up_its_average(bert, tmp_path):
 
     encoder, losses, table = make_problem(bert)
     with pytest.raises(Interrupted):
-        train(encoder, losses, table, AVERAGED, dev=None, folder=RunFolder(tmp_path / "cut"), observer=Stop())
-    again, _, recorder = run(bert, tmp_path / "cut", AVERAGED)
+        train(encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path / "cut"), observer=Stop())
+    again, _, recorder = run(bert, tmp_path / "cut", plan)
     assert recorder.starts == [(5, 10)]
     (name,) = copies(whole)
     assert torch.equal(copies(again)[name], copies(whole)[name])
+    ended, _, _ = run(bert, tmp_path / "cut", plan)
+    assert torch.equal(copies(ended)[name], copies(whole)[name]), "running an ended training again changed its weights"

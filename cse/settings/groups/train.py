@@ -12,10 +12,11 @@ from cse.settings.groups.group import Group, NonNegative, Positive, Share
 class TrainSettings(Group):
     """The training loop."""
 
-    parameters: Literal["prompts", "full", "none"] = Field(
+    parameters: Literal["prompts", "biases", "full", "none"] = Field(
         "prompts",
-        description="What to train: the prompts (backbone frozen), every weight (`full`), or nothing (pooling, word "
-        "vectors and post-processing without training).",
+        description="What to train: the prompts (backbone frozen), the backbone's biases (BitFit) or every weight "
+        "(`full`), both with the prompts if there are any, or nothing (pooling, word vectors and post-processing "
+        "without training).",
     )
     new_layers: Literal["normal", "torch"] = Field(
         "normal",
@@ -66,6 +67,13 @@ class TrainSettings(Group):
         lt=1.0,
         description="Share that a moving average of the weights keeps at each step; the average is what is scored and "
         "saved. Over the first steps the share is smaller. 0: no average.",
+    )
+    start_share: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="Share of the initial weights in those that are scored and saved (WiSE-FT); more keeps more of "
+        "what the backbone knew. 0: the trained weights alone.",
     )
     clip_norm: float = Field(1.0, gt=0.0, description="Clip the global gradient norm to this value.")
     precision: Literal["auto", "bf16", "fp32"] = Field(

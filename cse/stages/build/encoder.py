@@ -60,9 +60,12 @@ def encoder_from(
         cls=prompt.cls,
         templates=_templates_from(template, backbone, train.max_length) if isinstance(backbone, Backbone) else (),
         denoise=template.denoise,
-        frozen=train.parameters != "full",
+        frozen=train.parameters not in ("full", "biases"),
+        biases=train.parameters == "biases",
         new_layers=train.new_layers,
     )
+    if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
+        raise CseError(f"train.parameters: {backbone.files.name} has no biases; set it to prompts or full")
     _check_length(encoder, train.max_length)
     return encoder
 

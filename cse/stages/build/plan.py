@@ -27,6 +27,7 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
         weight_decay=train.weight_decay,
         clip_norm=train.clip_norm,
         average=train.average,
+        start_share=train.start_share,
         optimizer=train.optimizer,
         betas=(train.beta1, train.beta2),
         schedule=train.schedule,
