@@ -190,7 +190,7 @@ def test_a_prompt_of_another_backbone_is_refused(bert, tmp_path):
 
 @pytest.mark.parametrize(
     ("prompt", "frozen", "problem"),
-    [(False, True, "holds no prompt"), (True, False, "trained together with all weights")],
+    [(False, True, "holds no prompt"), (True, False, "trained with weights of its backbone")],
 )
 def test_a_checkpoint_without_a_prompt_of_its_own_is_no_start(bert, tmp_path, prompt, frozen, problem):
     made = make_prompt(bert, "key_value") if prompt else None
