@@ -31,6 +31,10 @@ _out_option = click.option(
     "--out", type=click.Path(path_type=Path), help="Folder of its trainings; default: .cse/study/NAME of the file."
 )
 
+_at_once_option = click.option(
+    "--at-once", type=click.IntRange(min=1), help="Models side by side; default: one per CPU, or per GPU."
+)
+
 
 @click.group(epilog=_EPILOG)
 def study() -> None:
@@ -41,7 +45,7 @@ def study() -> None:
 @_study_argument
 @click.argument("round_name", metavar="ROUND")
 @click.option("--only", multiple=True, metavar="SETTING", help="Train this setting alone; may be repeated.")
-@click.option("--at-once", type=click.IntRange(min=1), help="Trainings side by side; default: one per CPU, or per GPU.")
+@_at_once_option
 @_out_option
 @params_option
 @set_option
@@ -118,10 +122,13 @@ def choose_command(file: Path, round_name: str, names: Sequence[str], out: Path 
 @study.command("test", epilog="\b\nExample:\n  cse study test minilm.study.yaml --against full-5e-5")
 @_study_argument
 @click.option("--against", default="", metavar="SETTING", help="Compare with it; default: the bare backbone.")
+@_at_once_option
 @_out_option
 @params_option
 @set_option
-def measure_command(file: Path, against: str, out: Path | None, params: Path, overrides: Sequence[str]) -> None:
+def measure_command(
+    file: Path, against: str, at_once: int | None, out: Path | None, params: Path, overrides: Sequence[str]
+) -> None:
     """Measure the chosen settings on the test sets, seed by seed, and compare them.
 
     Figures are means over seeds and half of their 95 % interval (Student's t). Comparisons are a paired bootstrap over
@@ -129,12 +136,14 @@ def measure_command(file: Path, against: str, out: Path | None, params: Path, ov
     """
     from cse.evaluation.compared import compared_rows
     from cse.evaluation.table import format_rows
-    from cse.study.choice import choices, compared, measure_chosen, result_table, say_choice
+    from cse.study.choice import choices, say_choice
+    from cse.study.outcome import compared, measure_chosen, result_table
     from cse.study.plan import BARE, runs_of
 
     plan, settings, place = _opened(file, params, overrides, out)
     made = choices(place)
-    systems = measure_chosen(place, runs_of(plan, made[-1].round, settings)[0].settings if made else settings)
+    measured = runs_of(plan, made[-1].round, settings)[0].settings if made else settings
+    systems = measure_chosen(place, measured, at_once=at_once)
     say_choice(made[-1])
     click.echo(format_rows(result_table(systems), "text"), nl=False)
     for before, after, results in compared(systems, against or BARE):

@@ -209,10 +209,8 @@ class StudyWorker:
         return settings_with(settings, {"train.eval_every": math.ceil(steps / self.how.snapshots)})
 
     def _measure(self, encoder: SentenceEncoder, data: Path, settings: Settings) -> dict[str, float]:
-        """Return the dev scores, in bfloat16 where training is, which moves them by hundredths."""
-        device = choose_device(settings.evaluation.device)
-        encoder.to(device)
-        encoder.precision = "bf16" if choose_bf16(settings.train.precision, device) else "fp32"
+        """Return the dev scores."""
+        encoder, _ = ready(encoder, settings)
         suite = dev_suite(PreparedData(data / "prepared"), self.place.captions)
         found = evaluate_suite(encoder, suite, measures=("cxc", "tasks"), batch_size=settings.evaluation.batch_size)
         return columns(found.to_dict())
@@ -255,6 +253,14 @@ def run_round(place: Place, round_name: str, how: Round, runs: Sequence[Run], *,
                     bar.update()
                     bar.write(f"{ended.name}: {reason or 'done'}", file=sys.stderr)
     return failed
+
+
+def ready(encoder: SentenceEncoder, settings: Settings) -> tuple[SentenceEncoder, torch.device]:
+    """Return an encoder on its device, in bfloat16 where training is: faster, and scores move by hundredths."""
+    device = choose_device(settings.evaluation.device)
+    encoder.to(device)
+    encoder.precision = "bf16" if choose_bf16(settings.train.precision, device) else "fp32"
+    return encoder, device
 
 
 def facts_of(run: Run) -> dict[str, Any]:
