@@ -12,7 +12,7 @@ import click
 
 from cse.errors import CseError, nearest
 from cse.outputs import publish_file
-from cse.study.ledger import Line, lines_of, read_rows
+from cse.study.ledger import RECORD, Line, lines_of, read_rows
 from cse.study.run import Place
 
 CHOICE_FILE = "choices.json"

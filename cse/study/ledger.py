@@ -16,6 +16,7 @@ from cse.study.measures import DEV, gained, kept
 from cse.study.plan import BARE
 
 ROW_FILE, TABLE_FILE = "row.json", "table.csv"
+RECORD = "record"  # folder of a training's test scores
 Figures = Mapping[str, float]  # by column
 
 

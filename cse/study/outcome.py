@@ -24,13 +24,12 @@ from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
 from cse.stages.open_model import save_record
 from cse.study.choice import choices
-from cse.study.ledger import lines_of, read_rows
+from cse.study.ledger import RECORD, lines_of, read_rows
 from cse.study.measures import columns, suite_for_test
 from cse.study.plan import BARE
 from cse.study.run import Place, ready
 
 _LEVEL = 0.95
-RECORD = "record"
 
 
 class TestWorker:
