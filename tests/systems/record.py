@@ -1,4 +1,4 @@
-"""Record the losses of every preset: ``python -m tests.systems.record``.
+"""Record the losses of every preset: ``python -m tests.systems.record``, or of some: name them.
 
 Writes the losses of each preset's last step on a tiny backbone to ``tests/assets/losses.json``. ``test_every_preset``
 compares against them to rounding, so a change that should not affect numbers must not change the file. ``--digests
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -40,16 +41,18 @@ def digests(folder: Path, watch: Watch) -> dict[str, str]:
 
 
 @click.command(help=__doc__)
+@click.argument("presets", nargs=-1, type=click.Choice(preset_names()), metavar="[PRESET]...")
 @click.option("--out", type=click.Path(path_type=Path), default=RECORDED, help="File of losses.")
 @click.option("--digests", "hashes", type=click.Path(path_type=Path), help="File of hashes.")
-def main(out: Path, hashes: Path | None) -> None:
+def main(presets: Sequence[str], out: Path, hashes: Path | None) -> None:
     torch.set_num_threads(1)
-    losses, found = {}, {}
+    losses = json.loads(out.read_text(encoding="utf-8")) if presets and out.is_file() else {}
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         models, data = make_models(root / "models"), make_data(root / "data")
         start = make_warm_start(models, data, root / "warm")
-        with click.progressbar(preset_names()) as names:
+        with click.progressbar(presets or preset_names()) as names:
             for name in names:
                 settings, watch, place = tiny(name, models, start), Watch(), root / name
                 prepared = run_training(settings, data, place, watch)
@@ -57,6 +60,7 @@ def main(out: Path, hashes: Path | None) -> None:
                 export_stage(settings, model=model, prepared=prepared, metrics=(), bundle=bundle)
                 losses[name], found[name] = losses_of(watch), digests(place, watch)
     out.parent.mkdir(exist_ok=True)
+    losses = {name: losses[name] for name in preset_names() if name in losses}
     out.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
     if hashes is not None:
         hashes.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
