@@ -12,27 +12,28 @@ from cse.study.ledger import Line, Row, lines_of
 from cse.study.measures import gained, kept
 from cse.study.plan import BARE
 
+_SMALL = 7  # of names beside points, in points
 _GAINED, _KEPT = "dev score, points over the bare backbone", "own tasks (dev), points over the bare backbone"
 
 
-def draw_trade_off(rows: Sequence[Row], named: Sequence[str] = ()) -> Picture | None:
+def draw_trade_off(rows: Sequence[Row]) -> Picture | None:
     """Draw every setting as a point with its spread over seeds; None without the bare backbone or a task.
 
-    Args:
-        rows: of one round or several.
-        named: settings to write the name of; none: those that no other beats in both directions.
+    Of several rounds, the settings of the last one are named: few get there. Of a single one, those that no other beats
+    in both directions.
     """
     bare = next((row for row in rows if row.setting == BARE), None)
     lines = [line for line in lines_of(rows) if line.rows]
     if bare is None or not lines or kept(bare.dev, bare.dev) is None:
         return None
     points = [_point(line, bare) for line in lines]
-    best = [
-        line.setting
-        for line, (x, _, y, _) in zip(lines, points, strict=True)
-        if not any(a >= x and b >= y and (a, b) != (x, y) for a, _, b, _ in points)
-    ]
     rounds = list(dict.fromkeys(line.round for line in lines))
+    named = [
+        (line.setting, x, y)
+        for line, (x, _, y, _) in zip(lines, points, strict=True)
+        if line.round == rounds[-1]
+        and (len(rounds) > 1 or not any(a >= x and b >= y and (a, b) != (x, y) for a, _, b, _ in points))
+    ]
     with canvas(7.2, 5.0) as (figure, save):
         axes = figure.add_subplot()
         for number, name in enumerate(rounds):
@@ -49,18 +50,17 @@ def draw_trade_off(rows: Sequence[Row], named: Sequence[str] = ()) -> Picture | 
                 elinewidth=0.8,
                 label=name,
             )
-        for line, (x, _, y, _) in zip(lines, points, strict=True):
-            if line.setting in (named or best):
-                axes.annotate(line.setting, (x, y), (4, 3), textcoords="offset points", fontsize=7)
+        axes.plot(0, 0, "D", color=INK, markersize=5)
         _frame(axes)
+        _name(axes, [*named, (BARE, 0.0, 0.0)])
         if len(rounds) > 1:
-            axes.legend(title="round")
+            axes.legend(title="round", loc="lower left")
         table = [
             [line.round, line.setting, len(line.rows), *(f"{value:.3f}" for value in point)]
             for line, point in zip(lines, points, strict=True)
         ]
         head = ("round", "setting", "seeds", "kept", "kept_std", "gained", "gained_std")
-        caption = "One point per setting; bars are standard deviations over seeds. The bare backbone is at (0, 0)."
+        caption = "One point per setting; bars are standard deviations over seeds."
         return save("trade-off", "What training gains and what it forgets", caption, head, table)
 
 
@@ -94,6 +94,25 @@ def _point(line: Line, bare: Row) -> tuple[float, float, float, float]:
     gains = [gained(row.dev, bare.dev) for row in line.rows]
     spread = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in (keeps, gains)]
     return statistics.fmean(keeps), spread[0], statistics.fmean(gains), spread[1]
+
+
+def _name(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
+    """Write names beside points, at the first place where a name covers no point and no other name."""
+    scale = axes.figure.dpi / 72  # pixels per point
+    at = [axes.transData.transform(point[1:]) / scale for point in points]
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in at]
+    for (name, *point), (x, y) in sorted(zip(points, at, strict=True), key=lambda each: -each[1][1]):
+        wide = 0.6 * _SMALL * len(name)
+        places = [(right, up) for up in (3, -3 - _SMALL, 12) for right in (4, -4 - wide)]
+        boxes = [(x + right, y + up, x + right + wide, y + up + _SMALL) for right, up in places]
+        free = next((n for n, box in enumerate(boxes) if not any(_overlap(box, other) for other in taken)), 0)
+        taken.append(boxes[free])
+        axes.annotate(name, (point[0], point[1]), places[free], textcoords="offset points", fontsize=_SMALL)
+
+
+def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Return whether two boxes (left, bottom, right, top) overlap."""
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _frame(axes: Axes) -> None:
