@@ -268,8 +268,9 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
             "objective.replaced_tokens.corruption: on_the_fly",
         ),
         (
-            detects and train.parameters == "full" and replaced.discriminator != "copy",
-            "objective.replaced_tokens.discriminator: train.parameters full freezes nothing; set it to copy",
+            detects and train.parameters in ("full", "biases") and replaced.discriminator != "copy",
+            f"objective.replaced_tokens.discriminator: train.parameters {train.parameters} changes the backbone; set it "
+            "to copy",
         ),
         (
             replaced.corrupts_beforehand and settings.mine.wanted,
