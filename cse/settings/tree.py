@@ -269,8 +269,8 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
         ),
         (
             detects and train.parameters in ("full", "biases") and replaced.discriminator != "copy",
-            f"objective.replaced_tokens.discriminator: train.parameters {train.parameters} changes the backbone; set it "
-            "to copy",
+            f"objective.replaced_tokens.discriminator: train.parameters: {train.parameters} changes the backbone; set "
+            "it to copy",
         ),
         (
             replaced.corrupts_beforehand and settings.mine.wanted,
