@@ -81,8 +81,13 @@ def suite_for_test(data: PreparedData) -> SuiteData:
     return dataclasses.replace(suite, stsb={}, transfer=[], tasks=[part_for_test(task) for task in suite.tasks])
 
 
-def columns(results: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a table from the results of an evaluation (``SuiteResults.to_dict``), by column."""
+def columns(results: Mapping[str, Any], dev_measure: str = "") -> dict[str, float]:
+    """Return the figures of a table by column.
+
+    Args:
+        results: of an evaluation (``SuiteResults.to_dict``).
+        dev_measure: measure of the dev task that selects checkpoints; empty: its main measure.
+    """
     found: dict[str, float] = {}
     averages = [
         name for name in results if name.startswith(("Avg.", "mean of "))
@@ -92,7 +97,7 @@ def columns(results: Mapping[str, Any]) -> dict[str, float]:
     tasks = dict(results.get("tasks", {}))
     if DEV in tasks:
         dev = tasks.pop(DEV)
-        found[DEV] = float(dev["values"][dev["main"]])
+        found[DEV] = float(dev["values"][dev_measure or dev["main"]])
     if results.get("cxc"):
         found[CXC] = float(results["cxc"]["all_pairs"])
     for name, task in tasks.items():

@@ -16,8 +16,10 @@ from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.tasks.kinds import PROXY
 from cse.errors import CseError, error_line, one_line
 from cse.evaluation.suite import evaluate_suite
+from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
 from cse.model.checkpoint_config import is_checkpoint, read_config
 from cse.model.sentence_encoder import SentenceEncoder
@@ -213,7 +215,8 @@ class StudyWorker:
         encoder, _ = ready(encoder, settings)
         suite = dev_suite(PreparedData(data / "prepared"), self.place.captions)
         found = evaluate_suite(encoder, suite, measures=("cxc", "tasks"), batch_size=settings.evaluation.batch_size)
-        return columns(found.to_dict())
+        measure = dev_measure(suite.tasks[0], settings.train.dev_measure, "train.dev_measure").removesuffix(PROXY)
+        return columns(found.to_dict(), measure)
 
 
 def run_round(place: Place, round_name: str, how: Round, runs: Sequence[Run], *, at_once: int | None) -> int:

@@ -49,19 +49,23 @@ class WeightAverage:
     def in_place(self) -> Iterator[None]:
         """Put the result where the weights are."""
         result = self.result()
-        kept = _copies({name: self.weights[name] for name in result})
-        _copy_into(self.weights, result)
+        if not result:
+            yield
+            return
+        kept = _copies(self.weights)
+        copy_into(self.weights, result)
         try:
             yield
         finally:
-            _copy_into(self.weights, kept)
+            copy_into(self.weights, kept)
+
+
+@torch.no_grad()
+def copy_into(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    """Give every weight the value of its name, in place."""
+    for name, weight in weights.items():
+        weight.copy_(values[name])
 
 
 def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: weight.detach().clone() for name, weight in weights.items()}
-
-
-@torch.no_grad()
-def _copy_into(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
-    for name, value in values.items():
-        weights[name].copy_(value)

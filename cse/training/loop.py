@@ -16,7 +16,7 @@ from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
-from cse.training.average import WeightAverage
+from cse.training.average import WeightAverage, copy_into
 from cse.training.batch import Augmentation, Batch, encode_batch
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
@@ -188,9 +188,9 @@ def train(
                 stop = stop or (group.size == 1 and bool(received))
                 last = _is_over(state, steps, plan)
                 if last or stop or (group.rank == 0 and time.monotonic() - saved >= plan.save_seconds):
-                    state.weights, state.memory = _copies(weights), _copies(losses.memory())
+                    state.weights, state.memory = _on_host(weights), _on_host(losses.memory())
                     # an ended run goes on no more: it keeps what is to be saved
-                    state.average = _copies(average.result() if last else average.values)
+                    state.average = _on_host(average.result() if last else average.values)
                     state.optimizer = _on_host(optimizer.state_dict())
                     if group.rank == 0:
                         folder.save(state) if last or stop else folder.save_behind(state)
@@ -207,7 +207,7 @@ def train(
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:
     """Load a state's best weights into the encoder, or, without a best score, the last average or the last ones."""
     last = state.average or state.weights
-    _copy_into(encoder.trainable(), last if state.best_score is None else state.best_weights)
+    copy_into(encoder.trainable(), last if state.best_score is None else state.best_weights)
     encoder.eval()
 
 
@@ -222,12 +222,12 @@ def _start(
     """Return the state to resume from, taken from the first worker, and load its weights."""
     state = group.from_first(lambda: folder.load() or RunState())
     if state.step:
-        _copy_into(weights, state.weights)
-        _copy_into(average.values, state.average)
-        _copy_into(losses.memory(), state.memory)
+        copy_into(weights, state.weights)
+        copy_into(average.values, state.average)
+        copy_into(losses.memory(), state.memory)
         optimizer.load_state_dict(state.optimizer)
     elif group.size > 1:
-        _copy_into(weights, group.from_first(lambda: _copies(weights)))
+        copy_into(weights, group.from_first(lambda: _on_host(weights)))
         average.start()
     return state
 
@@ -283,7 +283,7 @@ def _evaluate(encoder: SentenceEncoder, score: float, state: RunState, observer:
         state.stale = 0 if best else state.stale + 1
     if best:
         state.best_score, state.best_step = score, state.step
-        state.best_weights = _copies(encoder.trainable())
+        state.best_weights = _on_host(encoder.trainable())
     observer.evaluated(state.step, score, best)
 
 
@@ -299,23 +299,13 @@ def _optimizer(weights: dict[str, torch.nn.Parameter], rates: dict[str, float], 
     return torch.optim.AdamW(settings, betas=plan.betas, eps=1e-8, weight_decay=plan.weight_decay, fused=fused)
 
 
-def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().cpu().clone() for name, weight in weights.items()}
-
-
 def _on_host(value: Any) -> Any:
-    """Return an optimiser's state with copies of its tensors on the CPU, which later updates leave alone."""
+    """Return copies on the CPU of the tensors in a dict or list, at any depth; later updates leave them alone."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
     if isinstance(value, dict):
         return {key: _on_host(each) for key, each in value.items()}
     return [_on_host(each) for each in value] if isinstance(value, list) else value
-
-
-def _copy_into(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
-    with torch.no_grad():
-        for name, weight in weights.items():
-            weight.copy_(values[name])
 
 
 def _step_seed(seed: int, step: int, worker: int) -> int:

@@ -64,6 +64,8 @@ def test_columns_of_an_evaluation():
         {"cxc": {"all_pairs": 76.0, "mean": 75.0}, "tasks": {DEV: dev, "intents": labels, "manual": search}}
     )
     assert found == {DEV: 86.0, CXC: 76.0, "intents kNN": 90.0, "intents MAP": 50.0, "manual nDCG@10": 51.0}
+    assert columns({"tasks": {DEV: labels}}) == {DEV: 90.0}
+    assert columns({"tasks": {DEV: labels}}, "MAP") == {DEV: 50.0}
     assert columns({"Avg.": {"all": 81.0}, "sts": {}}) == {"STS": 81.0}
     assert columns({"mean of 2 tasks": {"all": 70.0}, "cxc": None}) == {"STS": 70.0}
 
