@@ -25,7 +25,11 @@ def similarity_pairs(senteval: Path) -> list[Pair]:
     sts12 = [fields for fields in _fields(sts / "sts-train.csv") if fields[2] == "2012train"]
     pairs = [(fields[5], fields[6], float(fields[4])) for fields in _fields(sts / "sts-dev.csv") + sts12]
     trial, train = (_sick(senteval / "SICK" / f"SICK_{part}.txt") for part in ("trial", "train"))
-    return pairs + trial + Random(42).sample(train, _SICK_TRAIN)
+    pairs += trial + Random(42).sample(train, _SICK_TRAIN)
+    kept: dict[frozenset[str], Pair] = {}
+    for pair in pairs:
+        kept.setdefault(frozenset(pair[:2]), pair)  # STS-B's parts share a few
+    return list(kept.values())
 
 
 def _sick(path: Path) -> list[Pair]:

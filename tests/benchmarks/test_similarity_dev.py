@@ -16,6 +16,7 @@ def test_dev_pairs_of_three_tasks_on_one_scale(tmp_path: Path):
     sick.mkdir()
     (sts / "sts-dev.csv").write_text('images\tMSRvid\t2012test\t0\t3.4\ta "dog" .\ta cat .\n', encoding="utf-8")
     rows = ["news\tMSRpar\t2012train\t1\t5.0\tone\ttwo", "news\tMSRpar\t2012test\t2\t1.0\tunder test\tthree"]
+    rows.append('images\tMSRvid\t2012train\t3\t3.0\ta cat .\ta "dog" .')  # as in dev, with another score
     (sts / "sts-train.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
     (sick / "SICK_trial.txt").write_text(head + "4\tfour\tfive\t1.0\tNEUTRAL\n", encoding="utf-8")
