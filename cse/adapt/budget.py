@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cse.errors import CseError
 
-SEEDS, EPOCHS = 3, 8  # at most
+SEEDS, EPOCHS = 3, 10  # at most
 _PASSES = 3  # a training step costs about as much as this many encodings of its texts
 FULL_COSTS = 1.6  # a full fine-tuning, in trainings of prompts
 
