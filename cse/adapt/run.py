@@ -215,6 +215,7 @@ class Adaptation:
     def _paced(self, settings: Settings, rows: tuple[int, int], epochs: int) -> Settings:
         """Return settings for so many epochs, with dev evaluations spread over them."""
         steps = epochs * math.ceil(rows[0] / settings.train.batch_size)
+        steps = min(steps, settings.train.max_steps or steps)
         every = max(1, steps // EVALUATIONS)
         return settings_with(settings, {"train.epochs": epochs, "train.eval_every": every})
 

@@ -38,6 +38,7 @@ class Plan:
     learning_rate: float
     batch_size: int
     epochs: int
+    max_steps: int | None
     warmup_share: float
     weight_decay: float
     average: float
@@ -117,7 +118,7 @@ def train(
     optimizer = _optimizer(weights, losses.rates(), plan)
     tables = (table, *more)
     batches = Mixture([each.rows for each in tables], batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed)
-    steps = batches.steps
+    steps = min(batches.steps, plan.max_steps or batches.steps)
     average = WeightAverage(encoder.trainable(), plan.average, plan.start_share)
     state = _start(folder, weights, average, losses, optimizer, group)
     observer.start(state.step, steps)

@@ -106,10 +106,12 @@ def steps_of(settings: Settings, rows: int, file: Path, folder: Path) -> int:
     """
     train, more = settings.train, settings.data.more
     if not train.distinct_batches and not more:
-        return math.ceil(rows / train.batch_size) * train.epochs
-    files = ((file, 1.0), *((folder / source_file(source.name), source.weight) for source in more))
-    joined = train.mix == "rows" and bool(more)
-    return _mixed_steps(files, joined, train.distinct_batches, train.batch_size, train.epochs, train.seed)
+        steps = math.ceil(rows / train.batch_size) * train.epochs
+    else:
+        files = ((file, 1.0), *((folder / source_file(source.name), source.weight) for source in more))
+        joined = train.mix == "rows" and bool(more)
+        steps = _mixed_steps(files, joined, train.distinct_batches, train.batch_size, train.epochs, train.seed)
+    return min(steps, train.max_steps or steps)
 
 
 @lru_cache(maxsize=64)

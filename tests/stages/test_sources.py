@@ -160,7 +160,7 @@ def test_without_further_sources_a_run_has_the_name_it_had(settings):
     assert list(groups) == [
         "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train",
     ]  # fmt: skip
-    assert not {"dev_measure", "mix", "average", "start_share"} & set(groups["train"])
+    assert not {"dev_measure", "mix", "average", "start_share", "max_steps"} & set(groups["train"])
     assert "distillation" not in groups["objective"]
     with_it = groups_of(settings({"objective.distillation.weight": 1.0}))
     assert with_it["objective"]["distillation"] == {"weight": 1.0, "temperature": 0.05}

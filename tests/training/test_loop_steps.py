@@ -61,6 +61,16 @@ def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, b
     assert losses.bf16 == {bf16}
 
 
+@pytest.mark.parametrize(("most", "steps"), [(4, 4), (STEPS, STEPS), (9, STEPS)])
+def test_the_most_steps_end_a_run_and_its_schedule(bert, tmp_path, most, steps):
+    plan = replace(PLAN, max_steps=most, warmup_share=0.0, eval_every=10)
+    _, losses, recorder, _ = run(bert, tmp_path, plan, dev=lambda: 1.0)
+    assert [batch.step for batch in losses.batches] == list(range(steps))
+    last = recorder.records[-1]
+    assert (last.step, last.steps) == (steps, steps)
+    assert last.learning_rate == pytest.approx(plan.learning_rate / steps)
+
+
 def test_a_run_trains_with_dropout_and_ends_without(bert, tmp_path):
     encoder, losses, table = make_problem(bert, rows=ROWS)
     encoder.eval()

@@ -59,6 +59,8 @@ def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, fol
     )
     _mixed_steps.cache_clear()
     assert job.steps_of(job.settings) == 3 * 24
+    assert job.steps_of(settings_with(job.settings, {"train.max_steps": 50})) == 50
+    assert job.steps_of(settings_with(job.settings, {"train.max_steps": 100})) == 3 * 24
 
 
 def test_mined_triplets_go_with_the_rows(make_job, folder):

@@ -37,6 +37,11 @@ class TrainSettings(Group):
     learning_rate: float = Field(1e-2, gt=0.0, description="Peak learning rate.")
     batch_size: int = Field(128, ge=2, description="Rows per step; the other rows of the batch serve as negatives.")
     epochs: Positive = Field(1, description="Passes over the training rows.")
+    max_steps: Positive | None = Field(
+        None,
+        description="Stop after this many updates if the passes have more; the schedule ends there too. A short "
+        "training keeps more of what the backbone knew. null: no limit.",
+    )
     distinct_batches: bool = Field(
         False,
         description="No false negatives: no two rows of a batch have the same label, document or text. Batches get "

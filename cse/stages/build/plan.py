@@ -23,6 +23,7 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
         learning_rate=train.learning_rate,
         batch_size=train.batch_size,
         epochs=train.epochs,
+        max_steps=train.max_steps,
         warmup_share=train.warmup_share,
         weight_decay=train.weight_decay,
         clip_norm=train.clip_norm,
