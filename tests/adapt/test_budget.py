@@ -16,7 +16,7 @@ from cse.errors import CseError
         (390, False, 3, 1),  # 3 x (100 + 30)
         (700, False, 3, 2),  # 700 / 3 - 30 = 203 s for each
         (700, True, 2, 1),  # 130 s are 338 with full fine-tuning
-        (10_000, False, 3, 8),
+        (10_000, False, 3, 10),
     ],
 )
 def test_seeds_come_before_epochs(left, full, seeds, epochs):
