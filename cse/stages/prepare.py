@@ -88,8 +88,16 @@ def _of_source(title: str, found: dict[str, Any], view: str, *, made: bool) -> l
 
 def files_of(data: DataSettings) -> list[Path]:
     """Return the user's files that ``prepare`` reads: rows, dev and evaluation data, tasks."""
-    more = [source.path for source in data.more]
-    paths = (data.train_path, *more, data.task_path, data.dev_path, data.evaluation_path)
+    return sorted({*files_in(data.train_path, *(source.path for source in data.more)), *measuring_files(data)})
+
+
+def measuring_files(data: DataSettings) -> list[Path]:
+    """Return those of them that measure: dev and evaluation data, tasks."""
+    return files_in(data.task_path, data.dev_path, data.evaluation_path)
+
+
+def files_in(*paths: str) -> list[Path]:
+    """Return the files at paths and below those that are folders."""
     found = (path.rglob("*") if path.is_dir() else [path] for path in map(Path, paths))
     return sorted(path for paths in found for path in paths if path.is_file())
 

@@ -26,13 +26,13 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
 from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
-from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import files_of, prepare_stage
 from cse.stages.train import train_stage
 from cse.stages.training import Training, groups_of
+from cse.study.facts import check_unchanged, facts_of
 from cse.study.ledger import ROW_FILE, Row, read_row, write_row, write_table
 from cse.study.measures import columns, dev_suite
 from cse.study.plan import BARE, Round, Run
@@ -132,7 +132,10 @@ class StudyWorker:
             write_row(folder, row)
             return ""
         if name != BARE:
-            write_row(folder, Row(run.setting, run.seed, self.round_name, run.values, facts_of(run), {}, reason))
+            write_row(
+                folder,
+                Row(run.setting, run.seed, self.round_name, run.values, facts_of(run, self.place.captions), {}, reason),
+            )
         return reason
 
     def _train(self, run: Run, folder: Path, started: float) -> Row:
@@ -178,7 +181,7 @@ class StudyWorker:
             run.seed,
             self.round_name,
             run.values,
-            facts_of(run),
+            facts_of(run, self.place.captions),
             dev,
             trained=100 * trained["trained"] / max(trained["backbone"], 1),
             steps=facts["steps"],
@@ -189,7 +192,14 @@ class StudyWorker:
 
     def _bare(self, run: Run) -> Row:
         encoder = SentenceEncoder.load(run.settings.backbone.name)
-        return Row(BARE, 0, "", {}, {}, self._measure(encoder, self._prepared(run.settings), run.settings))
+        return Row(
+            BARE,
+            0,
+            "",
+            {},
+            facts_of(run, self.place.captions),
+            self._measure(encoder, self._prepared(run.settings), run.settings),
+        )
 
     def _prepared(self, settings: Settings) -> Path:
         """Return the folder of the rows, prepared by whoever needs them first."""
@@ -233,7 +243,7 @@ def run_round(place: Place, round_name: str, how: Round, runs: Sequence[Run], *,
         at_once: how many to train side by side; None: one for each CPU, or for each GPU if there are any.
 
     Raises:
-        CseError: a setting changed after it was trained, or another process runs this study.
+        CseError: a setting or a file changed after it was trained, or another process runs this study.
     """
     with only_one(place.folder / "lock", f"{place.folder}: another process is running this study; wait until it ends"):
         every = [Run(BARE, 0, runs[0].settings, {}), *runs]
@@ -266,26 +276,14 @@ def ready(encoder: SentenceEncoder, settings: Settings) -> tuple[SentenceEncoder
     return encoder, device
 
 
-def facts_of(run: Run) -> dict[str, Any]:
-    """Return the settings that a run depends on, by dotted key."""
-    tree = groups_of(run.settings) | {"data": run.settings.data.model_dump(mode="json")}
-    return flatten(tree)
-
-
 def _trained(checkpoint: Path, settings: Settings) -> bool:
     return is_checkpoint(checkpoint) and read_config(checkpoint)["facts"]["settings"] == groups_of(settings)
 
 
 def _done(place: Place, round_name: str, run: Run) -> bool:
     folder = place.run(round_name, run.name)
-    row, now = read_row(folder), facts_of(run)
+    row = read_row(folder)
     if row is None or row.reason:
         return False
-    # keys that either side lacks came or went with a version of the project
-    changed = [key for key, value in row.settings.items() if key in now and now[key] != value]
-    if changed:
-        raise CseError(
-            f"setting {run.setting}: {changed[0]} was {row.settings[changed[0]]} when it was trained and is "
-            f"{now[changed[0]]} now; give the new one another name, or delete {folder}"
-        )
+    check_unchanged(run, row, place.captions, folder)
     return True

@@ -7,11 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cse.settings.load import load_settings
+from cse.study.facts import facts_of
 from cse.study.ledger import Row, read_rows, write_row
+from cse.study.plan import read_study, runs_of
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.study.workspace import write_study
 from tests.waiting import wait_for
@@ -144,6 +148,29 @@ def test_a_setting_that_changed_after_its_training_is_refused(cse, place):  # no
     assert (
         "setting fast: train.learning_rate was 0.5 when it was trained and is 0.1 now" in cse(*RUN, "screen").refused()
     )
+
+
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [
+        ("raw/task/labels/test.csv", "the bare backbone: the files that scores are measured on changed since"),
+        (
+            "raw/train/rows.csv",
+            "setting fast: the files with training rows changed since; give the study another --out",
+        ),
+    ],
+)
+def test_files_that_changed_between_two_calls_are_refused(cse, place, changed, refused):  # noqa: F811
+    plan, settings = read_study(place / "tiny.study.yaml"), load_settings(Path("params.yaml"))
+    fast = runs_of(plan, "screen", settings, ["fast"])[0]
+    captions = Path("data/raw/cxc").resolve()
+    for run, folder in ((replace(fast, setting="backbone"), "backbone"), (fast, "screen/fast-42")):
+        facts = facts_of(run, captions)
+        write_row(OUT / "runs" / folder, Row(run.setting, run.seed, "screen", {}, facts, {"dev": 1.0}))
+    assert cse(*RUN, "screen", "--only", "fast").code == 0, "nothing changed"
+    with (place / "data" / changed).open("a", encoding="utf-8") as stream:
+        stream.write("one,more,row\n")
+    assert refused in cse(*RUN, "screen", "--only", "fast").refused()
 
 
 def test_nothing_trained_yet_is_one_line(cse, place):  # noqa: F811
