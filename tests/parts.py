@@ -30,7 +30,7 @@ def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> 
         "cls": False,
         "templates": (),
         "denoise": "none",
-        "frozen": True,
+        "trained": "prompts",
         "new_layers": "normal",
     }
     return SentenceEncoder(backbone, prompt, **(usual | options))

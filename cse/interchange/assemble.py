@@ -107,7 +107,7 @@ def build(
         cls=False,
         templates=templates,
         denoise="always" if read_out.denoise else "none",
-        frozen=frozen,
+        trained="prompts" if frozen else "full",
         new_layers="normal",
         use=use,
     )

@@ -92,7 +92,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         "post": None if encoder.post is None else encoder.post.config(),
         "texts": encoder.texts,
         "widths": list(encoder.widths),
-        "parameters": "prompts" if encoder.frozen else "biases" if encoder.biases else "full",
+        "parameters": encoder.trained,
         "dimension": encoder.dimension,
         "max_length": encoder.max_length,
     }

@@ -46,8 +46,8 @@ class Encoder(nn.Module):
         cls: whether to train the word vector of ``[CLS]``.
         templates: words around the sentence; the second template is for the second copy in training.
         denoise: when to subtract the template's output without the sentence: ``none``, ``train_only`` or ``always``.
-        frozen: whether to freeze the backbone's weights.
-        biases: of a backbone that is not frozen, train the biases alone (BitFit, Ben Zaken et al. 2022).
+        trained: what may change beside the parts below: ``full``, all of the backbone's weights; ``biases``, its biases
+            alone (BitFit, Ben Zaken et al. 2022); ``prompts``, none of them.
         new_layers: initialisation of a ``batch_norm`` projector, see ``BatchNormProjector``.
         use: length, task texts and shorter widths; None: as the backbone's folder declares.
 
@@ -73,9 +73,8 @@ class Encoder(nn.Module):
         cls: bool,
         templates: Sequence[Template],
         denoise: str,
-        frozen: bool,
+        trained: str,
         new_layers: str,
-        biases: bool = False,
         use: Declared | None = None,
     ) -> None:
         super().__init__()
@@ -100,15 +99,14 @@ class Encoder(nn.Module):
         self.mlp_use = mlp
         self.projector = projector
         for name, weight in backbone.named_parameters():
-            weight.requires_grad_(not frozen and (not biases or name.endswith("bias")))
+            weight.requires_grad_(trained == "full" or (trained == "biases" and name.endswith("bias")))
         self.mlp = self._make_projector(new_layers) if mlp != "none" else None
         self.cnn = TokenCnn(backbone.hidden_size) if self.pooler == "cnn" else None
         self.first_layer = first_layer
         self.position_shift = position_shift
         self.templates = tuple(templates)
         self.denoise = denoise
-        self.frozen = frozen
-        self.biases = biases
+        self.trained = trained
         self.cls = nn.Parameter(self._word(body.special_ids["cls"])) if cls else None
         words = self.templates[0].words if self.templates else ()
         self.template = nn.Parameter(torch.stack([self._word(word) for word in words])) if words else None
@@ -129,6 +127,11 @@ class Encoder(nn.Module):
         for role, text in self.texts.items():
             check_room(text, self.text_tokenizers, self.max_length, f"task text of role {role}")
         self.eval()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether all of the backbone's weights stay as they were."""
+        return self.trained == "prompts"
 
     @property
     def dimension(self) -> int:

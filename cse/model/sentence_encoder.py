@@ -84,7 +84,7 @@ class SentenceEncoder(Compatible, Encoder):
             cls=False,
             templates=(),
             denoise="none",
-            frozen=True,
+            trained="prompts",
             new_layers="normal",
         )
 
@@ -298,8 +298,7 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
         cls=config["cls"],
         templates=templates,
         denoise="always" if template is not None and template["denoise"] else "none",
-        frozen=config["parameters"] == "prompts",
-        biases=config["parameters"] == "biases",
+        trained=config["parameters"],
         new_layers="normal",
         # the recorded length is what its parts gave in training; load_checkpoint compares the two
         use=Declared(None, config["max_length"], config["texts"], tuple(config["widths"])),

@@ -161,7 +161,7 @@ def test_weights_that_are_not_the_banks_are_refused(tiny_folders, empty_banks, t
     with pytest.raises(CseError, match="another backbone"):
         add_domain(bank, make_domain(make_encoder(other, "plain"), "other"))
     backbone = make_encoder(tiny_folders["bert"], "plain").backbone
-    whole = sentence_encoder(backbone, new_prompt("key_value", backbone, length=2), pooler="mean", frozen=False)
+    whole = sentence_encoder(backbone, new_prompt("key_value", backbone, length=2), pooler="mean", trained="full")
     with pytest.raises(CseError, match="whole model was trained"):
         make_domain(whole, "whole")
     with pytest.raises(CseError, match="whole model was trained"):

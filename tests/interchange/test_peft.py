@@ -59,7 +59,7 @@ def test_the_adapter_is_written_without_peft(encoders, tmp_path):
         ("bert", "input", {}, "its input-layer prompt"),
         ("bert", "key_value", {"position_shift": False}, "its tokens do not start after the prompt's positions"),
         ("bert", "key_value", {"cls": True}, r"its \[CLS\] vector was trained"),
-        ("bert", "key_value", {"frozen": False}, "the language model was trained too"),
+        ("bert", "key_value", {"trained": "full"}, "the language model was trained too"),
         ("bert", "key_value", {"mlp": "always"}, r"it has a projector \(tanh\)"),
         ("bert", "key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2"),
         ("distilbert", "key_value", {}, "models of the distilbert family take no keys"),

@@ -40,7 +40,7 @@ PARTS = {
     "projector": ("bert", "key_value", {"pooler": "cls", "mlp": "always"}),
     "projector of the loss": ("bert", "key_value", {"pooler": "mean", "mlp": "train_only"}),
     "last token": ("bert", "key_value", {"pooler": "last"}),
-    "whole model and prompt": ("roberta", "key_value", {"pooler": "mean", "frozen": False}),
+    "whole model and prompt": ("roberta", "key_value", {"pooler": "mean", "trained": "full"}),
 }
 
 
@@ -122,7 +122,7 @@ def test_texts_of_roles_become_prompts(encoders, tmp_path):
 
 @pytest.mark.parametrize("case", ["bert", "roberta", "mpnet", "albert", "modernbert", "qwen3", "gemma3", "distilbert"])
 def test_a_whole_model_becomes_an_ordinary_folder(encoders, tmp_path, case):
-    written = write(encoders(case, None, frozen=False), tmp_path / "model")
+    written = write(encoders(case, None, trained="full"), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))
     same(written, opened(written.folder))
 

@@ -32,7 +32,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "hidden_state": {"kind": "hidden_state", "pooler": "mean_first_last", "first_layer": "block1"},
     "mlp always": {"kind": "key_value", "mlp": "always"},
     "mlp train_only": {"kind": "key_value", "mlp": "train_only"},
-    "full": {"kind": None, "frozen": False},
+    "full": {"kind": None, "trained": "full"},
     "input": {"kind": "input", "pooler": "mean", "position_shift": False},
     "shared": {"kind": "key_value", "shared": True},
     "cls prompt cnn": {"kind": None, "cls": True, "pooler": "cnn"},
@@ -40,7 +40,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "trained template": {
         "kind": None, "pooler": "mask", "denoise": "always", "template": {"text": TEMPLATE, "trained": True},
     },
-    "full with prompt": {"kind": "key_value", "frozen": False, "mlp": "always"},
+    "full with prompt": {"kind": "key_value", "trained": "full", "mlp": "always"},
 }  # fmt: skip
 
 

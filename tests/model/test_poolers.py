@@ -76,7 +76,7 @@ def test_convolutions_over_tokens(width):
 
 def test_sentences_are_encoded_without_tf32(bert, monkeypatch):
     """Convolutions of cuDNN are in TF32 by default, which would put the encoder 1e-4 away from its bundle."""
-    encoder, seen = sentence_encoder(bert, pooler="cnn", frozen=False), []
+    encoder, seen = sentence_encoder(bert, pooler="cnn", trained="full"), []
     before, embed = torch.backends.cudnn.allow_tf32, encoder.embed
     assert before, "the default of torch"
 

@@ -189,12 +189,12 @@ def test_a_prompt_of_another_backbone_is_refused(bert, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "frozen", "problem"),
-    [(False, True, "holds no prompt"), (True, False, "trained with weights of its backbone")],
+    ("prompt", "trained", "problem"),
+    [(False, "prompts", "holds no prompt"), (True, "full", "trained with weights of its backbone")],
 )
-def test_a_checkpoint_without_a_prompt_of_its_own_is_no_start(bert, tmp_path, prompt, frozen, problem):
+def test_a_checkpoint_without_a_prompt_of_its_own_is_no_start(bert, tmp_path, prompt, trained, problem):
     made = make_prompt(bert, "key_value") if prompt else None
-    save_checkpoint(sentence_encoder(bert, made, pooler="mean", frozen=frozen), tmp_path)
+    save_checkpoint(sentence_encoder(bert, made, pooler="mean", trained=trained), tmp_path)
     refused(make_prompt(bert, "key_value"), bert, tmp_path, problem)
 
 

@@ -219,15 +219,15 @@ def test_counts_of_bert_base_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("mlp", "frozen", "trained", "stored"),
+    ("mlp", "trained", "stored"),
     [
-        ("none", True, ["prompt.table"], ["prompt.table"]),
-        ("train_only", True, ["prompt.table", "mlp.dense.weight", "mlp.dense.bias"], ["prompt.table"]),
-        ("always", True, ["prompt.table", "mlp.dense.weight", "mlp.dense.bias"], None),
+        ("none", ["prompt.table"], ["prompt.table"]),
+        ("train_only", ["prompt.table", "mlp.dense.weight", "mlp.dense.bias"], ["prompt.table"]),
+        ("always", ["prompt.table", "mlp.dense.weight", "mlp.dense.bias"], None),
     ],
 )
-def test_the_trained_and_the_stored_set(bert, mlp, frozen, trained, stored):
-    encoder = make_encoder(bert, mlp=mlp, frozen=frozen)
+def test_the_trained_and_the_stored_set(bert, mlp, trained, stored):
+    encoder = make_encoder(bert, mlp=mlp)
     assert sorted(encoder.trainable()) == sorted(trained)
     assert sorted(stored_weights(encoder)) == sorted(stored or trained)
     counts = count_parameters(encoder)
@@ -236,14 +236,14 @@ def test_the_trained_and_the_stored_set(bert, mlp, frozen, trained, stored):
 
 
 def test_full_fine_tuning_trains_every_weight(bert):
-    encoder = sentence_encoder(bert, frozen=False)
+    encoder = sentence_encoder(bert, trained="full")
     assert len(encoder.trainable()) == len(list(bert.model.parameters()))
     assert count_parameters(encoder).trained == count_parameters(encoder).backbone
 
 
 def test_bitfit_trains_and_stores_the_biases_alone(bert, tmp_path):
     bare = sentence_encoder(bert).encode(["a cat"])
-    encoder = sentence_encoder(bert, frozen=False, biases=True)
+    encoder = sentence_encoder(bert, trained="biases")
     assert set(encoder.trainable()) == {f"backbone.{name}" for name, _ in bert.named_parameters() if "bias" in name}
     with torch.no_grad():
         for weight in encoder.trainable().values():

@@ -38,7 +38,7 @@ def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: b
     """Return an encoder, losses and tokenised rows, the same on every call."""
     torch.manual_seed(11)
     prompt = new_prompt("key_value", backbone, length=4, dropout=dropout, init_std=0.02) if frozen else None
-    encoder = sentence_encoder(backbone, prompt, pooler="mean", mlp=mlp, frozen=frozen)
+    encoder = sentence_encoder(backbone, prompt, pooler="mean", mlp=mlp, trained="prompts" if frozen else "full")
     return encoder, losses_of(encoder), make_table(backbone, rows)
 
 

@@ -74,7 +74,9 @@ def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
     }.get(name, {})
     if name == "denoised":
         options["templates"] = [new_template('the "{sentence}" not {mask} .', backbone, trained=False)]
-    encoder = sentence_encoder(backbone, prompt, frozen=frozen, **({"pooler": "cls"} | options))
+    encoder = sentence_encoder(
+        backbone, prompt, trained="prompts" if frozen else "full", **({"pooler": "cls"} | options)
+    )
     torch.manual_seed(12)
     losses = _losses(name, encoder)
     return encoder.train(), losses.train(), _table(name, encoder, rows)

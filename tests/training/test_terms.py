@@ -40,10 +40,10 @@ ROWS = np.array([3, 17, 0, 9, 31])
 LAYERS, HEADS, WIDTH, LENGTH = 3, 4, 32, 4
 
 
-def make_encoder(backbone, *, prompt=True, dropout=0.0, pooler="cls", frozen=True, **options) -> SentenceEncoder:
+def make_encoder(backbone, *, prompt=True, dropout=0.0, pooler="cls", trained="prompts", **options) -> SentenceEncoder:
     torch.manual_seed(3)
     made = new_prompt("key_value", backbone, length=LENGTH, dropout=dropout, init_std=0.5) if prompt else None
-    return sentence_encoder(backbone, made, pooler=pooler, frozen=frozen, **options)
+    return sentence_encoder(backbone, made, pooler=pooler, trained=trained, **options)
 
 
 def in_float64(encoder, batch):
@@ -410,7 +410,7 @@ def one_view(backbone, rows=40):
 
 
 def test_contrastive_tension_equals_dot_products_by_hand(bert):
-    encoder = make_encoder(bert, prompt=False, pooler="mean", frozen=False).eval()
+    encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full").eval()
     term = ContrastiveTension(encoder, weight=1.0, group=4)
     with torch.no_grad():
         for weight in term.second.parameters():
@@ -433,7 +433,7 @@ def test_contrastive_tension_equals_dot_products_by_hand(bert):
 
 
 def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
-    encoder = make_encoder(bert, prompt=False, pooler="mean", frozen=False)
+    encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full")
     term = ContrastiveTension(encoder, weight=1.0, group=4)
     first, second = copies(encoder.state_dict()), copies(term.second.state_dict())
     assert all(torch.equal(first[name], weight) for name, weight in second.items())
@@ -455,7 +455,7 @@ def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
 
 @pytest.mark.parametrize("rows", [3, 8])
 def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, rows):
-    encoder = make_encoder(bert, prompt=False, pooler="mean", frozen=False, mlp="train_only", projector="batch_norm")
+    encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full", mlp="train_only", projector="batch_norm")
     term = ContrastiveTension(encoder, weight=1.0, group=4)
     for model in (encoder, term.second):
         model.eval()
@@ -473,7 +473,7 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
-    encoder = make_encoder(bert, prompt=frozen, frozen=frozen)
+    encoder = make_encoder(bert, prompt=frozen, trained="prompts" if frozen else "full")
     bare = SentenceEncoder.bare(copy.deepcopy(encoder.backbone))
     term = Distillation(encoder, weight=1.0, temperature=0.1)
     fit(encoder, Losses({"distillation": term}), one_view(bert), tmp_path, learning_rate=1e-2)
@@ -489,7 +489,7 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
 
 def test_a_bare_encoder_is_at_its_teacher(bert):
     """Full fine-tuning starts there; a prompt starts beside it."""
-    encoder = make_encoder(bert, prompt=False, frozen=False, pooler=None).eval()
+    encoder = make_encoder(bert, prompt=False, trained="full", pooler=None).eval()
     term = Distillation(encoder, weight=1.0, temperature=0.05)
     assert term(embed_rows(encoder, one_view(bert), ROWS, PLAN)).item() == pytest.approx(0, abs=1e-6)
 
@@ -498,7 +498,7 @@ def test_a_bare_encoder_is_at_its_teacher(bert):
 
 
 def test_self_guided_equals_numpy(backbone):
-    encoder = make_encoder(backbone, prompt=False, frozen=False).eval()
+    encoder = make_encoder(backbone, prompt=False, trained="full").eval()
     term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.0)
     with torch.no_grad():
         for weight in encoder.parameters():
@@ -528,7 +528,7 @@ def test_self_guided_equals_numpy(backbone):
 
 
 def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
-    encoder = make_encoder(bert, prompt=False, frozen=False).eval()
+    encoder = make_encoder(bert, prompt=False, trained="full").eval()
     torch.manual_seed(0)
     term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=100.0)
 
@@ -552,7 +552,7 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
 
 
 def test_the_clone_stays_and_the_projection_learns(bert, tmp_path):
-    encoder = make_encoder(bert, prompt=False, frozen=False)
+    encoder = make_encoder(bert, prompt=False, trained="full")
     term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1)
     losses = Losses({"self_guided": term})
     before, start = copies(term.state_dict()), copies(encoder.state_dict())
@@ -568,9 +568,11 @@ def test_the_clone_stays_and_the_projection_learns(bert, tmp_path):
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
-    encoder = make_encoder(bert, prompt=frozen, pooler="mean", frozen=frozen).train()
+    trained = "prompts" if frozen else "full"
+    encoder = make_encoder(bert, prompt=frozen, pooler="mean", trained=trained).train()
     torch.manual_seed(3)
-    bystander = make_encoder(bert if frozen else load_backbone(bert.files), prompt=frozen, pooler="mean", frozen=frozen)
+    elsewhere = bert if frozen else load_backbone(bert.files)
+    bystander = make_encoder(elsewhere, prompt=frozen, pooler="mean", trained=trained)
     bystander.load_state_dict(encoder.state_dict())
     queue, table = momentum_queue(encoder, size=12, momentum=0.9), make_table(bert)
     follower, kept, body = copies(encoder.trainable()), [], copies(bert.state_dict())

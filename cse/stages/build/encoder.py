@@ -60,8 +60,7 @@ def encoder_from(
         cls=prompt.cls,
         templates=_templates_from(template, backbone, train.max_length) if isinstance(backbone, Backbone) else (),
         denoise=template.denoise,
-        frozen=train.parameters not in ("full", "biases"),
-        biases=train.parameters == "biases",
+        trained="prompts" if train.parameters == "none" else train.parameters,
         new_layers=train.new_layers,
     )
     if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
