@@ -76,6 +76,7 @@ def adapt(
     from cse.adapt.look import look
     from cse.adapt.run import Adaptation
     from cse.adapt.summary import summary
+    from cse.data.prepare import given_path
     from cse.outputs import Kind, check_folder, publish_folder
     from cse.report.page import make_report, write_report
     from cse.settings.load import load_settings
@@ -84,7 +85,10 @@ def adapt(
     if len(given) > 1:
         raise CseError(f"{' and '.join(given)}: give one of them; a folder may hold several tasks (--task)")
     found = look(sources, task=task or pairs, labels=labels)
-    settings = load_settings(params, found.settings | parse_overrides(overrides))
+    own = parse_overrides(overrides)
+    settings = load_settings(params, found.settings | own)
+    if given_path(settings.data, "dev_path") is not None:  # it selects, by its own measure
+        settings = load_settings(params, found.settings | {"train.dev_measure": None} | own)
     check_folder(out / "report", Kind.REPORT)
     adapted = Adaptation(settings, found, out, budget, compare_full=compare == "full", again=again).run()
     with publish_folder(out / "report", Kind.REPORT) as folder:

@@ -56,25 +56,28 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         evaluation, origin = _sample_evaluation(settings.seed)
     else:
         evaluation, origin = _file_evaluation(settings)
-    if settings.hold_out and origin["dev"] not in (None, STSB_DEV):
-        raise CseError(f"data.hold_out: data.dev_path has a dev task already ({origin['dev']}); set one of the two")
     suite = _suite(settings, evaluation, origin)
     source, more = open_source(settings), open_more(settings)
     cleaning = source.report
-    arrange = arrangement(settings, cleaning, held_out=1 if suite.tasks else 2)  # to select with, and to measure
+    no_dev = origin["dev"] in (None, STSB_DEV)
+    held_out_tasks = no_dev + (not suite.tasks) if settings.hold_out else 0  # to select with, and to measure
+    arrange = arrangement(settings, cleaning, held_out_tasks)
     held_out = list(_held_out(evaluation, suite.tasks))
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         source.write(folder / TRAIN_FILE, held_out, arrange, progress=progress)
         reports = write_more(more, folder, held_out, arrange, progress=progress)
         if isinstance(arrange, HoldOut):
-            selecting, *measured = arrange.tasks()
-            evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=selecting), cleaning.source
+            measured = arrange.tasks()
+            if no_dev:
+                evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=measured.pop(0)), cleaning.source
             suite = suite.with_tasks(measured)
         write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
         write_tasks(folder / DEV_TASK_FILE, [] if evaluation.dev_task is None else [evaluation.dev_task])
         write_pairs(folder / TASKS_FILE, evaluation.tasks)
         write_suite(folder, suite)
         report = _report(settings, cleaning, evaluation, origin, suite)
+        if settings.hold_out and not held_out_tasks:
+            report["notes"].append("data.hold_out: none held out; data.dev_path selects and data.task_path measures")
         report |= {"more": reports} if reports else {}
         text = json.dumps(report, indent=2, sort_keys=True) + "\n"
         (folder / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
@@ -90,7 +93,7 @@ def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]
 def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, str | None]]:
     """Read tasks from ``evaluation_path`` and dev data from ``dev_path`` or STS-B; return the origin of each."""
     found, name = _tasks(settings)
-    task = read_dev_task(_given(settings, "dev_path"), settings)
+    task = read_dev_task(given_path(settings, "dev_path"), settings)
     if task is not None:
         return EvaluationData(found.tasks, None, found.missing, task), {"dev": task.name, "evaluation": name}
     dev = _own_pairs(settings, "dev_path")
@@ -103,10 +106,10 @@ def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, 
 
 
 def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:
-    path = _given(settings, "evaluation_path")
+    path = given_path(settings, "evaluation_path")
     if path is None:
         return EvaluationData([], None, []), None
-    if path.is_dir() and (senteval_root(path) or (contents(path) and not data_files(path))):
+    if path.is_dir() and (senteval_root(path) or not data_files(path)):
         return read_senteval(path), SENTEVAL
     own = _own_pairs(settings, "evaluation_path")
     if own is None:
@@ -120,28 +123,28 @@ def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str,
     suite = only_pairs(evaluation.tasks) if own else complete(Path(settings.evaluation_path), evaluation)
     if settings.source == "sample":
         return suite
-    suite, captions = (
-        suite.with_tasks(read_own_tasks(_given(settings, "task_path"), settings)),
-        _given(settings, "cxc_path"),
-    )
-    if captions is None or (captions.is_dir() and not contents(captions)):
-        return suite
-    return suite.with_captions(captions)
+    suite = suite.with_tasks(read_own_tasks(given_path(settings, "task_path"), settings))
+    captions = given_path(settings, "cxc_path")
+    return suite if captions is None else suite.with_captions(captions)
 
 
-def _given(settings: DataSettings, key: str) -> Path | None:
-    """Return the path in a setting, or ``None`` if it is the default and does not exist."""
+def given_path(settings: DataSettings, key: str) -> Path | None:
+    """Return the path in a setting; ``None`` for an empty folder, or the default if it does not exist.
+
+    Raises:
+        CseError: no such path.
+    """
     path = Path(getattr(settings, key))
     if str(path) == DataSettings.model_fields[key].default and not os.path.lexists(path):
         return None
     check_exists(path, f"data.{key}")
-    return path
+    return None if path.is_dir() and not contents(path) else path
 
 
 def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | None:
     """Read scored pairs from a file or the only file in a folder; return ``None`` if there is neither."""
-    path = _given(settings, key)
-    if path is None or (path.is_dir() and not contents(path)):
+    path = given_path(settings, key)
+    if path is None:
         return None
     path = find_data_file(path, f"data.{key}")
     lowest, highest = settings.score_range

@@ -55,12 +55,12 @@ def arrangement(
     Args:
         settings: the group ``data``.
         report: counts what is dropped.
-        held_out: tasks to hold out, if any.
+        held_out: how many tasks to hold out.
     """
     pairs = None
     if settings.view == CATEGORIES:
         pairs = partial(pairs_within_labels, report=report, per_text=settings.pairs_per_text, seed=settings.seed)
-    return HoldOut(settings.hold_out, settings.seed, report, pairs, held_out) if settings.hold_out else pairs
+    return HoldOut(settings.hold_out, settings.seed, report, pairs, held_out) if held_out else pairs
 
 
 def near_duplicates(settings: DataSettings, held_out: Iterable[str]) -> NearDuplicates | None:

@@ -116,7 +116,7 @@ def write_more(
     """
     reports = {}
     for name, source in sources.items():
-        arrange = arrangement(source.settings, source.report, held_out=1)
+        arrange = arrangement(source.settings, source.report, held_out=0)
         if isinstance(main, HoldOut):
             arrange = without(main, source.report, arrange)
         with _named(name):

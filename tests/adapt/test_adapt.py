@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -77,13 +78,19 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
 
 
 @pytest.mark.slow
-def test_general_text_beside_the_labels(cse, place):  # noqa: F811
+def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     (place / "lines.txt").write_text("".join(f"{a} {b} {c}\n" for a in WORDS[:4] for b in WORDS for c in WORDS[:2]))
-    done = cse("adapt", "lines.txt", *LABELS[1:], "--budget", "5s", "--out", "out")
+    pairs = [f"{a} {b},{b} {a},{i % 6}" for i, (a, b) in enumerate(pairwise(WORDS))]
+    (place / "dev.csv").write_text("\n".join(["sentence1,sentence2,score", *pairs, ""]), encoding="utf-8")
+    arguments = ("lines.txt", *LABELS[1:], "-s", "data.dev_path=dev.csv")
+    done = cse("adapt", *arguments, "--budget", "5s", "--out", "out")
     assert done.code == 0, done.err
     assert "labels.csv: labelled texts" in done.err and "; beside them lines.txt" in done.err
     assert "rows kept from lines.txt (view sentences" in done.out
     assert json.loads((place / "out/prepared/report.json").read_text())["more"]["lines"]["kept"] > 100
+    record = json.loads((place / "out/runs/prompts-42/train.json").read_text())
+    assert "dev_spearman" in record, "the pairs select"
+    assert "labels held out kNN:" in done.out, "labelled texts are held out to be measured"
 
 
 @pytest.mark.slow

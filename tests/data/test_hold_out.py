@@ -132,9 +132,19 @@ def test_what_has_nothing_to_hold_out_is_refused(view):
         DataSettings(source="files", view=view, hold_out=0.1)
 
 
-def test_too_few_rows_and_a_second_dev_task_are_refused(tmp_path):
+def test_too_few_rows_are_refused(tmp_path):
     with pytest.raises(CseError, match=r"^data.hold_out: 0 of 2 rows of rows.csv would be held out"):
         made(tmp_path, [("a", "b"), ("c", "d")], ("sent0", "sent1"), view="pairs")
-    (tmp_path / "dev.csv").write_text("sentence1,sentence2,score\na b,c d,1\ne f,g h,4\n")
-    with pytest.raises(CseError, match=r"^data.hold_out: data.dev_path has a dev task already \(dev.csv\)"):
-        made(tmp_path, [("a", "b")] * 9, ("sent0", "sent1"), view="pairs", dev_path=str(tmp_path / "dev.csv"))
+
+
+def test_beside_dev_pairs_of_ones_own_rows_are_held_out_to_be_measured_alone(tmp_path, task):
+    rows = [(f"q{i}", f"a{i}") for i in range(30)]
+    dev = tmp_path / "dev.csv"
+    dev.write_text("sentence1,sentence2,score\na b,c d,1\ne f,g h,4\n", encoding="utf-8")
+    data, dev_task = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", dev_path=str(dev))
+    (measured,) = open_suite(data).tasks
+    assert (dev_task.name, len(dev_task)) == ("dev", 2)
+    assert (len(measured), len(data.train)) == (6, 24)
+    data, dev_task = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", dev_path=str(dev), task_path=task)
+    assert (dev_task.name, len(data.train)) == ("dev", 30), "nothing is missing"
+    assert data.report["notes"] == ["data.hold_out: none held out; data.dev_path selects and data.task_path measures"]

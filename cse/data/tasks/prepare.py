@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cse.data.readers import contents, find_data_file
+from cse.data.readers import find_data_file
 from cse.data.tables import TABLES, open_table
 from cse.data.tasks.kinds import SCORED, Task, all_texts, describe, kind_of
 from cse.data.tasks.layout import COLUMNS, is_beir, names_of, splits_of
@@ -16,14 +16,14 @@ _DEV = "data.dev_path"
 
 
 def read_dev_task(path: Path | None, settings: DataSettings) -> Task | None:
-    """Read a task that selects checkpoints, other than scored pairs; None for those, and for an empty folder.
+    """Read a task that selects checkpoints, other than scored pairs; None for those, and without a path.
 
     A file with the columns of scored pairs counts as such, whatever else it has.
 
     Raises:
         CseError: anything wrong with the task.
     """
-    if path is None or (path.is_dir() and not contents(path)):
+    if path is None:
         return None
     if not path.is_dir() or not (is_beir(path) or splits_of(path)):
         path = find_data_file(path, _DEV)
@@ -35,7 +35,7 @@ def read_dev_task(path: Path | None, settings: DataSettings) -> Task | None:
 
 
 def read_own_tasks(path: Path | None, settings: DataSettings) -> list[Task]:
-    """Read the tasks at ``data.task_path``; none without a path, or in an empty folder.
+    """Read the tasks at ``data.task_path``; none without a path.
 
     Raises:
         CseError: anything wrong with a task.
