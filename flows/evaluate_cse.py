@@ -20,6 +20,7 @@ def evaluate_cse(
     models: list[str] = ["data/checkpoint"],  # noqa: B006 - shown in Prefect's form, never changed
     suite: str | None = None,
     data: str | None = None,
+    task: list[str] = [],  # noqa: B006
     cxc: str | None = None,
     out: str | None = None,
     overrides: Overrides = {},  # noqa: B006
@@ -31,6 +32,7 @@ def evaluate_cse(
         suite: `full`, or a comma-separated list from sts,cxc,transfer,retrieval,space,tasks; default:
             `evaluation.measures`.
         data: SentEval's downstream folder, scored pairs, or prepared data; default: the pipeline's.
+        task: your own tasks, files or folders; without `data` and `suite`, nothing else is measured.
         cxc: CSV of CxC-STS that includes the captions.
         out: folder for records, for `cse report`.
         overrides: settings by dotted key.
@@ -40,6 +42,8 @@ def evaluate_cse(
         arguments = ["evaluate", *models, *as_options(overrides), "--json", str(scores)]
         for option, value in (("--suite", suite), ("--data", data), ("--cxc", cxc), ("--out", out)):
             arguments += [option, value] if value is not None else []
+        for path in task:
+            arguments += ["--task", path]
         state = run_command("evaluate", arguments, return_state=True)
         if state.is_completed():
             create_table_artifact(table=_rows(json.loads(scores.read_text())), key="scores")
