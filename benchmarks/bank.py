@@ -62,7 +62,8 @@ def trained_encoder() -> SentenceEncoder:
     )  # fmt: skip
     return SentenceEncoder(
         backbone, prompt, pooler="mean", loss_pooler=None, mlp="none", projector="tanh", first_layer="embeddings",
-        position_shift=False, cls=False, templates=(), denoise="none", trained="prompts", new_layers="normal",
+        position_shift=False, cls=False, templates=(), denoise="none", trained="prompts", lora_rank=0,
+        new_layers="normal",
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> 
         "templates": (),
         "denoise": "none",
         "trained": "prompts",
+        "lora_rank": 0,
         "new_layers": "normal",
     }
     return SentenceEncoder(backbone, prompt, **(usual | options))

@@ -18,6 +18,7 @@ from cse.model.backbone import Backbone
 from cse.model.bank_pass import BankPass
 from cse.model.passes import Constants
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.trained import merged
 
 # larger weights go to a file beside the graph: the sessions of a machine map it and share its memory, and a graph file
 # is limited to 2 GB
@@ -60,7 +61,7 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
     """
     encoder.eval()
     ids_BL, mask_BL = _sample(len(encoder.templates[0].ids) if encoder.templates else 4, encoder.backbone.pad_id)
-    with fused(encoder.backbone):
+    with merged(encoder.backbone), fused(encoder.backbone):
         _export(_Inference(encoder), {INPUTS[0]: (ids_BL, _TABLE), INPUTS[1]: (mask_BL, _TABLE)}, path)
 
 

@@ -108,6 +108,7 @@ def build(
         templates=templates,
         denoise="always" if read_out.denoise else "none",
         trained="prompts" if frozen else "full",
+        lora_rank=0,
         new_layers="normal",
         use=use,
     )

@@ -21,6 +21,11 @@ _DEEP = {
     "hidden_state": "hidden states in every layer",
     "input": "inputs",
 }
+_BESIDE = {
+    "biases": "The biases of the language model were trained; its other weights are frozen.",
+    "norms": "The norms of the language model were trained; its other weights are frozen.",
+    "lora": "The language model is frozen, with trained low-rank updates of its linear layers (LoRA).",
+}
 
 
 def make_card(model: ModelFolder, repo: str, measures: Measures, licence: str | None) -> str:
@@ -72,8 +77,8 @@ def _what(model: ModelFolder) -> str:
         )
     if model.manifest.get("parameters") == "full":
         facts.append("The whole language model was trained; its weights are in this repository.")
-    elif model.manifest.get("parameters") == "biases":
-        facts.append("The biases of the language model were trained; its other weights are frozen.")
+    elif model.manifest.get("parameters") in _BESIDE:
+        facts.append(_BESIDE[str(model.manifest["parameters"])])
     elif isinstance(prompt, dict) and prompt:
         facts.append("The language model is frozen.")
     if trained:

@@ -33,6 +33,7 @@ from cse.model.backbone import plain_copy
 from cse.model.dense import ACTIVATIONS
 from cse.model.pooling import TanhMlp
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.trained import merged
 from cse.model.transformer import Transformer
 from cse.outputs import Kind, publish_folder
 
@@ -62,7 +63,7 @@ def export_sentence_transformers(
         CseError: the encoder has a part that sentence-transformers has no place for, or the vectors differ.
     """
     _refuse(encoder)
-    with quietly(), publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:
+    with quietly(), merged(encoder.backbone), publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:
         write_folder(encoder, folder, normalize=normalize)
         with _loaded_back(folder) as model:
             return check_parity(encoder, _LoadedBack(model), sentences, tolerance=tolerance, name=TOOL)

@@ -93,6 +93,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         "texts": encoder.texts,
         "widths": list(encoder.widths),
         "parameters": encoder.trained,
+        "lora_rank": encoder.lora_rank,
         "dimension": encoder.dimension,
         "max_length": encoder.max_length,
     }
@@ -180,6 +181,8 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor],
         sizes["prompt.length"] = config["prompt"]["length"] * max(config["backbone"]["width"], 1)
     if config["backbone"]["words"] is not None:
         sizes["backbone.words"] = config["backbone"]["words"] * config["backbone"]["width"]
+    if config["parameters"] == "lora":
+        sizes["lora_rank"] = config["lora_rank"] * max(config["backbone"]["width"], 1)
     if config["post"] is not None:
         sizes |= {f"post.{key}": value for key, value in config["post"].items() if key != "kind"}
     for key, value in sizes.items():

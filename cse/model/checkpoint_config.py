@@ -90,7 +90,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config["files"] = {}
     if config["format"] == 1:
         config = _from_format_1(config)
-    config = {"texts": {}, "widths": []} | config  # not written before models had them
+    config = {"texts": {}, "widths": [], "lora_rank": 0} | config  # not written before models had them
     _check_config(config, path)
     return config
 
@@ -112,7 +112,7 @@ def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
 def _check_config(config: dict[str, Any], path: Path) -> None:
     """Reject a config that lacks a value or has one that ``describe`` never writes."""
     types: dict[str, type] = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
-    types |= {"backbone.width": int, "dimension": int, "max_length": int, "facts": dict}
+    types |= {"backbone.width": int, "dimension": int, "max_length": int, "lora_rank": int, "facts": dict}
     types |= {"texts": dict, "widths": list}
     choices: dict[str, tuple[Any, ...]] = {
         "pooler.kind": get_args(PoolerKind),
@@ -120,7 +120,7 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
         "pooler.projector": get_args(ProjectorKind),
         "pooler.first_layer": get_args(FirstLayer),
         "cls": (True, False),
-        "parameters": ("prompts", "biases", "full"),
+        "parameters": ("prompts", "biases", "norms", "lora", "full"),
     }
     if config.get("prompt", ...) is not None:
         types |= {"prompt.length": int, "prompt.position_shift": bool, "prompt.shared": bool}

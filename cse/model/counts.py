@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cse.model.checkpoint import stored_weights
 from cse.model.encoder import Encoder
+from cse.model.trained import added_weights
 
 
 @dataclass(frozen=True)
@@ -34,5 +35,5 @@ def count_parameters(encoder: Encoder) -> ParameterCounts:
         ),
         trained=sum(weight.numel() for weight in encoder.trainable().values()),
         stored=sum(weight.numel() for weight in stored_weights(encoder).values()),
-        backbone=sum(weight.numel() for weight in encoder.backbone.parameters()),
+        backbone=sum(weight.numel() for weight in encoder.backbone.parameters()) - added_weights(encoder.backbone),
     )

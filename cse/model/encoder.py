@@ -27,6 +27,7 @@ from cse.model.pooling import (
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
+from cse.model.trained import choose_trained
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import check_room
 
@@ -47,7 +48,8 @@ class Encoder(nn.Module):
         templates: words around the sentence; the second template is for the second copy in training.
         denoise: when to subtract the template's output without the sentence: ``none``, ``train_only`` or ``always``.
         trained: what may change beside the parts below: ``full``, all of the backbone's weights; ``biases``, its biases
-            alone (BitFit, Ben Zaken et al. 2022); ``prompts``, none of them.
+            alone (BitFit, Ben Zaken et al. 2022); ``norms``, its norms; ``lora``, low-rank updates; ``prompts``, none.
+        lora_rank: rank of these updates, see ``LowRank``; 0 without.
         new_layers: initialisation of a ``batch_norm`` projector, see ``BatchNormProjector``.
         use: length, task texts and shorter widths; None: as the backbone's folder declares.
 
@@ -74,6 +76,7 @@ class Encoder(nn.Module):
         templates: Sequence[Template],
         denoise: str,
         trained: str,
+        lora_rank: int,
         new_layers: str,
         use: Declared | None = None,
     ) -> None:
@@ -98,15 +101,14 @@ class Encoder(nn.Module):
             )
         self.mlp_use = mlp
         self.projector = projector
-        for name, weight in backbone.named_parameters():
-            weight.requires_grad_(trained == "full" or (trained == "biases" and name.endswith("bias")))
+        choose_trained(backbone, trained, lora_rank)
         self.mlp = self._make_projector(new_layers) if mlp != "none" else None
         self.cnn = TokenCnn(backbone.hidden_size) if self.pooler == "cnn" else None
         self.first_layer = first_layer
         self.position_shift = position_shift
         self.templates = tuple(templates)
         self.denoise = denoise
-        self.trained = trained
+        self.trained, self.lora_rank = trained, lora_rank
         self.cls = nn.Parameter(self._word(body.special_ids["cls"])) if cls else None
         words = self.templates[0].words if self.templates else ()
         self.template = nn.Parameter(torch.stack([self._word(word) for word in words])) if words else None

@@ -85,6 +85,7 @@ class SentenceEncoder(Compatible, Encoder):
             templates=(),
             denoise="none",
             trained="prompts",
+            lora_rank=0,
             new_layers="normal",
         )
 
@@ -299,6 +300,7 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
         templates=templates,
         denoise="always" if template is not None and template["denoise"] else "none",
         trained=config["parameters"],
+        lora_rank=config["lora_rank"],
         new_layers="normal",
         # the recorded length is what its parts gave in training; load_checkpoint compares the two
         use=Declared(None, config["max_length"], config["texts"], tuple(config["widths"])),

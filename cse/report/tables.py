@@ -62,6 +62,7 @@ _HEADS = {
 
 
 _PROMPTS = {"key_value": "key/value", "hidden_state": "hidden-state", "input": "input-layer"}
+_WITHOUT_PROMPT = {"full": "every weight trained", "biases": "biases trained", "norms": "norms trained", "lora": "LoRA"}
 _WORDS = ("setting", "model", "backbone", "source")
 
 
@@ -264,7 +265,7 @@ def _printed(score: Score) -> str:
 def _prompt(model: dict[str, Any]) -> str:
     prompt = model.get("prompt")
     if not prompt:
-        return {"full": "every weight trained", "biases": "biases trained"}.get(str(model.get("parameters")), "none")
+        return _WITHOUT_PROMPT.get(str(model.get("parameters")), "none")
     shared = ", shared by the layers" if prompt.get("shared") else ""
     return f"{prompt['length']} {_PROMPTS.get(prompt['kind'], prompt['kind'])}{shared}"
 

@@ -268,7 +268,7 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
             "objective.replaced_tokens.corruption: on_the_fly",
         ),
         (
-            detects and train.parameters in ("full", "biases") and replaced.discriminator != "copy",
+            detects and train.parameters not in ("prompts", "none") and replaced.discriminator != "copy",
             f"objective.replaced_tokens.discriminator: train.parameters: {train.parameters} changes the backbone; set "
             "it to copy",
         ),

@@ -40,6 +40,7 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 ADDED_LATER: Mapping[str, Any] = {
     "train.max_steps": None,
     "train.dev_measure": None,
+    "train.lora_rank": 1,
     "train.mix": "batches",
     "train.average": 0.0,
     "train.start_share": 0.0,

@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import MANIFEST
 from tests.export.systems import SENTENCES, make_encoder
 from tests.interchange.conftest import Written
@@ -40,6 +41,7 @@ PARTS = {
     "projector": ("bert", "key_value", {"pooler": "cls", "mlp": "always"}),
     "projector of the loss": ("bert", "key_value", {"pooler": "mean", "mlp": "train_only"}),
     "last token": ("bert", "key_value", {"pooler": "last"}),
+    "LoRA and prompt": ("bert", "key_value", {"pooler": "mean", "trained": "lora", "lora_rank": 2}),
     "whole model and prompt": ("roberta", "key_value", {"pooler": "mean", "trained": "full"}),
 }
 
@@ -125,6 +127,15 @@ def test_a_whole_model_becomes_an_ordinary_folder(encoders, tmp_path, case):
     written = write(encoders(case, None, trained="full"), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))
     same(written, opened(written.folder))
+
+
+@pytest.mark.parametrize("case", ["albert", "modernbert", "qwen3", "distilbert"])
+def test_low_rank_updates_go_into_the_weights(encoders, tmp_path, case):
+    written = write(encoders(case, None, trained="lora", lora_rank=2), tmp_path / "model")
+    assert not list(written.folder.glob("*.py"))
+    same(written, opened(written.folder))
+    bare = SentenceEncoder.bare(encoders(case, None).backbone)
+    assert not np.allclose(written.encoder.encode(SENTENCES), bare.encode(SENTENCES), atol=1e-2)
 
 
 @pytest.mark.parametrize("kind", ["key_value", "hidden_state"])

@@ -11,6 +11,7 @@ from cse.model.checkpoint import save_checkpoint, stored_weights
 from cse.model.counts import count_parameters
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.trained import merged
 from tests.model import reference
 from tests.parts import embed, new_prompt, sentence_encoder
 
@@ -253,6 +254,42 @@ def test_bitfit_trains_and_stores_the_biases_alone(bert, tmp_path):
     assert sorted(restored.trainable()) == sorted(encoder.trainable())
     assert np.array_equal(restored.encode(["a cat"]), encoder.encode(["a cat"]))
     assert not np.allclose(bare, encoder.encode(["a cat"]), atol=1e-3)
+
+
+def test_norms_trains_scales_and_biases_of_every_norm(bert):
+    names = set(sentence_encoder(bert, trained="norms").trainable())
+    assert names == {f"backbone.{name}" for name, _ in bert.named_parameters() if "LayerNorm" in name}
+
+
+def test_lora_adds_a_product_of_thin_matrices_to_every_linear_layer(bert, tmp_path):
+    texts = ["a cat", "a dog sleeps on the mat"]
+    weights = {name: weight.detach().clone() for name, weight in bert.model.named_parameters()}
+    backbone_size = count_parameters(sentence_encoder(bert)).backbone
+    bare = sentence_encoder(bert).encode(texts)
+    encoder = sentence_encoder(bert, trained="lora", lora_rank=2)
+    assert np.array_equal(encoder.encode(texts), bare)
+    counts = count_parameters(encoder)
+    # rank 2, three layers: four projections 32 x 32, one 32 x 48, one 48 x 32
+    assert (counts.trained, counts.backbone) == (2 * 3 * (4 * 64 + 2 * 80), backbone_size)
+    with torch.no_grad():
+        for weight in encoder.trainable().values():
+            weight.normal_(std=0.1)
+    trained = encoder.encode(texts)
+    save_checkpoint(encoder, tmp_path)
+    assert np.array_equal(SentenceEncoder.load(tmp_path).encode(texts), trained)
+
+    low_rank = {name: weight.detach() for name, weight in encoder.trainable().items()}
+    with merged(bert):
+        assert {name for name, _ in bert.model.named_parameters()} == weights.keys()
+        for name, weight in bert.model.named_parameters():
+            factors = [
+                low_rank.get(f"backbone.model.{name[: -len('weight')]}parametrizations.weight.0.{part}")
+                for part in ("up", "down")
+            ]
+            expected = weights[name] if factors[0] is None else weights[name] + factors[0] @ factors[1]
+            assert torch.equal(weight, expected)
+        assert np.allclose(encoder.encode(texts), trained, atol=1e-6)
+    assert np.array_equal(encoder.encode(texts), trained)
 
 
 def test_train_only_mlp_is_in_the_loss_and_not_in_the_embedding(bert):

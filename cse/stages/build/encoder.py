@@ -61,6 +61,7 @@ def encoder_from(
         templates=_templates_from(template, backbone, train.max_length) if isinstance(backbone, Backbone) else (),
         denoise=template.denoise,
         trained="prompts" if train.parameters == "none" else train.parameters,
+        lora_rank=train.lora_rank if train.parameters == "lora" else 0,
         new_layers=train.new_layers,
     )
     if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
