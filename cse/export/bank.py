@@ -165,7 +165,9 @@ def _frozen_backbone(encoder: SentenceEncoder) -> Backbone:
     if not isinstance(backbone, Backbone):
         raise CseError(f"{backbone.files.name}: word vectors have no layers that a prompt could enter")
     if not encoder.frozen:
-        raise CseError("the whole model was trained, so a bank's backbone is not its own; export it with cse export")
+        raise CseError(
+            "weights of the language model were trained, so a bank's backbone is not its own; export it with cse export"
+        )
     if backbone.dense is not None:
         raise CseError(f"{backbone.files.name}: has layers behind its pooling, and a bank has none; use cse export")
     return backbone
