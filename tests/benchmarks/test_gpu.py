@@ -46,6 +46,7 @@ print("codes", *map(int, codes), "loaded", *loaded)
 """
 
 
+@pytest.mark.slow
 def test_few_packages_are_enough_and_other_runs_leave_the_tests_out():
     chosen = [f"tests/gpu/{name}" for name in CHOSEN]
     done = subprocess.run(
@@ -85,6 +86,7 @@ def test_last():
 """
 
 
+@pytest.mark.slow
 def test_no_test_hides_another(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.gpu.conftest"]\n')
     (tmp_path / "test_sample.py").write_text(TESTS)
@@ -100,6 +102,7 @@ def test_no_test_hides_another(tmp_path):
     assert [line.split() for line in lines[1:2]] == [["sample", "figures", "3", "passed", "size", "3"]]
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_read_and_one_that_hangs_are_rows(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.gpu.conftest"]\n')
     (tmp_path / "test_broken.py").write_text("import no_such_package\n")

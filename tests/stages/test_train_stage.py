@@ -333,6 +333,7 @@ def test_another_error_of_torch_is_not_taken_for_it(run, settings, monkeypatch):
 # ---- corruption prepared before training --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_memory(
     run, settings, data, prepared_corruption, tmp_path, monkeypatch
 ):

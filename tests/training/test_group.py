@@ -82,7 +82,7 @@ def alone(folder, tmp_path_factory):
     return everything(folder, tmp_path_factory.mktemp("alone"), ALONE)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 3])
 def workers(folder, tmp_path_factory, request):
     """What each of several worker processes found."""
     out = tmp_path_factory.mktemp("workers")

@@ -371,6 +371,7 @@ def start_run(backbone: Path, folder: Path, out: Path, script: str = SCRIPT) -> 
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_ends_with_the_same_weights(tmp_path):
     """SIGKILL at several moments of one run, then to the end: every bit as in the run that was left alone."""
     backbone = make_backbone_folder(tmp_path / "backbone", "bert")
