@@ -80,7 +80,8 @@ def seconds_per_step(
     table = tokenise(rows, view, [model.tokenizer], max_length=settings.train.max_length, pad_id=model.pad_id)
     bf16 = choose_bf16(settings.train.precision, device)
     with tempfile.TemporaryDirectory() as folder:
-        parts = Parts(encoder, None, table, settings.train.seed, 1, Path(folder), device, bf16)
+        longest = settings.train.max_length
+        parts = Parts(encoder, None, table, longest, settings.train.seed, 1, Path(folder), device, bf16)
         train(
             encoder,
             losses_from(settings.objective, parts),

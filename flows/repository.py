@@ -21,7 +21,8 @@ from cse.settings.load import flatten
 _EDITED_BY_HAND = ("params.yaml", "dvc.yaml", "dvc.lock")
 _PATHS = (
     "data.train_path", "data.dev_path", "data.evaluation_path", "data.cxc_path", "data.task_path",
-    "backbone.name", "objective.replaced_tokens.generator_folder", "prompt.init_checkpoint",
+    "backbone.name", "objective.replaced_tokens.generator_folder", "objective.distillation.teacher_folder",
+    "prompt.init_checkpoint",
 )  # fmt: skip
 
 

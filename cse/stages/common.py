@@ -44,6 +44,8 @@ ADDED_LATER: Mapping[str, Any] = {
     "train.mix": "batches",
     "train.average": 0.0,
     "train.start_share": 0.0,
+    "objective.distillation.teacher_folder": "data/raw/teacher",
+    "objective.distillation.teacher": "backbone",
     "objective.distillation": {"weight": 0.0, "temperature": 0.05},
 }
 

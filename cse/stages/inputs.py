@@ -11,26 +11,27 @@ from cse.model.generator import find_generator
 from cse.model.static_words import find_words, is_word_file
 from cse.runtime.seal import sha256
 from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.objective import ReplacedTokensSettings
+from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.groups.prompt import PromptSettings
 from cse.stages.build.replaced_tokens import check_generator
+from cse.stages.build.teachers import teachers_content
 
 
 def training_inputs(
     backbone: BackboneSettings,
     prompt: PromptSettings,
-    replaced: ReplacedTokensSettings | None,
+    objective: ObjectiveSettings | None,
     *,
     opened: BackboneFiles | None = None,
 ) -> dict[str, str]:
-    """Return a hash of each model a training reads: backbone, initial prompt and generator.
+    """Return a hash of each model a training reads: backbone, initial prompt, generator and teachers.
 
     If rows were corrupted before training, the generator is not read.
 
     Args:
         backbone: backbone settings.
         prompt: prompt settings, with its initialisation.
-        replaced: generator settings; None if nothing is trained.
+        objective: every term that is trained; None if nothing is.
         opened: the backbone's files if already found, to avoid hashing them again.
 
     Raises:
@@ -39,9 +40,14 @@ def training_inputs(
     facts = {"backbone": (opened or _find(backbone)).content()}
     if prompt.kind != "none" and prompt.init == "checkpoint":
         facts["prompt.init_checkpoint"] = _hash_of_start(Path(prompt.init_checkpoint))
-    if replaced is not None and replaced.reads_generator:
+    if objective is None:
+        return facts
+    replaced, distillation = objective.replaced_tokens, objective.distillation
+    if replaced.reads_generator:
         check_generator(replaced)
         facts["generator"] = find_generator(replaced.generator_model, replaced.generator_revision).content()
+    if distillation.reads_folder:
+        facts["teachers"] = teachers_content(Path(distillation.teacher_folder))
     return facts
 
 

@@ -121,7 +121,8 @@ class Training:
             what = f"a pass over {self.sources[number].key}" if number else "an epoch"
             say_small(each, settings.train.batch_size, what)
         table = tables[0]
-        parts = Parts(encoder, self.head, table, seed, epochs, self.corrupted, self.device, self.bf16)
+        longest = settings.train.max_length
+        parts = Parts(encoder, self.head, table, longest, seed, epochs, self.corrupted, self.device, self.bf16)
         try:
             return train(
                 encoder,
@@ -226,7 +227,7 @@ def open_training(
             "inputs": training_inputs(
                 settings.backbone,
                 settings.prompt,
-                None if settings.train.parameters == "none" else objective.replaced_tokens,
+                None if settings.train.parameters == "none" else objective,
                 opened=backbone.files,
             ),
             "device": device.type,

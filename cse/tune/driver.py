@@ -278,7 +278,10 @@ def _inputs(space: Space, settings: Settings) -> list[dict[str, str]]:
 
     choices = {}
     for tried in (settings, *reached(space, settings)):
-        prompt, replaced = tried.prompt, tried.objective.over(tried.data.more_terms).replaced_tokens
-        generator = (replaced.generator_model, replaced.generator_revision) if replaced.reads_generator else None
-        choices[f"{tried.backbone} {prompt.kind} {prompt.init} {prompt.init_checkpoint} {generator}"] = tried, replaced
-    return [training_inputs(each.backbone, each.prompt, replaced) for each, replaced in choices.values()]
+        prompt, objective = tried.prompt, tried.objective.over(tried.data.more_terms)
+        replaced, distillation = objective.replaced_tokens, objective.distillation
+        read = [tried.backbone, prompt.kind, prompt.init, prompt.init_checkpoint]
+        read += [replaced.generator_model, replaced.generator_revision] if replaced.reads_generator else []
+        read += [distillation.teacher_folder] if distillation.reads_folder else []
+        choices[repr(read)] = tried, objective
+    return [training_inputs(each.backbone, each.prompt, objective) for each, objective in choices.values()]

@@ -32,9 +32,12 @@ def write_prompt(folder: Path, backbone: Path, init_std: float) -> Path:
 
 @pytest.fixture
 def inputs(settings, models, tmp_path):
-    """Settings that read three local folders, and the folders, to change at will."""
+    """Settings that read four local folders, and the folders, to change at will."""
     folders = {name: shutil.copytree(models[name], tmp_path / name) for name in ("bert", "generator")}
     folders["start"] = write_prompt(tmp_path / "start", folders["bert"], 0.1)
+    folders["teachers"] = tmp_path / "teachers"
+    shutil.copytree(models["headless"], folders["teachers"] / "first")
+    write_prompt(folders["teachers"] / "second", folders["bert"], 0.1)
     chosen = settings(
         GENERATES
         | {
@@ -43,6 +46,9 @@ def inputs(settings, models, tmp_path):
             "objective.replaced_tokens.generator_folder": str(folders["generator"]),
             "prompt.init": "checkpoint",
             "prompt.init_checkpoint": str(folders["start"]),
+            "objective.distillation.weight": 1.0,
+            "objective.distillation.teacher": "folder",
+            "objective.distillation.teacher_folder": str(folders["teachers"]),
         }
     )
     return chosen, folders
@@ -52,6 +58,8 @@ def change(folders: dict[str, Path], name: str) -> None:
     """Other bytes in the same folder."""
     if name == "start":
         write_prompt(folders["start"], folders["bert"], 0.2)
+    elif name == "teacher":
+        write_prompt(folders["teachers"] / "second", folders["bert"], 0.3)
     elif name == "generator":
         shutil.rmtree(folders["generator"])
         make_backbone_folder(folders["generator"], "bert", seed=2, head=True, num_hidden_layers=1)
@@ -60,7 +68,7 @@ def change(folders: dict[str, Path], name: str) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 1e-6}))
 
 
-@pytest.mark.parametrize("name", ["start", "generator", "backbone's configuration"])
+@pytest.mark.parametrize("name", ["start", "generator", "teacher", "backbone's configuration"])
 def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_path, name):
     settings, folders = inputs
 
@@ -75,13 +83,13 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
 
 
 def facts(settings) -> dict[str, str]:
-    replaced = settings.objective.replaced_tokens
-    return training_inputs(settings.backbone, settings.prompt, replaced)
+    return training_inputs(settings.backbone, settings.prompt, settings.objective)
 
 
 def test_only_what_is_read_is_looked_for(inputs, settings, models):
-    assert set(facts(inputs[0])) == {"backbone", "prompt.init_checkpoint", "generator"}
+    assert set(facts(inputs[0])) == {"backbone", "prompt.init_checkpoint", "generator", "teachers"}
     nowhere = {"objective.replaced_tokens.generator": "no/such/folder/at/all", "prompt.init_checkpoint": "nowhere"}
+    nowhere |= {"objective.distillation.teacher": "folder", "objective.distillation.teacher_folder": "nowhere"}
     for changes in (
         {},
         {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared",

@@ -494,6 +494,39 @@ def test_a_bare_encoder_is_at_its_teacher(bert):
     assert term(embed_rows(encoder, one_view(bert), ROWS, PLAN)).item() == pytest.approx(0, abs=1e-6)
 
 
+def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
+    """Teachers of other read-outs and prompts; lengths differ, so the batch is cut into several slices."""
+    torch.manual_seed(7)
+    prompted = sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.5), pooler="mean")
+    teachers = [prompted, make_encoder(bert, prompt=False, pooler="cls")]
+    encoder = make_encoder(bert, pooler="mean").eval()
+    term = Distillation(encoder, teachers, weight=1.0, temperature=0.2)
+    with torch.no_grad():
+        batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
+        found = term(batch).item()
+    assert len(batch.slices) > 1
+
+    def cosines(vectors: np.ndarray) -> np.ndarray:
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return unit @ unit.T
+
+    def read(teacher) -> np.ndarray:
+        vectors = np.zeros((5, WIDTH))
+        for piece in batch.slices:
+            vectors[piece.places.numpy()] = embed(teacher.eval(), piece.ids_BL, piece.mask_BL).detach().numpy()
+        return vectors
+
+    target = np.mean([cosines(read(teacher)) for teacher in teachers], axis=0)
+    divergence = 0.0
+    for i in range(5):
+        others = [j for j in range(5) if j != i]
+        p, q = (np.exp(each[i, others] / 0.2) for each in (target, cosines(batch.projected_XD.numpy())))
+        p, q = p / p.sum(), q / q.sum()
+        divergence += (p * np.log(p / q)).sum() / 5
+    assert found == pytest.approx(divergence, rel=1e-4)
+    assert divergence > 1e-3
+
+
 # ---- SG-OPT -------------------------------------------------------------------------------------------------------
 
 

@@ -235,11 +235,26 @@ class NliSoftmaxSettings(TermSettings):
 
 
 class DistillationSettings(TermSettings):
-    """Stay near the bare backbone: its similarities between the rows of a batch are the target (Fang et al. 2021)."""
+    """Learn a teacher's similarities between the rows of a batch (Fang et al. 2021)."""
 
     copies = False
 
     temperature: Temperature = Field(0.05, description="Softmax temperature: the cosines of both are divided by it.")
+    teacher: Literal["backbone", "folder"] = Field(
+        "backbone",
+        description="`backbone`: the bare backbone, so that the model stays near it; `folder`: the models in "
+        "`teacher_folder`.",
+    )
+    teacher_folder: str = Field(
+        "data/raw/teacher",
+        description="`teacher: folder`: a checkpoint or model with the backbone's tokenizer, or a folder of several, "
+        "whose similarities are averaged; the pipeline retrains when it changes.",
+    )
+
+    @property
+    def reads_folder(self) -> bool:
+        """Whether the teachers are models in a folder."""
+        return self.weight > 0 and self.teacher == "folder"
 
 
 class ObjectiveSettings(Group):

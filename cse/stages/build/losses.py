@@ -11,8 +11,15 @@ import torch
 
 from cse.model.mlm_head import MlmHead
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.objective import MaskedLmSettings, NtXentSettings, ObjectiveSettings, ReplacedTokensSettings
+from cse.settings.groups.objective import (
+    DistillationSettings,
+    MaskedLmSettings,
+    NtXentSettings,
+    ObjectiveSettings,
+    ReplacedTokensSettings,
+)
 from cse.stages.build.replaced_tokens import source_from
+from cse.stages.build.teachers import teachers_from
 from cse.training.corruption import Vocabulary
 from cse.training.losses import Losses
 from cse.training.terms.contrastive_tension import ContrastiveTension
@@ -38,6 +45,7 @@ class Parts:
         encoder: the encoder to train.
         head: the backbone's MLM head; None if no term needs it.
         table: training rows.
+        max_length: most tokens of a sentence.
         seed: training seed.
         epochs: training epochs.
         corrupted: folder of rows corrupted before training.
@@ -48,6 +56,7 @@ class Parts:
     encoder: SentenceEncoder
     head: MlmHead | None
     table: TokenTable
+    max_length: int
     seed: int
     epochs: int
     corrupted: Path
@@ -119,6 +128,13 @@ def _replaced_tokens(settings: ReplacedTokensSettings, parts: Parts) -> Replaced
     )
 
 
+def _distillation(settings: DistillationSettings, parts: Parts) -> Distillation:
+    encoder, teachers = parts.encoder, []
+    if settings.reads_folder:
+        teachers = teachers_from(Path(settings.teacher_folder), encoder, longest=parts.max_length)
+    return Distillation(encoder, teachers, weight=settings.weight, temperature=settings.temperature)
+
+
 # by settings key; register new terms here
 TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "nt_xent": _nt_xent,
@@ -130,5 +146,5 @@ TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "self_guided": _by_value(SelfGuided),
     "mutual_information": _by_value(MutualInformation),
     "nli_softmax": _by_value(NliSoftmax),
-    "distillation": _by_value(Distillation),
+    "distillation": _distillation,
 }

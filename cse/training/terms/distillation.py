@@ -1,10 +1,13 @@
-"""Stay near the frozen backbone: its similarities are the target."""
+"""Learn a teacher's similarities, by default those of the bare backbone: the model stays near it."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.distillation import similarity_divergence
@@ -13,25 +16,35 @@ from cse.training.terms.term import Term
 
 
 class Distillation(Term):
-    """Keeps the similarities between rows as the bare backbone has them, without its prompt and without dropout.
+    """Pulls the similarities between rows to those of a teacher, which reads them without dropout.
 
     Args:
         encoder: the encoder being trained.
+        teachers: encoders that read its token ids; the mean of their cosines is the target. None: the bare backbone.
         weight: weight of this term.
         temperature: divides the cosines of both.
     """
 
-    def __init__(self, encoder: SentenceEncoder, *, weight: float, temperature: float) -> None:
+    def __init__(
+        self, encoder: SentenceEncoder, teachers: Sequence[SentenceEncoder] = (), *, weight: float, temperature: float
+    ) -> None:
         super().__init__(encoder, weight=weight)
-        backbone = encoder.backbone
-        self.teacher = SentenceEncoder.bare(backbone.sibling() if encoder.frozen else copy.deepcopy(backbone))
+        if not teachers:
+            backbone = encoder.backbone
+            teachers = [SentenceEncoder.bare(backbone.sibling() if encoder.frozen else copy.deepcopy(backbone))]
+        self.teachers = nn.ModuleList(teacher.requires_grad_(False) for teacher in teachers)
         self.temperature = temperature
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the divergence of the embeddings' similarities from the teacher's."""
-        self.teacher.eval()
+        """Return the divergence of the embeddings' similarities from the teachers'."""
+        self.teachers.eval()
         with torch.no_grad():
-            constants = self.teacher.constants()
-            parts = [self.teacher.embed(piece.ids_BL, piece.mask_BL, constants) for piece in batch.slices]
-            teacher_XD = batch.in_order(parts).float()
+            # the cosine of unit vectors laid end to end is the mean of their cosines
+            teacher_XD = torch.cat([F.normalize(self._embed(teacher, batch)) for teacher in self.teachers], dim=1)
         return similarity_divergence(batch.projected_XD, teacher_XD, rows=len(batch.rows), temperature=self.temperature)
+
+    @staticmethod
+    def _embed(teacher: nn.Module, batch: Batch) -> torch.Tensor:
+        assert isinstance(teacher, SentenceEncoder)  # noqa: S101
+        constants = teacher.constants()
+        return batch.in_order([teacher.embed(piece.ids_BL, piece.mask_BL, constants) for piece in batch.slices]).float()

@@ -1,0 +1,79 @@
+"""Load the models whose similarities the distillation term learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cse.errors import CseError
+from cse.files import fingerprint
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint_config import identity_of, is_checkpoint
+from cse.model.sentence_encoder import SentenceEncoder
+
+_KEY = "objective.distillation.teacher_folder"
+
+
+def teachers_from(folder: Path, encoder: SentenceEncoder, *, longest: int) -> list[SentenceEncoder]:
+    """Load the model in a folder, or each of those in its subfolders, by name.
+
+    Args:
+        folder: ``objective.distillation.teacher_folder``.
+        encoder: the encoder being trained, whose token ids the teachers read.
+        longest: most tokens of a training sentence.
+
+    Raises:
+        CseError: no model, an unreadable one, or one that cannot read the encoder's token ids.
+    """
+    return [_load(place, encoder, min(longest, encoder.max_length)) for place in _places(folder)]
+
+
+def teachers_content(folder: Path) -> str:
+    """Return a hash of everything read from the models in a folder.
+
+    Raises:
+        CseError: no model, or an unreadable one.
+    """
+    return fingerprint({"teachers": [_content(place) for place in _places(folder)]})
+
+
+def _places(folder: Path) -> list[Path]:
+    if _is_model(folder):
+        return [folder]
+    inside = [path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(".")]
+    for path in inside:
+        if not _is_model(path):
+            raise CseError(f"{_KEY}: {path} is no checkpoint or model; put only folders of models there")
+    if not inside:
+        raise CseError(f"{_KEY}: no model in {folder}; put a checkpoint or model there, or several in folders of it")
+    return inside
+
+
+def _is_model(folder: Path) -> bool:
+    return is_checkpoint(folder) or (folder / "config.json").is_file()
+
+
+def _content(place: Path) -> str:
+    try:
+        return identity_of(place) if is_checkpoint(place) else find_backbone(str(place)).content()
+    except CseError as error:
+        raise CseError(f"{_KEY}: {error}") from None
+
+
+def _load(place: Path, encoder: SentenceEncoder, longest: int) -> SentenceEncoder:
+    try:
+        teacher = SentenceEncoder.load(place)
+    except CseError as error:
+        raise CseError(f"{_KEY}: {error}") from None
+    own, other = (each.backbone.tokenizer.get_vocab() for each in (encoder, teacher))
+    if own != other:
+        raise CseError(
+            f"{_KEY}: {place} has another vocabulary ({len(other)} tokens) than the backbone "
+            f"{encoder.backbone.files.name} ({len(own)}); take a teacher of the same family"
+        )
+    if teacher.templates:
+        raise CseError(f"{_KEY}: {place} reads sentences in a template; take a teacher without one")
+    if teacher.max_length < longest:
+        raise CseError(
+            f"{_KEY}: {place} reads {teacher.max_length} tokens; set train.max_length to that or less, not {longest}"
+        )
+    return teacher

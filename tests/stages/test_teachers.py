@@ -1,0 +1,113 @@
+"""Teachers of the distillation term: checkpoints and models in a folder, checked before anything is trained."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cse.data.store import DEV_FILE, PreparedData, write_pairs
+from cse.errors import CseError
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import save_checkpoint
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.stages.build.teachers import teachers_from
+from cse.stages.train import train_stage
+from tests.parts import new_prompt, new_template, sentence_encoder
+
+
+def write_checkpoint(folder: Path, backbone: Path, **options) -> Path:
+    """A checkpoint with a prompt of its own."""
+    torch.manual_seed(3)
+    loaded = load_backbone(find_backbone(str(backbone)))
+    folder.mkdir(parents=True)
+    prompt = new_prompt("key_value", loaded, length=5, init_std=0.5)
+    templates = [new_template('the "{sentence}" not {mask} .', loaded)] if options.get("pooler") == "mask" else ()
+    save_checkpoint(sentence_encoder(loaded, prompt, templates=templates, **options), folder)
+    return folder
+
+
+def test_a_training_learns_the_similarities_of_its_teachers(settings, models, data, tmp_path):
+    write_checkpoint(tmp_path / "teachers/prompted", models["bert"], pooler="mean")
+    shutil.copytree(models["headless"], tmp_path / "teachers/bare")
+    (tmp_path / "teachers/README.md").write_text("notes are no model\n")
+    chosen = settings(
+        {
+            "objective.nt_xent.weight": 0.0,
+            "objective.distillation.weight": 1.0,
+            "objective.distillation.teacher": "folder",
+            "objective.distillation.teacher_folder": str(tmp_path / "teachers"),
+            "train.parameters": "full",
+            "prompt.kind": "none",
+            "prompt.length": 0,
+            "train.learning_rate": 1e-3,
+            "train.epochs": 20,
+            "augment.dropout": False,
+        }
+    )
+    prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
+    write_pairs(prepared / DEV_FILE, [])  # its pairs are drawn at random and would choose a checkpoint
+    folders = {name: tmp_path / name for name in ("mined", "corrupted", "checkpoint", "plots", "scratch")}
+    train_stage(chosen, prepared=prepared, metrics=tmp_path / "train.json", **folders)
+    teachers = [SentenceEncoder.load(tmp_path / "teachers" / name) for name in ("prompted", "bare")]
+    texts = next(iter(PreparedData(prepared).train.to_dict().values()))
+    target = np.mean([each.similarity(texts, texts) for each in teachers], axis=0)
+
+    def agreement(model: str | Path) -> float:
+        """Mean correlation of a text's similarities to the others."""
+        found = SentenceEncoder.load(model).similarity(texts, texts)
+        others = [[place for place in range(len(texts)) if place != row] for row in range(len(texts))]
+        return float(np.mean([np.corrcoef(found[row, at], target[row, at])[0, 1] for row, at in enumerate(others)]))
+
+    bare, trained = agreement(models["bert"]), agreement(tmp_path / "checkpoint")
+    assert bare < 0.4
+    assert trained > 0.85
+
+
+@pytest.fixture
+def encoder(models) -> SentenceEncoder:
+    return SentenceEncoder.load(models["bert"])
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda folder, models: folder.mkdir(), "no model in {folder}; put a checkpoint"),
+        (lambda folder, models: (folder / "notes").mkdir(parents=True), "{folder}/notes is no checkpoint or model"),
+        (
+            lambda folder, models: shutil.copytree(models["roberta"], folder),
+            "{folder} has another vocabulary (46 tokens) than the backbone",
+        ),
+        (
+            lambda folder, models: write_checkpoint(folder, models["bert"], pooler="mask"),
+            "{folder} reads sentences in a template",
+        ),
+        (
+            lambda folder, models: (write_checkpoint(folder, models["bert"]) / "weights.safetensors").unlink(),
+            "{folder}/weights.safetensors",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_teach_is_one_line(prepare, message, encoder, models, tmp_path):
+    folder = tmp_path / "teacher"
+    prepare(folder, models)
+    with pytest.raises(CseError) as caught:
+        teachers_from(folder, encoder, longest=12)
+    said = str(caught.value)
+    assert said.startswith("objective.distillation.teacher_folder: ")
+    assert message.format(folder=folder) in said
+    assert "\n" not in said
+
+
+def test_a_teacher_that_reads_fewer_tokens_is_refused_only_where_rows_are_longer(encoder, models, tmp_path):
+    """Five positions are taken by its prompt."""
+    folder = write_checkpoint(tmp_path / "teacher", models["bert"])
+    most = SentenceEncoder.load(folder).max_length
+    assert most == encoder.max_length - 5
+    assert len(teachers_from(folder, encoder, longest=most)) == 1
+    with pytest.raises(CseError, match=rf"reads {most} tokens; set train.max_length to that or less, not {most + 1}"):
+        teachers_from(folder, encoder, longest=most + 1)
