@@ -8,14 +8,20 @@ from typing import Any
 
 from cse.errors import CseError
 from cse.files import fingerprint
+from cse.settings import Settings
 from cse.settings.load import flatten
+from cse.stages.build.teachers import teachers_content
 from cse.stages.prepare import files_of, measuring_files
 from cse.stages.training import groups_of
 from cse.study.ledger import Row
 from cse.study.measures import CXC_DEV
 from cse.study.plan import BARE, Run
 
-_FILES = {"files.measured": "the files that scores are measured on", "files.trained": "the files with training rows"}
+_FILES = {
+    "files.measured": "the files that scores are measured on",
+    "files.trained": "the files with training rows",
+    "files.teachers": "the teachers of its distillation",
+}
 
 
 def facts_of(run: Run, captions: Path) -> dict[str, Any]:
@@ -33,7 +39,7 @@ def facts_of(run: Run, captions: Path) -> dict[str, Any]:
         return facts
     rows = sorted(set(files_of(data)) - set(measured)) if of_user else []
     settings = groups_of(run.settings) | {"data": data.model_dump(mode="json")}
-    return flatten(settings) | facts | {"files.trained": _fingerprint(tuple(rows))}
+    return flatten(settings) | facts | {"files.trained": _fingerprint(tuple(rows))} | _teachers(run.settings)
 
 
 def check_unchanged(run: Run, row: Row, captions: Path, folder: Path) -> None:
@@ -54,6 +60,16 @@ def check_unchanged(run: Run, row: Row, captions: Path, folder: Path) -> None:
         f"{setting}: {key} was {row.settings[key]} when it was trained and is {now[key]} now; "
         f"give the new one another name, or delete {folder}"
     )
+
+
+def _teachers(settings: Settings) -> dict[str, str]:
+    distillation = settings.objective.over(settings.data.more_terms).distillation
+    if not distillation.reads_folder:
+        return {}
+    try:
+        return {"files.teachers": teachers_content(Path(distillation.teacher_folder))}
+    except CseError:  # the training says which one is missing
+        return {}
 
 
 def _fingerprint(files: tuple[Path, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,21 +157,23 @@ def test_a_setting_that_changed_after_its_training_is_refused(cse, place):  # no
         ("raw/task/labels/test.csv", "the bare backbone: the files that scores are measured on changed since"),
         (
             "raw/train/rows.csv",
-            "setting fast: the files with training rows changed since; give the study another --out",
+            "setting taught: the files with training rows changed since; give the study another --out",
         ),
+        ("raw/teacher/config.json", "setting taught: the teachers of its distillation changed since"),
     ],
 )
-def test_files_that_changed_between_two_calls_are_refused(cse, place, changed, refused):  # noqa: F811
+def test_files_that_changed_between_two_calls_are_refused(cse, place, tiny_folders, changed, refused):  # noqa: F811
+    shutil.copytree(tiny_folders["bert"], place / "data/raw/teacher")
     plan, settings = read_study(place / "tiny.study.yaml"), load_settings(Path("params.yaml"))
-    fast = runs_of(plan, "screen", settings, ["fast"])[0]
+    taught = runs_of(plan, "screen", settings, ["taught"])[0]
     captions = Path("data/raw/cxc").resolve()
-    for run, folder in ((replace(fast, setting="backbone"), "backbone"), (fast, "screen/fast-42")):
+    for run, folder in ((replace(taught, setting="backbone"), "backbone"), (taught, "screen/taught-42")):
         facts = facts_of(run, captions)
         write_row(OUT / "runs" / folder, Row(run.setting, run.seed, "screen", {}, facts, {"dev": 1.0}))
-    assert cse(*RUN, "screen", "--only", "fast").code == 0, "nothing changed"
+    assert cse(*RUN, "screen", "--only", "taught").code == 0, "nothing changed"
     with (place / "data" / changed).open("a", encoding="utf-8") as stream:
         stream.write("one,more,row\n")
-    assert refused in cse(*RUN, "screen", "--only", "fast").refused()
+    assert refused in cse(*RUN, "screen", "--only", "taught").refused()
 
 
 def test_nothing_trained_yet_is_one_line(cse, place):  # noqa: F811

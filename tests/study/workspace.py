@@ -25,6 +25,7 @@ settings:
   fast: {train.learning_rate: 0.1}
   full: &full {train.parameters: full, prompt.kind: none, prompt.length: 0, train.learning_rate: 1.0e-4}
   near: {objective.distillation.weight: 1.0}
+  taught: {objective.distillation.weight: 1.0, objective.distillation.teacher: folder}
 """
 
 
