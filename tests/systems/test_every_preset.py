@@ -2,7 +2,8 @@
 
 Each test checks which weights train, every loss term, dropout, and that the reported scores are the model's.
 
-Presets share parts. Ten that together have most parts run as fast tests; the others are slow tests.
+Presets share parts. Ten that together have most parts run as fast tests; the others are slow tests. Each graph that
+presets export is exported once.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from tests.systems.tiny import (
     PARITY,
     Watch,
     cover_of_parts,
+    exported_once,
     make_data,
     make_models,
     make_warm_start,
     run_training,
+    served,
     structure,
     tiny,
 )
@@ -39,6 +42,7 @@ STEPS = 3
 COVER = cover_of_parts()
 RECORDED_LOSSES = json.loads(RECORDED.read_text(encoding="utf-8"))
 FAST = COVER[:10]  # those that add the most parts
+EXPORTED = exported_once(FAST)
 CASES = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in preset_names()]
 
 
@@ -145,6 +149,8 @@ def test_preset(name, models, data, warm_start, tmp_path):
     (task,) = PreparedData(prepared).tasks
     assert evaluation["trained"]["task"] == pytest.approx(score(loaded, task), abs=1e-3)
 
+    if name not in EXPORTED:
+        return
     export_stage(settings, model=tmp_path / "checkpoint", prepared=prepared, metrics=(), bundle=tmp_path / "bundle")
     sentences = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
     served = OnnxEncoder(tmp_path / "bundle", provider="cpu", threads=1).encode(sentences)
@@ -154,6 +160,11 @@ def test_preset(name, models, data, warm_start, tmp_path):
 
 def test_every_preset_is_recorded():
     assert list(RECORDED_LOSSES) == list(preset_names())
+
+
+def test_every_graph_is_exported():
+    assert {served(name) for name in EXPORTED} == {served(name) for name in preset_names()}
+    assert 20 < len(EXPORTED) < len(preset_names()) / 2
 
 
 def test_the_cover_has_every_part():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,28 @@ def structure(name: str) -> tuple:
         elif key.split(".")[-1] in STRUCTURAL_NUMBERS:
             facts.append((key, value > 0))
     return tuple(facts)
+
+
+def served(name: str) -> frozenset:
+    """What of a preset's structure a bundle holds; presets with the same export the same graph."""
+    facts = dict(structure(name))
+    if facts.get("pooler.mlp") != "always":  # a layer of the loss alone is not stored
+        facts = {key: value for key, value in facts.items() if key not in ("pooler.mlp", "pooler.projector")}
+    if facts.get("template.denoise") != "always":
+        facts.pop("template.denoise", None)
+    of_training = ("prompt.init", "prompt.dropout", "prompt.reparametrize", "pooler.kind_in_loss")
+    groups = ("backbone", "prompt", "template", "pooler", "post")
+    return frozenset(
+        (key, value)
+        for key, value in facts.items()
+        if key.split(".")[0] in groups and not key.startswith(of_training) and value not in ("None", "False", "none")
+    )
+
+
+def exported_once(first: Sequence[str]) -> set[str]:
+    """One preset for each graph that presets export, where possible one of ``first``."""
+    by_graph = {served(name): name for name in reversed([*first, *preset_names()])}
+    return set(by_graph.values())
 
 
 def cover_of_parts() -> list[str]:
