@@ -32,14 +32,14 @@ def write_checkpoint(folder: Path, backbone: Path, **options) -> Path:
 
 
 def test_a_training_learns_the_similarities_of_its_teachers(settings, models, data, tmp_path):
+    """With ``both``, the bare backbone is one of them; a file beside the models is none."""
     write_checkpoint(tmp_path / "teachers/prompted", models["bert"], pooler="mean")
-    shutil.copytree(models["headless"], tmp_path / "teachers/bare")
     (tmp_path / "teachers/README.md").write_text("notes are no model\n")
     chosen = settings(
         {
             "objective.nt_xent.weight": 0.0,
             "objective.distillation.weight": 1.0,
-            "objective.distillation.teacher": "folder",
+            "objective.distillation.teacher": "both",
             "objective.distillation.teacher_folder": str(tmp_path / "teachers"),
             "train.parameters": "full",
             "prompt.kind": "none",
@@ -53,7 +53,7 @@ def test_a_training_learns_the_similarities_of_its_teachers(settings, models, da
     write_pairs(prepared / DEV_FILE, [])  # its pairs are drawn at random and would choose a checkpoint
     folders = {name: tmp_path / name for name in ("mined", "corrupted", "checkpoint", "plots", "scratch")}
     train_stage(chosen, prepared=prepared, metrics=tmp_path / "train.json", **folders)
-    teachers = [SentenceEncoder.load(tmp_path / "teachers" / name) for name in ("prompted", "bare")]
+    teachers = [SentenceEncoder.load(model) for model in (tmp_path / "teachers/prompted", models["bert"])]
     texts = next(iter(PreparedData(prepared).train.to_dict().values()))
     target = np.mean([each.similarity(texts, texts) for each in teachers], axis=0)
 
@@ -64,8 +64,8 @@ def test_a_training_learns_the_similarities_of_its_teachers(settings, models, da
         return float(np.mean([np.corrcoef(found[row, at], target[row, at])[0, 1] for row, at in enumerate(others)]))
 
     bare, trained = agreement(models["bert"]), agreement(tmp_path / "checkpoint")
-    assert bare < 0.4
-    assert trained > 0.85
+    assert bare < 0.8
+    assert trained > 0.92
 
 
 @pytest.fixture

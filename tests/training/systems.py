@@ -15,6 +15,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.stages.build.teachers import bare_teacher
 from cse.training.batch import NO_AUGMENTATION, encode_batch
 from cse.training.corruption import Vocabulary
 from cse.training.group import ALONE, Group
@@ -97,7 +98,7 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
         kind = {"d2cse": "shared", "diffcse": "copy"}[name]
         terms["replaced_tokens"] = replaced_tokens_term(encoder, swap_some, discriminator=kind)
     if name == "near":
-        terms["distillation"] = Distillation(encoder, weight=2.0, temperature=0.2)
+        terms["distillation"] = Distillation(encoder, [bare_teacher(encoder)], weight=2.0, temperature=0.2)
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
     alone: dict[str, Callable[[], Term]] = {

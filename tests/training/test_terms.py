@@ -18,6 +18,7 @@ from cse.model.checkpoint import stored_weights
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.distillation import similarity_divergence
+from cse.stages.build.teachers import bare_teacher
 from cse.training.corruption import Vocabulary, mask_tokens
 from cse.training.loop import train
 from cse.training.losses import Losses
@@ -475,7 +476,7 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
 def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     encoder = make_encoder(bert, prompt=frozen, trained="prompts" if frozen else "full")
     bare = SentenceEncoder.bare(copy.deepcopy(encoder.backbone))
-    term = Distillation(encoder, weight=1.0, temperature=0.1)
+    term = Distillation(encoder, [bare_teacher(encoder)], weight=1.0, temperature=0.1)
     fit(encoder, Losses({"distillation": term}), one_view(bert), tmp_path, learning_rate=1e-2)
     batch = embed_rows(encoder.eval(), one_view(bert), ROWS, PLAN)
     teacher = torch.zeros_like(batch.projected_XD)
@@ -490,7 +491,7 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
 def test_a_bare_encoder_is_at_its_teacher(bert):
     """Full fine-tuning starts there; a prompt starts beside it."""
     encoder = make_encoder(bert, prompt=False, trained="full", pooler=None).eval()
-    term = Distillation(encoder, weight=1.0, temperature=0.05)
+    term = Distillation(encoder, [bare_teacher(encoder)], weight=1.0, temperature=0.05)
     assert term(embed_rows(encoder, one_view(bert), ROWS, PLAN)).item() == pytest.approx(0, abs=1e-6)
 
 

@@ -240,21 +240,21 @@ class DistillationSettings(TermSettings):
     copies = False
 
     temperature: Temperature = Field(0.05, description="Softmax temperature: the cosines of both are divided by it.")
-    teacher: Literal["backbone", "folder"] = Field(
+    teacher: Literal["backbone", "folder", "both"] = Field(
         "backbone",
         description="`backbone`: the bare backbone, so that the model stays near it; `folder`: the models in "
-        "`teacher_folder`.",
+        "`teacher_folder`; `both`: those and the backbone. Similarities of several are averaged.",
     )
     teacher_folder: str = Field(
         "data/raw/teacher",
-        description="`teacher: folder`: a checkpoint or model with the backbone's tokenizer, or a folder of several, "
-        "whose similarities are averaged; the pipeline retrains when it changes.",
+        description="`teacher: folder`: a checkpoint or model with the backbone's tokenizer, or a folder of several; "
+        "the pipeline retrains when it changes.",
     )
 
     @property
     def reads_folder(self) -> bool:
         """Whether the teachers are models in a folder."""
-        return self.weight > 0 and self.teacher == "folder"
+        return self.weight > 0 and self.teacher != "backbone"
 
 
 class ObjectiveSettings(Group):

@@ -19,7 +19,7 @@ from cse.settings.groups.objective import (
     ReplacedTokensSettings,
 )
 from cse.stages.build.replaced_tokens import source_from
-from cse.stages.build.teachers import teachers_from
+from cse.stages.build.teachers import bare_teacher, teachers_from
 from cse.training.corruption import Vocabulary
 from cse.training.losses import Losses
 from cse.training.terms.contrastive_tension import ContrastiveTension
@@ -129,9 +129,10 @@ def _replaced_tokens(settings: ReplacedTokensSettings, parts: Parts) -> Replaced
 
 
 def _distillation(settings: DistillationSettings, parts: Parts) -> Distillation:
-    encoder, teachers = parts.encoder, []
+    encoder = parts.encoder
+    teachers = [] if settings.teacher == "folder" else [bare_teacher(encoder)]
     if settings.reads_folder:
-        teachers = teachers_from(Path(settings.teacher_folder), encoder, longest=parts.max_length)
+        teachers += teachers_from(Path(settings.teacher_folder), encoder, longest=parts.max_length)
     return Distillation(encoder, teachers, weight=settings.weight, temperature=settings.temperature)
 
 

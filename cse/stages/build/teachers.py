@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 from cse.errors import CseError
@@ -11,6 +12,12 @@ from cse.model.checkpoint_config import identity_of, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 
 _KEY = "objective.distillation.teacher_folder"
+
+
+def bare_teacher(encoder: SentenceEncoder) -> SentenceEncoder:
+    """Return the bare backbone of an encoder as it is now; it shares the memory of weights that stay frozen."""
+    backbone = encoder.backbone
+    return SentenceEncoder.bare(backbone.sibling() if encoder.frozen else copy.deepcopy(backbone))
 
 
 def teachers_from(folder: Path, encoder: SentenceEncoder, *, longest: int) -> list[SentenceEncoder]:

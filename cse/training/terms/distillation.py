@@ -1,8 +1,7 @@
-"""Learn a teacher's similarities, by default those of the bare backbone: the model stays near it."""
+"""Learn a teacher's similarities; with the bare backbone as the teacher, the model stays near it."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -20,18 +19,15 @@ class Distillation(Term):
 
     Args:
         encoder: the encoder being trained.
-        teachers: encoders that read its token ids; the mean of their cosines is the target. None: the bare backbone.
+        teachers: encoders that read its token ids, at least one; the mean of their cosines is the target.
         weight: weight of this term.
         temperature: divides the cosines of both.
     """
 
     def __init__(
-        self, encoder: SentenceEncoder, teachers: Sequence[SentenceEncoder] = (), *, weight: float, temperature: float
+        self, encoder: SentenceEncoder, teachers: Sequence[SentenceEncoder], *, weight: float, temperature: float
     ) -> None:
         super().__init__(encoder, weight=weight)
-        if not teachers:
-            backbone = encoder.backbone
-            teachers = [SentenceEncoder.bare(backbone.sibling() if encoder.frozen else copy.deepcopy(backbone))]
         self.teachers = nn.ModuleList(teacher.requires_grad_(False) for teacher in teachers)
         self.temperature = temperature
 
