@@ -82,7 +82,7 @@ def test_deploying_again_changes_what_is_there(project, server):
     assert len(server.post("deployments/filter")) == 9
 
 
-def test_a_deployment_runs_the_pipeline(project, server, first_run, tmp_path):
+def test_a_deployment_runs_the_pipeline(project, server, first_run):
     assert "$ prefect deployment run train-cse/local --watch" in first_run, "the alias says what it runs"
     run = server.finished("first")
     assert run["state_type"] == "COMPLETED", server.log()
@@ -95,11 +95,8 @@ def test_a_deployment_runs_the_pipeline(project, server, first_run, tmp_path):
     assert {row["model"] for row in json.loads(artifacts["sts-scores"])} == {"trained", "backbone"}
 
     by_flow = project.lock()
-    assert "didn't change" in project.dvc("repro")
+    assert project.dvc("repro").count("didn't change") == len(STAGES), "by hand DVC finds what the flow made"
     assert project.lock() == by_flow
-    by_hand = tiny_clone(tmp_path / "clone")
-    by_hand.dvc("repro")
-    assert by_hand.lock() == by_flow
 
 
 def test_the_second_run_skips_everything(project, server, first_run):

@@ -20,6 +20,7 @@ from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.settings.ablations import load_ablation
 from cse.settings.presets import preset_names
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
@@ -156,6 +157,19 @@ def test_preset(name, models, data, warm_start, tmp_path):
     served = OnnxEncoder(tmp_path / "bundle", provider="cpu", threads=1).encode(sentences)
     assert served.shape == (3, settings.post.dimension or (12 if "glove" in name else 32))
     np.testing.assert_allclose(served, loaded.encode(sentences), atol=PARITY)
+
+
+@pytest.mark.parametrize(("ablation", "base"), [("prompt-type", "promcse-kv-minilm"), ("d2cse", "d2cse-d-minilm")])
+def test_every_cell_of_an_ablation_is_another_training(ablation, base, models, data, warm_start, tmp_path):
+    """Run by ``cse ablate`` they are DVC experiments, which tests/pipeline/test_ablate.py runs."""
+    grid = load_ablation(ablation)
+    losses = {}
+    for number, cell in enumerate(grid.grid(tiny(base, models, warm_start))):
+        watch = Watch()
+        run_training(tiny(base, models, warm_start, dict(cell.changes)), data, tmp_path / str(number), watch)
+        losses[cell.label] = tuple(round(record.terms["loss"], 6) for record in watch.records)
+    assert len(losses) == len(grid.cells) > 4
+    assert len(set(losses.values())) == len(losses), losses
 
 
 def test_every_preset_is_recorded():
