@@ -124,11 +124,13 @@ def test_changed_training_text_runs_prepare(copy):
 
 
 def test_changed_models_that_a_training_reads_run_it(copy):
-    """A prompt to start from trains again, a generator corrupts again; what they lead to follows."""
+    """A prompt to start from and a teacher train again, a generator corrupts again; what they lead to follows."""
     (copy.folder / "data/raw/prompt/weights.safetensors").write_bytes(b"another prompt")
+    (copy.folder / "data/raw/teacher/config.json").write_text("{}", encoding="utf-8")
     changed = json.loads(copy.dvc("status", "--json"))
     assert changed.keys() == {TRAIN}
-    assert {"data/raw/prompt": "modified"} in [entry.get("changed deps") for entry in changed[TRAIN]]
+    read = {"data/raw/prompt": "modified", "data/raw/teacher": "modified"}
+    assert read in [entry.get("changed deps") for entry in changed[TRAIN]]
     (copy.folder / "data/raw/generator/config.json").write_text("{}", encoding="utf-8")
     assert json.loads(copy.dvc("status", "--json")).keys() == {CORRUPT, TRAIN}
 

@@ -19,10 +19,7 @@ from tests.conftest import WORDS, make_backbone_folder
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv/bin" if (ROOT / ".venv/bin/dvc").exists() else Path(sys.executable).parent
-RAW = tuple(
-    f"data/raw/{name}/README.md"
-    for name in ("train", "more", "dev", "evaluation", "cxc", "task", "prompt", "generator")
-)
+RAW = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("data/raw/*/README.md"))
 FILES = (
     "dvc.yaml",
     "params.yaml",
