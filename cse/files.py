@@ -10,21 +10,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cse.runtime.seal import sha256
+from cse.runtime.seal import sealed, sha256
 
 if TYPE_CHECKING:
     import numpy as np
 
 
+def write_json(path: Path, tree: Any) -> None:
+    """Write JSON that people may read."""
+    path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+
+
+def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write a JSON object that ``read_sealed`` reads back only if nothing of it has changed."""
+    write_json(path, sealed(json.loads(json.dumps(tree))))  # keys as text, as they come back
+
+
 def write_rounded_json(path: Path, tree: Any) -> None:
-    """Write JSON with numbers rounded to four decimals, small ones (learning rates, L2 values) to four digits."""
+    """Write JSON with the numbers of ``rounded``."""
+    write_json(path, rounded(tree))
+
+
+def rounded(tree: Any) -> Any:
+    """Return JSON values rounded to four decimals, small ones (learning rates, L2 values) to four digits."""
 
     def rounded_number(digits: str) -> float:
         number = float(digits)
         return round(number, 4) if abs(number) >= 0.1 else float(f"{number:.4g}")
 
-    rounded = json.loads(json.dumps(tree), parse_float=rounded_number)
-    path.write_text(json.dumps(rounded, indent=2) + "\n", encoding="utf-8")
+    return json.loads(json.dumps(tree), parse_float=rounded_number)
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

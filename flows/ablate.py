@@ -21,7 +21,7 @@ from tqdm import tqdm
 from cse.cli.options import parse_overrides
 from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_of
-from cse.files import fingerprint
+from cse.files import fingerprint, write_sealed
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings, load_settings
 from cse.settings.ablations import Cell, Grid, ablation_names, load_ablation
@@ -179,7 +179,7 @@ def _write(
         ],
     }
     with publish_folder(folder, Kind.ABLATION) as target:
-        (target / CELLS_FILE).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+        write_sealed(target / CELLS_FILE, tree)
         picture = draw_ablation(read_ablation(target / CELLS_FILE))
         if picture is not None:
             (target / f"{grid.name}.svg").write_text(picture.svg, encoding="utf-8")

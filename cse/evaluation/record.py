@@ -1,6 +1,7 @@
 """The record of an evaluation: one folder per model with scores, settings, environment and the data for figures.
 
-``record.json`` holds the name, the model, the scores with their settings and the environment. Optional files:
+``record.json`` holds the name, the model, the scores with their settings, the environment, and the hash of every other
+file; it is sealed, see ``cse.runtime.seal``. Optional files:
 ``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
 ``projection.csv`` (a t-SNE of its sentences), ``retrieval.csv`` (each query with its nearest sentences), ``tasks.npz``
 and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``cse.evaluation.tasks.items``).
@@ -8,7 +9,6 @@ and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,13 @@ from cse.evaluation.details import PairDetails
 from cse.evaluation.retrieval import RetrievalScore
 from cse.evaluation.suite import SuiteResults
 from cse.evaluation.tasks.items import ITEMS_FILE, STS_FILE, write_items
-from cse.files import read_csv, write_csv, write_rounded_json
+from cse.files import read_csv, rounded, write_csv, write_sealed
+from cse.runtime.seal import check_entries, check_files, describe_files, read_sealed
 
 RECORD_FILE = "record.json"
 PAIRS_FILE, DENSITY_FILE, TSNE_FILE = "pairs.csv", "density.csv", "projection.csv"
 RETRIEVAL_FILE = "retrieval.csv"
-FORMAT = 1
+FORMAT = 2
 _AGAIN = "evaluate the model again with --out"
 
 
@@ -72,26 +73,26 @@ def write_record(
     tree = {"format": FORMAT, "name": name, "model": model, "scores": results.to_dict(), "environment": environment}
     if results.details is not None:
         tree["drawn_task"] = results.details.task.name
-    write_rounded_json(folder / RECORD_FILE, tree)
+    tree["files"] = describe_files(folder, (path.name for path in folder.iterdir()))
+    write_sealed(folder / RECORD_FILE, rounded(tree))
 
 
 def read_record(folder: Path) -> Record:
     """Read a record.
 
     Raises:
-        CseError: the record is missing, truncated, or of a newer format.
+        CseError: the record is missing, of another format, or a file of it was truncated or changed.
     """
     path = folder / RECORD_FILE
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        record = Record(folder, tree["name"], tree["model"], tree["scores"], tree["environment"])
+        tree = read_sealed(path, _AGAIN)
     except FileNotFoundError:
         raise CseError(f"{folder}: no {RECORD_FILE} in it; create one with `cse evaluate MODEL --out FOLDER`") from None
-    except (ValueError, KeyError, TypeError):
-        raise CseError(f"{path}: truncated or edited by hand; {_AGAIN}") from None
-    if tree["format"] > FORMAT:
-        raise CseError(f"{path}: format {tree['format']}, this version reads up to {FORMAT}; {_AGAIN}")
-    return record
+    if tree.get("format") != FORMAT:
+        raise CseError(f"{path}: format {tree.get('format')}, this version reads {FORMAT}; {_AGAIN}")
+    check_entries(tree["files"], path, (), _AGAIN)
+    check_files(folder, tree["files"], RECORD_FILE, _AGAIN)
+    return Record(folder, tree["name"], tree["model"], tree["scores"], tree["environment"])
 
 
 def trained_on(model: Mapping[str, Any]) -> str | None:

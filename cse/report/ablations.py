@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from cse.errors import CseError
 from cse.evaluation.measures import headline_name
 from cse.report.systems import Spread
+from cse.runtime.seal import read_sealed
 
 CELLS_FILE = "cells.json"
 
@@ -71,7 +70,7 @@ def read_ablations(folder: Path) -> list[Ablation]:
     """Read the ablations in a folder, by name; none if the folder is missing.
 
     Raises:
-        CseError: a truncated file.
+        CseError: a truncated or changed file.
     """
     return [read_ablation(path) for path in sorted(folder.glob(f"[!.]*/{CELLS_FILE}"))]
 
@@ -80,14 +79,11 @@ def read_ablation(path: Path) -> Ablation:
     """Read one ablation from its ``cells.json``.
 
     Raises:
-        CseError: a truncated file.
+        CseError: a truncated or changed file.
     """
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        cells = tuple(
-            AblationCell(cell["label"], cell["value"], {int(seed): scores for seed, scores in cell["runs"].items()})
-            for cell in tree["cells"]
-        )
-        return Ablation(tree["ablation"], tree["title"], tree["backbone"], tree["data"], cells)
-    except (ValueError, KeyError, TypeError):
-        raise CseError(f"{path}: truncated or edited by hand; run `cse ablate {path.parent.name}` again") from None
+    tree = read_sealed(path, f"run `cse ablate {path.parent.name}` again")
+    cells = tuple(
+        AblationCell(cell["label"], cell["value"], {int(seed): scores for seed, scores in cell["runs"].items()})
+        for cell in tree["cells"]
+    )
+    return Ablation(tree["ablation"], tree["title"], tree["backbone"], tree["data"], cells)

@@ -136,6 +136,18 @@ def read_object(path: Path, again: str) -> dict[str, Any]:
     return tree
 
 
+def read_sealed(path: Path, again: str) -> dict[str, Any]:
+    """Read a sealed JSON object, as far as a seal can tell as it was written.
+
+    Raises:
+        CseError: not a JSON object, or changed since.
+        OSError: the file cannot be read.
+    """
+    tree = read_object(path, again)
+    check_seal(tree, path, again, needed=True)
+    return tree
+
+
 def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again: str) -> Fields:
     """Return a dataclass filled from a manifest, ignoring unknown keys.
 

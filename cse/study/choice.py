@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,9 @@ from datetime import UTC, datetime
 import click
 
 from cse.errors import CseError, nearest
+from cse.files import write_sealed
 from cse.outputs import publish_file
+from cse.runtime.seal import read_sealed
 from cse.study.ledger import RECORD, Line, lines_of, read_rows
 from cse.study.run import Place
 
@@ -50,14 +51,21 @@ def choose(place: Place, round_name: str, names: Sequence[str]) -> Choice:
     dev = {name: _means(lines[name]) for name in names}
     made = Choice(round_name, list(names), dev, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", not _opened(place))
     with publish_file(place.folder / CHOICE_FILE) as target:
-        target.write_text(json.dumps([*map(asdict, choices(place)), asdict(made)], indent=2) + "\n", encoding="utf-8")
+        write_sealed(target, {"choices": [*map(asdict, choices(place)), asdict(made)]})
     return made
 
 
 def choices(place: Place) -> list[Choice]:
-    """Return the choices that were recorded, the last one at the end."""
+    """Return the choices that were recorded, the last one at the end.
+
+    Raises:
+        CseError: the file was changed since.
+    """
     path = place.folder / CHOICE_FILE
-    return [Choice(**each) for each in json.loads(path.read_text(encoding="utf-8"))] if path.is_file() else []
+    if not path.is_file():
+        return []
+    tree = read_sealed(path, "restore it, or delete it and choose again")
+    return [Choice(**each) for each in tree["choices"]]
 
 
 def say_choice(made: Choice) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cse.errors import CseError
-from cse.files import write_csv
+from cse.files import write_csv, write_sealed
 from cse.outputs import publish_file
+from cse.runtime.seal import SEAL, read_sealed
 from cse.study.measures import DEV, gained, kept
 from cse.study.plan import BARE
 
@@ -54,22 +53,20 @@ class Row:
 def write_row(folder: Path, row: Row) -> None:
     """Write the row of a training into its folder."""
     with publish_file(folder / ROW_FILE) as target:
-        target.write_text(json.dumps(asdict(row), indent=2) + "\n", encoding="utf-8")
+        write_sealed(target, asdict(row))
 
 
 def read_row(folder: Path) -> Row | None:
     """Return the row in a folder, None if the training has not ended.
 
     Raises:
-        CseError: the file is damaged.
+        CseError: the file was changed since.
     """
     path = folder / ROW_FILE
     if not path.is_file():
         return None
-    try:
-        return Row(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise CseError(f"{path}: damaged; delete it to train this one again") from None
+    tree = read_sealed(path, "delete it to train this one again")
+    return Row(**{name: value for name, value in tree.items() if name != SEAL})
 
 
 def read_rows(study: Path, round_name: str = "") -> list[Row]:

@@ -15,6 +15,7 @@ from cse.evaluation.sts import cosines_of, sentences_of
 from cse.evaluation.suite import SuiteData, evaluate_suite
 from cse.evaluation.tsne import tsne
 from cse.evaluation.vectors import Vectors
+from cse.files import write_sealed
 from tests.evaluation.test_sts import FakeEncoder, make_task
 
 
@@ -107,8 +108,33 @@ def test_broken_records_are_one_line(written, tmp_path):
         read_record(tmp_path)
     text = (folder / RECORD_FILE).read_text(encoding="utf-8")
     (folder / RECORD_FILE).write_text(text[:-20], encoding="utf-8")
-    with pytest.raises(CseError, match="truncated or edited by hand; evaluate the model again"):
+    with pytest.raises(CseError, match="not valid JSON; evaluate the model again"):
         read_record(folder)
-    (folder / RECORD_FILE).write_text(json.dumps(json.loads(text) | {"format": 99}), encoding="utf-8")
-    with pytest.raises(CseError, match="format 99, this version reads up to 1"):
+    write_sealed(folder / RECORD_FILE, json.loads(text) | {"format": 99})
+    with pytest.raises(CseError, match="format 99, this version reads 2"):
         read_record(folder)
+
+
+def test_whatever_is_changed_in_a_record_is_noticed(written):
+    """``cse report`` and ``cse compare`` read every one of these files."""
+    folder, _ = written
+    text = (folder / RECORD_FILE).read_text(encoding="utf-8")
+    tree = json.loads(text)
+    wrong = [{**tree, key: value} for key in tree for value in (None, [], {}, "x", 1)]
+    wrong += [{key: value for key, value in tree.items() if key != gone} for gone in tree]
+    damaged = ["", text[:-20], "[]", "null", "[" * 100_000, '{"x":' * 100_000, *map(json.dumps, wrong)]
+    for one in damaged:
+        (folder / RECORD_FILE).write_text(one, encoding="utf-8")
+        with pytest.raises(CseError, match=RECORD_FILE):
+            read_record(folder)
+    (folder / RECORD_FILE).write_text(text, encoding="utf-8")
+    others = sorted(path for path in folder.iterdir() if path.name != RECORD_FILE)
+    assert {path.suffix for path in others} == {".csv", ".npz"}
+    for path in others:
+        content = path.read_bytes()
+        for other in (None, b"", content[:-1], content[:-2] + b"\xff\n"):
+            path.unlink() if other is None else path.write_bytes(other)
+            with pytest.raises(CseError, match=path.name):
+                read_record(folder)
+        path.write_bytes(content)
+    assert read_record(folder).name == "my model"

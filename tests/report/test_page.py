@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cse.files import write_sealed
 from cse.report.ablations import Ablation, AblationCell
 from cse.report.canvas import INK
 from cse.report.page import PAGE_FILE, as_html, as_markdown, make_report, write_report
@@ -147,7 +148,7 @@ def write_hostile_records(folder):
         evil["scores"]["sts"][name] = evil["scores"]["sts"].pop("own")
         evil["scores"]["missing"] = [name]
         copied = shutil.copytree(record.folder, folder / f"record-{number}")
-        (copied / "record.json").write_text(json.dumps(evil), encoding="utf-8")
+        write_sealed(copied / "record.json", evil)
     shutil.rmtree(record.folder)
 
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 
 import pytest
 
+from cse.files import write_sealed
 from cse.report.ablations import CELLS_FILE, read_ablations
 from cse.report.page import Report, as_html, as_markdown
 from cse.report.systems import find_records, group
@@ -31,7 +32,7 @@ MARGIN = {
 def ablations(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ablations")
     (folder / "margin").mkdir()
-    (folder / "margin" / CELLS_FILE).write_text(json.dumps(MARGIN), encoding="utf-8")
+    write_sealed(folder / "margin" / CELLS_FILE, MARGIN)
     return read_ablations(folder)
 
 

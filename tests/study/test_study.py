@@ -101,7 +101,7 @@ def test_test_sets_stay_closed_until_a_choice_is_on_record(cse, place):  # noqa:
 
     later = cse("study", "choose", "tiny.study.yaml", "whole", "full")
     assert "not blind" in later.out
-    kept = json.loads((OUT / "choices.json").read_text(encoding="utf-8"))
+    kept = json.loads((OUT / "choices.json").read_text(encoding="utf-8"))["choices"]
     assert [(choice["settings"], choice["blind"]) for choice in kept] == [(["plain", "full"], True), (["full"], False)]
 
 
