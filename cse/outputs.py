@@ -205,7 +205,7 @@ def _beside(place: Path, shown: Path) -> Iterator[tuple[Path, Path, Path]]:
     finally:
         _remove_draft(new)
         if os.path.lexists(place):
-            _remove_output(old)
+            remove_output(old)
         _active.discard(mark)
 
 
@@ -219,7 +219,7 @@ def _tidy(place: Path) -> None:
         if found[1] == "tmp":
             _remove_draft(path)
         elif os.path.lexists(place):
-            _remove_output(path)
+            remove_output(path)
         else:
             path.rename(place)
 
@@ -275,7 +275,7 @@ def _remove_draft(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _remove_output(folder: Path) -> None:
+def remove_output(folder: Path) -> None:
     """Remove the files that a published folder's manifest lists, and folders left empty."""
     if not folder.is_dir():
         return

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cse.adapt.made import remove
 from cse.errors import CseError
 from cse.files import fingerprint
-from cse.outputs import Kind, check_folder, publish_file
+from cse.outputs import publish_file
 
 JOURNAL = "journal.json"
-# what an adaptation makes in its folder
-_FOLDERS = {
-    "prepared": Kind.PREPARED_DATA,
-    "mined": Kind.MINED_ROWS,
-    "corrupted": Kind.CORRUPTED_ROWS,
-    "bundle": Kind.BUNDLE,
-    "report": Kind.REPORT,
-}
-_OTHERS = {JOURNAL, "runs", "records", "prepare.json", "params.yaml", "summary.txt"}
 
 
 class Journal:
@@ -43,7 +34,7 @@ class Journal:
         self.identity = fingerprint(dict(facts), files)
         self.steps: dict[str, Any] = {}
         if again and self._other():
-            _remove(folder)
+            remove(folder)
         if not self.path.is_file():
             if folder.is_dir() and any(folder.iterdir()):
                 raise CseError(f"{folder}: holds something else; name another folder with --out")
@@ -95,30 +86,3 @@ class Journal:
         with publish_file(self.path) as target:
             tree = {"identity": self.identity, "steps": self.steps}
             target.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
-
-
-def _remove(folder: Path) -> None:
-    """Delete what an adaptation made in a folder.
-
-    Raises:
-        CseError: the folder holds something else; nothing was deleted.
-    """
-    there = {path.name: path for path in folder.iterdir()}
-    drafts = {name for name in there if name.startswith(".") and (".cse-tmp-" in name or ".cse-old-" in name)}
-    strange = sorted(there.keys() - _FOLDERS.keys() - _OTHERS - drafts)
-    if strange:
-        raise CseError(
-            f"{folder}: holds {strange[0]}, which `cse adapt` did not put there; move it, or name another --out"
-        )
-    for name, kind in _FOLDERS.items():
-        check_folder(folder / name, kind)
-    for record in (folder / "records").glob("*"):
-        check_folder(record, Kind.RECORD)
-    for run in (folder / "runs").glob("*"):
-        check_folder(run / "checkpoint", Kind.CHECKPOINT)
-        check_folder(run / "plots", Kind.PLOTS)
-    for path in there.values():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

@@ -1,0 +1,97 @@
+"""`cse adapt --again` deletes an earlier adaptation, every file of it, and nothing of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cse.adapt.journal import Journal
+from cse.errors import CseError
+from cse.outputs import Kind, publish_folder
+from tests.cli.workspace import contents
+
+FOLDERS = {
+    "prepared": Kind.PREPARED_DATA,
+    "mined": Kind.MINED_ROWS,
+    "bundle": Kind.BUNDLE,
+    "records/backbone": Kind.RECORD,
+    "records/prompts-42": Kind.RECORD,
+    "runs/prompts-42/checkpoint": Kind.CHECKPOINT,
+    "runs/prompts-42/plots": Kind.PLOTS,
+    "runs/full-42/checkpoint": Kind.CHECKPOINT,
+}
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    """The folder of an adaptation, with what a killed writer left."""
+    folder = tmp_path / "out"
+    Journal(folder, {"text": "one"}, []).run("prepare", lambda: None)
+    for name, kind in FOLDERS.items():
+        with publish_folder(folder / name, kind) as draft:
+            (draft / "part.bin").write_bytes(b"ours")
+    for name in ("prepare.json", "params.yaml", "summary.txt", "runs/prompts-42/train.json"):
+        (folder / name).write_text("{}")
+    left = folder / "runs/prompts-43/.checkpoint.cse-tmp-host-1-0"
+    left.mkdir(parents=True)
+    (left / "half.bin").write_bytes(b"ours")
+    return folder
+
+
+def again(out: Path) -> Journal:
+    return Journal(out, {"text": "other"}, [], again=True)
+
+
+def test_all_that_an_adaptation_made_goes(out):
+    assert again(out).steps == {}
+    assert sorted(path.name for path in out.rglob("*")) == ["journal.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "notes.txt",
+        "notes/one.txt",
+        "runs/notes.txt",
+        "runs/my-own-experiment/results.csv",
+        "runs/prompts-42/notes.txt",
+        "runs/prompts-42/checkpoint/notes.txt",
+        "runs/prompts-42/summary.txt",
+        "runs/summary.txt",
+        "runs/.notes.cse-tmp-host-1-0",
+        "records/notes.txt",
+        "records/prompts-42/notes.txt",
+        "prepared/notes.txt",
+    ],
+)
+def test_a_file_of_the_users_own_keeps_everything(out, name):
+    (out / name).parent.mkdir(parents=True, exist_ok=True)
+    (out / name).write_text("mine")
+    before = contents(out)
+    with pytest.raises(CseError, match="did not put there"):
+        again(out)
+    assert contents(out) == before
+    assert before[name] == b"mine"
+
+
+def test_a_training_of_the_users_own_keeps_everything(out):
+    with publish_folder(out / "runs/mine/checkpoint", Kind.CHECKPOINT) as draft:
+        (draft / "part.bin").write_bytes(b"mine")
+    with pytest.raises(CseError, match=r"holds runs/mine, which `cse adapt` did not put there"):
+        again(out)
+
+
+@pytest.mark.parametrize("name", ["prepared", "runs", "summary.txt"])
+def test_what_a_link_points_to_stays(out, tmp_path, name):
+    there = tmp_path / "elsewhere"
+    (out / name).rename(there)
+    (out / name).symlink_to(there)
+    before = contents(there)
+    if name == "runs":
+        with pytest.raises(CseError, match="holds runs, which"):
+            again(out)
+    else:
+        again(out)
+        assert not (out / name).is_symlink()
+    assert contents(there) == before
