@@ -48,6 +48,11 @@ def printable(text: str) -> str:
     return _COMMANDS.sub(lambda match: " " if match[0].isspace() else "\ufffd", text)
 
 
+def escaped(json_text: str) -> str:
+    """Return JSON of the same meaning without terminal controls and text-direction marks."""
+    return _COMMANDS.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text)
+
+
 def shown_on_page(value: Any) -> Any:
     """Return what a template shows for a value (Jinja's ``finalize``): strings made printable, all else unchanged."""
     return printable(value) if type(value) is str else value
@@ -68,9 +73,9 @@ def is_full_disk(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL_DISK
 
 
-def tells_of_full_disk(text: str) -> bool:
-    """Return the same for an error of another process, from its message."""
-    return any(os.strerror(number) in text for number in _FULL_DISK)
+def full_disk_in(text: str) -> int | None:
+    """Return the error number of a full disk that a message speaks of: of another process, or of a library's own."""
+    return next((number for number in sorted(_FULL_DISK) if os.strerror(number) in text), None)
 
 
 def describe_os_error(error: OSError) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cse.errors import CseError, full_disk_in
 from cse.runtime.seal import sealed, sha256
 
 if TYPE_CHECKING:
@@ -39,6 +41,31 @@ def rounded(tree: Any) -> Any:
         return round(number, 4) if abs(number) >= 0.1 else float(f"{number:.4g}")
 
     return json.loads(json.dumps(tree), parse_float=rounded_number)
+
+
+def begins_with(start: bytes) -> Callable[[Path], bool]:
+    """Return a test for a file that begins with these bytes."""
+
+    def test(path: Path) -> bool:
+        with path.open("rb") as stream:
+            return stream.read(len(start)) == start
+
+    return test
+
+
+def is_json_with(*keys: str) -> Callable[[Path], bool]:
+    """Return a test for a JSON object with ``keys``; without keys, for one whose values are all objects."""
+
+    def test(path: Path) -> bool:
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(tree, dict):
+            return False
+        return all(key in tree for key in keys) if keys else all(isinstance(value, dict) for value in tree.values())
+
+    return test
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -77,10 +104,19 @@ def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add ``path`` to an OSError that names no file: a failed write does not say where."""
+    """Add ``path`` to an OSError that names no file: a failed write does not say where.
+
+    Raises:
+        OSError: also for a full disk that safetensors or tokenizers report as an error of their own.
+    """
     try:
         yield
     except OSError as error:
         if error.errno is not None and error.filename is None:
             error.filename = str(path)
         raise
+    except Exception as error:
+        number = None if isinstance(error, CseError) else full_disk_in(str(error))
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from None

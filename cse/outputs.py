@@ -29,9 +29,10 @@ from cse.errors import CseError
 from cse.files import naming
 
 MANIFEST = ".cse.json"
-_NPY = b"\x93NUMPY"
 _REPOSITORY = (".git", ".dvc", ".hg", ".svn")
 _SHOWN = 3  # file names in a message
+_ELSEWHERE = "choose another folder"
+_DRAFT = re.compile(r"\..+\.cse-(old|tmp)-\w+-\d+-\d+")
 
 
 class Kind(StrEnum):
@@ -69,37 +70,59 @@ def check_folder(out: Path, kind: Kind) -> Path:
         The folder, with links resolved.
 
     Raises:
-        CseError: ``out`` is not a folder, or is or contains the working folder, home, a mount point or a repository; or
-            it holds anything but an output of the same kind.
+        CseError: see ``check_place``, or it holds anything but an output of the same kind.
         OSError: it cannot be read.
     """
-    elsewhere = "choose another folder"
+    place = check_place(out)
+    there = _files_in(place) if place.is_dir() else set()
+    if not there:
+        return place
+    found, files = _read_manifest(place)
+    if found is None:
+        raise CseError(f"{out}: holds files that cse did not put there ({_listed(there)}); {_ELSEWHERE}, or move them")
+    if found != kind:
+        raise CseError(f"{out}: holds another kind of output ({found}, not {kind}); {_ELSEWHERE}, or delete it")
+    foreign = there - files
+    if foreign:
+        raise CseError(
+            f"{out}: holds files that cse did not put there ({_listed(foreign)}); move them, or {_ELSEWHERE}"
+        )
+    return place
+
+
+def check_holder(out: Path, kind: Kind) -> None:
+    """Refuse a folder for outputs side by side that holds anything else; call it before work starts.
+
+    Raises:
+        CseError: see ``check_place``, or it holds more than outputs of this kind.
+        OSError: it cannot be read.
+    """
+    place = check_place(out)
+    for path in sorted(place.iterdir()) if place.is_dir() else ():
+        if not _DRAFT.fullmatch(path.name) and _read_manifest(path)[0] != kind:
+            raise CseError(f"{out}: holds {_listed({path.name})}, which is no {kind} of cse; {_ELSEWHERE}, or move it")
+
+
+def check_place(out: Path) -> Path:
+    """Refuse a place that no output may ever take, and return it with links resolved.
+
+    Raises:
+        CseError: not a folder, or it is or contains the working folder, home, a mount point or a repository.
+        OSError: it cannot be read.
+    """
     if os.path.lexists(out) and not out.is_dir():
-        raise CseError(f"{out}: exists and is not a folder; {elsewhere}")
+        raise CseError(f"{out}: exists and is not a folder; {_ELSEWHERE}")
     place = out.resolve()
     taken_places = [("the working folder", Path.cwd())]
     with contextlib.suppress(RuntimeError):  # the user has no home
         taken_places.append(("your home folder", Path.home().resolve()))
     for what, taken in taken_places:
         if place == taken or place in taken.parents:
-            raise CseError(f"{out}: is or contains {what}; {elsewhere}")
-    if not place.is_dir():
-        return place
+            raise CseError(f"{out}: is or contains {what}; {_ELSEWHERE}")
     if place.is_mount():
-        raise CseError(f"{out}: is a mount point; {elsewhere}, for instance a subfolder")
+        raise CseError(f"{out}: is a mount point; {_ELSEWHERE}, for instance a subfolder")
     if any((place / name).exists() for name in _REPOSITORY):
-        raise CseError(f"{out}: is the root of a repository; {elsewhere}, for instance a subfolder")
-    there = _files_in(place)
-    if not there:
-        return place
-    found, files = _read_manifest(place)
-    if found is None:
-        raise CseError(f"{out}: holds files that cse did not put there ({_listed(there)}); {elsewhere}, or move them")
-    if found != kind:
-        raise CseError(f"{out}: holds another kind of output ({found}, not {kind}); {elsewhere}, or delete it")
-    foreign = there - files
-    if foreign:
-        raise CseError(f"{out}: holds files that cse did not put there ({_listed(foreign)}); move them, or {elsewhere}")
+        raise CseError(f"{out}: is the root of a repository; {_ELSEWHERE}, for instance a subfolder")
     return place
 
 
@@ -108,7 +131,8 @@ def check_file(path: Path, made_here: Callable[[Path], bool]) -> None:
 
     Args:
         path: file to publish.
-        made_here: returns whether this project wrote the file as the same output, see ``is_npy`` and ``is_json_with``.
+        made_here: returns whether this project wrote the file as the same output, see ``begins_with`` and
+            ``is_json_with``.
 
     Raises:
         CseError: another file exists there.
@@ -117,27 +141,6 @@ def check_file(path: Path, made_here: Callable[[Path], bool]) -> None:
     _regular(path)
     if path.exists() and path.stat().st_size > 0 and not made_here(path):
         raise CseError(f"{path}: exists and is not an earlier output of this command; choose another name or delete it")
-
-
-def is_npy(path: Path) -> bool:
-    """Return whether a file is a numpy array file."""
-    with path.open("rb") as stream:
-        return stream.read(len(_NPY)) == _NPY
-
-
-def is_json_with(*keys: str) -> Callable[[Path], bool]:
-    """Return a test for a JSON object with ``keys``; without keys, for one whose values are all objects."""
-
-    def test(path: Path) -> bool:
-        try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
-            return False
-        if not isinstance(tree, dict):
-            return False
-        return all(key in tree for key in keys) if keys else all(isinstance(value, dict) for value in tree.values())
-
-    return test
 
 
 @contextmanager
@@ -259,7 +262,7 @@ def _read_manifest(folder: Path) -> tuple[str | None, set[str]]:
     try:
         facts: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return str(facts["kind"]), {str(name) for name in facts["files"]}
-    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         return None, set()
 
 

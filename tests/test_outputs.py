@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from cse.errors import CseError
-from cse.outputs import MANIFEST, Kind, check_file, check_folder, is_json_with, is_npy, publish_file, publish_folder
+from cse.files import begins_with, is_json_with
+from cse.outputs import MANIFEST, Kind, check_file, check_folder, check_holder, publish_file, publish_folder
 
+IS_NPY = begins_with(b"\x93NUMPY")
 HOST = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in socket.gethostname())
 DEAD = 999999999  # no system gives such a process id
 
@@ -248,6 +250,31 @@ def test_places_that_are_never_replaced(tmp_path, monkeypatch):
     assert refusal(tmp_path / "disk").startswith("is a mount point")
 
 
+def test_a_folder_of_outputs_holds_no_others(tmp_path, monkeypatch):
+    """Records stand side by side: each is ours, and so is the folder around them."""
+    holder = tmp_path / "runs"
+    check_holder(holder, Kind.RECORD)  # new
+    holder.mkdir()
+    check_holder(holder, Kind.RECORD)  # empty
+    with publish_folder(holder / "one", Kind.RECORD) as folder:
+        (folder / "record.json").write_text("{}", encoding="utf-8")
+    (holder / ".two.cse-tmp-host-1-0").mkdir()  # what a killed process left
+    check_holder(holder, Kind.RECORD)
+    with pytest.raises(CseError, match=f"{holder}: holds one, which is no checkpoint of cse; choose another folder"):
+        check_holder(holder, Kind.CHECKPOINT)
+    for name in ("notes.txt", "pictures", ".hidden", ".git"):
+        path = holder / name
+        path.mkdir() if name != "notes.txt" else path.write_text("mine", encoding="utf-8")
+        with pytest.raises(CseError, match=f"holds {name}" if name != ".git" else "is the root of a repository"):
+            check_holder(holder, Kind.RECORD)
+        path.rmdir() if path.is_dir() else path.unlink()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    for place in (Path("/"), Path(), tmp_path / "home"):
+        with pytest.raises(CseError, match="is or contains"):
+            check_holder(place, Kind.RECORD)
+
+
 def special(path, kind):
     if kind == "pipe":
         os.mkfifo(path)
@@ -278,7 +305,7 @@ def test_only_files_are_replaced_by_files(tmp_path, kind):
     with pytest.raises(CseError, match="is not a regular file"), publish_file(path):
         raise AssertionError("work must not start")
     with pytest.raises(CseError, match="is not a regular file"):
-        check_file(path, is_npy)
+        check_file(path, IS_NPY)
     assert path.lstat().st_ino == before
     assert names(tmp_path) == ["out.npy"]
 
@@ -286,9 +313,9 @@ def test_only_files_are_replaced_by_files(tmp_path, kind):
 @pytest.mark.parametrize(
     ("content", "made_here", "taken"),
     [
-        (b"\x93NUMPY\x01\x00", is_npy, True),
-        (b"one sentence a line\n", is_npy, False),
-        (b"", is_npy, True),
+        (b"\x93NUMPY\x01\x00", IS_NPY, True),
+        (b"one sentence a line\n", IS_NPY, False),
+        (b"", IS_NPY, True),
         (b'{"rows": 1, "rows_read": 2}', is_json_with("rows", "rows_read"), True),
         (b'{"name": "a package"}', is_json_with("rows", "rows_read"), False),
         (b'["rows", "rows_read"]', is_json_with("rows", "rows_read"), False),

@@ -91,8 +91,8 @@ def update_command(names: Sequence[str], params: Path, overrides: Sequence[str],
     its dev pairs (or the bare backbone, if it is new); then the bank stays as it is.
     """
     from cse.evaluation.table import format_rows
-    from cse.files import write_rounded_json
-    from cse.outputs import check_file, is_json_with, publish_file
+    from cse.files import is_json_with, write_rounded_json
+    from cse.outputs import check_file, publish_file
     from cse.stages.bank import update
 
     settings = settings_from(params, overrides, any_view=True)

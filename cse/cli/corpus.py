@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from cse.errors import escaped, one_line
 from cse.stages.common import BUNDLE
 
 if TYPE_CHECKING:
@@ -145,12 +146,13 @@ def search(
     for query, hits in zip(queries, found, strict=True):
         if as_json:
             listed = [_as_json(rank, hit, vectors.text) for rank, hit in enumerate(hits, start=1)]
-            click.echo(json.dumps({"query": query, "hits": listed}, ensure_ascii=False))
+            click.echo(escaped(json.dumps({"query": query, "hits": listed}, ensure_ascii=False)))
             continue
         if len(queries) > 1:
-            click.echo(query)
+            click.echo(one_line(query))
         for rank, hit in enumerate(hits, start=1):
-            click.echo(f"{rank:4}  {hit.cosine:7.4f}  {hit.id}" + ("" if hit.text is None else f"  {hit.text}"))
+            words = "" if hit.text is None else f"  {one_line(hit.text)}"
+            click.echo(f"{rank:4}  {hit.cosine:7.4f}  {one_line(str(hit.id))}{words}")
 
 
 def _as_json(rank: int, hit: Hit, text: bool) -> dict[str, Any]:

@@ -49,11 +49,11 @@ def encode(
     MODEL is a checkpoint, a bundle, a bank's domain (BANK:NAME, or BANK:auto for the nearest), or a backbone's folder
     or hub id. TEXT is a text file, csv, tsv, jsonl or parquet; default: standard input.
     """
-    from cse.files import write_array
-    from cse.outputs import check_file, is_npy, publish_file
+    from cse.files import begins_with, write_array
+    from cse.outputs import check_file, publish_file
     from cse.runtime.opening import open_bank
 
-    check_file(out, is_npy)
+    check_file(out, begins_with(b"\x93NUMPY"))
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "normalize": normalize,

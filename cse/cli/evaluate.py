@@ -27,7 +27,7 @@ Examples:
   cse evaluate data/bank data/bank:auto
   cse evaluate data/checkpoint --suite full --data SentEval/data/downstream --cxc cxc_sts_test.csv
   cse evaluate prompts-42=runs/a/checkpoint prompts-43=runs/b/checkpoint --suite sts,cxc \\
-      --data SentEval/data/downstream --cxc cxc_sts_test.csv --out data/evaluation
+      --data SentEval/data/downstream --cxc cxc_sts_test.csv --out runs/evaluation
   cse evaluate data/checkpoint --task my-questions --task my-search
   cse evaluate data/checkpoint --mteb STSBenchmark,SICK-R
 """
@@ -129,8 +129,8 @@ def _evaluate(
     out: Path | None,
 ) -> None:
     from cse.evaluation.suite_table import format_examples, format_suite
-    from cse.files import write_rounded_json
-    from cse.outputs import Kind, check_file, check_folder, is_json_with, publish_file, publish_folder
+    from cse.files import is_json_with, write_rounded_json
+    from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
     from cse.stages.open_model import evaluate_models, record_folder, rows_of, save_record
 
     folders: dict[str, str] = {}
@@ -150,6 +150,7 @@ def _evaluate(
     if json_path is not None:
         check_file(json_path, is_json_with())
     if out is not None:
+        check_holder(out, Kind.RECORD)
         for name in models:
             check_folder(out / record_folder(name), Kind.RECORD)
     results = evaluate_models(
@@ -178,8 +179,8 @@ def _evaluate_on_mteb(
 ) -> None:
     from cse.evaluation.suite_table import training_lines
     from cse.evaluation.table import format_rows
-    from cse.files import write_rounded_json
-    from cse.outputs import check_file, is_json_with, publish_file
+    from cse.files import is_json_with, write_rounded_json
+    from cse.outputs import check_file, publish_file
     from cse.stages.mteb import evaluate_on_mteb
     from cse.stages.open_model import rows_of
 

@@ -81,14 +81,15 @@ def push(
     REPO is OWNER/NAME. MODEL is a checkpoint, a bundle, a bank or an exported folder; it is checked first, and only
     files that cse wrote are sent.
     """
+    from cse.files import begins_with
     from cse.interchange.card import make_card
     from cse.interchange.licence import licence_of
     from cse.interchange.measures import find_measures
-    from cse.interchange.model_folder import is_card, open_folder, without_machine_paths
+    from cse.interchange.model_folder import open_folder, without_machine_paths
     from cse.outputs import check_file, publish_file
 
     if card is not None:
-        check_file(card, is_card)
+        check_file(card, begins_with(b"---\n"))
     found = open_folder(model)
     measures = find_measures(found, metrics)
     licence = licence_of(backbone or str(found.backbone.get("name", "")))

@@ -63,8 +63,8 @@ def compare(records: Sequence[Path], baseline: str | None, json_path: Path | Non
     """
     from cse.evaluation.compared import compared_rows
     from cse.evaluation.table import format_rows
-    from cse.files import write_rounded_json
-    from cse.outputs import check_file, is_json_with, publish_file
+    from cse.files import is_json_with, write_rounded_json
+    from cse.outputs import check_file, publish_file
     from cse.report.comparisons import comparisons
     from cse.report.systems import find_records, group
 

@@ -86,7 +86,8 @@ def show_command(file: Path, round_name: str, pictures: Path | None, style: str,
     `gained` is the dev score against the bare backbone, `kept` the mean difference to it over your own tasks.
     """
     from cse.evaluation.table import format_rows
-    from cse.outputs import publish_file
+    from cse.files import begins_with
+    from cse.outputs import check_file, publish_file
     from cse.study.ledger import read_rows, table
     from cse.study.pictures import draw_along_training, draw_trade_off
 
@@ -99,7 +100,9 @@ def show_command(file: Path, round_name: str, pictures: Path | None, style: str,
     for picture in (draw_trade_off(rows), draw_along_training(rows)):
         if picture is not None:
             for suffix, content in (("png", picture.png), ("csv", picture.data.encode())):
-                with publish_file(pictures / f"{picture.name}.{suffix}") as target:
+                path = pictures / f"{picture.name}.{suffix}"
+                check_file(path, begins_with(content[:8]))  # PNG's mark, or the first column
+                with publish_file(path) as target:
                     target.write_bytes(content)
             click.echo(f"{pictures / picture.name}.png: {picture.title}", err=True)
 

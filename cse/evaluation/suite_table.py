@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cse.data.transfer import TRANSFER_TASKS
+from cse.errors import printable
 from cse.evaluation.retrieval import CUTS
 from cse.evaluation.space import SpaceScore
 from cse.evaluation.suite import SuiteResults
@@ -130,4 +131,4 @@ def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
             if example.rank > len(example.nearest):
                 lines.append(f"  {example.rank} {'':6} * {example.partner}")
             lines.append("")
-    return "\n".join(lines)
+    return printable("\n".join(lines))

@@ -212,12 +212,6 @@ def read_listing(path: Path, repo: str) -> tuple[Kind, dict[str, Any]]:
         ) from None
 
 
-def is_card(path: Path) -> bool:
-    """Return whether a file begins as a model card does, so that a new card may replace it."""
-    with path.open("rb") as stream:
-        return stream.read(4) == b"---\n"
-
-
 def check_pulled(folder: Path, files: Mapping[str, Any]) -> None:
     """Check a folder that came from elsewhere against its listing, and its own manifest.
 

@@ -11,10 +11,10 @@ import click
 
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DEV, START, dev_facts_in
-from cse.files import write_rounded_json
+from cse.files import is_json_with, write_rounded_json
 from cse.model.backbone import Backbone
 from cse.model.static_words import StaticWords
-from cse.outputs import check_file, is_json_with, publish_file
+from cse.outputs import check_file, publish_file
 from cse.settings import Settings
 from cse.settings.domains import load_domain_settings
 from cse.stages.common import DOMAINS, METRICS, SCRATCH, run_safely

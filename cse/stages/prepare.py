@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from cse.data.prepare import prepare
-from cse.outputs import check_file, is_json_with, publish_file
+from cse.files import is_json_with
+from cse.outputs import check_file, publish_file
 from cse.settings import Settings
 from cse.settings.groups.data import DataSettings
 from cse.stages.common import METRICS, PREPARED, run_stage

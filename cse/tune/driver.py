@@ -15,7 +15,7 @@ from typing import Any
 from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData, source_file
 from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
 from cse.data.tasks.store import open_dev
-from cse.errors import CseError, tells_of_full_disk
+from cse.errors import CseError, full_disk_in
 from cse.evaluation.dev_facts import SPEARMAN
 from cse.files import fingerprint, naming
 from cse.process import only_one
@@ -105,7 +105,7 @@ def _check_disk(records: Sequence[TrialRecord], folder: Path) -> None:
         CseError: trials ran out of disk space.
     """
     lost = [r for r in records if r.state == "failed" and not (Path(r.folder) / FAILED).is_file()]
-    full = [record for record in lost if tells_of_full_disk(record.reason)]
+    full = [record for record in lost if full_disk_in(record.reason)]
     if full:
         raise CseError(
             f"tune: {len(full)} of {len(records)} trials found no space left in {folder}: free some and run the same "

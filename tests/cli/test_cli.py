@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import numpy as np
@@ -565,6 +566,13 @@ def test_report_without_records_and_names_given_twice(cse, project):
         "no records in it; create one with `cse evaluate MODEL --suite full --out nothing`"
         in cse("report", "nothing").refused()
     )
+    (project / "mine").mkdir()
+    (project / "mine/notes.txt").write_text("mine")
+    for place in ("mine", "data", "/", "."):
+        line = cse("evaluate", "x=data/checkpoint", "--out", place).refused()
+        assert line.startswith(f"{place}: ")
+        assert "choose another folder" in line
+        assert not Path(place, "x").exists()
     refused = cse("evaluate", "a/b=data/checkpoint", "a b=data/bundle", "--out", "records").refused()
     assert refused == "--out records: a/b and a b would both be written to records/a-b; rename one with NAME=MODEL"
     refused = cse("evaluate", "a=data/checkpoint", "a=data/bundle").refused()
@@ -632,3 +640,9 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
     assert (project / "pipe").is_fifo()
     assert contents(project / "run.json") == before
     assert not (project / "run").exists()
+
+
+@pytest.mark.parametrize("module", ["cse", "cse.cli"])
+def test_the_command_line_as_a_module(module):
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("cse, version ")

@@ -29,6 +29,12 @@ COMMANDS = {
     "json": (("evaluate", "data/checkpoint", "--json", "scores.json"), "scores.json", 50),
     "records": (("evaluate", "x=data/checkpoint", "--out", "records"), "records/x", 500),
     "export": (("export",), "data/bundle", 100_000),
+    "sentence-transformers": (
+        ("export", "--format", "sentence-transformers", "--out", "data/other"),
+        "data/other",
+        30_000,
+    ),
+    "peft": (("export", "--format", "peft", "--out", "data/other"), "data/other", 300),
     "bank create": (("bank", "create", "bank", "data/checkpoint"), "bank", 100_000),
     "bank add": (("bank", "add", "bank", "data/checkpoint", "--name", "x"), "bank", 500),
     "encode": (("encode", "data/bundle", "lines.txt", "--out", "vectors.npy"), "vectors.npy", 200),

@@ -197,3 +197,4 @@ def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
             assert sentence in text
             assert f"{cosine:.4f}" in text
     assert text.count("query   ") == 2
+    assert "\x1b" not in format_examples({"model \x1b[2J": results}, 2)

@@ -21,7 +21,7 @@ from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.search import search
 from cse.scale.corpus.worker import Worker
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
-from tests.cli.workspace import full_disk
+from tests.cli.workspace import contents, full_disk
 from tests.runtime.conftest import DIMENSION, bundle, write_bundle_of_words  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
 
@@ -338,6 +338,35 @@ def test_search_for_people(cse, run, corpus, tmp_path):  # noqa: F811
     done = cse("search", tmp_path / "vectors", "the cat", "-k", 1)
     assert done.out == "   1   1.0000  46  the cat\n"
     assert cse("search", tmp_path / "vectors", "the cat", "-k", 500).out.count("\n") == 48
+
+
+def test_stored_text_commands_no_terminal(cse, run, tmp_path):  # noqa: F811
+    text = "the \x1b[2J\x9b2J\x07cat\t\u202edog\u2028 \u540d\u524d \U0001f600 \u0939\u093f"
+    rows = [{"id": "\x1b]0;title\x07", "text": text}]
+    run(write_jsonl(tmp_path / "corpus.jsonl", rows), tmp_path / "vectors", "--keep-text", "--id-column", "id")
+    search = ("search", tmp_path / "vectors", "\x1b[2Jcat", "dog")
+    for done in (cse(*search), cse(*search, "--json")):
+        assert done.code == 0, done.err
+        assert not set(done.out) & set("\x1b\x9b\x07\t\u202e\u2028"), repr(done.out)
+        assert "\u540d\u524d \U0001f600 \u0939\u093f" in done.out, "text of every script stays"
+    assert json.loads(done.out.splitlines()[0])["query"] == "\x1b[2Jcat"
+    (hit,) = json.loads(done.out.splitlines()[1])["hits"]
+    assert (hit["id"], hit["text"]) == (rows[0]["id"], text), "JSON says the same in escapes"
+
+
+@pytest.mark.parametrize("out", ["X/new/..", "X", "/", "home", "clone", "."])
+def test_no_corpus_is_embedded_over_what_is_there(run, corpus, tmp_path, monkeypatch, out):
+    (tmp_path / "X").mkdir()
+    (tmp_path / "X/manifest.json").write_text("mine")
+    for place in ("home", "clone/.git"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "work")
+    before = contents(tmp_path)
+    line = run(corpus, out if out == "." else tmp_path / out).refused()
+    assert "did not put there (manifest.json)" in line if out.startswith("X") else "another" in line
+    assert contents(tmp_path) == before
 
 
 def test_an_index_of_other_vectors_is_refused(cse, run, corpus, vectors):  # noqa: F811

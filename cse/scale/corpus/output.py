@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError, nearest
+from cse.outputs import check_place
 from cse.process import only_one
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.model import Model, model_facts
@@ -156,6 +157,8 @@ def finish(folder: Folder, plan: CorpusPlan, model: Model) -> None:
 def _refuse_foreign(folder: Folder) -> None:
     """Raise ``CseError`` if a folder contains files that `cse embed` did not write."""
     foreign = folder.names() - {LOCK, DRAFTS}
+    if folder.local:
+        check_place(Path(folder.path))
     if PLAN in foreign and is_plan(folder.read(PLAN)):
         ours = {MANIFEST, PLAN, INDEX, INDEX_FACTS}
         foreign = {name for name in foreign - ours if not _SHARD.fullmatch(name)}

@@ -25,9 +25,12 @@ def filesystem(url: str) -> tuple[Any, str]:
     import fsspec
 
     try:
-        return fsspec.core.url_to_fs(str(url))
+        fs, path = fsspec.core.url_to_fs(str(url))
     except (ValueError, ImportError) as error:
         raise CseError(f"{url}: cannot be opened: {error}") from None
+    if is_local(fs) and ".." in Path(path).parts:  # fsspec finds nothing in `new/..` while there is no `new`
+        path = os.path.realpath(path)
+    return fs, path
 
 
 def is_local(fs: Any) -> bool:
