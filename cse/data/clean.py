@@ -110,6 +110,11 @@ def overlap_key(sentence: str) -> bytes:
     return _digest(letters) if letters else b""
 
 
+def text_key(text: str | None) -> bytes:
+    """Return a key that a text shares with those that say the same: the overlap key, or a text without words itself."""
+    return overlap_key(text or "") or trimmed(text).encode("utf-8")
+
+
 def overlap_keys(sentences: Iterable[str]) -> set[bytes]:
     """Return the keys of evaluation sentences, for ``clean_rows``."""
     return {key for key in map(overlap_key, sentences) if key}
@@ -152,7 +157,7 @@ def clean_rows(
     clean = clean if arrange is None else arrange(clean)
     sentences = array("Q")
     for row in clean if max_rows is None else _draw(clean, max_rows, seed, report):
-        texts = tuple(_trimmed(text) for text in row.texts)
+        texts = tuple(trimmed(text) for text in row.texts)
         sentences.extend(int.from_bytes(_digest(text)[:8], "little") for text in texts)
         report.nul_replaced += any(text is not None and "\0" in text for text in row.texts)
         report.evaluation_overlap_kept += not drop_held_out and _is_held_out(texts, held_out)
@@ -176,7 +181,7 @@ def _clean(
     seen: set[bytes] = set()
     for row in rows:
         report.read += 1
-        texts = tuple(_trimmed(text) for text in row.texts)
+        texts = tuple(trimmed(text) for text in row.texts)
         reason = row.fault or _fault(texts, row.label, max_words)
         if reason is None and _is_held_out(texts, held_out):
             reason = "evaluation_overlap"
@@ -209,7 +214,8 @@ def _draw(rows: Iterable[Row], count: int, seed: int, report: CleaningReport) ->
         yield row
 
 
-def _trimmed(text: str | None) -> str:
+def trimmed(text: str | None) -> str:
+    """Return a text as rows are written: without NUL characters and the white space around it."""
     if text is None:
         return ""
     return (text.replace("\0", " ") if "\0" in text else text).strip()

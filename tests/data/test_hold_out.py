@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from cse.data.clean import overlap_key
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
@@ -45,12 +46,15 @@ def test_texts_of_each_label_are_held_out(tmp_path, task):
     ]
     data, dev = made(tmp_path, rows, ("text", "category"), view="categories", task_path=task)
     assert isinstance(dev, LabelledTexts)
-    assert [dev.test_label.count(label) for label in "abc"] == [2, 3, 0], "a label of three keeps its texts"
+    counts = [dev.test_label.count(label) for label in "abc"]
+    assert counts[0] in (2, 3) and counts[1] in (2, 3, 4), "about a fifth, at least two"
+    assert counts[2] == 0, "a label of three keeps its texts"
     assert sorted([*dev.reference, *dev.test]) == sorted(text for text, _ in rows)
     trained_on = {*data.train["sent0"], *data.train["sent1"]}
     assert trained_on == set(dev.reference)
     assert not is_proxy(dev)
-    assert describe(dev) == "labelled texts: 3 labels, 23 reference and 5 test rows, held out of the training rows"
+    said_to_be = f"labelled texts: 3 labels, {28 - sum(counts)} reference and {sum(counts)} test rows"
+    assert describe(dev) == f"{said_to_be}, held out of the training rows"
     assert dev_measure(dev, None, "train.dev_measure") == "kNN"
 
 
@@ -61,7 +65,7 @@ def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
     assert isinstance(dev, Retrieval)
     assert is_proxy(dev)
     held = {text.split()[-1] for text in dev.queries if text.startswith("Title")}
-    assert len(held) == 4
+    assert 2 <= len(held) <= 6, "about a fifth"
     assert all(text.split()[-1] not in held for text in data.train["sent0"] if text.startswith("Title"))
     assert len(data.train) + len(dev.relevance) == 60, "three pairs of each document"
     by_query = {dev.queries[q]: dev.documents[d] for q, d in zip(dev.query, dev.document, strict=True)}
@@ -79,8 +83,8 @@ def test_triplets_are_held_out_as_triplets(tmp_path, task):
     rows = [(f"a{i}", f"b{i}", f"c{i}") for i in range(15)]
     data, dev = made(tmp_path, rows, ("anchor", "positive", "negative"), view="triplets", task_path=task)
     assert isinstance(dev, Triplets) and is_proxy(dev)
-    assert len(dev) == 3
-    assert len(data.train) == 12
+    assert 2 <= len(dev) <= 4
+    assert len(data.train) + len(dev) == 15
     assert set(dev.anchor).isdisjoint(data.train["sent0"])
 
 
@@ -90,9 +94,8 @@ def test_rows_with_a_held_out_text_are_dropped_and_counted(tmp_path, task):
     texts = {*dev.queries, *dev.documents}
     assert texts.isdisjoint({*data.train["sent0"], *data.train["sent1"]})
     dropped = data.report["train"]["dropped"]["held_out_overlap"]["count"]
-    assert len(data.train) + 4 + dropped == 20
-    assert dropped in (0, 9, 8, 7, 6)
-    assert ("the one answer" in texts) == (dropped > 0)
+    assert len(data.train) + len(dev) + dropped == 20
+    assert "the one answer" in texts and dropped > 2
 
 
 def test_the_same_rows_are_held_out_every_time(tmp_path):
@@ -111,7 +114,8 @@ def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
     data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
     (measured,) = open_suite(data).tasks
     assert (dev.name, measured.name) == ("rows held out (proxy)",) * 2
-    assert (len(dev), len(measured), len(data.train)) == (6, 6, 18)
+    assert all(3 <= len(part) <= 9 for part in (dev, measured)), "about a fifth each"
+    assert len(dev) + len(measured) + len(data.train) == 30
     assert not {*dev.queries} & {*measured.queries}
     assert {*dev.queries, *measured.queries, *data.train["sent0"]} == {question for question, _ in rows}
 
@@ -121,7 +125,9 @@ def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path):
     data, dev = made(tmp_path, rows, ("text", "category"), view="categories")
     (measured,) = open_suite(data).tasks
     for part in (dev, measured):
-        assert [part.test_label.count(label) for label in "abc"] == [4, 2, 0], "five are too few for 2 + 2 + 2"
+        counts = [part.test_label.count(label) for label in "abc"]
+        assert 2 <= counts[0] <= 6
+        assert counts[1:] == [2, 0], "five are too few for 2 + 2 + 2"
         assert {*part.reference} == {*data.train["sent0"], *data.train["sent1"]}
     assert not {*dev.test} & {*measured.test}
 
@@ -144,7 +150,77 @@ def test_beside_dev_pairs_of_ones_own_rows_are_held_out_to_be_measured_alone(tmp
     data, dev_task = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", dev_path=str(dev))
     (measured,) = open_suite(data).tasks
     assert (dev_task.name, len(dev_task)) == ("dev", 2)
-    assert (len(measured), len(data.train)) == (6, 24)
+    assert 3 <= len(measured) <= 9
+    assert len(measured) + len(data.train) == 30
     data, dev_task = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", dev_path=str(dev), task_path=task)
     assert (dev_task.name, len(data.train)) == ("dev", 30), "nothing is missing"
     assert data.report["notes"] == ["data.hold_out: none held out; data.dev_path selects and data.task_path measures"]
+
+
+def said(*texts):
+    """Return the texts without case, punctuation and white space."""
+    return {overlap_key(text) for text in texts}
+
+
+def test_no_held_out_text_is_a_training_row_or_in_the_other_part_however_it_is_written(tmp_path):
+    """Questions as people type them: with other blanks, case and marks; answers that several questions share."""
+    written = (
+        "how do I cancel order {}?",
+        "  how do I cancel order {}? ",
+        "How do I cancel order {}",
+        "\thow do i cancel order {} !",
+    )
+    rows = [
+        (way.format(n), f"Open page {n} ." if n % 3 else f"open page {n // 30}") for n in range(150) for way in written
+    ]
+    data, dev = made(tmp_path, rows, ("question", "answer"), view="pairs", hold_out=0.1, columns=["question", "answer"])
+    (measured,) = open_suite(data).tasks
+    trained = said(*data.train["sent0"], *data.train["sent1"])
+    selects, measures = said(*dev.queries, *dev.documents), said(*measured.queries, *measured.documents)
+    assert len(said(*dev.queries)) > 5 < len(said(*measured.queries)) and len(data.train) > 200
+    assert not trained & selects
+    assert not trained & measures
+    assert not selects & measures
+
+
+def test_a_text_with_two_labels_is_in_one_part(tmp_path):
+    labels = [(f"text {n // 2}{'!' * (n % 2)}", f"label {n % 2 if n < 120 else n % 5}") for n in range(400)]
+    data, dev = made(tmp_path, labels, ("text", "category"), view="categories", hold_out=0.1)
+    (measured,) = open_suite(data).tasks
+    parts = [said(*texts) for texts in (dev.test, measured.test, dev.reference)]
+    assert all(len(part) > 10 for part in parts)
+    assert len(set.union(*parts)) == sum(map(len, parts)) == 200
+
+
+@pytest.mark.parametrize("view", ["pairs", "categories", "documents"])
+def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
+    """Rows come in anywhere in the file; none that was trained on before is held out now, and none held out is lost."""
+
+    def row(number):
+        if view == "documents":
+            return f"Title {number}", f"First sentence of page {number} here. Second sentence of page {number} there."
+        return f"question {number}", f"label {number % 8}" if view == "categories" else f"answer {number}"
+
+    head = {"pairs": ("sent0", "sent1"), "categories": ("text", "category"), "documents": ("title", "text")}[view]
+    found = []
+    for name, numbers in (
+        ("few", range(1000)),
+        ("many", [*range(1000, 1005), *range(990), *range(1005, 1010), *range(990, 1000)]),
+    ):
+        (tmp_path / name).mkdir()
+        data, dev = made(tmp_path / name, [row(n) for n in numbers], head, view=view, hold_out=0.1, passage_words=6)
+        (measured,) = open_suite(data).tasks
+        texts = [said(*(part.test if view == "categories" else part.queries)) for part in (dev, measured)]
+        assert all(60 < len(part) < 300 for part in texts)
+        found.append((*texts, said(*data.train["sent0"])))
+    for before, after in zip(found[0][:2], found[1][:2], strict=True):
+        assert before <= after, "a text that selects or measures went elsewhere"
+        assert not found[0][2] & after, "a text was trained on before"
+
+
+def test_a_large_file_holds_out_some_of_the_rows_that_a_smaller_one_would(tmp_path):
+    rows = [(f"q{i}", f"a{i}") for i in range(12_000)]
+    data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
+    (measured,) = open_suite(data).tasks
+    assert all(530 < len(part) < 670 for part in (dev, measured)), "2,400 halved until they are 1,000 at most"
+    assert len(dev) + len(measured) + len(data.train) == 12_000

@@ -111,9 +111,10 @@ class DataSettings(Group):
         0.0,
         ge=0.0,
         le=0.5,
-        description="`files`: share of the rows (of whole documents; of the texts of each label) to hold out, at most "
-        "1,000 rows, as the task that selects checkpoints where `dev_path` has none, and as much again to measure "
-        "where `task_path` has none; 0: none. Held-out pairs are a proxy of what you want: prefer the two paths.",
+        description="`files`: about this share of the rows (of whole documents; of the texts of each label) is held "
+        "out, drawn by a hash of the text and halved until it is 1,000 rows at most, as the task that selects "
+        "checkpoints where `dev_path` has none, and as much again to measure where `task_path` has none; 0: none. "
+        "Held-out pairs are a proxy of what you want: prefer the two paths.",
     )
     max_rows: Positive | None = Field(
         None, description="Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."
