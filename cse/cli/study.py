@@ -134,8 +134,8 @@ def measure_command(
 ) -> None:
     """Measure the chosen settings on the test sets, seed by seed, and compare them.
 
-    Figures are means over seeds and half of their 95 % interval (Student's t). Comparisons are a paired bootstrap over
-    items and seeds.
+    Figures are means over seeds and half of their 95 % interval (Student's t). Comparisons count
+    items and seeds as sources of chance (docs/evaluate.md).
     """
     from cse.evaluation.compared import compared_rows
     from cse.evaluation.table import format_rows

@@ -16,6 +16,7 @@ from cse.evaluation.tasks.score import AP, COSINE, F1, GOLD, SPEARMAN
 Items = Mapping[str, Mapping[str, np.ndarray]]  # by task, then by measure, see ``TaskScore.items``
 _OF_PAIRS: dict[str, Statistic] = {SPEARMAN: "spearman", AP: "average_precision", F1: "best_f1"}
 STS = "STS"
+ONE_TRAINING = "this one training only"
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,13 @@ class Measured:
         tasks: items of the user's own tasks, one mapping per seed.
         sts: cosines and gold scores of the similarity tasks, one mapping per seed.
         measures: by own task, the names of its measures, the main one first.
+        trained: whether another seed would have scored otherwise; the bare backbone has none.
     """
 
     tasks: Sequence[Items]
     sts: Sequence[Items]
     measures: Mapping[str, Sequence[str]]
+    trained: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,11 @@ def compare_measured(before: Measured, after: Measured) -> list[Compared]:
         if task not in before.measures:
             continue
         for number, measure in enumerate(measures):
-            pair = [_outcomes(model.tasks, task, measure) for model in (before, after)]
+            pair = [_outcomes(model, task, measure) for model in (before, after)]
             if pair[0] is not None and pair[1] is not None:
                 found.append(Compared(task, measure, number == 0, compare(pair[0], pair[1])))
     names = [name for name in after.sts[0] if name in before.sts[0]] if after.sts and before.sts else []
-    tasks = {name: (_of_sts(before.sts, name), _of_sts(after.sts, name)) for name in names}
+    tasks = {name: (_of_sts(before, name), _of_sts(after, name)) for name in names}
     own = [name for name in names if name not in SEVEN_TASKS]
     found += [Compared(name, SPEARMAN, True, compare(*tasks[name])) for name in own]
     seven = [name for name in names if name in SEVEN_TASKS]
@@ -98,24 +101,28 @@ def _row(one: Compared) -> Sequence[str]:
     found = one.comparison
     numbers = (f"{found.before:.2f}", f"{found.after:.2f}", f"{found.difference:+.2f}")
     interval = f"{found.low:+.2f} to {found.high:+.2f}"
-    return (one.task, one.measure, found.verdict, *numbers, interval, f"{found.p:.3f}", f"{found.items:,}")
+    verdict = f"{found.verdict}, {ONE_TRAINING}" if found.one_training else found.verdict
+    return (one.task, one.measure, verdict, *numbers, interval, f"{found.p:.3f}", f"{found.items:,}")
 
 
 def _interval(found: Comparison) -> str:
     seeds = f", {max(found.seeds)} seeds" if max(found.seeds) > 1 else ""
-    return f"95 % interval {found.low:+.2f} to {found.high:+.2f}, p {found.p:.3f}, {found.items:,} items{seeds}"
+    alone = f"; holds for {ONE_TRAINING}" if found.one_training else ""
+    return f"95 % interval {found.low:+.2f} to {found.high:+.2f}, p {found.p:.3f}, {found.items:,} items{seeds}{alone}"
 
 
-def _outcomes(seeds: Sequence[Items], task: str, measure: str) -> Outcomes | None:
-    items = [seed[task] for seed in seeds if task in seed]
+def _outcomes(model: Measured, task: str, measure: str) -> Outcomes | None:
+    items = [seed[task] for seed in model.tasks if task in seed]
     if not items:
         return None
     if measure in items[0]:
-        return Outcomes(np.stack([each[measure] for each in items]) / 100)
+        return Outcomes(np.stack([each[measure] for each in items]) / 100, trained=model.trained)
     if measure in _OF_PAIRS and COSINE in items[0]:
-        return Outcomes(np.stack([each[COSINE] for each in items]), items[0][GOLD], _OF_PAIRS[measure])
+        cosine_SN = np.stack([each[COSINE] for each in items])
+        return Outcomes(cosine_SN, items[0][GOLD], _OF_PAIRS[measure], model.trained)
     return None
 
 
-def _of_sts(seeds: Sequence[Items], task: str) -> Outcomes:
-    return Outcomes(np.stack([seed[task][COSINE] for seed in seeds]), seeds[0][task][GOLD], "spearman")
+def _of_sts(model: Measured, task: str) -> Outcomes:
+    cosine_SN = np.stack([seed[task][COSINE] for seed in model.sts])
+    return Outcomes(cosine_SN, model.sts[0][task][GOLD], "spearman", model.trained)

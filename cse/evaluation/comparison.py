@@ -1,9 +1,15 @@
-"""Is one model better than another? A paired bootstrap over the items of a task, and over training seeds.
+"""Is one model better than another? Items and training seeds as two sources of chance in one interval.
 
-Both models are measured on the same queries, pairs or texts, so each resample draws items once for both: what makes an
-item hard for either does not count as a difference. Where a model was trained with several seeds, a resample also draws
-among them, one fewer than there are: drawing all of them would make the variance of their mean too small, by a third
-with three seeds.
+Both models are measured on the same queries, pairs or texts, so each resample of a bootstrap draws items once for both:
+what makes an item hard for either does not count as a difference. That gives the error of the items. A trained model
+adds that of its ``S`` seeds, ``s² / S``, of which few seeds know little: a t distribution with ``S - 1`` degrees of
+freedom says how little. Each source has a half-width of its own, and half-widths add as squares::
+
+    width² = t(N - 1)² v + t(f_1)² s_1² / S_1 + t(f_2)² s_2² / S_2
+
+``v`` is the variance of the difference over resamples of ``N`` items, seeds held fixed. Each extreme is exact, and in
+between the interval errs on the wide side. Two trained sides average each other's luck, so ``f_i = (S_i - 1) g`` with
+``g`` from 1 (one side has all the seed variance) to 2 (both have half, with equally many seeds), as in Welch's test.
 """
 
 from __future__ import annotations
@@ -14,13 +20,18 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import t as student
 
 from cse.errors import CseError
+from cse.evaluation import weighted
 
 RESAMPLES = 2000
 LEVEL = 0.95
+SMALLEST_P = 2 / (RESAMPLES + 1)
 _ROWS_AT_ONCE = 100  # resamples; bounds memory to this many times the number of items
 Statistic = Literal["mean", "spearman", "average_precision", "best_f1"]
+Numbers = float | NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -31,11 +42,15 @@ class Outcomes:
         values: per seed and item ``(S, N)``: the item's score for ``mean``, else the cosine of a pair.
         gold: gold score or class of each pair ``(N,)``; None for ``mean``.
         statistic: how the measure follows from the values.
+        trained: whether another seed would have given another model; the bare backbone has none.
+        items_are: fingerprint of the items in their order; empty if not known.
     """
 
     values: NDArray[np.float64]
     gold: NDArray[np.float64] | None = None
     statistic: Statistic = "mean"
+    trained: bool = True
+    items_are: str = ""
 
     @property
     def items(self) -> int:
@@ -66,9 +81,10 @@ class Comparison:
         before: the measure of the one, mean over seeds.
         after: that of the other.
         low, high: 95 % interval of ``after - before``.
-        p: two-sided, of no difference; at least ``1 / (RESAMPLES + 1)``.
+        p: two-sided, of no difference, below 0.05 where the interval excludes 0; at least ``SMALLEST_P``.
         items: queries, pairs or texts.
         seeds: training seeds of each.
+        one_training: whether a side is a single training, so that all of this may be its luck.
     """
 
     before: float
@@ -78,6 +94,7 @@ class Comparison:
     p: float
     items: int
     seeds: tuple[int, int]
+    one_training: bool = False
 
     @property
     def difference(self) -> float:
@@ -102,8 +119,45 @@ class Comparison:
             "p": self.p,
             "items": self.items,
             "seeds": list(self.seeds),
+            "one_training": self.one_training,
             "verdict": self.verdict,
         }
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What moves a difference of two models by chance, see the module; numbers or arrays ``(n,)`` of variances.
+
+    Attributes:
+        items: variance over items.
+        degrees: its degrees of freedom.
+        before, after: of each model, the variance of its mean over seeds and the degrees of freedom of that, one fewer
+            than there are seeds; 0 for a single model, which adds nothing.
+    """
+
+    items: Numbers
+    degrees: int
+    before: tuple[Numbers, int] = (0.0, 0)
+    after: tuple[Numbers, int] = (0.0, 0)
+
+    def half_width(self, alpha: float) -> Any:
+        """Return half the width of the interval that misses the truth with probability ``alpha``."""
+        (one, few), (other, many) = sorted((self.before, self.after), key=lambda side: side[1])
+        together = np.maximum(np.add(one, other), np.finfo(float).tiny)
+        share = one / together
+        gain = 1 + (1 / (share**2 + (1 - share) ** 2) - 1) * few / max(many, 1)
+        squared = self.items * _quantile(alpha, self.degrees) ** 2
+        for variance, degrees in ((one, few), (other, many)):
+            squared = squared + (variance * _quantile(alpha, degrees * gain) ** 2 if degrees else 0.0)
+        return np.sqrt(squared)
+
+    def p(self, difference: float) -> float:
+        """Return the ``alpha`` whose interval just reaches 0, from ``SMALLEST_P`` to 1."""
+        if np.isinf(self.items):
+            return 1.0
+        if abs(difference) >= self.half_width(SMALLEST_P):
+            return SMALLEST_P if difference else 1.0
+        return float(brentq(lambda alpha: self.half_width(alpha) - abs(difference), SMALLEST_P, 1.0))
 
 
 def compare(before: Outcomes, after: Outcomes, *, seed: int = 0) -> Comparison:
@@ -131,39 +185,33 @@ def compare_average(tasks: Sequence[tuple[Outcomes, Outcomes]], *, seed: int = 0
         CseError: the items of a task differ.
     """
     rng = np.random.default_rng(seed)
-    seeds = (tasks[0][0].seeds, tasks[0][1].seeds)
-    weights = [_seed_weights(rng, count) for count in seeds]
-    found = np.zeros((2, RESAMPLES))
-    observed = np.zeros(2)
+    drawn = np.zeros(RESAMPLES)
     for pair in tasks:
         _check_same_items(*pair)
         count = pair[0].items
-        observed += [float(outcomes.scores(np.ones((1, count))).mean()) for outcomes in pair]
         for first in range(0, RESAMPLES, _ROWS_AT_ONCE):
             part = slice(first, min(first + _ROWS_AT_ONCE, RESAMPLES))
             counts_RN = _draw(rng, part.stop - first, count)
-            for model, outcomes in enumerate(pair):
-                found[model, part] += (outcomes.scores(counts_RN) * weights[model][part]).sum(axis=1)
-    before, after = observed / len(tasks)
-    differences = (found[1] - found[0]) / len(tasks)
-    differences = differences[np.isfinite(differences)]  # a resample of few pairs may have no correlation
-    low, high = np.percentile(differences, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]) if len(differences) else (-100, 100)
-    side = min((differences <= 0).sum(), (differences >= 0).sum())
-    p = min(1.0, 2 * (1 + int(side)) / (1 + max(len(differences), 1)))
-    return Comparison(float(before), float(after), float(low), float(high), p, sum(b.items for b, _ in tasks), seeds)
+            before_R, after_R = (outcomes.scores(counts_RN).mean(axis=1) for outcomes in pair)
+            drawn[part] += (after_R - before_R) / len(tasks)
+    drawn = drawn[np.isfinite(drawn)]  # a resample of few pairs may have no correlation
+    items = sum(pair[0].items for pair in tasks)
+    seeds = [np.mean([_once(pair[model]) for pair in tasks], axis=0) for model in (0, 1)]  # (S,) each
+    sides = [(_variance_of_mean(scores_S), len(scores_S) - 1) for scores_S in seeds]
+    known = len(drawn) and items > 1
+    chance = Chance(float(drawn.var()) if known else np.inf, max(items - 1, 1), *sides)
+    before, after = (float(scores_S.mean()) for scores_S in seeds)
+    half = float(chance.half_width(1 - LEVEL)) if known else 100.0
+    return Comparison(
+        before, after, after - before - half, after - before + half, chance.p(after - before), items,
+        (len(seeds[0]), len(seeds[1])), any(each.trained and each.seeds == 1 for each in tasks[0]),
+    )  # fmt: skip
 
 
 def _draw(rng: np.random.Generator, resamples: int, items: int) -> NDArray[np.float64]:
     """Return how often each of some resamples holds each item, ``(R, N)``; as many items are drawn as there are."""
     rows_RN = rng.integers(items, size=(resamples, items)) + items * np.arange(resamples)[:, None]
     return np.bincount(rows_RN.ravel(), minlength=resamples * items).reshape(resamples, items).astype(np.float64)
-
-
-def _seed_weights(rng: np.random.Generator, seeds: int) -> NDArray[np.float64]:
-    """Return the weight of each seed in each resample, ``(RESAMPLES, S)``."""
-    if seeds == 1:
-        return np.ones((RESAMPLES, 1))
-    return rng.multinomial(seeds - 1, np.full(seeds, 1 / seeds), size=RESAMPLES) / (seeds - 1)
 
 
 def _check_same_items(before: Outcomes, after: Outcomes) -> None:
@@ -175,75 +223,29 @@ def _check_same_items(before: Outcomes, after: Outcomes) -> None:
         )
 
 
-def rank_correlation(
-    cosine_SN: NDArray[np.float64], gold_N: NDArray[np.float64], counts_RN: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return Spearman's correlation by resample and seed, ``(R, S)``; NaN where one side is constant."""
-    total_R = counts_RN.sum(axis=1)
-
-    def centred_ranks(values_N: NDArray[np.float64]) -> NDArray[np.float64]:
-        ranks_RN = _ranks(values_N, counts_RN)
-        return ranks_RN - ((counts_RN * ranks_RN).sum(axis=1) / total_R)[:, None]
-
-    gold_RN = centred_ranks(gold_N)
-    weighted_RN = counts_RN * gold_RN
-    gold_R = (weighted_RN * gold_RN).sum(axis=1)
-    found_RS = np.empty((len(counts_RN), len(cosine_SN)))
-    for seed, cosine_N in enumerate(cosine_SN):
-        ranks_RN = centred_ranks(cosine_N)
-        scale_R = np.sqrt(gold_R * (counts_RN * ranks_RN**2).sum(axis=1))
-        with np.errstate(invalid="ignore"):
-            found_RS[:, seed] = (weighted_RN * ranks_RN).sum(axis=1) / scale_R
-    return found_RS
+def _once(outcomes: Outcomes) -> NDArray[np.float64]:
+    """Return the measure of each seed with every item once, ``(S,)``."""
+    return outcomes.scores(np.ones((1, outcomes.items)))[0]
 
 
-def _ranks(values_N: NDArray[np.float64], counts_RN: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank of each item in each resample, the mean of those that equal values and repetitions take."""
-    order, ends = _classes(values_N)
-    upto_RC = np.cumsum(counts_RN[:, order], axis=1)[:, ends]  # items up to the end of each class of equal values
-    ranks_RC = (np.concatenate([np.zeros((len(upto_RC), 1)), upto_RC[:, :-1]], axis=1) + upto_RC + 1) / 2
-    class_N = np.empty(len(order), np.int64)
-    class_N[order] = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=-1))
-    return ranks_RC[:, class_N]
+def _quantile(alpha: float, degrees: Numbers) -> Any:
+    return student.isf(alpha / 2, degrees)
 
 
-def _classes(values_N: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the order of rising values, and the last place in it of each class of equal ones."""
-    order = np.argsort(values_N, kind="stable")
-    return order, np.append(np.flatnonzero(np.diff(values_N[order])), len(order) - 1)
+def _variance_of_mean(scores_S: NDArray[np.float64]) -> float:
+    return float(scores_S.var(ddof=1) / len(scores_S)) if len(scores_S) > 1 else 0.0
 
 
-def average_precision(
-    cosine_SN: NDArray[np.float64], gold_N: NDArray[np.float64], counts_RN: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the average precision of binary pairs by resample and seed, as scikit-learn defines it; NaN without a
-    positive pair.
-    """
-    curves = (_precision_recall(cosine_N, gold_N, counts_RN) for cosine_N in cosine_SN)
-    return np.stack([(np.diff(recall, prepend=0, axis=1) * precision).sum(axis=1) for precision, recall in curves], 1)
-
-
-def best_f1(
-    cosine_SN: NDArray[np.float64], gold_N: NDArray[np.float64], counts_RN: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the largest F1 over all thresholds by resample and seed; NaN without a positive pair."""
-    curves = (_precision_recall(cosine_N, gold_N, counts_RN) for cosine_N in cosine_SN)
-    return np.stack([(2 * p * r / np.maximum(p + r, 1e-12)).max(axis=1) for p, r in curves], axis=1)
-
-
-def _precision_recall(
-    cosine_N: NDArray[np.float64], gold_N: NDArray[np.float64], counts_RN: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return precision and recall at each distinct cosine, from the largest down, ``(R, C)``."""
-    order, ends = _classes(-cosine_N)
-    found_RC = np.cumsum(counts_RN[:, order], axis=1)[:, ends]
-    hits_RC = np.cumsum((counts_RN * (gold_N > 0))[:, order], axis=1)[:, ends]
-    with np.errstate(invalid="ignore"):
-        return hits_RC / np.maximum(found_RC, 1), hits_RC / hits_RC[:, -1:]
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p values of several questions, corrected by Holm (1979): below 0.05 even where the best one is picked."""
+    order = np.argsort(p, kind="stable")
+    found = np.empty(len(p))
+    found[order] = np.minimum(np.maximum.accumulate(np.asarray(p)[order] * np.arange(len(p), 0, -1)), 1)
+    return found.tolist()
 
 
 _STATISTICS: dict[str, Callable[..., NDArray[np.float64]]] = {
-    "spearman": rank_correlation,
-    "average_precision": average_precision,
-    "best_f1": best_f1,
+    "spearman": weighted.rank_correlation,
+    "average_precision": weighted.average_precision,
+    "best_f1": weighted.best_f1,
 }

@@ -46,6 +46,7 @@ def measured(system: System) -> Measured:
         [_items(record, ITEMS_FILE) for record in system.records],
         [_items(record, STS_FILE) for record in system.records],
         {task: list(found["values"]) for task, found in scored.items()},
+        system.trained,
     )
 
 
@@ -59,8 +60,8 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
         return None
     head = ("system", "against", *compared_rows([])[0])
     caption = (
-        "Paired bootstrap over queries, pairs or texts, and over training seeds where a system has several. Better or "
-        "worse: the 95 % interval of the difference excludes 0. One seed says nothing of the next."
+        "95 % intervals from a paired bootstrap over queries, pairs or texts and Student's t over training seeds. "
+        "Better or worse: the interval of the difference excludes 0. One seed says nothing of the next."
     )
     return Table("comparisons", "Is it better?", caption, head, 5, tuple(lines))
 

@@ -8,14 +8,9 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from cse.errors import CseError
-from cse.evaluation.comparison import (
-    Outcomes,
-    average_precision,
-    best_f1,
-    compare,
-    compare_average,
-    rank_correlation,
-)
+from cse.evaluation import comparison
+from cse.evaluation.comparison import Chance, Outcomes, compare, compare_average, holm
+from cse.evaluation.weighted import average_precision, best_f1, rank_correlation
 
 
 def of_items(rng, *, gain=0.0, items=301, spread=0.1):
@@ -106,19 +101,95 @@ def test_a_resample_without_a_correlation_is_left_out():
     assert (found.before, found.difference, found.verdict) == (100, 0, "no difference at this size")
 
 
-def test_seeds_widen_the_interval_as_far_as_they_differ():
-    """What chance alone would be called a gain, with seeds that differ more than items do."""
-    rng = np.random.default_rng(11)
+RATIOS = (0, 0.5, 1, 2, 4, 8, 1e3)  # seed noise by item error, as standard deviations
+SIMULATED = 40_000
 
-    def called_different(seeds):
-        before, _ = of_items(rng, items=150)
-        offsets_S1 = 0.05 * rng.normal(size=(seeds, 1))
-        after = Outcomes(before.values + offsets_S1 + 0.01 * rng.normal(size=(seeds, 150)))
-        return compare(before, after).verdict != "no difference at this size"
 
-    one, five = (np.mean([called_different(seeds) for _ in range(60)]) for seeds in (1, 5))
-    assert one > 0.8, "one seed says nothing of the others, and the interval cannot know"
-    assert five < 0.25
+def share_called_different(rng, *, ratio, seeds, others=0, other_noise=1.0):
+    """How often two systems that are the same are told apart; the item error is 1, ``others`` seeds 0: a bare side."""
+    true, sides = 1.0, []
+    for count, noise in ((seeds, ratio), (others, ratio * other_noise)):
+        if count == 0:
+            sides.append((0.0, 0))
+            continue
+        true += noise**2 / count
+        sides.append((noise**2 * rng.chisquare(count - 1, SIMULATED) / (count - 1) / count, count - 1))
+    difference = true**0.5 * rng.normal(size=SIMULATED)
+    return (np.abs(difference) > Chance(1.0, 10_000, *sides).half_width(0.05)).mean()
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_chance_passes_for_a_gain_over_the_bare_backbone_in_five_percent(seeds):
+    rng = np.random.default_rng(seeds)
+    found = {ratio: share_called_different(rng, ratio=ratio, seeds=seeds) for ratio in RATIOS}
+    assert max(found.values()) < 0.055
+    assert all(found[ratio] > 0.03 for ratio in (0, 4, 8, 1e3))
+    assert min(found.values()) > {2: 0.01, 3: 0.02, 5: 0.03}[seeds], "wide where both errors are about as large"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "others", "at_four"), [(2, 2, 0.017), (3, 3, 0.03), (5, 5, 0.035), (2, 3, 0.013), (3, 5, 0.028)]
+)
+def test_chance_passes_for_a_difference_of_two_trainings_in_at_most_seven_percent(seeds, others, at_four):
+    """Two seeds on each side cannot tell whose noise is the larger, so where both are alike the interval is wide."""
+    rng = np.random.default_rng(10 * seeds + others)
+    for noise in (1, 0.1, 0.3, 3, 10):
+        for ratio in RATIOS:
+            found = share_called_different(rng, ratio=ratio, seeds=seeds, others=others, other_noise=noise)
+            assert found < 0.07 + 0.003, (noise, ratio)  # 0.003: more than two errors of the simulation
+            assert (noise, ratio) != (1, 4) or found > at_four
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_two_records_of_the_same_system_are_told_apart_in_five_percent(seeds, monkeypatch):
+    """The same with items, a bootstrap and the public function, with seed noise of four item errors."""
+    monkeypatch.setattr(comparison, "RESAMPLES", 100)
+    rng, items, runs = np.random.default_rng(seeds), 50, 500
+    verdicts, smallest = [], []
+    for _ in range(runs):
+        before = Outcomes(rng.normal(size=(1, items)), trained=False)
+        offsets_S1 = 4 / items**0.5 * rng.normal(size=(seeds, 1))
+        found = compare(before, Outcomes(before.values + rng.normal(size=(1, items)) + offsets_S1))
+        verdicts.append(found.verdict != "no difference at this size")
+        smallest.append(found.p <= 0.01)
+        assert (found.p < 0.05) == verdicts[-1], "p and the interval say the same"
+    assert 0.02 < np.mean(verdicts) < 0.07
+    assert np.mean(smallest) < 0.025
+
+
+def test_seed_noise_alone_gives_no_small_p():
+    """Three seeds that differ by chance alone; once p <= 0.001 came out of 27 % of such trainings."""
+    rng = np.random.default_rng(0)
+    items_1N = rng.normal(size=(1, 40))
+    found = []
+    for _ in range(300):
+        trained = items_1N + rng.normal(size=(3, 1))
+        found.append(compare(Outcomes(items_1N, trained=False), Outcomes(trained)).p)
+    assert np.mean(np.array(found) <= 0.001) < 0.01
+    assert np.mean(found) == pytest.approx(0.5, abs=0.06), "uniform, as a p value is where nothing differs"
+
+
+def test_one_training_says_that_it_is_one():
+    before, after = of_items(np.random.default_rng(3), gain=0.05)
+    bare = Outcomes(before.values, trained=False)
+    assert compare(bare, after).one_training
+    assert not compare(bare, Outcomes(np.repeat(after.values, 2, axis=0))).one_training
+    assert compare(before, Outcomes(np.repeat(after.values, 2, axis=0))).one_training, "the other side is trained too"
+
+
+def test_an_interval_is_students_where_seeds_alone_differ():
+    rng = np.random.default_rng(2)
+    items_1N, offsets_S1 = rng.normal(size=(1, 30)), rng.normal(size=(4, 1))
+    found = compare(Outcomes(items_1N, trained=False), Outcomes(items_1N + offsets_S1))
+    theirs = stats.ttest_1samp(100 * offsets_S1[:, 0], 0)
+    interval = theirs.confidence_interval()
+    assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, theirs.pvalue))
+
+
+def test_holm_corrects_as_published():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1, 1]
+    assert holm([]) == []
 
 
 def test_the_average_of_tasks_draws_items_within_each():

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cse.evaluation import comparison
+from cse.evaluation import weighted
 
 
 class Threshold(NamedTuple):
@@ -23,7 +23,7 @@ def average_precision(cosine: np.ndarray, label: np.ndarray) -> float:
         cosine: of each pair, ``(n,)``.
         label: whether the two mean the same, bool ``(n,)``; at least one does.
     """
-    return float(comparison.average_precision(cosine[None], label.astype(np.float64), np.ones((1, len(cosine)))).item())
+    return float(weighted.average_precision(cosine[None], label.astype(np.float64), np.ones((1, len(cosine)))).item())
 
 
 def best_f1(cosine: np.ndarray, label: np.ndarray) -> Threshold:
