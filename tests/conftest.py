@@ -25,6 +25,7 @@ from cse.data.suite import only_pairs
 from cse.data.suite_store import write_suite
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
+from cse.model.declared import LENGTH
 from cse.model.sentence_encoder import SentenceEncoder
 
 WORDS = [
@@ -38,6 +39,7 @@ SHAPE = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
     "max_position_embeddings": 40,
 }  # fmt: skip
+DECLARED = 37  # a prompt of 2 takes no token from it, one of 5 does
 
 
 def make_tokenizer(family: str) -> Tokenizer:
@@ -57,9 +59,18 @@ def make_tokenizer(family: str) -> Tokenizer:
 
 
 def make_backbone_folder(
-    folder: Path, family: str, seed: int = 0, pooling: str | None = None, head: bool = False, **changes
+    folder: Path,
+    family: str,
+    seed: int = 0,
+    pooling: str | None = None,
+    head: bool = False,
+    max_length: int | None = None,
+    **changes,
 ) -> Path:
-    """Save a tiny random model of a family as a backbone folder, with its MLM head if that is asked for."""
+    """Save a tiny random model of a family as a backbone folder, with its MLM head if that is asked for.
+
+    It declares ``max_length`` as sentence-transformers' models do, fewer tokens than it has positions.
+    """
     torch.manual_seed(seed)
     shape = SHAPE | {"initializer_range": 0.2, "pad_token_id": 0 if family == "bert" else 1} | changes
     if family == "roberta":
@@ -72,6 +83,8 @@ def make_backbone_folder(
     model = kinds[2 if head else 1](kinds[0](**shape))
     model.save_pretrained(folder)
     make_tokenizer(family).save(str(folder / "tokenizer.json"))
+    if max_length:
+        (folder / LENGTH).write_text(json.dumps({"max_seq_length": max_length}), encoding="utf-8")
     if pooling:
         (folder / "1_Pooling").mkdir(exist_ok=True)
         modes = {"pooling_mode_cls_token": pooling == "cls", "pooling_mode_mean_tokens": pooling == "mean"}
@@ -81,9 +94,10 @@ def make_backbone_folder(
 
 @pytest.fixture(scope="session")
 def tiny_folders(tmp_path_factory) -> dict[str, Path]:
-    """Folders of a tiny random BERT and RoBERTa."""
+    """Folders of a tiny random BERT, which declares its length as most embedders do, and RoBERTa, which does not."""
     root = tmp_path_factory.mktemp("backbones")
-    return {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
+    lengths = {"bert": DECLARED, "roberta": None}
+    return {family: make_backbone_folder(root / family, family, max_length=n) for family, n in lengths.items()}
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,7 @@ def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> flo
             head_size=backbone.head_size,
             pooler=bare.pooler,
             max_length=bare.max_length,
+            positions=backbone.usable_length(0),
             pad_id=backbone.pad_id,
             files=describe_files(folder, [path.name for path in folder.glob("[!.]*") if path.is_file()]),
             backbone={key: describe(bare)["backbone"][key] for key in ("name", "revision", "sha256")},
@@ -194,9 +195,8 @@ def _random_domains(manifest: BankManifest) -> Iterator[Domain]:
     shape = manifest.shape
     for length, pooler in ((7, "mean"), (0, manifest.pooler), (2, "cls")):
         shift = length if length == 2 else 0
-        facts = DomainFacts(
-            DOMAIN_FORMAT, f"random-{length}", shape.backbone, pooler, True, shift, shape.max_length - shift, {}
-        )
+        longest = min(manifest.max_length, shape.positions - shift)
+        facts = DomainFacts(DOMAIN_FORMAT, f"random-{length}", shape.backbone, pooler, True, shift, longest, {})
         prompt = random.normal(size=(2 * shape.layers, shape.heads, length, shape.head_size)).astype(np.float32)
         cls = random.normal(scale=0.05, size=shape.dimension).astype(np.float32) if length == 2 else None
         yield Domain(facts, prompt, cls)

@@ -45,7 +45,8 @@ class BankManifest:
         dimension: embedding width, the backbone's hidden width.
         layers, heads, head_size: of the backbone.
         pooler: pooler that the backbone was made for.
-        max_length: tokens that fit in the backbone's position table.
+        max_length: most tokens per sentence, special tokens included, where no domain is named.
+        positions: tokens that fit in the backbone's position table.
         pad_id: padding token id.
         files: SHA-256 (hex) and size in bytes of each file beside the domains.
         backbone: name, revision and SHA-256 of the backbone's weights.
@@ -60,6 +61,7 @@ class BankManifest:
     head_size: int
     pooler: str
     max_length: int
+    positions: int
     pad_id: int
     files: dict[str, Any]
     backbone: dict[str, Any]
@@ -70,7 +72,7 @@ class BankManifest:
     def shape(self) -> Shape:
         """What a domain must fit."""
         sha256 = str(self.backbone.get("sha256"))
-        return Shape(sha256, self.layers, self.heads, self.head_size, self.dimension, self.max_length)
+        return Shape(sha256, self.layers, self.heads, self.head_size, self.dimension, self.positions)
 
     def write(self, folder: Path) -> None:
         """Write ``bank.json`` into the folder."""
@@ -245,7 +247,7 @@ def read_bank_manifest(folder: Path) -> BankManifest:
         )
     check_seal(tree, path, _AGAIN, needed=True)
     manifest = fields_of(BankManifest, tree, path, _AGAIN)
-    limits = {"max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
+    limits = {"max_length": (SHORTEST, LONGEST), "positions": (manifest.max_length, 2**31), "pad_id": (0, 2**31)}
     limits |= dict.fromkeys(("dimension", "layers", "heads", "head_size"), (1, WIDEST))
     check_limits({key: getattr(manifest, key) for key in limits}, limits, path, _AGAIN)
     check_entries(manifest.files, path, (MODEL, TOKENIZER), _AGAIN)
@@ -265,7 +267,7 @@ def domain_of(model: str) -> tuple[Path, str] | None:
 
 def _bare(manifest: BankManifest) -> Domain:
     shape = manifest.shape
-    facts = DomainFacts(FORMAT, "", shape.backbone, manifest.pooler, True, 0, shape.max_length, {})
+    facts = DomainFacts(FORMAT, "", shape.backbone, manifest.pooler, True, 0, manifest.max_length, {})
     return Domain(facts, np.zeros((2 * shape.layers, shape.heads, 0, shape.head_size), np.float32))
 
 

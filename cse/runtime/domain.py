@@ -136,7 +136,7 @@ class Shape:
     Attributes:
         backbone: SHA-256 of its weights.
         layers, heads, head_size, dimension: of the model; ``dimension`` is its hidden width.
-        max_length: tokens that fit in its position table.
+        positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
     """
 
     backbone: str
@@ -144,7 +144,7 @@ class Shape:
     heads: int
     head_size: int
     dimension: int
-    max_length: int
+    positions: int
 
 
 def is_domain(path: Path) -> bool:
@@ -222,7 +222,7 @@ def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]
     if facts.pooler not in POOLERS:
         raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(POOLERS)}; {_AGAIN}")
     _check_tensors(path, tensors, facts, shape)
-    limits = {"position_shift": (0, shape.max_length), "max_length": (3, shape.max_length - facts.position_shift)}
+    limits = {"position_shift": (0, shape.positions), "max_length": (3, shape.positions - facts.position_shift)}
     check_limits({key: getattr(facts, key) for key in limits}, limits, path, _AGAIN)
 
 

@@ -14,7 +14,7 @@ from cse.export.domains import add_domain
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.conftest import WORDS, make_backbone_folder
+from tests.conftest import DECLARED, WORDS, make_backbone_folder
 from tests.export.banks import KINDS, make_bank, make_encoder, make_encoders
 from tests.export.conftest import build
 from tests.export.systems import SENTENCES
@@ -98,6 +98,26 @@ def test_truncation_is_each_domains_own(banked):
     assert (counted.truncated, counted.distinct) == (2, 4)
     assert counted.max_length == encoders["plain"].max_length
     assert counted.domains == ["plain", "plain", "bare", "bare"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "own", "expected"), [(2, None, 37), (5, None, 35), (2, 38, 38), (5, 38, 35), (5, 9, 9)]
+)
+def test_a_prompt_shortens_texts_only_where_positions_end(bert, empty_banks, tmp_path, prompt, own, expected):
+    """40 positions and a declared length of 37 tokens, or one of the settings."""
+    if own:
+        bert.declared = dataclasses.replace(bert.declared, max_length=own)
+    encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=prompt, init_std=0.7), pooler="mean")
+    assert (encoder.shift, encoder.max_length) == (prompt, expected)
+    bank = make_bank(tmp_path / "bank", empty_banks("bert"), {"it": encoder})
+    onnx = OnnxEncoder(bank, provider="cpu")
+    counted = onnx.encode_counting([_LONG], domain="it")
+    assert (counted.max_length, counted.truncated) == (expected, 1)
+    np.testing.assert_allclose(counted.embeddings, encoder.encode([_LONG]), atol=1e-5)
+    assert not np.allclose(counted.embeddings, encoder.encode_cut([_LONG], expected - 1), atol=1e-4), (
+        "each token counts"
+    )
+    assert onnx.max_length == DECLARED, "what the backbone declares"
 
 
 def test_auto_takes_the_domain_whose_text_is_nearest(tiny_folders, empty_banks, tmp_path):

@@ -25,7 +25,8 @@ from cse.runtime.domain import SUFFIX, Domain, DomainFacts, hashes_of, read_doma
 from cse.runtime.mixed import feed, finish
 from cse.runtime.seal import sealed
 
-LAYERS, HEADS, HEAD_SIZE, WIDTH, POSITIONS = 2, 3, 4, 12, 30
+LAYERS, HEADS, HEAD_SIZE, WIDTH = 2, 3, 4, 12
+POSITIONS, DECLARED = 30, 20  # the backbone declares fewer tokens than it has positions
 BACKBONE = "ab" * 32
 ROOT = Path(__file__).parents[2]
 
@@ -49,9 +50,8 @@ def bank(tmp_path):
     for name in (MODEL, TOKENIZER):
         (folder / name).write_bytes(b"not read here")
     files = describe_files(folder, [MODEL, TOKENIZER])
-    BankManifest(FORMAT, WIDTH, LAYERS, HEADS, HEAD_SIZE, "mean", POSITIONS, 0, files, {"sha256": BACKBONE}).write(
-        folder
-    )
+    shape = (WIDTH, LAYERS, HEADS, HEAD_SIZE, "mean", DECLARED, POSITIONS)
+    BankManifest(FORMAT, *shape, 0, files, {"sha256": BACKBONE}).write(folder)
     add_domain(folder, make_domain("a", 1.0))
     add_domain(folder, make_domain("b", 2.0))
     return folder

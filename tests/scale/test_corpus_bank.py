@@ -128,7 +128,7 @@ def test_each_row_has_the_prompts_of_its_domain(run, tmp_path, bank, ending):
 def test_truncated_rows_name_the_limits(run, tmp_path, bank):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "the " * 60, "queue": name} for name in KINDS])
     said = run(path, tmp_path / "vectors", bank, "--domain-column", "queue").err
-    assert "3 rows were truncated to 36 to 40 tokens, the limits of their domains" in said
+    assert "3 rows were truncated to 36 to 37 tokens, the limits of their domains" in said
     said = run(path, tmp_path / "one", f"{bank}:outage").err
     assert "1 rows were truncated to 36 tokens, the model's limit" in said
 
