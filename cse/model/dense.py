@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -63,11 +62,8 @@ def _read_layer(folder: Path) -> nn.Linear:
     try:
         tensors = load_file(folder / WEIGHTS)
         weight, bias = tensors["linear.weight"].float(), tensors.get("linear.bias")
-    except (OSError, SafetensorError, KeyError):
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+        layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias.float()}))
+    except (OSError, SafetensorError, LookupError, RuntimeError):  # the last two: other shapes
         raise CseError(f"backbone.name: {folder / WEIGHTS} is missing or damaged; fetch it again") from None
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        if bias is not None:
-            layer.bias.copy_(bias.float())
     return layer

@@ -120,6 +120,19 @@ def check_seal(facts: Mapping[str, Any], manifest: Path, again: str, *, needed: 
         raise CseError(f"{manifest}: changed since it was written (its seal does not match its contents); {again}")
 
 
+def read_value(path: Path, again: str) -> Any:
+    """Read a JSON file that may be damaged.
+
+    Raises:
+        CseError: it is no JSON, or nested too deep to be read.
+        OSError: it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise CseError(f"{path}: not valid JSON; {again}") from None
+
+
 def read_object(path: Path, again: str) -> dict[str, Any]:
     """Read a manifest.
 
@@ -127,10 +140,7 @@ def read_object(path: Path, again: str) -> dict[str, Any]:
         CseError: the file is not a JSON object.
         OSError: the file cannot be read.
     """
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        raise CseError(f"{path}: not valid JSON; {again}") from None
+    tree = read_value(path, again)
     if not isinstance(tree, dict):
         raise CseError(f"{path}: expected an object, found {type(tree).__name__}; {again}")
     return tree

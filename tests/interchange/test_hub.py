@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -15,8 +16,9 @@ from huggingface_hub import ModelCard, constants
 import cse as library
 from cse.interchange.model_folder import LISTING
 from cse.outputs import MANIFEST, Kind, publish_folder
+from cse.runtime.seal import sealed
 from tests.cli.workspace import contents
-from tests.interchange.hub_server import READER, WRITER, Hub, running_hub
+from tests.interchange.hub_server import READER, WRITER, Hub, Repository, running_hub
 
 WORTH_A_RETRY = 75  # exit code of what may work later
 TEXTS = ["the cat sits on the mat", "a dog"]
@@ -125,7 +127,7 @@ def test_second_push_replaces_the_first(cse, hub, project):
 
 def test_exported_folder_travels_with_hashes(cse, hub, project):
     """An export to another library has no manifest of its own; the listing vouches for it."""
-    with publish_folder(project / "export", Kind.BUNDLE) as draft:
+    with publish_folder(project / "export", Kind.SENTENCE_TRANSFORMERS) as draft:
         (draft / "modules.json").write_text('[{"type": "prompted.Transformer", "path": ""}]')
         (draft / "1_Pooling").mkdir()
         (draft / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
@@ -144,8 +146,45 @@ def test_exported_folder_travels_with_hashes(cse, hub, project):
     assert line.startswith("me/tickets/model.safetensors: does not match cse.files.json (SHA-256 differs)")
 
 
+@pytest.mark.parametrize(
+    ("kind", "files", "reason"),
+    [
+        ("checkpoint", {}, "sent as checkpoint, but holds no file and no checkpoint.json"),
+        ("bundle", {"evil.py": b"1"}, "sent as bundle, but holds evil.py and no bundle.json"),
+        ("sentence-transformers model", {"evil.py": b"1"}, "holds evil.py and no modules.json"),
+        ("peft adapter", {"config.json": b"{}"}, "and no adapter_config.json"),
+        ("plots", {"loss.csv": b"1"}, "sent as plots with loss.csv, which is no model"),
+    ],
+)
+def test_what_is_no_model_is_told(cse, hub, project, kind, files, reason):
+    line = pull_of(cse, hub, kind, files).refused()
+    assert line.startswith("me/tickets: ")
+    assert reason in line
+    assert not (project / "back").exists()
+
+
+def pull_of(cse, hub, kind, files):
+    """Pull files that somebody sent without ``cse push``."""
+    hashes = {name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in files.items()}
+    listing = json.dumps(sealed({"format": 1, "kind": kind, "files": hashes})).encode()
+    hub.repos["me/tickets"] = Repository(False)
+    hub.repos["me/tickets"].commits.append({**files, LISTING: listing})
+    return cse("pull", "me/tickets", "--out", "back")
+
+
+def test_code_in_a_model_is_told(cse, hub, project):
+    own = {path.name: path.read_bytes() for path in (project / "data/checkpoint").iterdir() if path.name != MANIFEST}
+    assert pull_of(cse, hub, "checkpoint", own).code == 0
+    line = pull_of(cse, hub, "checkpoint", own | {"evil.py": b"1"}).refused()
+    assert "me/tickets: holds evil.py, which is no part of a checkpoint" in line
+    shutil.rmtree("back")
+    done = pull_of(cse, hub, "sentence-transformers model", {"modules.json": b"[]", "evil.py": b"1"})
+    assert done.code == 0
+    assert "note: me/tickets holds Python code (evil.py), which its library runs if you pass trust" in done.err
+
+
 def test_adapter_travels_with_what_its_export_says(cse, hub, project):
-    with publish_folder(project / "adapter", Kind.BUNDLE) as draft:
+    with publish_folder(project / "adapter", Kind.PEFT) as draft:
         config = {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": str(project / "bert")}
         (draft / "adapter_config.json").write_text(json.dumps(config))
         (draft / "adapter_model.safetensors").write_bytes(b"prefix")

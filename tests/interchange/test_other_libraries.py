@@ -94,6 +94,10 @@ def test_adapter_that_peft_saved_gives_the_embeddings_of_peft(backbone_folder, p
         ({"token_dim": 768}, "token_dim is 768, but"),
         ({"num_virtual_tokens": 9}, "prompt_embeddings has shape (5, 192), but a prefix of 9"),
         ({"num_virtual_tokens": None}, "num_virtual_tokens is None"),
+        ({"num_virtual_tokens": True}, "num_virtual_tokens is True"),
+        ({"num_virtual_tokens": 10**12}, "num_virtual_tokens is 1000000000000"),
+        ({"peft_type": [[]]}, "peft_type is [[]]"),
+        ({"num_layers": {"x": 1}}, "num_layers is {'x': 1}, but"),
         ({"num_transformer_submodules": 2}, "made for an encoder and a decoder"),
         ({"modules_to_save": ["classifier"]}, "modules_to_save holds further trained layers"),
     ],
@@ -115,6 +119,10 @@ def test_adapter_mistakes(tiny_folders, tmp_path):
     save_file({"ghost": random(3)}, source / "adapter_model.safetensors")
     with pytest.raises(CseError, match="lacks prompt_embeddings"):
         import_model(source, "peft", bert, tmp_path / "out", pooler="avg")
+    for text in ("[" * 100_000, "[]", "{", "null"):
+        (source / "adapter_config.json").write_text(text)
+        with pytest.raises(CseError, match=r"adapter_config\.json: (not valid JSON|expected an object)"):
+            import_model(source, "peft", bert, tmp_path / "out", pooler="avg")
     (source / "adapter_config.json").unlink()
     with pytest.raises(CseError, match=r"holds no adapter_config\.json"):
         import_model(source, "peft", bert, tmp_path / "out", pooler="avg")
@@ -206,7 +214,8 @@ def refusal(folder, backbone, tmp_path, **options):
 def test_folders_that_do_more_are_refused(tiny_folders, tmp_path):
     bert = tiny_folders["bert"]
     weighted = fine_tuned(bert, tmp_path / "weighted", "mean", ("Transformer", "WeightedLayerPooling", "Pooling"))
-    assert "has a module WeightedLayerPooling; only Transformer, Pooling, Dense" in refusal(weighted, bert, tmp_path)
+    line = refusal(weighted, bert, tmp_path)
+    assert "WeightedLayerPooling is not one of sentence-transformers' Transformer, Pooling, Dense" in line
     turned = fine_tuned(bert, tmp_path / "turned", "mean", ("Pooling", "Transformer"))
     assert "in another order" in refusal(turned, bert, tmp_path)
     alone = fine_tuned(bert, tmp_path / "alone", "mean", ("Transformer",))
@@ -229,7 +238,7 @@ def test_another_model_is_refused(folder, tmp_path):
 
 
 def test_broken_folder(folder, tiny_folders, tmp_path):
-    (folder / "modules.json").write_text("{}[")
+    (folder / "modules.json").write_text("{}")
     assert "not a list of modules" in refusal(folder, tiny_folders["bert"], tmp_path)
 
 

@@ -1,0 +1,215 @@
+"""Model folders that are broken or made to break: each is refused in one line, at once, or works."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from cse.errors import CseError
+from cse.model.sentence_encoder import SentenceEncoder
+from tests.conftest import make_backbone_folder
+from tests.model.families import make_family_folder
+
+GONE = object()
+DEEP = "[" * 100_000
+WRONG = (GONE, None, 0, -1, 1.5, True, "3", [], {}, 10**7, 10**12, 10**400, float("nan"), float("inf"))
+COUNTS = (
+    "num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "intermediate_size", "pad_token_id",
+    "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob", "hidden_act", "model_type",
+    "matryoshka_dimensions",
+)  # fmt: skip
+ROTARY = (
+    "num_key_value_heads", "head_dim", "rope_theta", "rope_parameters", "rms_norm_eps", "layer_types", "attention_bias",
+    "sliding_window", "max_window_layers",
+)  # fmt: skip
+NEEDED = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")
+QUANTIZED = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+ST = "sentence_transformers.models."
+# by file, what it holds instead: text, or a JSON value
+FILES: dict[str, list[Any]] = {
+    "config.json": [DEEP, "{", "\xff", [], None, QUANTIZED],
+    "tokenizer.json": [DEEP, "{", [], {}],
+    "modules.json": [
+        DEEP, {}, {"type": 1}, 5, "text", [1], [[]], [{}], [{"type": 3, "path": ""}], [{"type": "evil.Transformer"}],
+        [{"type": f"{ST}Transformer", "path": 7}], [{"type": "sentence_transformers_evil.models.Transformer"}],
+        [{"type": f"{ST}Transformer", "path": ""}, {"type": f"{ST}Dense", "path": "../outside"}],
+        [{"type": f"{ST}Transformer", "path": ""}, {"type": f"{ST}Dense", "path": "/etc"}],
+    ],
+    "1_Pooling/config.json": [
+        DEEP, [], "text", {"pooling_mode": 5}, {"pooling_mode": [[]]}, {"pooling_mode": {"mean": 1}},
+        {"pooling_mode_mean_tokens": [], "pooling_mode": None},
+    ],
+    "config_sentence_transformers.json": [DEEP, [], {"prompts": 3}, {"prompts": {"query": 3}}, {"prompts": "text"}],
+    "sentence_bert_config.json": [DEEP, [], {"max_seq_length": "x"}, {"max_seq_length": -1}, {"max_seq_length": True}],
+}  # fmt: skip
+
+
+class Slow(BaseException):
+    """A folder kept its reader busy."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("hostile")
+    return {
+        "bert": make_backbone_folder(root / "bert", "bert", pooling="mean"),
+        "qwen3": make_family_folder(root / "qwen3", "qwen3, sliding"),
+    }
+
+
+@pytest.fixture
+def outcome():
+    """Load a folder and embed a text; return the line that refuses it, or nothing."""
+
+    def late(*_: object) -> None:
+        raise Slow
+
+    def get(folder: Path) -> str:
+        usual = signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, 5)
+        try:
+            vectors = SentenceEncoder.load(folder).encode(["the cat sleeps", ""])
+        except CseError as error:
+            assert "\n" not in str(error)
+            assert len(str(error)) < 600
+            return str(error)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, usual)
+        assert np.isfinite(vectors).all()
+        return ""
+
+    return get
+
+
+def text_of(value: Any) -> str:
+    return value if isinstance(value, str) and value != "text" else json.dumps(value)
+
+
+def changed(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    return {name: old for name, old in config.items() if name != key} | ({} if value is GONE else {key: value})
+
+
+@pytest.mark.parametrize(("model", "key"), [("bert", key) for key in COUNTS] + [("qwen3", key) for key in ROTARY])
+def test_a_value_of_the_configuration(models, outcome, tmp_path, model, key):
+    folder = shutil.copytree(models[model], tmp_path / "model")
+    path = folder / "config.json"
+    usual = json.loads(path.read_text())
+    refused = 0
+    for value in WRONG:
+        path.write_text(json.dumps(changed(usual, key, value)))
+        refused += outcome(folder) != ""
+    if key in NEEDED:
+        assert refused == len(WRONG)
+    assert refused > 3, "hardly anything was refused, so nothing was tried"
+    path.write_text(json.dumps(usual))
+    assert outcome(folder) == ""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file(models, outcome, tmp_path, name):
+    folder = shutil.copytree(models["bert"], tmp_path / "model")
+    usual = json.loads((folder / "config.json").read_text())
+    for value in FILES[name]:
+        if isinstance(value, dict) and name == "config.json":
+            value = usual | value
+        (folder / name).write_bytes(text_of(value).encode("latin-1"))
+        assert outcome(folder), f"{value!r:.80} was taken"
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_layers_that_nobody_would_miss(models, outcome, tmp_path, layers):
+    folder = shutil.copytree(models["bert"], tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    assert f"describes {layers} layers, and model.safetensors holds 3" in outcome(folder)
+
+
+def with_template(tree: dict[str, Any], piece: dict[str, Any], times: int) -> dict[str, Any]:
+    post = tree["post_processor"]
+    return tree | {"post_processor": post | {"single": [*post["single"], *[piece] * times]}}
+
+
+def special(tree: dict[str, Any], ids: list[int]) -> dict[str, Any]:
+    post = tree["post_processor"]
+    sep = {"id": "[SEP]", "ids": ids, "tokens": ["[SEP]"] * len(ids)}
+    return tree | {"post_processor": post | {"special_tokens": post["special_tokens"] | {"[SEP]": sep}}}
+
+
+PADDED = {"direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]", "pad_to_multiple_of": None}
+TOKENIZERS: dict[str, tuple[str, Any]] = {
+    "a token without a word vector": (
+        "tokens up to id 64, the model 64",
+        lambda tree: tree | {"model": tree["model"] | {"vocab": tree["model"]["vocab"] | {"x": 64}}},
+    ),
+    "a special token without one": ("ids beyond 64 word vectors", lambda tree: special(tree, [900])),
+    "a special token of many ids": ("puts 500,001 tokens around", lambda tree: special(tree, [3] * 500_000)),
+    "a long template": (
+        "puts 100,002 tokens around",
+        lambda tree: with_template(tree, {"SpecialToken": {"id": "[SEP]", "type_id": 0}}, 100_000),
+    ),
+    "a text repeated": (
+        "a template that repeats the text",
+        lambda tree: with_template(tree, {"Sequence": {"id": "A", "type_id": 0}}, 100_000),
+    ),
+    "padding without end": (
+        "puts 4,000,000,000 tokens around",
+        lambda tree: tree | {"padding": PADDED | {"strategy": {"Fixed": 4_000_000_000}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizer(models, outcome, tmp_path, name):
+    folder = shutil.copytree(models["bert"], tmp_path / "model")
+    reason, change = TOKENIZERS[name]
+    tree = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(change(tree)))
+    assert reason in outcome(folder)
+
+
+def test_a_tokenizer_that_pads_to_128_is_none_of_them(models, outcome, tmp_path):
+    folder = shutil.copytree(models["bert"], tmp_path / "model")
+    tree = json.loads((folder / "tokenizer.json").read_text()) | {"padding": PADDED | {"strategy": {"Fixed": 128}}}
+    (folder / "tokenizer.json").write_text(json.dumps(tree))
+    assert outcome(folder) == ""
+
+
+@pytest.mark.parametrize("shape", [(31,), (32, 32, 1), (16, 32), (0, 32)])
+def test_a_layer_behind_the_pooling(models, outcome, tmp_path, shape):
+    folder = shutil.copytree(models["bert"], tmp_path / "model")
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
+    (folder / "modules.json").write_text(json.dumps([{"path": p, "type": f"{ST}{kind}"} for p, kind in kinds]))
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense/config.json").write_text('{"activation_function": "torch.nn.modules.linear.Identity"}')
+    for weights in (
+        {"linear.weight": torch.zeros(shape)},
+        {"linear.weight": torch.eye(32), "linear.bias": torch.zeros(shape)},
+    ):
+        save_file(weights, folder / "2_Dense/model.safetensors")
+        assert "2_Dense" in outcome(folder)
+
+
+def test_weights_that_are_none(models, outcome, tmp_path):
+    folder = shutil.copytree(models["bert"], tmp_path / "model")
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    huge = json.dumps({"x": {"dtype": "F32", "shape": [2**62, 2**62], "data_offsets": [0, 4]}}).encode()
+    for other in (
+        b"",
+        b"x",
+        content[:200],
+        b"\xff" * 16,
+        len(huge).to_bytes(8, "little") + huge + b"0000",
+        content[8:],
+    ):
+        path.write_bytes(other)
+        assert "weights" in outcome(folder)
