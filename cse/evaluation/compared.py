@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cse.errors import CseError
 from cse.evaluation.comparison import Comparison, Outcomes, Statistic, compare, compare_average
 from cse.evaluation.measures import average_name
 from cse.evaluation.sts import SEVEN_TASKS
@@ -28,12 +29,26 @@ class Measured:
         sts: cosines and gold scores of the similarity tasks, one mapping per seed.
         measures: by own task, the names of its measures, the main one first.
         trained: whether another seed would have scored otherwise; the bare backbone has none.
+        content: hashes of what was measured, one mapping per seed, see ``content_of_suite``; empty if not known.
     """
 
     tasks: Sequence[Items]
     sts: Sequence[Items]
     measures: Mapping[str, Sequence[str]]
     trained: bool = True
+    content: Sequence[Mapping[str, str]] = ()
+
+    def content_of(self, key: str) -> str:
+        """Return the hash of a task such as ``tasks/NAME``; empty if not known.
+
+        Raises:
+            CseError: seeds were measured on different items.
+        """
+        found = sorted({each[key] for each in self.content if key in each})
+        if len(found) > 1:
+            name = key.partition("/")[2]
+            raise CseError(f"{name}: seeds of one model were measured on different items; evaluate all of them again")
+        return found[0] if found else ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,8 @@ def compare_measured(before: Measured, after: Measured) -> list[Compared]:
             pair = [_outcomes(model, task, measure) for model in (before, after)]
             if pair[0] is not None and pair[1] is not None:
                 found.append(Compared(task, measure, number == 0, compare(pair[0], pair[1])))
-    names = [name for name in after.sts[0] if name in before.sts[0]] if after.sts and before.sts else []
+    seeds = [*before.sts, *after.sts]
+    names = [name for name in seeds[-1] if all(name in each for each in seeds)] if after.sts and before.sts else []
     tasks = {name: (_of_sts(before, name), _of_sts(after, name)) for name in names}
     own = [name for name in names if name not in SEVEN_TASKS]
     found += [Compared(name, SPEARMAN, True, compare(*tasks[name])) for name in own]
@@ -115,14 +131,16 @@ def _outcomes(model: Measured, task: str, measure: str) -> Outcomes | None:
     items = [seed[task] for seed in model.tasks if task in seed]
     if not items:
         return None
+    content = model.content_of(f"tasks/{task}")
     if measure in items[0]:
-        return Outcomes(np.stack([each[measure] for each in items]) / 100, trained=model.trained)
+        return Outcomes(np.stack([each[measure] for each in items]) / 100, trained=model.trained, content=content)
     if measure in _OF_PAIRS and COSINE in items[0]:
         cosine_SN = np.stack([each[COSINE] for each in items])
-        return Outcomes(cosine_SN, items[0][GOLD], _OF_PAIRS[measure], model.trained)
+        return Outcomes(cosine_SN, items[0][GOLD], _OF_PAIRS[measure], model.trained, content)
     return None
 
 
 def _of_sts(model: Measured, task: str) -> Outcomes:
+    content = model.content_of(f"sts/{task}")
     cosine_SN = np.stack([seed[task][COSINE] for seed in model.sts])
-    return Outcomes(cosine_SN, model.sts[0][task][GOLD], "spearman", model.trained)
+    return Outcomes(cosine_SN, model.sts[0][task][GOLD], "spearman", model.trained, content)

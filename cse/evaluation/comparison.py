@@ -43,14 +43,14 @@ class Outcomes:
         gold: gold score or class of each pair ``(N,)``; None for ``mean``.
         statistic: how the measure follows from the values.
         trained: whether another seed would have given another model; the bare backbone has none.
-        items_are: fingerprint of the items in their order; empty if not known.
+        content: hash of the items in their order, see ``content_of``; empty if not known.
     """
 
     values: NDArray[np.float64]
     gold: NDArray[np.float64] | None = None
     statistic: Statistic = "mean"
     trained: bool = True
-    items_are: str = ""
+    content: str = ""
 
     @property
     def items(self) -> int:
@@ -216,7 +216,8 @@ def _draw(rng: np.random.Generator, resamples: int, items: int) -> NDArray[np.fl
 
 def _check_same_items(before: Outcomes, after: Outcomes) -> None:
     same_gold = before.gold is None or (after.gold is not None and np.array_equal(before.gold, after.gold))
-    if before.items != after.items or before.statistic != after.statistic or not same_gold:
+    same_texts = before.content == after.content or not (before.content and after.content)
+    if before.items != after.items or before.statistic != after.statistic or not (same_gold and same_texts):
         raise CseError(
             f"comparison: one model was measured on {before.items} items, the other on {after.items} or on others; "
             "evaluate both on the same data"

@@ -1,7 +1,7 @@
 """The record of an evaluation: one folder per model with scores, settings, environment and the data for figures.
 
-``record.json`` holds the name, the model, the scores with their settings, the environment, and the hash of every other
-file; it is sealed, see ``cse.runtime.seal``. Optional files:
+``record.json`` holds the name, the model, the scores with their settings, the environment, and hashes: of the items
+that were measured, of the model, of every other file. It is sealed, see ``cse.runtime.seal``. Optional files:
 ``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
 ``projection.csv`` (a t-SNE of its sentences), ``retrieval.csv`` (each query with its nearest sentences), ``tasks.npz``
 and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``cse.evaluation.tasks.items``).
@@ -27,7 +27,7 @@ from cse.runtime.seal import check_entries, check_files, describe_files, read_se
 RECORD_FILE = "record.json"
 PAIRS_FILE, DENSITY_FILE, TSNE_FILE = "pairs.csv", "density.csv", "projection.csv"
 RETRIEVAL_FILE = "retrieval.csv"
-FORMAT = 2
+FORMAT = 3
 _AGAIN = "evaluate the model again with --out"
 
 
@@ -41,6 +41,8 @@ class Record:
         model: backbone, prompt, training settings and training rows, as far as known.
         scores: see ``SuiteResults.to_dict``.
         environment: versions and machine.
+        content: hash of the items of each task, see ``content_of_suite``.
+        identity: of the checkpoint that was measured, see ``identity_of``; empty for other models.
     """
 
     folder: Path
@@ -48,6 +50,8 @@ class Record:
     model: dict[str, Any]
     scores: dict[str, Any]
     environment: dict[str, Any]
+    content: dict[str, str]
+    identity: str
 
     def table(self, file: str) -> list[dict[str, str]]:
         """Return the rows of a CSV file of the record; none if the file is missing."""
@@ -55,8 +59,9 @@ class Record:
 
 
 def write_record(
-    folder: Path, name: str, results: SuiteResults, *, model: dict[str, Any], environment: dict[str, Any]
-) -> None:
+    folder: Path, name: str, results: SuiteResults, *, model: dict[str, Any], environment: dict[str, Any],
+    identity: str = "",
+) -> None:  # fmt: skip
     """Write a record to an existing, empty folder; round scores to four decimals."""
     if results.details is not None:
         _write_details(folder, results.details)
@@ -71,6 +76,7 @@ def write_record(
     if results.sts is not None and results.sts.items:
         write_items(folder / STS_FILE, results.sts.items)
     tree = {"format": FORMAT, "name": name, "model": model, "scores": results.to_dict(), "environment": environment}
+    tree |= {"content": results.content, "identity": identity}
     if results.details is not None:
         tree["drawn_task"] = results.details.task.name
     tree["files"] = describe_files(folder, (path.name for path in folder.iterdir()))
@@ -92,7 +98,8 @@ def read_record(folder: Path) -> Record:
         raise CseError(f"{path}: format {tree.get('format')}, this version reads {FORMAT}; {_AGAIN}")
     check_entries(tree["files"], path, (), _AGAIN)
     check_files(folder, tree["files"], RECORD_FILE, _AGAIN)
-    return Record(folder, tree["name"], tree["model"], tree["scores"], tree["environment"])
+    known = ("name", "model", "scores", "environment", "content", "identity")
+    return Record(folder, **{name: tree[name] for name in known})
 
 
 def trained_on(model: Mapping[str, Any]) -> str | None:

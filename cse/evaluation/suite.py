@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from cse.data.suite import SuiteData
+from cse.data.tasks.kinds import Task, content_of
 from cse.data.transfer import TRANSFER_TASKS
 from cse.errors import CseError, nearest
 from cse.evaluation.cxc import DEFAULT, Bootstrap, CxcScore, score_cxc
@@ -40,6 +41,7 @@ class SuiteResults:
         pooling: the encoder's pooling, if known.
         missing: what could not be measured, and why.
         tasks: scores of the user's own tasks, by name.
+        content: of what they and the similarity tasks were measured on, see ``content_of_suite``.
     """
 
     sts: StsResults | None
@@ -53,6 +55,7 @@ class SuiteResults:
     pooling: str | None = None
     missing: list[str] = field(default_factory=list)
     tasks: dict[str, TaskScore] = field(default_factory=dict)
+    content: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested numbers and settings for JSON; ``missing`` lists what could not be measured."""
@@ -157,7 +160,17 @@ def evaluate_suite(
         pooling=getattr(encoder, "pooler", None),
         missing=missing,
         tasks={name: score for name, score in tasks.items() if score is not None},
+        content=content_of_suite(data),
     )
+
+
+def content_of_suite(data: SuiteData) -> dict[str, str]:
+    """Return the hash of each similarity task and of each of the user's own tasks, see ``content_of``.
+
+    Keys are ``sts/NAME`` and ``tasks/NAME``.
+    """
+    kinds: dict[str, Sequence[Task]] = {"sts": data.sts, "tasks": data.tasks}
+    return {f"{kind}/{task.name}": content_of(task) for kind, tasks in kinds.items() for task in tasks}
 
 
 def measures_from(text: str) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ def measured(system: System) -> Measured:
         [_items(record, STS_FILE) for record in system.records],
         {task: list(found["values"]) for task, found in scored.items()},
         system.trained,
+        [record.content for record in system.records],
     )
 
 

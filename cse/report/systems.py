@@ -17,7 +17,7 @@ from cse.evaluation.dev_facts import dev_keys
 from cse.evaluation.record import RECORD_FILE, Record, read_record, trained_on
 
 # facts that differ between runs of a system
-_OF_A_RUN = (*dev_keys(), "best_step", "environment")
+_OF_A_RUN = (*dev_keys(), "steps", "best_step", "environment")
 _SUPERVISION = {"sentences": "unsupervised", "pairs": "supervised", "triplets": "supervised", "labelled": "supervised"}
 
 

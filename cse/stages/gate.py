@@ -129,7 +129,10 @@ def _fall(task: Task, before: Encoder, after: Encoder, measure: str) -> str | No
     plain = _plain(measure)
     items = [score_task(encoder, task, batch_size=BATCH, measures=(plain,)).items for encoder in (before, after)]
     sides = [Measured([{task.name: each}], [], {task.name: [plain]}) for each in items]
-    (found,) = (one.comparison for one in compare_measured(*sides))
+    compared = compare_measured(*sides)
+    if not compared:  # no mean over items: the tolerance alone decides
+        return f"; {plain} has no interval"
+    found = compared[0].comparison
     if found.verdict != "worse":
         return None
     return f"; 95 % interval of the difference {found.low:+.2f} to {found.high:+.2f}, {found.items:,} items"

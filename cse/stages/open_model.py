@@ -220,7 +220,14 @@ def evaluate_models(
 def save_record(folder: Path, name: str, model: str | BackboneOf, results: SuiteResults, device: str) -> None:
     """Write the record of a model's results into an existing, empty folder; see ``write_record``."""
     where = environment(choose_device(device).type)
-    write_record(folder, name, results, model=describe_model(model), environment=where)
+    write_record(
+        folder, name, results, model=describe_model(model), environment=where, identity=identity_of_model(model)
+    )
+
+
+def identity_of_model(model: str | BackboneOf) -> str:
+    """Return the identity of a checkpoint, empty for another model."""
+    return identity_of(Path(model)) if isinstance(model, str) and is_checkpoint(Path(model)) else ""
 
 
 def record_folder(name: str) -> str:

@@ -21,6 +21,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
 from cse.process import only_one
+from cse.runtime.seal import sha256
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.checks import counted
@@ -219,6 +220,7 @@ def _source(data: PreparedData, cleaned: dict[str, Any]) -> dict[str, Any]:
         "source": cleaned["source"],
         "view": data.view,
         "rows": len(data.train),
+        "content": sha256(data.rows_file)[:16],
         "dropped": sum(entry["count"] for entry in cleaned.get("dropped", {}).values()),
         "evaluation_overlap": cleaned.get("evaluation_overlap_kept", 0),
     }

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import click
 import torch
 from scipy.stats import t as student
 from tqdm import tqdm
@@ -15,14 +16,14 @@ from cse.data.store import PreparedData
 from cse.errors import CseError, error_line, one_line
 from cse.evaluation.compared import Compared
 from cse.evaluation.record import read_record
-from cse.evaluation.suite import evaluate_suite
+from cse.evaluation.suite import content_of_suite, evaluate_suite
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System
 from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
-from cse.stages.open_model import save_record
+from cse.stages.open_model import describe_model, identity_of_model, save_record
 from cse.study.choice import choices
 from cse.study.ledger import RECORD, lines_of, read_rows
 from cse.study.measures import columns, suite_for_test
@@ -96,10 +97,16 @@ def measure_chosen(place: Place, settings: Settings, *, at_once: int | None = No
         for row in lines[name].rows:
             folder = place.run(chosen.round, f"{name}-{row.seed}")
             models[folder.name] = folder, str(folder / "checkpoint")
-    todo = [name for name, (folder, _) in models.items() if not (folder / RECORD).is_dir()]
+    prepared = place.data(settings) / "prepared"
+    if not prepared.is_dir():
+        raise CseError(
+            f"{place.folder}: the files or settings of its data changed since round {chosen.round} was trained; "
+            "undo that, or give the study another --out"
+        )
+    content = content_of_suite(suite_for_test(PreparedData(prepared)))
+    todo = [name for name, (folder, model) in models.items() if not _measured(name, folder / RECORD, model, content)]
     failed = ""
     if todo:
-        prepared = place.data(settings) / "prepared"
         with tqdm(total=len(todo), unit="model", desc="test", disable=not sys.stderr.isatty()) as bar:
             for ended in side_by_side(
                 TestWorker, lambda threads: (prepared, settings, models, threads), todo, at_once=at_once
@@ -115,6 +122,18 @@ def measure_chosen(place: Place, settings: Settings, *, at_once: int | None = No
         folders = [models[f"{name}-{row.seed}"][0] for row in lines[name].rows]
         systems.append(System(name, tuple(read_record(folder / RECORD) for folder in folders)))
     return systems
+
+
+def _measured(name: str, record: Path, model: str, content: Mapping[str, str]) -> bool:
+    """Return whether a record is that of a model on the test sets as they are; say why if it is of others."""
+    if not record.is_dir():
+        return False
+    found = read_record(record)
+    if found.content == content and (found.identity, found.model) == (identity_of_model(model), describe_model(model)):
+        return True
+    what = "another model" if found.content == content else "other test items"
+    click.echo(f"{name}: {record} is of {what}; measuring again", err=True)
+    return False
 
 
 def result_table(systems: Sequence[System]) -> list[list[str]]:

@@ -111,7 +111,7 @@ def test_broken_records_are_one_line(written, tmp_path):
     with pytest.raises(CseError, match="not valid JSON; evaluate the model again"):
         read_record(folder)
     write_sealed(folder / RECORD_FILE, json.loads(text) | {"format": 99})
-    with pytest.raises(CseError, match="format 99, this version reads 2"):
+    with pytest.raises(CseError, match="format 99, this version reads 3"):
         read_record(folder)
 
 

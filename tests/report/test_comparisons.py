@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy import stats
 
 from cse.data.tasks.kinds import Triplets
 from cse.errors import CseError
+from cse.evaluation.compared import compared_rows
 from cse.evaluation.suite import evaluate_suite
 from cse.report.comparisons import comparison_table, comparisons
 from cse.report.systems import find_records, group
@@ -90,6 +92,50 @@ def test_an_unknown_baseline_and_records_of_other_data_are_refused(own, cse, tmp
     )
     with pytest.raises(CseError, match="measured on 31 items, the other on 30"):
         comparisons(group(find_records([tmp_path])))
+
+
+def other_order(task):
+    return replace(task, **{side: getattr(task, side)[::-1] for side in ("anchor", "positive", "negative")})
+
+
+def other_texts(task):
+    return replace(task, anchor=[text.replace("a", "z") for text in task.anchor])
+
+
+@pytest.mark.parametrize("change", [other_order, other_texts])
+def test_as_many_items_that_are_others_are_refused(own, tmp_path, change):
+    """Items are paired by their place, so one in another order would be compared with a stranger."""
+    shutil.copytree(own / "backbone", tmp_path / "backbone")
+    data = make_data(("STS-B",)).with_tasks([change(TRIPLETS)])
+    make_record(tmp_path, "prompts-1", trained(1), seed=1, data=data, measures=MEASURES)
+    with pytest.raises(CseError, match="measured on 31 items, the other on 31 or on others; evaluate both on the same"):
+        comparisons(group(find_records([tmp_path])))
+    shutil.rmtree(tmp_path / "backbone")
+    make_record(tmp_path, "backbone", BARE, data=data, measures=MEASURES)
+    shutil.copytree(own / "prompts-2", tmp_path / "prompts-2")
+    with pytest.raises(CseError, match="mine: seeds of one model were measured on different items"):
+        comparisons(group(find_records([tmp_path])))
+
+
+def test_similarity_pairs_in_another_order_are_refused(own, tmp_path):
+    shutil.copytree(own / "backbone", tmp_path / "backbone")
+    data = make_data(("STS-B", "SICK-R"))
+    first = data.sts[0]
+    texts = {"sentence1": first.sentence2, "sentence2": [text + " so" for text in first.sentence1]}  # gold as before
+    data = replace(data, sts=[replace(first, **texts), data.sts[1]])
+    make_record(tmp_path, "prompts-1", trained(1), seed=1, data=data, measures=MEASURES)
+    with pytest.raises(CseError, match="measured on 40 items, the other on 40 or on others"):
+        comparisons(group(find_records([tmp_path])))
+
+
+def test_one_training_says_so(own, tmp_path):
+    for name in ("backbone", "prompts-1"):
+        shutil.copytree(own / name, tmp_path / name)
+    ((_, _, results),) = comparisons(group(find_records([tmp_path])))
+    assert results[0].sentence().endswith("31 items; holds for this one training only")
+    assert compared_rows(results)[1][2].endswith(", this one training only")
+    ((_, _, three),) = comparisons(group(find_records([own])))
+    assert not any("this one training" in text for text in (three[0].sentence(), *compared_rows(three)[1]))
 
 
 def test_one_record_alone_has_nothing_to_be_compared_with(own, cse):  # noqa: F811

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,22 @@ def test_scores_on_the_way_do_not_make_another_system(tmp_path):
     assert [len(system.records) for system in group(records)] == [2]
 
 
+def test_seeds_that_stop_early_at_other_steps_are_one_system(tmp_path):
+    models = [trained(seed) for seed in (1, 2, 3)]
+    for model, steps in zip(models, (40, 60, 55), strict=True):
+        model["facts"] |= {"steps": steps, "best_step": steps - 10}
+    records = [make_record(tmp_path, f"a-{seed}", model) for seed, model in enumerate(models)]
+    assert [system.seeds for system in group(records)] == [[1, 2, 3]]
+
+
+def test_models_of_other_text_are_two_systems_even_where_file_name_rows_and_seed_agree(tmp_path):
+    models = [trained(1), trained(1)]
+    for model, content in zip(models, ("0a", "0b"), strict=True):
+        model["facts"]["data"] |= {"content": content}
+    records = [make_record(tmp_path, f"text-{number}", model) for number, model in enumerate(models)]
+    assert [system.records for system in group(records)] == [(records[0],), (records[1],)], "none is dropped"
+
+
 def trained_on(seed, precision, device):
     model = trained(seed)
     facts = model["facts"] | {"precision": precision, "environment": {"torch": "2.13", "device": device}}
@@ -90,7 +108,7 @@ def test_a_system_is_called_by_what_its_runs_share(tmp_path, names, name):
     runs = []
     for seed, called in enumerate(names):
         record = make_record(tmp_path, f"run{seed}", trained(seed), seed=seed, data=data, measures=("sts",))
-        runs.append(type(record)(record.folder, called, record.model, record.scores, record.environment))
+        runs.append(replace(record, name=called))
     (system,) = group(runs)
     assert system.name == name
 

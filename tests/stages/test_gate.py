@@ -9,12 +9,17 @@ import pytest
 
 from cse.data.scored import ScoredPairs
 from cse.data.store import DEV_FILE, PreparedData, write_pairs
+from cse.data.tasks.kinds import LabelledTexts
+from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
+from cse.data.tasks.store import write_tasks
 from cse.evaluation.sts import dev_score
 from cse.model.sentence_encoder import load_checkpoint
+from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.export import export_stage
-from cse.stages.gate import judge
+from cse.stages.gate import judge, judge_encoders
 from cse.stages.open_model import stale_bundles
 from cse.stages.train import train_stage
+from tests.conftest import WORDS
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +100,25 @@ def test_a_fall_that_may_be_chance_passes_where_only_a_significant_one_counts(ma
         found = verdict(made, place, worse, better, dev_tolerance=0, significant=True)
         assert found.passed == passes
     assert "95 % interval of the difference -" in found.reasons[0]
+
+
+def test_a_measure_without_an_interval_is_decided_by_the_tolerance_alone(made, data, tmp_path):
+    """V-measure is no mean over items, so nothing says whether its fall is chance."""
+    labelled = tmp_path / "labelled"
+    shutil.copytree(data["triplets"], labelled)
+    texts = [f"{word} {other}" for word in WORDS[:4] for other in WORDS[4:9]]
+    labels = [word for word in WORDS[:4] for _ in range(5)]
+    write_tasks(labelled / DEV_TASK_FILE, [LabelledTexts("topics", texts, labels, texts, labels)])
+    folder, settings, _ = made[1]
+    for tolerance, passes in ((-1.0, False), (1.0, True)):  # a model against itself
+        promotion = settings.promotion.model_copy(update={"dev_tolerance": tolerance, "significant": True})
+        onnx = OnnxEncoder(folder / "bundle")
+        found = judge_encoders(
+            settings.model_copy(update={"promotion": promotion}), onnx=onnx, promoted=onnx,
+            encoder=load_checkpoint(folder / "checkpoint"), data=PreparedData(labelled), measure="V-measure",
+        )  # fmt: skip
+        assert found.passed == passes
+        assert passes or found.reasons[0].endswith("(promotion.dev_tolerance); V-measure has no interval")
 
 
 def test_a_bundle_that_is_not_its_checkpoint(made, data):

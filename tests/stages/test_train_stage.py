@@ -23,6 +23,7 @@ from cse.model.checkpoint_config import read_config
 from cse.model.generator import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
+from cse.runtime.seal import sha256
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import train_stage
@@ -96,7 +97,7 @@ def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, setting
 # ---- what is published --------------------------------------------------------------------------------------------
 
 
-def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path, capsys):
+def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tmp_path, capsys):
     facts = run(settings())
     assert facts["steps"] == 16
     assert facts["best_step"] in (0, 5, 10, 15, 16)
@@ -110,7 +111,7 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, tmp_path
     assert SentenceEncoder.load(tmp_path / "run/checkpoint").encode(SENTENCES).shape == (3, 32)
     kept = json.loads((tmp_path / "run/checkpoint/checkpoint.json").read_text(encoding="utf-8"))["facts"]
     rows = {"source": "sentences.csv", "view": "sentences", "rows": 60, "dropped": 0, "evaluation_overlap": 0}
-    assert kept["data"] == rows
+    assert kept["data"] == rows | {"content": sha256(data["sentences"] / TRAIN_FILE)[:16]}
     weights = kept["parameters"]
     assert facts["parameters"] == {"trained": weights["trained"]}
     assert weights["trained"] == weights["prompts"] == 4 * 2 * 3 * 32

@@ -99,6 +99,14 @@ def test_test_sets_stay_closed_until_a_choice_is_on_record(cse, place):  # noqa:
     assert "plain (2 seeds) against full (2 seeds)" in done.out
     assert len(list(OUT.glob("**/record"))) == 5
 
+    runs, ended = OUT / "runs/whole", {path: path.stat().st_mtime_ns for path in OUT.glob("**/record/record.json")}
+    shutil.rmtree(runs / "plain-1/checkpoint")
+    shutil.copytree(runs / "plain-2/checkpoint", runs / "plain-1/checkpoint")
+    again = cse("study", "test", "tiny.study.yaml")
+    assert "plain-1: " in again.err and "is of another model; measuring again" in again.err
+    changed = [path for path, when in ended.items() if path.stat().st_mtime_ns != when]
+    assert changed == [runs / "plain-1/record/record.json"]
+
     later = cse("study", "choose", "tiny.study.yaml", "whole", "full")
     assert "not blind" in later.out
     kept = json.loads((OUT / "choices.json").read_text(encoding="utf-8"))["choices"]
@@ -174,6 +182,17 @@ def test_files_that_changed_between_two_calls_are_refused(cse, place, tiny_folde
     with (place / "data" / changed).open("a", encoding="utf-8") as stream:
         stream.write("one,more,row\n")
     assert refused in cse(*RUN, "screen", "--only", "taught").refused()
+
+
+def test_test_files_that_changed_after_the_trainings_are_refused(cse, place):  # noqa: F811
+    """Records of the old items would be printed as if they were of the new ones."""
+    write_row(OUT / "runs/backbone", Row("backbone", 0, "", {}, {}, {"dev": 1.0}))
+    write_row(OUT / "runs/screen/plain-42", Row("plain", 42, "screen", {}, {}, {"dev": 1.0}))
+    for run in ("backbone", "screen/plain-42"):
+        (OUT / "runs" / run / "record").mkdir()
+    assert cse("study", "choose", "tiny.study.yaml", "screen", "plain").code == 0
+    refused = cse("study", "test", "tiny.study.yaml").refused()
+    assert "the files or settings of its data changed since round screen was trained; undo that, or give" in refused
 
 
 def test_nothing_trained_yet_is_one_line(cse, place):  # noqa: F811

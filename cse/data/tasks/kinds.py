@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -127,6 +129,21 @@ def describe(task: Task) -> str:
     if isinstance(task, BinaryPairs):
         return f"{BINARY}: {len(task):,} pairs, {int(task.label.sum()):,} of them mean the same"
     return f"{TRIPLETS}: {len(task):,}" if isinstance(task, Triplets) else f"{SCORED}: {len(task):,}"
+
+
+def content_of(task: Task) -> str:
+    """Return a hash of every text, label and judgement of a task in their order, 16 hexadecimal digits.
+
+    Two scores can be compared item by item only where it is the same.
+    """
+    digest = hashlib.sha256(kind_of(task).encode())
+    for column in fields(task):
+        values = getattr(task, column.name)
+        if isinstance(values, np.ndarray):
+            values = values.tolist()
+        if isinstance(values, list):
+            digest.update(json.dumps([column.name, values]).encode())
+    return digest.hexdigest()[:16]
 
 
 def is_proxy(task: Task) -> bool:
