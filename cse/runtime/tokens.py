@@ -66,20 +66,29 @@ class Tokenizers:
     def truncating_at(self, max_length: int) -> Tokenizer:
         """Return the copy that truncates at ``max_length`` tokens, special tokens included."""
         if max_length not in self._copies:  # two threads may both make it; either copy will do
-            copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
-            copy.no_padding()
+            copy = self._bare_copy()
             copy.enable_truncation(max_length)
             self._copies[max_length] = copy
         return self._copies[max_length]
 
     @cached_property
     def around(self) -> tuple[list[int], list[int]]:
-        """Ids of the special tokens that the tokenizer puts before and after a text."""
-        encoding = self._tokenizer.encode("a")
+        """Ids of the special tokens that the tokenizer puts before and after a text.
+
+        Found without padding or truncation, which a tokenizer's file may set: ``[PAD]`` is a special token too.
+        """
+        tokenizer = self._bare_copy()
+        candidates = ("a", *tokenizer.get_vocab())  # a vocabulary may lack "a" and a token for what it lacks
+        text = next(text for text in candidates if tokenizer.encode(text, add_special_tokens=False).ids)
+        encoding = tokenizer.encode(text)
         special = encoding.special_tokens_mask
-        first = special.index(0) if 0 in special else len(special)
-        last = len(special) - special[::-1].index(0) if 0 in special else len(special)
-        return encoding.ids[:first], encoding.ids[last:]
+        return encoding.ids[: special.index(0)], encoding.ids[len(special) - special[::-1].index(0) :]
+
+    def _bare_copy(self) -> Tokenizer:
+        copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
+        copy.no_padding()
+        copy.no_truncation()
+        return copy
 
     @cached_property
     def vocabulary(self) -> int:

@@ -13,6 +13,9 @@ LINES = ["the cat sat", "", "a dog on mat", "the cat sat"]
 def write_bundle(folder: Path) -> Path:
     folder.mkdir(parents=True)
     write_model(folder / MODEL)
-    make_tokenizer().save(str(folder / TOKENIZER))
+    tokenizer = make_tokenizer()
+    tokenizer.enable_padding(length=128)  # as all-MiniLM-L6-v2's does; nothing of it may reach the model
+    tokenizer.enable_truncation(128)
+    tokenizer.save(str(folder / TOKENIZER))
     Bundle(1, DIMENSION, "mean", True, MAX_LENGTH, PAD, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
     return folder

@@ -63,6 +63,7 @@ def test_token_ids_are_those_of_the_text(client, expected):
     two = client.embeddings.create(model="small", input=[[4, 5, 7], [9, 6]])
     np.testing.assert_allclose(one.data[0].embedding, expected[0], atol=1e-6)
     np.testing.assert_allclose([item.embedding for item in two.data], expected[:2], atol=1e-6)
+    assert (one.usage.prompt_tokens, two.usage.prompt_tokens) == (5, 5 + 4)
 
 
 def test_the_client_raises_its_own_errors(client):

@@ -6,11 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tokenizers import processors
+from tokenizers import Tokenizer, models, processors
 
 from cse.errors import CseError
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.tokens import Tokenizers
 
 from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_tokenizer, masked_mean
 
@@ -66,6 +67,33 @@ def test_token_ids_get_the_special_tokens_around_them(bundle):
     ):
         with pytest.raises(CseError, match=why):
             encoder.from_token_ids([[4], wrong])
+
+
+@pytest.mark.parametrize("direction", ["right", "left"])
+def test_a_text_and_its_own_token_ids_agree_where_the_tokenizer_pads_and_cuts(bundle, direction):
+    tokenizer = make_tokenizer()
+    tokenizer.enable_padding(length=20, direction=direction)
+    tokenizer.enable_truncation(3)  # less than "[CLS] a [SEP]" has with one more
+    tokenizer.save(str(bundle / TOKENIZER))
+    reseal(bundle)
+    encoder = OnnxEncoder(bundle, provider="cpu", threads=1)
+    texts = ["a dog sat", "mat", "the cat sat on"]
+    own = [[WORDS.index(word) for word in text.split()] for text in texts]
+    tokens = encoder.from_token_ids(own)
+    assert tokens.lengths.tolist() == encoder.tokenize(texts).lengths.tolist() == [5, 3, 6]
+    rows = [tokens.row(index) for index in range(3)]
+    wanted = encoder.encode(texts, normalize=False)
+    np.testing.assert_allclose(encoder.embed_rows(rows), wanted, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([encoder.embed_rows([row]) for row in rows]), wanted, atol=1e-6)
+
+
+def test_the_special_tokens_are_found_without_the_letter_a():
+    tokenizer = Tokenizer(models.BPE({"[CLS]": 0, "[SEP]": 1, "b": 2}, []))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    assert not tokenizer.encode("a", add_special_tokens=False).ids
+    assert Tokenizers(tokenizer).around == ([0], [1])
 
 
 def test_normalize_follows_the_bundle_unless_said_otherwise(bundle):
