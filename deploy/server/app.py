@@ -113,7 +113,9 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     service: Service = request.app.state.service
     inputs: Inputs = _listed(body.input)
     _check_size(inputs, service.options, "input")
-    answer = await service.embed(inputs, body.model, normalize=None, dimensions=body.dimensions)
+    answer = await service.embed(
+        inputs, body.model, client=request.state.client, normalize=None, dimensions=body.dimensions
+    )
     as_text = body.encoding_format == "base64"
     if len(answer.vectors) > _MANY:
         content = await asyncio.get_running_loop().run_in_executor(None, _openai_json, answer, as_text)
@@ -138,6 +140,7 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
     answer = await service.embed(
         inputs,
         body.model,
+        client=request.state.client,
         normalize=body.normalize,
         whole=not body.truncate,
         role=body.prompt_name,
@@ -151,7 +154,7 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
     service: Service = request.app.state.service
     inputs = [body.inputs.source_sentence, *body.inputs.sentences]
     _check_size(inputs, service.options, "inputs.sentences")
-    answer = await service.embed(inputs, body.model, normalize=True)
+    answer = await service.embed(inputs, body.model, client=request.state.client, normalize=True)
     cosines = cosine_similarity(answer.vectors[:1], answer.vectors[1:])[0]
     return _json(orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
 

@@ -1,9 +1,10 @@
 """Batches across requests, formed by tokens.
 
-Rows wait in the order of their tags, as in start-time fair queueing: a request's rows are tagged with the virtual time
-of its arrival plus the tokens before them, so a request of many texts does not hold up one of a single text, and
-virtual time moves on with every batch, so that it does not starve either. A batch holds the row with the lowest tag and
-those of nearly its length among the next ones, up to a number of tokens with padding.
+Rows wait in the order of their tags (``turns``), and a batch holds the row with the lowest tag and those of nearly its
+length among the next ones, up to a number of tokens with padding.
+
+A client may fill the queue to half, a second one half of what is left, and so on (dynamic thresholds, Choudhury and
+Hahne 1998): however many ask for much, there is room for one more who asks for little.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,6 +24,7 @@ from cse.runtime.domain import Domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokens
 from deploy.server.errors import ServiceError
+from deploy.server.turns import Turns
 from deploy.server.work import BatchFacts, Row, Work, call, finish, refuse
 
 # times a batch: among the first so many rows and tokens it looks for its own length. More would fill batches better
@@ -29,7 +32,6 @@ from deploy.server.work import BatchFacts, Row, Work, call, finish, refuse
 _WINDOW = 4
 _LONGEST_WAIT = 60  # seconds that a refused client is told to wait; clients do not come back after more
 _QUIET = 3  # batches in turn without a neighbour
-_SHARE = 8  # a request of many texts gets the share of this many clients
 
 
 class Batcher:
@@ -61,8 +63,9 @@ class Batcher:
         self._changed = threading.Condition()
         self._rows: list[Row] = []  # a heap by tags; rows of cancelled requests stay until their turn
         self._texts = self._tokens = 0  # that wait
-        self._now = 0.0  # virtual time
-        self._active = 0  # requests with waiting rows
+        self._turns = Turns()
+        self._held: Counter[str] = Counter()  # tokens that wait, by client
+        self._large: Work | None = None  # a client's request beyond its share, taken because nothing waited
         self._busy = 0  # lanes that run a batch
         self._undisturbed = 0  # batches of late beside which nothing ran or waited
         self._rate = 0.0  # tokens per second, of late
@@ -87,34 +90,44 @@ class Batcher:
     @property
     def full(self) -> bool:
         """Whether no more requests are taken."""
-        return self._tokens >= self._limit()
+        return self._free() < 1
 
-    def submit(self, encoder: OnnxEncoder, tokens: Tokens, domains: Sequence[Domain] = ()) -> Work:
+    def submit(
+        self, encoder: OnnxEncoder, tokens: Tokens, domains: Sequence[Domain] = (), client: str | None = None
+    ) -> Work:
         """Queue the rows of a request; ``Work.done`` is set when all are answered. Called from an event loop.
 
+        Args:
+            encoder: the model that answers.
+            tokens: of the request's texts.
+            domains: domain of each text, for a bank.
+            client: whose share of the queue the request takes; None: of nobody, it may fill the queue.
+
         Raises:
-            ServiceError: 429, the queue is full.
+            ServiceError: 429, the queue or the client's share of it is full.
         """
         loop = asyncio.get_running_loop()
         lengths = tokens.lengths
         count, total = len(lengths), int(lengths.sum())
         vectors = np.empty((count, encoder.dimension), np.float32)
-        work = Work(encoder, tokens, domains, loop, loop.create_future(), vectors, count, total, count)
+        work = Work(encoder, tokens, domains, client, loop, loop.create_future(), vectors, count, total, count)
         if not count:
             work.done.set_result(None)
             return work
-        order = np.argsort(-lengths, kind="stable").tolist() if count > 1 else [0]
+        order = np.argsort(-lengths, kind="stable")
+        ordered: list[int] = lengths[order].tolist()
         with self._changed:
-            if self._tokens and self._tokens + total > self._limit():
-                raise self._refusal()
-            tag = self._now
-            for index in order:
-                length = int(lengths[index])
+            if not self._tokens:
+                self._large = work if client is not None and total > self._limit() / 2 else None
+            elif total > self._room(client):
+                raise self._refusal(client)
+            tags = self._turns.tags(ordered, count)
+            for tag, length, index in zip(tags, ordered, order.tolist(), strict=True):
                 heapq.heappush(self._rows, Row(tag, next(self._numbers), length, index, work))
-                tag += length / _SHARE
             self._texts += count
             self._tokens += total
-            self._active += 1
+            if client is not None:
+                self._held[client] += total
             self._changed.notify(min(count, len(self._lanes)))
         return work
 
@@ -122,10 +135,7 @@ class Batcher:
         """Drop the rows of a request whose client has gone; rows in progress run to their end."""
         with self._changed:
             if work.waiting:
-                self._texts -= work.waiting
-                self._tokens -= work.waiting_tokens
-                self._active -= 1
-                work.waiting = work.waiting_tokens = 0
+                self._drop(work, work.waiting, work.waiting_tokens)
             if not self._texts:
                 self._rows.clear()
 
@@ -133,9 +143,21 @@ class Batcher:
         """Return how many tokens may wait: no more than are answered in time."""
         return min(self._capacity, self._rate * self._patience) if self._rate else self._capacity
 
-    def _refusal(self) -> ServiceError:
+    def _free(self) -> float:
+        """Return how many tokens more may wait; a client's large request counts as half of the queue."""
+        limit = self._limit()
+        beyond = 0.0 if self._large is None else max(0.0, self._large.waiting_tokens - limit / 2)
+        return limit - self._tokens + beyond
+
+    def _room(self, client: str | None) -> float:
+        """Return how many tokens more a client may let wait: afterwards at least as much is free as it holds."""
+        free = self._free()
+        return free if client is None else (free - self._held[client]) / 2
+
+    def _refusal(self, client: str | None) -> ServiceError:
         wait = min(_LONGEST_WAIT, math.ceil(self._tokens / self._rate)) if self._rate else 1
-        message = f"the queue is full: {self._tokens} tokens wait; ask again in {wait} s"
+        mine = "" if client is None else f", {self._held[client]} of them yours"
+        message = f"the queue is full: {self._tokens} tokens wait{mine}; ask again in {wait} s"
         return ServiceError(429, message, code="overloaded", retry_after=max(1, wait))
 
     def close(self) -> None:
@@ -177,16 +199,25 @@ class Batcher:
             if row.number not in taken:
                 heapq.heappush(self._rows, row)
         tokens = sum(row.length for row in batch)
-        self._texts -= len(batch)
-        self._tokens -= tokens
-        self._now = max(self._now, head.tag) + tokens / max(1, self._active)
+        self._turns.take(head.tag, tokens)
         now = time.perf_counter()
         for row in batch:
             row.work.started = min(row.work.started, now)
-            row.work.waiting -= 1
-            row.work.waiting_tokens -= row.length
-            self._active -= row.work.waiting == 0
+            self._drop(row.work, 1, row.length)
         return batch
+
+    def _drop(self, work: Work, texts: int, tokens: int) -> None:
+        """Note that rows of a request no longer wait."""
+        self._texts -= texts
+        self._tokens -= tokens
+        work.waiting -= texts
+        work.waiting_tokens -= tokens
+        if not work.waiting and self._large is work:
+            self._large = None
+        if work.client is not None:
+            self._held[work.client] -= tokens
+            if not self._held[work.client]:
+                del self._held[work.client]
 
     def _alike(self, near: list[Row], head: int) -> list[Row]:
         """Return the rows around ``head`` that fit into one batch, as long as each adds little padding.

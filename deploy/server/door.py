@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from deploy.server.errors import ServiceError, body_of
-from deploy.server.keys import is_known
+from deploy.server.keys import key_of
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
 from deploy.server.options import Options
@@ -68,7 +68,9 @@ class Door:
             await send(message)
 
         try:
-            self._admit(path, headers)
+            client = self._admit(path, headers)
+            # whose share of the queue it takes: of the key, else of the address; a proxy's is read from X-Forwarded-For
+            scope.setdefault("state", {})["client"] = client or (scope.get("client") or ("",))[0]
             body = await self._body(headers, receive)
             await self._answer(scope, body, receive, reply)
         except _GoneError:
@@ -82,17 +84,22 @@ class Door:
                 await _refuse(HTTPException(500, "unforeseen error; the log says where"), path, reply)
         self._note(scope, status, time.perf_counter() - start, request)
 
-    def _admit(self, path: str, headers: Headers) -> None:
+    def _admit(self, path: str, headers: Headers) -> str | None:
         """Refuse a request without a key, or one that says that it is too large, before reading it.
+
+        Returns the key's hash, if the route needs a key.
 
         Raises:
             ServiceError: 401 or 413.
         """
-        if self._keys and path.startswith(CLOSED) and not is_known(headers.get("authorization"), self._keys):
+        closed = bool(self._keys) and path.startswith(CLOSED)
+        key = key_of(headers.get("authorization"), self._keys) if closed else None
+        if closed and key is None:
             raise ServiceError(401, "send a known API key: Authorization: Bearer KEY", code="invalid_api_key")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._options.max_body:
             raise self._too_large()
+        return key
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """Return the request's body.

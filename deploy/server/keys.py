@@ -44,9 +44,12 @@ def read_keys(path: Path) -> list[str]:
     return found
 
 
-def is_known(authorization: str | None, hashes: list[str]) -> bool:
-    """Return whether an ``Authorization`` header carries one of the keys; takes the same time for every key."""
+def key_of(authorization: str | None, hashes: list[str]) -> str | None:
+    """Return the hash of the key that an ``Authorization`` header carries, or None if it is none of ``hashes``.
+
+    Takes the same time for every key.
+    """
     scheme, _, key = (authorization or "").partition(" ")
     mine = digest(key.strip())
     matches = [hmac.compare_digest(mine, known) for known in hashes]
-    return scheme.lower() == "bearer" and any(matches)
+    return mine if scheme.lower() == "bearer" and any(matches) else None

@@ -116,6 +116,7 @@ class Service:
         inputs: Inputs,
         model: str | None,
         *,
+        client: str,
         normalize: bool | None,
         whole: bool = False,
         role: str | None = None,
@@ -126,6 +127,7 @@ class Service:
         Args:
             inputs: checked against the limits already.
             model: id of the model; None: the only one.
+            client: who asks, for the share of the queue.
             normalize: whether vectors have unit length; None: as the model says.
             whole: whether to refuse texts that do not fit instead of cutting them.
             role: whose task text goes before each text; None: no text.
@@ -138,14 +140,14 @@ class Service:
         target = self._served.target(model)
         inputs = _with_task_text(inputs, target, role)
         _check_dimensions(dimensions, target)
-        domains, queued = await self._domains(target, inputs)
+        domains, queued = await self._domains(target, inputs, client)
         tokens = await self._tokenize(target, inputs, domains)
         if whole and tokens.truncated:
             message = (
                 f"{tokens.truncated} of {len(inputs)} inputs exceed {target.max_length} tokens; send truncate: true"
             )
             raise ServiceError(413, message, param="inputs")
-        work = await self._run(target, tokens, domains)
+        work = await self._run(target, tokens, domains, client)
         vectors = _scaled(np.ascontiguousarray(work.vectors[:, :dimensions]), target, domains, normalize)
         whole_vectors = vectors.shape[1] == target.served.encoder.dimension
         if self._drift is not None and len(vectors) and whole_vectors:
@@ -172,13 +174,13 @@ class Service:
         self.metrics.drifted({one["model"]: one["distance"] for one in found["models"]})
         return found
 
-    async def _domains(self, target: Target, inputs: Inputs) -> tuple[list[Domain], float]:
+    async def _domains(self, target: Target, inputs: Inputs, client: str) -> tuple[list[Domain], float]:
         """Return the domain of each input of a bank, and the seconds that choosing them waited."""
         bank = target.served.encoder.bank
         if bank is None or not target.auto:
             return [] if target.domain is None else [target.domain] * len(inputs), 0.0
         bare = [bank.bare] * len(inputs)
-        work = await self._run(target, await self._tokenize(target, inputs, bare), bare)
+        work = await self._run(target, await self._tokenize(target, inputs, bare), bare, client)
         return nearest_domains(work.vectors, bank.domains(), bank.folder), max(0.0, work.started - work.submitted)
 
     async def _tokenize(self, target: Target, inputs: Inputs, domains: Sequence[Domain]) -> Tokens:
@@ -190,8 +192,8 @@ class Service:
             return encoder.tokenize(texts, domains)
         return await asyncio.get_running_loop().run_in_executor(self._beside, encoder.tokenize, texts, domains)
 
-    async def _run(self, target: Target, tokens: Tokens, domains: Sequence[Domain]) -> Work:
-        work = self._batcher.submit(target.served.encoder, tokens, domains)
+    async def _run(self, target: Target, tokens: Tokens, domains: Sequence[Domain], client: str) -> Work:
+        work = self._batcher.submit(target.served.encoder, tokens, domains, client)
         try:
             await work.done
         except asyncio.CancelledError:

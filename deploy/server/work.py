@@ -34,6 +34,7 @@ class Work:
         encoder: the model that answers; requests in progress keep theirs when another one takes over.
         tokens: of the request's texts.
         domains: domain of each text, for a bank.
+        client: whose share of the queue it takes; None: of nobody.
         vectors: answers (n, d), not scaled to unit length.
         waiting: rows that no batch has taken yet.
         waiting_tokens: their tokens.
@@ -45,6 +46,7 @@ class Work:
     encoder: OnnxEncoder
     tokens: Tokens
     domains: Sequence[Domain]
+    client: str | None
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None]
     vectors: NDArray[np.float32]

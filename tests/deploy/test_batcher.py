@@ -16,6 +16,34 @@ from deploy.server.errors import ServiceError
 WIDTH = 2
 
 
+class Stepping:
+    """An encoder that runs one batch at a time when it is told to."""
+
+    dimension = WIDTH
+
+    def __init__(self) -> None:
+        self.ran, self._begun, self._go = 0, threading.Semaphore(0), threading.Semaphore(0)
+
+    def embed_rows(self, rows, domains=(), *, one_core=False):
+        self._begun.release()
+        assert self._go.acquire(timeout=30)
+        return np.zeros((len(rows), WIDTH), np.float32)
+
+    async def started(self):
+        """Wait until a batch runs."""
+        assert await asyncio.to_thread(self._begun.acquire, timeout=30)
+
+    async def step(self, batches=1):
+        """Let a batch end and the next one start, so many times."""
+        for _ in range(batches):
+            self._go.release()
+            self.ran += 1
+            await self.started()
+
+    def release(self):
+        self._go.release(1_000_000)
+
+
 class Slow:
     """An encoder whose answer to a row is its sum and length; it waits at a gate, and notes what it ran."""
 
@@ -68,6 +96,13 @@ def make():
     yield new
     for batcher in made:
         batcher.close()
+
+
+@pytest.fixture
+def stepping(make):  # torn down first, or the lanes would not end
+    encoder = Stepping()
+    yield encoder
+    encoder.release()
 
 
 async def blocked(batcher, encoder):
@@ -153,6 +188,102 @@ def test_a_large_request_does_not_hold_up_a_small_one(make):
     asyncio.run(main())
     place = next(number for number, batch in enumerate(encoder.batches) if [19] * 19 in batch)
     assert place <= 3 < len(encoder.batches) - 50, "the small request did not wait for the large one"
+
+
+async def steps_to(work, encoder, most=3000):
+    """Batches that end before a request is answered."""
+    before = encoder.ran
+    while work.left:
+        await encoder.step()
+        assert encoder.ran - before < most, "it starves"
+    return encoder.ran - before
+
+
+@pytest.mark.parametrize(("bulks", "most"), [(1, 2), (8, 8)])
+def test_a_text_waits_about_one_batch_at_any_time_of_bulk_requests(make, stepping, bulks, most):
+    batcher, encoder, random = make(batch_tokens=64, padding=8, capacity=1e9), stepping, np.random.default_rng(bulks)
+
+    async def main():
+        works = []
+        for bulk in range(bulks):  # not at the same time
+            works.append(batcher.submit(encoder, of_lengths(*random.integers(3, 30, 2048)), client=f"bulk {bulk}"))
+            await (encoder.step(5) if bulk else encoder.started())
+        waited = []
+        for _ in range(40):
+            await encoder.step(int(random.integers(1, 20)))
+            single = batcher.submit(encoder, of_lengths(int(random.integers(3, 30))), client="single")
+            waited.append(await steps_to(single, encoder))
+        assert all(work.waiting for work in works), "the bulks still wait"
+        assert max(waited) <= most, "a batch was running, and one is its own"
+        encoder.release()
+        await asyncio.gather(*(work.done for work in works))
+
+    asyncio.run(main())
+
+
+def test_a_bulk_request_gets_the_share_of_several_clients(make, stepping):
+    batcher, encoder = make(batch_tokens=40), stepping
+
+    async def main():
+        bulk = batcher.submit(encoder, of_lengths(*[20] * 400), client="bulk")
+        await encoder.started()
+        singles, answered = [], 0
+        while bulk.waiting:  # 24 clients, each with its next text at once
+            left = [work for work in singles if work.left]
+            answered += len(singles) - len(left)
+            new = [batcher.submit(encoder, of_lengths(20), client=str(n)) for n in range(24 - len(left))]
+            singles = left + new
+            await encoder.step()
+            assert answered < 5000, "the bulk request starves"
+        # of eight, or of three where the clients ask again before their share is used up
+        assert 400 * 24 / 8 < answered < 400 * 24 / 3
+        encoder.release()
+        await asyncio.gather(bulk.done, *(work.done for work in singles))
+
+    asyncio.run(main())
+
+
+def refused(batcher, encoder, lengths, client):
+    try:
+        return batcher.submit(encoder, of_lengths(*lengths), client=client) and False
+    except ServiceError as error:
+        assert error.status_code == 429
+        return True
+
+
+@pytest.mark.parametrize("texts", [64, 250, 500, 2000])
+def test_clients_of_bulks_that_fill_the_queue_leave_room_for_another_ones_text(make, texts):
+    batcher, encoder = make(capacity=10_000), Slow()
+
+    async def main():
+        first = await blocked(batcher, encoder)
+        # each asks for as much as it gets, the largest beyond the whole queue
+        turned_away = [refused(batcher, encoder, [20] * texts, f"bulk {n % 8}") for n in range(160)]
+        assert any(turned_away), "the queue is full for them"
+        assert not any(refused(batcher, encoder, [20] * 3, f"single {n}") for n in range(8))
+        assert not batcher.full
+        batcher.cancel(first)
+        encoder.gate.set()
+
+    asyncio.run(main())
+
+
+def test_a_client_gets_its_share_back(make):
+    batcher, encoder = make(capacity=1000), Slow()
+
+    async def main():
+        first = await blocked(batcher, encoder)
+        taken = [batcher.submit(encoder, of_lengths(100), client="one") for _ in range(5)]
+        with pytest.raises(ServiceError, match="500 tokens wait, 500 of them yours"):
+            batcher.submit(encoder, of_lengths(100), client="one")
+        other = batcher.submit(encoder, of_lengths(100), client="other")
+        batcher.cancel(taken.pop())
+        taken.append(batcher.submit(encoder, of_lengths(10), client="one"))
+        encoder.gate.set()
+        await asyncio.gather(first.done, other.done, *(work.done for work in taken))
+        assert batcher.waiting == (0, 0) and not batcher._held, "no client is remembered"
+
+    asyncio.run(main())
 
 
 def test_many_small_requests_do_not_starve_a_large_one(make):

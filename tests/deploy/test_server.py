@@ -17,6 +17,7 @@ from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
+from deploy.server.batcher import Batcher
 from deploy.server.keys import digest
 from deploy.server.options import Options
 from tests.deploy.servers import serving
@@ -303,6 +304,27 @@ def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path, monkeyp
     ]
     assert [(line["texts"], line["model"]) for line in requests] == [(1, "small")] * 2
     assert all(line["request"] for line in requests)
+
+
+def test_a_client_is_its_key_or_else_its_address(small_bundle, tmp_path, monkeypatch):
+    (tmp_path / "keys").write_text("".join(f"{digest(key)}\n" for key in ("one", "two")))
+    body, seen, submit = {"model": "small", "input": "the cat"}, [], Batcher.submit
+
+    def noting(self, encoder, tokens, domains=(), client=None):
+        seen.append(client)
+        return submit(self, encoder, tokens, domains, client)
+
+    async def ask(app, key, address):
+        transport = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.post("/v1/embeddings", json=body, headers={"Authorization": f"Bearer {key}"})
+
+    monkeypatch.setattr(Batcher, "submit", noting)
+    for keys in (tmp_path / "keys", None):
+        app = create_app(Options(model=str(small_bundle), api_keys=keys))
+        for key, address in (("one", "10.0.0.1"), ("two", "10.0.0.1"), ("one", "10.0.0.2")):
+            assert asyncio.run(ask(app, key, address)).status_code == 200
+    assert seen == [digest("one"), digest("two"), digest("one"), "10.0.0.1", "10.0.0.1", "10.0.0.2"]
 
 
 def test_keys_hold_behind_a_proxy_that_adds_a_prefix(small_bundle, tmp_path):
