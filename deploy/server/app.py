@@ -22,6 +22,7 @@ from cse.errors import CseError
 from cse.runtime.encode import cosine_similarity
 from deploy.server.door import Door
 from deploy.server.errors import ServiceError
+from deploy.server.intake import SizedRoute
 from deploy.server.keys import read_keys
 from deploy.server.metrics import Metrics
 from deploy.server.options import Options
@@ -85,6 +86,7 @@ def create_app(options: Options) -> Door:
     # its documentation page asks no other host for files
     app = FastAPIOffline(title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan)
     app.state.service, app.state.closed = service, bool(keys)
+    app.router.route_class = SizedRoute
     refuse_in_form(app)
     closed = [Depends(HTTPBearer(auto_error=False))] if keys else []
     openai: dict[str, Any] = {"responses": _OPENAI_ERRORS, "dependencies": closed}
@@ -266,14 +268,11 @@ def _listed(given: Any) -> Any:
 
 
 def _check_size(inputs: Inputs, options: Options, param: str) -> None:
-    """Refuse too many or too long texts.
+    """Refuse too long texts.
 
     Raises:
         ServiceError: 413.
     """
-    if len(inputs) > options.max_texts:
-        message = f"{param}: {len(inputs)} texts; a request may have {options.max_texts}"
-        raise ServiceError(413, message, param=param, code="too_many_inputs")
     longest = max(range(len(inputs)), key=lambda index: len(inputs[index]))
     if len(inputs[longest]) > options.max_characters:
         unit = "characters" if isinstance(inputs[longest], str) else "token ids"

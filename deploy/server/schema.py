@@ -6,15 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
+from deploy.server.intake import checked
+
 Text = Annotated[StrictStr, Field(min_length=1)]
 TokenId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Texts = Annotated[list[Text], Field(min_length=1)]
+Rows = Annotated[list[TokenIds], Field(min_length=1)]
 
 
 class EmbeddingRequest(BaseModel):
     """Body of ``POST /v1/embeddings``; unknown keys are ignored, as clients send keys of other servers."""
 
-    input: Text | Annotated[list[Text], Field(min_length=1)] | TokenIds | Annotated[list[TokenIds], Field(min_length=1)]
+    input: Annotated[Any, checked(Text | Texts | TokenIds | Rows, text=True, row=True, rows=True)]
     model: StrictStr
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = None
@@ -88,7 +92,7 @@ class EmbedRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    inputs: Text | Annotated[list[Text], Field(min_length=1)] | Annotated[list[TokenIds], Field(min_length=1)]
+    inputs: Annotated[Any, checked(Text | Texts | Rows, text=True, rows=True)]
     normalize: bool = True
     truncate: bool | None = False
     truncation_direction: Literal["right", "Right"] = "right"
@@ -101,7 +105,7 @@ class SimilarityInputs(BaseModel):
     """One sentence, and those to compare it with."""
 
     source_sentence: Text
-    sentences: Annotated[list[Text], Field(min_length=1)]
+    sentences: Annotated[Any, checked(Texts)]
 
 
 class SimilarityRequest(BaseModel):

@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from pydantic import ValidationError
 
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
@@ -20,6 +21,7 @@ from deploy.server.app import create_app
 from deploy.server.batcher import Batcher
 from deploy.server.keys import digest
 from deploy.server.options import Options
+from deploy.server.schema import EmbeddingRequest, EmbedRequest, SimilarityRequest
 from tests.deploy.servers import serving
 from tests.export.banks import KINDS, make_encoder
 
@@ -129,6 +131,28 @@ def test_bodies_that_are_no_request(server, content):
     answer = httpx.post(f"{server.url}/v1/embeddings", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("item", ["", [], {}, None, [""], ["", 3]], ids=str)
+def test_a_body_of_wrong_items_makes_one_error_and_a_large_one_none(server, item):
+    body = {"model": "small", "input": [item] * 2000, "inputs": [item] * 2000}
+    for request in (EmbeddingRequest, EmbedRequest):
+        with pytest.raises(ValidationError) as error:
+            request.model_validate(body)
+        assert error.value.error_count() == 1
+    with pytest.raises(ValidationError) as error:
+        SimilarityRequest.model_validate({"inputs": {"source_sentence": "a", "sentences": [item] * 2000}})
+    assert error.value.error_count() == 1
+    assert server.post("/v1/embeddings", body).status_code == 400
+    many, before = [item] * 300_000, server.memory()
+    for route, given in (
+        ("/v1/embeddings", {"input": many}),
+        ("/embed", {"inputs": many}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": many}}),
+    ):
+        answer = server.post(route, {"model": "small"} | given)
+        assert (answer.status_code, "300000 texts" in answer.text) == (413, True)
+    assert server.memory() - before < 200 * 2**20
 
 
 def test_a_hundred_thousand_texts_are_refused_and_a_megabyte_is_cut(server, tmp_path):

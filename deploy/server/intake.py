@@ -1,0 +1,107 @@
+"""A request's body, read and checked at a cost that grows with its bytes alone, and stops at the first mistake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import PlainValidator
+
+from deploy.server.errors import ServiceError
+from deploy.server.options import Options
+
+_LARGE = 2**18  # bytes that are read in another thread
+_HIGHEST = 2**31 - 1  # token id
+
+
+def checked(shape: Any, *, text: bool = False, row: bool = False, rows: bool = False) -> PlainValidator:
+    """Return the check of a field that holds texts.
+
+    pydantic's own would write an error for each wrong item and each alternative: gigabytes for a small body.
+
+    Args:
+        shape: the field's type, for the document.
+        text: whether one text alone is allowed.
+        row: whether one text's token ids alone are.
+        rows: whether the token ids of several texts are.
+    """
+
+    def check(value: Any) -> Any:
+        good = text and _is_text(value)
+        if type(value) is list and value:
+            kind = type(value[0])
+            good = (
+                (kind is str and all(map(_is_text, value)))
+                or (row and kind is int and _is_row(value))
+                or (rows and kind is list and all(map(_is_row, value)))
+            )
+        if not good:
+            raise ValueError("is not valid")
+        return value
+
+    return PlainValidator(check, json_schema_input_type=shape)
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str and value != ""
+
+
+def _is_row(value: Any) -> bool:
+    return type(value) is list and bool(value) and all(type(one) is int and 0 <= one <= _HIGHEST for one in value)
+
+
+class SizedRequest(Request):
+    """A request whose JSON is counted before anything looks at its items."""
+
+    async def json(self) -> Any:
+        """Return the body.
+
+        Raises:
+            json.JSONDecodeError: it is not JSON.
+            ServiceError: 413, it has too many texts or token ids.
+        """
+        if not hasattr(self, "_json"):
+            body = await self.body()
+            if len(body) > _LARGE:
+                self._json = await asyncio.get_running_loop().run_in_executor(None, orjson.loads, body)
+            else:
+                self._json = orjson.loads(body)
+            _count(self._json, self.app.state.service.options)
+        return self._json
+
+
+class SizedRoute(APIRoute):
+    """A route that reads its body so."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(SizedRequest(request.scope, request.receive))
+
+        return handle
+
+
+def _count(body: Any, options: Options) -> None:
+    """Refuse too many texts, or token ids of one text.
+
+    Raises:
+        ServiceError: 413.
+    """
+    for param in ("input", "inputs"):
+        given = body.get(param) if isinstance(body, dict) else None
+        if isinstance(given, dict):
+            param, given = f"{param}.sentences", given.get("sentences")
+        if not isinstance(given, list) or not given:
+            continue
+        one_text = type(given[0]) is int
+        most = options.max_characters if one_text else options.max_texts - param.endswith("sentences")
+        if len(given) > most:
+            unit, whose = ("token ids", "text") if one_text else ("texts", "request")
+            message = f"{param}: {len(given)} {unit}; a {whose} may have {most}"
+            raise ServiceError(413, message, param=param, code="input_too_long" if one_text else "too_many_inputs")
