@@ -266,6 +266,11 @@ def _read_manifest(folder: Path) -> tuple[str | None, set[str]]:
         return None, set()
 
 
+def missing_files(folder: Path) -> set[str]:
+    """Return the files that a folder was published with and does not hold; its manifest, if it has none."""
+    return ({MANIFEST} | _read_manifest(folder)[1]) - _files_in(folder)
+
+
 def _listed(names: set[str]) -> str:
     shown = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in sorted(names)[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cse.adapt.made import remove
-from cse.errors import CseError
-from cse.files import fingerprint
-from cse.outputs import publish_file
+import click
 
-JOURNAL = "journal.json"
+from cse.adapt.made import is_whole, remove
+from cse.errors import CseError
+from cse.files import fingerprint, write_sealed
+from cse.outputs import publish_file
+from cse.runtime.seal import read_sealed
+
+JOURNAL, PLAN = "journal.json", "plan"
+_ELSEWHERE = "name another folder with --out"
 
 
 class Journal:
@@ -23,66 +26,72 @@ class Journal:
         folder: of the adaptation.
         facts: settings that its results depend on; another adaptation's folder is refused.
         files: with the user's text.
+        asked: what the plan follows from; once there is one, a folder planned for something else is refused.
         again: whether to delete another adaptation in place of refusing it.
 
     Raises:
         CseError: the folder belongs to another adaptation, or its journal is damaged.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any], files: Iterable[Path], *, again: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        facts: Mapping[str, Any],
+        files: Iterable[Path],
+        *,
+        asked: Mapping[str, Any],
+        again: bool = False,
+    ) -> None:
         self.path = folder / JOURNAL
-        self.identity = fingerprint(dict(facts), files)
+        self.identity, self.asked = fingerprint(dict(facts), files), dict(asked)
         self.steps: dict[str, Any] = {}
-        if again and self._other():
+        if self.path.is_file():
+            tree = read_sealed(self.path, _ELSEWHERE)
+            steps = tree.get("steps")
+            if not isinstance(steps, dict):
+                raise CseError(f"{self.path}: no journal of an adaptation; {_ELSEWHERE}")
+            if tree.get("identity") == self.identity and (PLAN not in steps or tree.get("asked") == self.asked):
+                self.steps = steps
+                return
+            if not again:
+                raise CseError(
+                    f"{folder}: an adaptation to other text, or with other settings, --budget or --compare; "
+                    f"{_ELSEWHERE}, or delete this one with --again"
+                )
             remove(folder)
-        if not self.path.is_file():
-            if folder.is_dir() and any(folder.iterdir()):
-                raise CseError(f"{folder}: holds something else; name another folder with --out")
-            folder.mkdir(parents=True, exist_ok=True)
-            self._write()
-            return
-        tree = self._read()
-        if tree is None:
-            raise CseError(f"{self.path}: no journal of an adaptation, or damaged; name another folder with --out")
-        if tree["identity"] != self.identity:
-            raise CseError(
-                f"{folder}: an adaptation to other text, or with other settings; name another folder with --out, or "
-                "delete this one with --again"
-            )
-        self.steps = tree["steps"]
-
-    def _read(self) -> dict[str, Any] | None:
-        """Return the journal; None if it is damaged."""
-        try:
-            tree = json.loads(self.path.read_text(encoding="utf-8"))
-            return {"identity": tree["identity"], "steps": dict(tree["steps"])}
-        except (ValueError, KeyError, TypeError):
-            return None
-
-    def _other(self) -> bool:
-        """Whether the folder is that of another adaptation; a journal that cannot be read says nothing."""
-        tree = self._read() if self.path.is_file() else None
-        return tree is not None and tree["identity"] != self.identity
+        elif folder.is_dir() and any(folder.iterdir()):
+            raise CseError(f"{folder}: holds something else; {_ELSEWHERE}")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write()
 
     @property
     def seconds(self) -> float:
         """Time that all steps took."""
         return float(sum(step["seconds"] for step in self.steps.values()))
 
-    def took(self, *names: str) -> float:
-        """Return the time that some steps took, 0 for those that are not done."""
-        return float(sum(self.steps.get(name, {"seconds": 0})["seconds"] for name in names))
+    def took(self, name: str) -> float:
+        """Return the time that a step took."""
+        return float(self.steps[name]["seconds"])
 
-    def run(self, name: str, work: Callable[[], Any]) -> Any:
-        """Do a step unless it is done, and return its result, a JSON value."""
-        if name not in self.steps:
+    def run(self, name: str, work: Callable[[], Any], makes: Iterable[Path] = ()) -> Any:
+        """Do a step unless it is done, and return its result, a JSON value.
+
+        Args:
+            name: of the step.
+            work: does it.
+            makes: its outputs; if one is missing, the step is done again.
+        """
+        missing = [path for path in makes if not is_whole(path)] if name in self.steps else []
+        if missing:
+            click.echo(f"{missing[0]}: missing, or not whole; making it again ({name})", err=True)
+        if missing or name not in self.steps:
             start = time.monotonic()
             result = work()
-            self.steps[name] = {"seconds": round(time.monotonic() - start, 3), "result": result}
+            before = self.steps.get(name, {"seconds": 0.0})["seconds"]
+            self.steps[name] = {"seconds": round(before + time.monotonic() - start, 3), "result": result}
             self._write()
         return self.steps[name]["result"]
 
     def _write(self) -> None:
         with publish_file(self.path) as target:
-            tree = {"identity": self.identity, "steps": self.steps}
-            target.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+            write_sealed(target, {"identity": self.identity, "asked": self.asked, "steps": self.steps})

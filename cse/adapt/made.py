@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 
 from cse.errors import CseError
-from cse.outputs import Kind, check_folder, remove_output
+from cse.outputs import Kind, check_folder, missing_files, remove_output
 
 # kind of each output; None: a file
 _RUN: dict[str, Kind | None] = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
@@ -27,9 +27,19 @@ _MADE: dict[str, Kind | None] = {
     "report": Kind.REPORT,
     "records/backbone": Kind.RECORD,
     **{f"records/{system}-[0-9]*": Kind.RECORD for system in _SYSTEMS},
-    **{f"runs/{system}-[0-9]*/{name}": kind for system in _SYSTEMS for name, kind in _RUN.items()},
+    **{
+        f"{folder}/{system}-[0-9]*/{name}": kind
+        for folder in ("trials", "runs")
+        for system in _SYSTEMS
+        for name, kind in _RUN.items()
+    },
 }
 _DRAFT = re.compile(r"\.(.+)\.cse-(?:tmp|old)-\w+-\d+-\d+")  # see cse.outputs
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a file is there, or a published folder with all its files."""
+    return path.is_file() or (path.is_dir() and not missing_files(path))
 
 
 def remove(folder: Path) -> None:

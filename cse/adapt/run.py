@@ -1,33 +1,34 @@
-"""Adapt a backbone to a user's own text: rows, settings, seeds, measures, bundle, report, one after the other.
+"""Adapt a backbone to a user's own text: rows, plan, seeds, measures, bundle, report, one after the other.
 
 Every step is a stage of the pipeline, run in the adaptation's own folder. A killed adaptation goes on: finished steps
-are not repeated, and the training or sweep that was running resumes.
+are not repeated, the training that was running resumes, and what the clock decided is in the journal before it is acted
+on, so the models are those of an undisturbed one.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cse.adapt.budget import FULL_COSTS, SEEDS, Spend, check_budget
-from cse.adapt.journal import Journal
+from cse.adapt.journal import PLAN, Journal
 from cse.adapt.language import other_language
 from cse.adapt.look import Found
+from cse.adapt.made import is_whole
+from cse.adapt.pace import time_training
+from cse.adapt.plan import FULLY, PROMPTS, Pace, Plan, Work, make_plan, rates_of
+from cse.adapt.rows import Rows
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
-from cse.data.tasks.kinds import all_texts
-from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.compared import Compared
-from cse.evaluation.sts import sentences_of
+from cse.evaluation.dev_facts import dev_of, value_of
 from cse.outputs import Kind, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
@@ -35,22 +36,14 @@ from cse.settings import PARAMS_FILE, Settings
 from cse.settings.edit import write_values
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
-from cse.stages.common import SCRATCH
-from cse.stages.corrupt import corrupt_stage
 from cse.stages.export import export_stage
-from cse.stages.mine import mine_stage
-from cse.stages.mined import rows_to_train
 from cse.stages.open_model import evaluate_models, record_folder, save_record
-from cse.stages.prepare import files_of, prepare_stage
+from cse.stages.prepare import files_of
 from cse.stages.train import train_stage
 
 RATE = "train.learning_rate"
-BARE, PROMPTS, FULLY = "backbone", "prompts", "full"
-# learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
-RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULLY: (5e-5, 1.5e-4, 1.5e-5)}
-RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.3, 0.03), FULLY: (2e-4, 5e-4, 5e-5)}
-EVALUATIONS = 8  # on the dev task, in a training
-_FOR_SEARCH = 0.5  # share of the budget that tries settings
+BARE = "backbone"
+_FULL = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0}
 
 
 @dataclass(frozen=True)
@@ -60,19 +53,19 @@ class Adapted:
     Attributes:
         folder: everything it made.
         systems: the bare backbone, the prompts, and the fully fine-tuned model if asked for.
+        main: task and measure that say whether it helped, named before training; None: no task to measure.
         won: comparisons of the prompts with the bare backbone.
         full: comparisons of the fully fine-tuned model with the prompts.
         seconds: working time.
-        chosen: values that the search chose.
         notes: what the user should know.
     """
 
     folder: Path
     systems: list[System]
+    main: tuple[str, str] | None
     won: list[Compared]
     full: list[Compared]
     seconds: float
-    chosen: Mapping[str, Any]
     notes: list[str]
 
 
@@ -102,91 +95,134 @@ class Adaptation:
         Raises:
             CseError: something wrong with the text or the task, or a budget that is too short for one training.
         """
+        if self.settings.train.parameters == "none":
+            raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
         facts = {"settings": self.settings.model_dump(mode="json"), "found": self.found.settings}
-        journal = Journal(self.folder, facts, files_of(self.settings.data), again=self.again)
+        asked = {"budget": self.budget, "full": self.compare_full}
+        journal = Journal(self.folder, facts, files_of(self.settings.data), asked=asked, again=self.again)
         _say(self.found.told)
         strange = other_language(self.settings.backbone, self.found.language)
         if strange:
             _say(f"note: {strange}")
-        journal.run("prepare", self._prepare)
-        texts = journal.run("measure the backbone", lambda: self._measure(BARE, None))
-        rows = journal.run("count the rows", self._rows)
-        measuring = journal.took("measure the backbone")
-        each = 1 + sum(source.weight for source in self.settings.data.more)  # batches for one of the main source
-        texts_to_train = int(math.prod(rows) * each * self.settings.train.epochs)
-        journal.run(
-            "check the budget", lambda: check_budget(self.budget, journal.seconds, measuring, texts, texts_to_train)
-        )
-        first = self._paced(self.settings, rows, self.settings.train.epochs)
-        journal.run("train", lambda: self._train(first, self._checkpoint(PROMPTS, 0)))
-        once = journal.took("train")
-        until = self.budget * _FOR_SEARCH / (2 if self.compare_full else 1)
-        chosen = journal.run("search", lambda: self._search(first, self._rates[PROMPTS], until - journal.seconds, once))
-        rate = (
-            {} if not self.compare_full else journal.run("search full", lambda: self._search_full(journal, first, once))
-        )
-        fixed = self.settings.train.epochs
-        more = open_dev(PreparedData(self._prepared)) is not None  # something keeps the best of more epochs
-        spend = Spend(self.budget - journal.seconds, once, measuring, self.compare_full)
-        seeds, epochs = journal.run("plan", lambda: (spend.seeds, spend.epochs(fixed) if more else fixed))
-        settings = self._paced(settings_with(first, chosen), rows, epochs)
-        self._repeat(journal, PROMPTS, settings, seeds, same=settings == first)
+        rows = self._rows
+        journal.run("prepare", partial(rows.prepare, self.settings), [rows.prepared, rows.mined, rows.corrupted])
+        self._measure(journal, BARE, None)
+        main = journal.run("main measure", rows.main_measure)
+        paces = {system: self._pace(journal, system) for system in (PROMPTS, *([FULLY] * self.compare_full))}
+        plan = Plan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
+        _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
+        prompts, devs = self._seeds(journal, plan, PROMPTS)
         if self.compare_full:
-            self._repeat(journal, FULLY, settings_with(settings, self._full | rate), seeds, same=False)
-        best = max(range(seeds), key=lambda seed: self._dev(PROMPTS, seed))
-        journal.run("export", lambda: self._export(best))
-        own = settings_with(settings, {"train.seed": settings.train.seed + best})
+            self._seeds(journal, plan, FULLY)
+        best = max(range(plan.seeds), key=lambda seed: devs[seed] or 0.0)
+        journal.run("export", partial(self._export, self._place("runs", PROMPTS, best)), [self.folder / "bundle"])
+        own = settings_with(prompts, {"train.seed": prompts.train.seed + best})
         write_values(self.folder / PARAMS_FILE, flatten(own.model_dump(mode="json")))
         systems = group(find_records([self.folder / "records"]))
-        bare, prompts = (self._system(systems, name) for name in (BARE, PROMPTS))
-        won = [one for _, _, found in comparisons([bare, prompts], bare.name) for one in found]
-        full: list[Compared] = []
-        if self.compare_full:
-            pair = [prompts, self._system(systems, FULLY)]
-            full = [one for _, _, found in comparisons(pair, prompts.name) for one in found]
-        return Adapted(self.folder, systems, won, full, journal.seconds, chosen, self._notes(seeds))
-
-    def _prepare(self) -> None:
-        prepare_stage(self.settings, prepared=self._prepared, metrics=self.folder / "prepare.json")
-        mine_stage(self.settings, prepared=self._prepared, mined=self.folder / "mined")
-        corrupt_stage(self.settings, prepared=self._prepared, corrupted=self.folder / "corrupted")
-
-    @property
-    def _prepared(self) -> Path:
-        return self.folder / "prepared"
-
-    @property
-    def _rates(self) -> dict[str, tuple[float, ...]]:
-        return RATES_OF_LABELS if self.found.view == "categories" else RATES
-
-    @property
-    def _full(self) -> dict[str, Any]:
-        """Settings of full fine-tuning, on top of those of the prompts."""
-        return {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, RATE: self._rates[FULLY][0]}
-
-    def _checkpoint(self, system: str, seed: int) -> Path:
-        return self.folder / "runs" / f"{system}-{self.settings.train.seed + seed}"
-
-    def _train(self, settings: Settings, place: Path) -> None:
-        train_stage(
-            settings,
-            prepared=self._prepared,
-            mined=self.folder / "mined",
-            corrupted=self.folder / "corrupted",
-            checkpoint=place / "checkpoint",
-            metrics=place / "train.json",
-            plots=place / "plots",
+        won = _compared(systems, BARE, PROMPTS)
+        full = _compared(systems, PROMPTS, FULLY) if self.compare_full else []
+        notes = [strange] if strange else []
+        return Adapted(
+            self.folder, systems, main and (main[0], main[1]), won, full, journal.seconds, notes + plan.notes
         )
 
-    def _measure(self, name: str, place: Path | None) -> int:
-        """Measure a model on the user's task and on whatever STS was prepared, keep the record, and return the number
-        of texts.
-        """
-        data = open_suite(PreparedData(self._prepared))
+    @property
+    def _rows(self) -> Rows:
+        return Rows(self.folder)
+
+    def _plan(self, journal: Journal, paces: Mapping[str, Pace]) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        train = self.settings.train
+        work = Work(
+            {system: rates_of(self.found.view, system, train.learning_rate) for system in paces},
+            paces,
+            measuring=journal.took(f"measure {BARE}"),
+            epochs=train.epochs,
+            steps=partial(self._rows.steps, self.settings),
+            max_steps=train.max_steps,
+            selects=self._rows.select(self.settings),
+        )
+        return asdict(make_plan(work, budget=self.budget, spent=journal.seconds))
+
+    def _pace(self, journal: Journal, system: str) -> Pace:
+        settings = self._of(system, 1e-6, {})  # nothing that a high rate could spoil
+        return Pace(**journal.run(f"time {system}", lambda: asdict(time_training(settings, self._rows))))
+
+    def _of(self, system: str, rate: float, others: Mapping[str, Any]) -> Settings:
+        """Return the settings of a system."""
+        return settings_with(self.settings, {**(_FULL if system == FULLY else {}), RATE: rate, **others})
+
+    def _place(self, folder: str, system: str, seed: int) -> Path:
+        return self.folder / folder / f"{system}-{self.settings.train.seed + seed}"
+
+    def _seeds(self, journal: Journal, plan: Plan, system: str) -> tuple[Settings, list[float | None]]:
+        """Train and measure a system with every seed, and return its settings and the dev score of each seed."""
+        trials = {rate: self.folder / "trials" / f"{system}-{rate:g}" for rate in plan.rates[system]}
+        rate = self._best_rate(journal, plan, system, trials)
+        settings, devs = self._of(system, rate, plan.training.settings), []
+        for seed in range(plan.seeds):
+            place = self._place("runs", system, seed)
+            own = settings_with(settings, {"train.seed": settings.train.seed + seed})
+            tried = trials[rate] if seed == 0 and plan.training == plan.trial else None
+            work = partial(self._train, own, place, tried)
+            devs.append(journal.run(f"train {place.name}", work, [place / "checkpoint", place / "train.json"]))
+            self._measure(journal, place.name, place)
+        return settings, devs
+
+    def _best_rate(self, journal: Journal, plan: Plan, system: str, trials: Mapping[float, Path]) -> float:
+        """Return the rate with the best dev score, the only one without a trial."""
+        if len(trials) == 1:
+            return next(iter(trials))
+        scores: dict[float, float] = {}
+        for rate, place in trials.items():
+            settings = self._of(system, rate, plan.trial.settings)
+            score, reason = journal.run(f"try {place.name}", partial(self._try, settings, place))
+            if score is not None:
+                scores[rate] = score
+        if not scores:
+            raise CseError(reason)
+        best = max(scores, key=scores.__getitem__)
+        _say(f"best of {len(trials)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
+        return best
+
+    def _try(self, settings: Settings, place: Path) -> tuple[float | None, str]:
+        """Train with a rate; return the dev score, or None and the reason if the rate is too high to train with."""
+        try:
+            return self._train(settings, place, None), ""
+        except CseError as error:
+            if not str(error).startswith(RATE):
+                raise
+            _say(str(error))
+            return None, str(error)
+
+    def _train(self, settings: Settings, place: Path, tried: Path | None) -> float | None:
+        """Train, or take a trial of the same settings, and return the dev score, if something selects."""
+        if tried is not None and tried.is_dir() and not place.exists():
+            place.parent.mkdir(exist_ok=True)
+            tried.rename(place)
+        if not (tried is not None and is_whole(place / "checkpoint") and is_whole(place / "train.json")):
+            train_stage(
+                settings,
+                prepared=self._rows.prepared,
+                mined=self._rows.mined,
+                corrupted=self._rows.corrupted,
+                checkpoint=place / "checkpoint",
+                metrics=place / "train.json",
+                plots=place / "plots",
+            )
+        return value_of(dev_of(json.loads((place / "train.json").read_text(encoding="utf-8"))))
+
+    def _measure(self, journal: Journal, name: str, place: Path | None) -> None:
+        model = str(place / "checkpoint") if place is not None else self.settings.backbone.name
+        record = self.folder / "records" / record_folder(name)
+        journal.run(f"measure {name}", lambda: self._record(name, model, record), [record])
+
+    def _record(self, name: str, model: str, record: Path) -> None:
+        """Measure a model on the user's task and on whatever STS was prepared, and keep the record."""
+        data = open_suite(PreparedData(self._rows.prepared))
         measures = tuple(m for m in ("sts", "tasks") if m == "tasks" or data.sts)
         if not data.tasks and not data.sts:
             raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
-        model = str(place / "checkpoint") if place is not None else self.settings.backbone.name
         options = self.settings.evaluation
         results = evaluate_models(
             {name: model},
@@ -196,92 +232,26 @@ class Adaptation:
             batch_size=options.batch_size,
             progress=sys.stderr.isatty(),
         )
-        with publish_folder(self.folder / "records" / record_folder(name), Kind.RECORD) as folder:
+        with publish_folder(record, Kind.RECORD) as folder:
             save_record(folder, name, model, results[name], options.device)
-        return len({text for task in data.tasks for text in all_texts(task)}) + len(set(sentences_of(data.sts)))
 
-    def _rows(self) -> tuple[int, int]:
-        """Return the training rows and the texts in each."""
-        rows = rows_to_train(
-            self.settings.mine,
-            self.settings.backbone,
-            self.settings.pooler.kind,
-            self.settings.train.roles,
-            prepared=self._prepared,
-            mined=self.folder / "mined",
-        ).train
-        return len(rows), len(rows.column_names)
-
-    def _paced(self, settings: Settings, rows: tuple[int, int], epochs: int) -> Settings:
-        """Return settings for so many epochs, with dev evaluations spread over them."""
-        steps = epochs * math.ceil(rows[0] / settings.train.batch_size)
-        steps = min(steps, settings.train.max_steps or steps)
-        every = max(1, steps // EVALUATIONS)
-        return settings_with(settings, {"train.epochs": epochs, "train.eval_every": every})
-
-    def _search(self, settings: Settings, rates: Sequence[float], seconds: float, once: float) -> dict[str, Any]:
-        """Return the best learning rate as a setting; none where nothing selects or the time allows no search.
-
-        Args:
-            settings: of each trial.
-            rates: to try.
-            seconds: time for it.
-            once: seconds of a training.
-        """
-        trials = min(int(seconds // max(once, 1.0)), len(rates))
-        if trials < 2 or open_dev(PreparedData(self._prepared)) is None:
-            return {}
-        from cse.tune.driver import run_sweep
-
-        tried = {"tune.over": [f"{RATE}={list(rates[:trials])}"], "tune.trials": trials, "tune.search": "grid"}
-        sweep = run_sweep(
-            settings_with(settings, tried),
-            prepared=self._prepared,
-            mined=self.folder / "mined",
-            corrupted=self.folder / "corrupted",
-            scratch=SCRATCH,
-        )
-        best = {RATE: sweep.best.values[RATE]}
-        _say(f"best of {len(sweep.trials)} settings: {best}")
-        return {} if best[RATE] == settings.train.learning_rate else best
-
-    def _search_full(self, journal: Journal, settings: Settings, once: float) -> dict[str, Any]:
-        seconds = self.budget * _FOR_SEARCH - journal.seconds
-        return self._search(settings_with(settings, self._full), self._rates[FULLY], seconds, once * FULL_COSTS)
-
-    def _repeat(self, journal: Journal, system: str, settings: Settings, seeds: int, *, same: bool) -> None:
-        for seed in range(seeds):
-            place = self._checkpoint(system, seed)
-            number = settings.train.seed + seed
-            own = settings_with(settings, {"train.seed": number})
-            if not (same and seed == 0):  # the first training was that one
-                journal.run(f"train {place.name}", partial(self._train, own, place))
-            journal.run(f"measure {place.name}", partial(self._measure, place.name, place))
-
-    def _dev(self, system: str, seed: int) -> float:
-        facts = json.loads((self._checkpoint(system, seed) / "train.json").read_text(encoding="utf-8"))
-        return float(facts.get("dev_score", facts.get("dev_spearman", -seed)))
-
-    def _export(self, best: int) -> None:
-        place = self._checkpoint(PROMPTS, best)
+    def _export(self, place: Path) -> None:
         export_stage(
             self.settings,
             model=place / "checkpoint",
-            prepared=self._prepared,
+            prepared=self._rows.prepared,
             metrics=(place / "train.json",),
             bundle=self.folder / "bundle",
         )
 
-    def _system(self, systems: list[System], name: str) -> System:
-        """Return the runs of a system under its name, whatever the records were called."""
-        found = next(one for one in systems if one.first.name.split("-")[0] == name)
-        return replace(found, name=name)
 
-    def _notes(self, seeds: int) -> list[str]:
-        notes = [strange] if (strange := other_language(self.settings.backbone, self.found.language)) else []
-        if seeds < SEEDS:
-            notes.append(f"the budget allowed {seeds} of {SEEDS} seeds: the next training may differ by more than this")
-        return notes
+def _compared(systems: Sequence[System], before: str, after: str) -> list[Compared]:
+    """Compare two systems, by the names that their records begin with."""
+    pair = [
+        replace(next(one for one in systems if one.first.name.split("-")[0] == name), name=name)
+        for name in (before, after)
+    ]
+    return [one for _, _, found in comparisons(pair, before) for one in found]
 
 
 def _say(line: str) -> None:

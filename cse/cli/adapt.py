@@ -14,6 +14,7 @@ from cse.errors import CseError
 
 DEFAULT = Path("data/adapt")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
+_MOST = 365 * 24 * 3600.0
 _EXAMPLES = """\b
 Examples:
   cse adapt manual/                                      a folder of Markdown, HTML or text files
@@ -38,7 +39,10 @@ class _Duration(click.ParamType):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", value.strip())
         if found is None:
             self.fail(f"{value!r} is no time; write 90s, 45m or 2h", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
+        seconds = float(found[1]) * _UNITS[found[2]]
+        if seconds > _MOST:
+            self.fail(f"{value[:30]!r} is more than a year; write 90s, 45m or 2h", param, ctx)
+        return seconds
 
 
 @click.command(epilog=_EXAMPLES)

@@ -20,6 +20,8 @@ FOLDERS = {
     "runs/prompts-42/checkpoint": Kind.CHECKPOINT,
     "runs/prompts-42/plots": Kind.PLOTS,
     "runs/full-42/checkpoint": Kind.CHECKPOINT,
+    "trials/prompts-0.1/checkpoint": Kind.CHECKPOINT,
+    "trials/full-5e-05/plots": Kind.PLOTS,
 }
 
 
@@ -27,7 +29,7 @@ FOLDERS = {
 def out(tmp_path) -> Path:
     """The folder of an adaptation, with what a killed writer left."""
     folder = tmp_path / "out"
-    Journal(folder, {"text": "one"}, []).run("prepare", lambda: None)
+    Journal(folder, {"text": "one"}, [], asked={}).run("prepare", lambda: None)
     for name, kind in FOLDERS.items():
         with publish_folder(folder / name, kind) as draft:
             (draft / "part.bin").write_bytes(b"ours")
@@ -40,7 +42,7 @@ def out(tmp_path) -> Path:
 
 
 def again(out: Path) -> Journal:
-    return Journal(out, {"text": "other"}, [], again=True)
+    return Journal(out, {"text": "other"}, [], asked={}, again=True)
 
 
 def test_all_that_an_adaptation_made_goes(out):
@@ -60,6 +62,7 @@ def test_all_that_an_adaptation_made_goes(out):
         "runs/prompts-42/summary.txt",
         "runs/summary.txt",
         "runs/.notes.cse-tmp-host-1-0",
+        "trials/notes.txt",
         "records/notes.txt",
         "records/prompts-42/notes.txt",
         "prepared/notes.txt",

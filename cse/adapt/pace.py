@@ -1,0 +1,70 @@
+"""How fast a training runs on this machine, from its first steps."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cse.adapt.plan import Pace
+from cse.adapt.rows import Rows
+from cse.settings import Settings
+from cse.settings.spaces import settings_with
+from cse.stages.training import open_training
+from cse.training.observers import StepRecord
+
+_STEPS = 15  # at most; a record comes every five, and those up to the first warm up
+
+
+@dataclass
+class _Stopwatch:
+    """An observer that notes when what happened."""
+
+    started: float = 0.0
+    since: float = 0.0  # when the last step or evaluation ended
+    evaluation: float = 0.0
+    steps: list[tuple[int, float]] = field(default_factory=list)
+
+    def start(self, done: int, steps: int) -> None:
+        """Note the time before the first evaluation."""
+        self.started = self.since = time.monotonic()
+        self.steps = [(0, self.since)]
+
+    def step(self, record: StepRecord) -> None:
+        """Note when a step ended."""
+        self.since = time.monotonic()
+        self.steps.append((record.step, self.since))
+
+    def evaluated(self, step: int, score: float, best: bool) -> None:
+        """Note the time of an evaluation; the first one warms up."""
+        self.evaluation = time.monotonic() - self.since
+        if step == 0:
+            self.since = time.monotonic()
+            self.steps = [(0, self.since)]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def time_training(settings: Settings, rows: Rows) -> Pace:
+    """Train a few steps that nobody keeps.
+
+    Args:
+        settings: of the training.
+        rows: to train on.
+
+    Raises:
+        CseError: what a training of these settings raises at its start.
+    """
+    few = min(_STEPS, settings.train.max_steps or _STEPS)
+    watch = _Stopwatch()
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        short = settings_with(settings, {"train.max_steps": few, "train.eval_every": _STEPS})
+        training = open_training(
+            short, prepared=rows.prepared, mined=rows.mined, corrupted=rows.corrupted, scratch=Path(scratch)
+        )
+        training.run(watch)
+    (first, since), (last, until) = (watch.steps[1] if len(watch.steps) > 2 else watch.steps[0]), watch.steps[-1]
+    return Pace(watch.started - begun, (until - since) / (last - first), watch.evaluation)

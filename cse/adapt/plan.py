@@ -1,0 +1,201 @@
+"""What an adaptation will train, decided once and before it trains: learning rates to try, seeds and epochs.
+
+The plan follows from the budget and from how fast this machine trains and measures. It is written down, and what is
+done later follows it alone: no clock decides anything any more, so a killed adaptation ends in the same model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cse.errors import CseError
+from cse.stages.checks import counted
+
+SEEDS, EPOCHS = 3, 10  # at most
+EVALUATIONS = 8  # on the dev task, in a training; one more before it
+_FOR_SEARCH = 0.5  # share of the time that tries learning rates
+PROMPTS, FULLY = "prompts", "full"
+# learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
+_RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULLY: (5e-5, 1.5e-4, 1.5e-5)}
+_RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.3, 0.03), FULLY: (2e-4, 5e-4, 5e-5)}
+
+
+def rates_of(view: str, system: str, own: float) -> tuple[float, ...]:
+    """Return the learning rates to try for a system, that of the settings (``own``, of prompts) first."""
+    known = (_RATES_OF_LABELS if view == "categories" else _RATES)[system]
+    return known if system == FULLY else tuple(dict.fromkeys((own, *known)))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a system trains here, in seconds.
+
+    Attributes:
+        start: until the first step.
+        step: of one update.
+        evaluation: on the dev task; 0 without one.
+    """
+
+    start: float
+    step: float
+    evaluation: float
+
+    def training(self, steps: float) -> float:
+        """Return the seconds of a training."""
+        return self.start + steps * self.step + (EVALUATIONS + 1) * self.evaluation
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do, whatever the time allows.
+
+    Attributes:
+        rates: learning rates worth trying by system, the likely ones first.
+        paces: by system.
+        measuring: seconds that measuring one model takes.
+        epochs: of a training, at least.
+        steps: returns the steps of a training of so many epochs.
+        max_steps: of any training; None: as many as its epochs have.
+        selects: whether something chooses among rates, and keeps the best of more epochs.
+    """
+
+    rates: Mapping[str, Sequence[float]]
+    paces: Mapping[str, Pace]
+    measuring: float
+    epochs: int
+    steps: Callable[[int], int]
+    max_steps: int | None
+    selects: bool
+
+    @cached_property
+    def _least(self) -> int:
+        return self.steps(self.epochs)
+
+    def nearly(self, epochs: int) -> float:
+        """Return about the steps of a training of so many epochs, without going through the rows of each."""
+        steps = self._least * epochs / self.epochs
+        return min(steps, self.max_steps or steps)
+
+    def once(self, epochs: int) -> float:
+        """Return the seconds of one training of each system."""
+        return max(sum(pace.training(self.nearly(epochs)) for pace in self.paces.values()), 1e-3)
+
+    @property
+    def measures(self) -> float:
+        """Seconds that measuring one model of each system takes."""
+        return self.measuring * len(self.paces)
+
+    def length(self, epochs: int) -> Length:
+        """Return how long a training of so many epochs is."""
+        steps = self.steps(epochs)
+        return Length(epochs, steps, max(math.ceil(steps / EVALUATIONS), 1))
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a training is.
+
+    Attributes:
+        epochs: passes over the rows.
+        steps: updates.
+        eval_every: steps between evaluations.
+    """
+
+    epochs: int
+    steps: int
+    eval_every: int
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """The settings by dotted key."""
+        return {"train.epochs": self.epochs, "train.eval_every": self.eval_every}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained.
+
+    Attributes:
+        rates: learning rates to try, by system; a single one is not tried but taken.
+        seeds: to train with, 1 to ``SEEDS``.
+        trial: how long a trial is.
+        training: how long that of each seed is. If it is a trial's, the best trial is the first seed's model.
+        selects: whether something chooses among rates.
+    """
+
+    rates: Mapping[str, Sequence[float]]
+    seeds: int
+    trial: Length
+    training: Length
+    selects: bool
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> Plan:
+        """Return a plan from what ``dataclasses.asdict`` made of it."""
+        return cls(**{**tree, "trial": Length(**tree["trial"]), "training": Length(**tree["training"])})
+
+    def __str__(self) -> str:
+        tried = "; ".join(
+            f"learning rate{'s' if len(rates) > 1 else ''} {', '.join(f'{rate:g}' for rate in rates)} ({system})"
+            for system, rates in self.rates.items()
+        )
+        return (
+            f"{tried}; {counted(self.seeds, 'seed')} of {counted(self.training.epochs, 'epoch')} "
+            f"({self.training.steps:,} steps)"
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know of what the budget did not allow."""
+        notes = []
+        if self.seeds < SEEDS:
+            notes.append(
+                f"the budget allowed {self.seeds} of {SEEDS} seeds: the next training may differ by more than this"
+            )
+        if self.selects and max(map(len, self.rates.values())) == 1:
+            notes.append("the budget allowed one learning rate: another may do better")
+        return notes
+
+
+def make_plan(work: Work, *, budget: float, spent: float) -> Plan:
+    """Plan for a budget: half of it at most tries learning rates, the rest goes into more seeds, then more epochs.
+
+    A budget for two trainings tries two rates; one for a single training tries none.
+
+    Args:
+        work: to do.
+        budget: seconds in all.
+        spent: seconds so far.
+
+    Raises:
+        CseError: one training and its measures would exceed the budget.
+    """
+    left, once = budget - spent, work.once(work.epochs)
+    if once + work.measures > left:
+        raise CseError(
+            f"--budget: one training and its measures need {_told(spent + once + work.measures)} here, the budget is "
+            f"{_told(budget)}; raise it, or train on fewer rows (-s data.max_rows=...)"
+        )
+    trials = 1
+    if work.selects:
+        fit = max(int(_FOR_SEARCH * left // once), 2 if 2 * once + work.measures <= left else 1)
+        trials = min(fit, max(map(len, work.rates.values())))
+    left -= trials * once
+    seeds = min(1 + max(int((left - work.measures) // (once + work.measures)), 0), SEEDS)
+    longer = [
+        epochs
+        for epochs in range(work.epochs + 1, EPOCHS + 1)
+        if work.selects
+        and work.nearly(epochs) > work.nearly(epochs - 1)
+        and seeds * (work.once(epochs) + work.measures) <= left
+    ]
+    rates = {system: list(known[:trials]) for system, known in work.rates.items()}
+    return Plan(rates, seeds, work.length(work.epochs), work.length(max([work.epochs, *longer])), work.selects)
+
+
+def _told(seconds: float) -> str:
+    return f"{seconds:.2g} seconds" if seconds < 100 else f"{seconds / 60:.1f} minutes"

@@ -1,0 +1,111 @@
+"""What an adaptation does with its budget."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from cse.adapt.plan import FULLY, PROMPTS, Length, Pace, Plan, Work, make_plan, rates_of
+from cse.errors import CseError
+
+# a training takes 100 s for each epoch, measuring a model 30 s
+WORK = Work(
+    {PROMPTS: (0.1, 0.3, 0.03, 1.0)},
+    {PROMPTS: Pace(0, 1, 0)},
+    measuring=30,
+    epochs=1,
+    steps=lambda epochs: 100 * epochs,
+    max_steps=None,
+    selects=True,
+)
+BOTH = replace(WORK, rates=WORK.rates | {FULLY: (1e-4, 2e-4)}, paces={PROMPTS: Pace(0, 1, 0), FULLY: Pace(0, 1.6, 0)})
+
+
+def planned(work: Work, left: float) -> tuple[int, int, int]:
+    plan = make_plan(work, budget=left + 5, spent=5)
+    return len(plan.rates[PROMPTS]), plan.seeds, plan.training.epochs
+
+
+@pytest.mark.parametrize(
+    ("left", "rates", "seeds", "epochs"),
+    [
+        (130, 1, 1, 1),
+        (229, 1, 1, 1),
+        (230, 2, 1, 1),  # the better of two, then 30 s to measure it
+        (359, 2, 1, 1),
+        (360, 2, 2, 1),  # 130 s more for a second seed; the first has been trained
+        (600, 3, 3, 1),
+        (1000, 4, 3, 1),  # 3 x 230 s would be needed for two epochs
+        (1090, 4, 3, 2),
+        (10_000, 4, 3, 10),
+    ],
+)
+def test_rates_come_first_then_seeds_then_epochs(left, rates, seeds, epochs):
+    assert planned(WORK, left) == (rates, seeds, epochs)
+
+
+@pytest.mark.parametrize(("left", "plan"), [(320, (1, 1, 1)), (579, (1, 1, 1)), (580, (2, 1, 1)), (900, (2, 2, 1))])
+def test_full_fine_tuning_is_counted_with_its_own_pace(left, plan):
+    """260 s for one training of both, 60 s to measure both."""
+    assert planned(BOTH, left) == plan
+
+
+def test_a_system_has_no_more_rates_than_are_known():
+    assert make_plan(BOTH, budget=100_000, spent=0).rates == {PROMPTS: [0.1, 0.3, 0.03, 1.0], FULLY: [1e-4, 2e-4]}
+
+
+def test_a_budget_below_one_training_is_refused():
+    with pytest.raises(CseError, match=r"^--budget: one training .* need 2.2 minutes here, the budget is 2.2 minutes"):
+        make_plan(WORK, budget=134, spent=5)
+    with pytest.raises(CseError, match=r"the budget is 90 seconds; raise it"):
+        make_plan(WORK, budget=90, spent=5)
+
+
+def test_start_and_evaluations_are_counted():
+    """50 s to start, nine evaluations of 10 s: 240 s in all, and 30 s to measure."""
+    work = replace(WORK, paces={PROMPTS: Pace(50, 1, 10)})
+    assert planned(work, 270) == (1, 1, 1)
+    with pytest.raises(CseError, match="--budget"):
+        planned(work, 269)
+
+
+def test_without_anything_that_selects_there_is_no_search_and_no_further_epoch():
+    work = replace(WORK, selects=False)
+    assert planned(work, 10_000) == (1, 3, 1)
+    assert planned(work, 260) == (1, 2, 1)
+
+
+def test_epochs_that_the_user_asks_for_are_the_least():
+    assert planned(replace(WORK, epochs=4), 430)[2] == 4
+    assert planned(replace(WORK, epochs=4), 3000)[2] == 5
+    assert planned(replace(WORK, epochs=20), 100_000)[2] == 20
+
+
+def test_epochs_that_no_step_is_left_for_are_not_planned():
+    plan = make_plan(replace(WORK, max_steps=50, steps=lambda epochs: 50), budget=10_000, spent=0)
+    assert plan.training == plan.trial == Length(1, 50, 7)
+
+
+def test_a_plan_survives_its_journal():
+    plan = make_plan(BOTH, budget=700, spent=0)
+    assert Plan.of(json.loads(json.dumps(asdict(plan)))) == plan
+    assert str(plan) == (
+        "learning rates 0.1, 0.3 (prompts); learning rates 0.0001, 0.0002 (full); 1 seed of 1 epoch (100 steps)"
+    )
+
+
+def test_what_the_budget_did_not_allow_is_noted():
+    def notes(left: float) -> str:
+        return " ".join(make_plan(WORK, budget=left, spent=0).notes)
+
+    assert "1 of 3 seeds" in notes(130) and "one learning rate" in notes(130)
+    assert "1 of 3 seeds" in notes(230) and "one learning rate" not in notes(230)
+    assert notes(10_000) == ""
+
+
+def test_the_rate_of_the_settings_is_tried_first():
+    assert rates_of("sentences", PROMPTS, 0.05)[:2] == (0.05, 0.01)
+    assert rates_of("categories", PROMPTS, 0.3) == (0.3, 0.1, 0.03)
+    assert rates_of("categories", FULLY, 0.3) == (2e-4, 5e-4, 5e-5)
