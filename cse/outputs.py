@@ -77,7 +77,7 @@ def check_folder(out: Path, kind: Kind) -> Path:
     there = _files_in(place) if place.is_dir() else set()
     if not there:
         return place
-    found, files = _read_manifest(place)
+    found, files = read_manifest(place)
     if found is None:
         raise CseError(f"{out}: holds files that cse did not put there ({_listed(there)}); {_ELSEWHERE}, or move them")
     if found != kind:
@@ -99,7 +99,7 @@ def check_holder(out: Path, kind: Kind) -> None:
     """
     place = check_place(out)
     for path in sorted(place.iterdir()) if place.is_dir() else ():
-        if not _DRAFT.fullmatch(path.name) and _read_manifest(path)[0] != kind:
+        if not _DRAFT.fullmatch(path.name) and read_manifest(path)[0] != kind:
             raise CseError(f"{out}: holds {_listed({path.name})}, which is no {kind} of cse; {_ELSEWHERE}, or move it")
 
 
@@ -257,18 +257,13 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _read_manifest(folder: Path) -> tuple[str | None, set[str]]:
+def read_manifest(folder: Path) -> tuple[str | None, set[str]]:
     """Return the kind of a published folder and its listed files; no kind if it is not ours."""
     try:
         facts: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return str(facts["kind"]), {str(name) for name in facts["files"]}
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         return None, set()
-
-
-def missing_files(folder: Path) -> set[str]:
-    """Return the files that a folder was published with and does not hold; its manifest, if it has none."""
-    return ({MANIFEST} | _read_manifest(folder)[1]) - _files_in(folder)
 
 
 def _listed(names: set[str]) -> str:
@@ -287,7 +282,7 @@ def remove_output(folder: Path) -> None:
     """Remove the files that a published folder's manifest lists, and folders left empty."""
     if not folder.is_dir():
         return
-    _, files = _read_manifest(folder)
+    _, files = read_manifest(folder)
     for name in files & _files_in(folder):
         if name != MANIFEST:
             (folder / name).unlink(missing_ok=True)

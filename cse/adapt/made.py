@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 
 from cse.errors import CseError
-from cse.outputs import Kind, check_folder, missing_files, remove_output
+from cse.outputs import MANIFEST, Kind, check_folder, read_manifest, remove_output
 
 # kind of each output; None: a file
 _RUN: dict[str, Kind | None] = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
@@ -39,7 +39,7 @@ _DRAFT = re.compile(r"\.(.+)\.cse-(?:tmp|old)-\w+-\d+-\d+")  # see cse.outputs
 
 def is_whole(path: Path) -> bool:
     """Return whether a file is there, or a published folder with all its files."""
-    return path.is_file() or (path.is_dir() and not missing_files(path))
+    return path.is_file() or all((path / name).is_file() for name in {MANIFEST} | read_manifest(path)[1])
 
 
 def remove(folder: Path) -> None:

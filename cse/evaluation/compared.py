@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from cse.errors import CseError
-from cse.evaluation.comparison import Comparison, Outcomes, Statistic, compare, compare_average
+from cse.evaluation.comparison import Comparison, Outcomes, Statistic, compare, compare_average, holm
 from cse.evaluation.measures import average_name
 from cse.evaluation.sts import SEVEN_TASKS
 from cse.evaluation.tasks.score import AP, COSINE, F1, GOLD, SPEARMAN
@@ -107,6 +107,14 @@ def compare_measured(before: Measured, after: Measured) -> list[Compared]:
     return found
 
 
+def corrected(found: Sequence[Compared]) -> list[Compared]:
+    """Return comparisons as several questions at once: a verdict needs a p value that Holm's correction leaves."""
+    p = holm([one.comparison.p for one in found])
+    return [
+        replace(one, comparison=replace(one.comparison, corrected=each)) for one, each in zip(found, p, strict=True)
+    ]
+
+
 def compared_rows(found: Sequence[Compared]) -> list[list[str]]:
     """Return a header and a row of text per comparison."""
     head = ["task", "measure", "verdict", "before", "after", "difference", "95 % interval", "p", "items"]
@@ -124,7 +132,11 @@ def _row(one: Compared) -> Sequence[str]:
 def _interval(found: Comparison) -> str:
     seeds = f", {max(found.seeds)} seeds" if max(found.seeds) > 1 else ""
     alone = f"; holds for {ONE_TRAINING}" if found.one_training else ""
-    return f"95 % interval {found.low:+.2f} to {found.high:+.2f}, p {found.p:.3f}, {found.items:,} items{seeds}{alone}"
+    corrected = "" if found.corrected is None else f" ({found.corrected:.3f} corrected)"
+    return (
+        f"95 % interval {found.low:+.2f} to {found.high:+.2f}, p {found.p:.3f}{corrected}, {found.items:,} items"
+        f"{seeds}{alone}"
+    )
 
 
 def _outcomes(model: Measured, task: str, measure: str) -> Outcomes | None:

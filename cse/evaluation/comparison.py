@@ -85,6 +85,7 @@ class Comparison:
         items: queries, pairs or texts.
         seeds: training seeds of each.
         one_training: whether a side is a single training, so that all of this may be its luck.
+        corrected: ``p`` as one of several questions, which then decides; None: it stands alone.
     """
 
     before: float
@@ -95,6 +96,7 @@ class Comparison:
     items: int
     seeds: tuple[int, int]
     one_training: bool = False
+    corrected: float | None = None
 
     @property
     def difference(self) -> float:
@@ -103,10 +105,10 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse`` or ``no difference at this size``: whether the interval excludes 0."""
-        if self.low > 0:
-            return "better"
-        return "worse" if self.high < 0 else "no difference at this size"
+        """``better``, ``worse`` or ``no difference at this size``: whether interval and corrected p exclude 0."""
+        if self.low <= 0 <= self.high or (self.corrected is not None and self.corrected >= 1 - LEVEL):
+            return "no difference at this size"
+        return "better" if self.low > 0 else "worse"
 
     def to_dict(self) -> dict[str, Any]:
         """Return numbers for JSON."""

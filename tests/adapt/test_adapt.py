@@ -206,7 +206,9 @@ def test_a_stage_of_dvc_runs_it_when_the_text_changes(place):
     run("git", "init", "-q")
     dvc = (sys.executable, "-m", "dvc")
     run(*dvc, "init", "-q")
-    command = f"{sys.executable} -m cse.cli {' '.join(LABELS)} -s train.max_steps=5 --budget 20s --out data/intents --again"
+    command = (
+        f"{sys.executable} -m cse.cli {' '.join(LABELS)} -s train.max_steps=5 --budget 20s --out data/intents --again"
+    )
     run(
         *dvc, "stage", "add", "-q", "-n", "adapt-intents", "-d", "labels.csv", "--outs-persist", "data/intents", command
     )

@@ -1,34 +1,96 @@
-"""What an adaptation says first."""
+"""What an adaptation says first, and how often that is wrong."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from cse.adapt.summary import _verdict
-from cse.evaluation.compared import Compared
+from cse.adapt.run import Adapted
+from cse.adapt.summary import summary
+from cse.evaluation.compared import STS, Compared
 from cse.evaluation.comparison import Comparison
 
+MAIN = ("intents", "kNN")
 
-def one(measure, difference, low, high, main=False):
-    return Compared("intents", measure, main, Comparison(50, 50 + difference, low, high, 0.01, 3080, (1, 3)))
+
+def one(measure: str, difference: float, z: float, task: str = "intents", *, seeds: int = 3) -> Compared:
+    """A difference of so many standard errors, with interval and p."""
+    half = abs(difference / z) * 1.959964
+    p = math.erfc(abs(z) / math.sqrt(2))
+    low, high = difference - half, difference + half
+    found = Comparison(50, 50 + difference, low, high, p, 3080, (1, seeds), one_training=seeds == 1)
+    return Compared(task, measure, measure == "kNN", found)
+
+
+def said(*won: Compared, main: tuple[str, str] | None = MAIN, full: tuple[Compared, ...] = ()) -> list[str]:
+    return summary(Adapted(Path("out"), [], main, list(won), list(full), 60, [])).splitlines()
 
 
 @pytest.mark.parametrize(
-    ("own", "said"),
+    ("own", "first"),
     [
-        ([one("kNN", 1.0, 0.4, 1.6, True), one("MAP", -1, -2, -0.5)], "It helped: intents kNN rose by 1.00."),
-        ([one("kNN", -1.0, -2, -0.4, True), one("MAP", 1, 0.5, 2)], "It did not help: intents kNN fell by 1.00."),
+        ([one("kNN", 1.0, 3)], "It helped: intents kNN rose by 1.00."),
+        ([one("kNN", -1.0, -3), one("MAP", 9, 9)], "It did not help: intents kNN fell by 1.00."),
         (
-            [one("kNN", 0.6, -0.2, 1.4, True), one("MAP", 13.84, 13, 14), one("probe", -1, -2, -0.1)],
-            "It helped in part: intents MAP rose by 13.84; kNN shows no difference at this size.",
+            [one("kNN", 1.0, 3), one("MAP", -1, -4), one("probe", -2, -4), one("Spearman, Avg.", -3, -9, STS)],
+            "It helped: intents kNN rose by 1.00, but MAP fell by 1.00, probe by 2.00, general similarity (STS) by "
+            "3.00.",
         ),
         (
-            [one("kNN", 0.6, -0.2, 1.4, True), one("MAP", -2.0, -3, -1)],
-            "It did not help: intents MAP fell by 2.00; kNN shows no difference at this size.",
+            [one("kNN", -1.0, -3), one("nDCG@10", -1, -4, "manual")],
+            "It did not help: intents kNN fell by 1.00, and manual nDCG@10 fell by 1.00.",
         ),
-        ([one("kNN", 0.6, -0.2, 1.4, True)], "It made no difference on intents that 3,080 items can show."),
-        ([], "adapted, but nothing of your own was measured"),
+        (
+            [one("kNN", 0.6, 1.5), one("MAP", 13.84, 20), one("probe", -1, -3)],
+            "It made no difference on intents kNN that 3,080 items can show, and probe fell by 1.00.",
+        ),
+        (
+            [one("kNN", 0.6, 1.5), one("MAP", 2.0, 2.1), one("probe", -1, -2.1)],  # p 0.036, twice that for two
+            "It made no difference on intents kNN that 3,080 items can show.",
+        ),
+        (
+            [one("kNN", 1.0, 3, seeds=1)],
+            "It helped: intents kNN rose by 1.00; holds for this one training only.",
+        ),
     ],
 )
-def test_the_first_line(own, said):
-    assert _verdict(own) == said
+def test_the_first_line_is_about_the_main_measure_and_what_fell(own, first):
+    assert said(*own)[0] == first
+
+
+def test_a_task_named_later_is_not_the_main_one_however_far_it_moved():
+    assert said(one("MAP", 5, 9), one("kNN", 1.0, 3), main=("intents", "MAP"))[0].startswith("It helped: intents MAP")
+    assert said(one("Spearman", 5, 9, STS), main=None)[0] == "adapted, but nothing of your own was measured"
+
+
+def test_the_other_lines_are_corrected_for_their_number():
+    lines = said(one("kNN", 1.0, 2.1), one("MAP", 2.0, 2.1), one("Spearman, Avg.", 3, 2.1, STS))
+    assert "kNN: 50.00 -> 51.00, better by 1.00; " in lines[1] and "p 0.036, 3,080 items" in lines[1]
+    assert "MAP: 50.00 -> 52.00, no difference at this size (+2.00); " in lines[2]
+    assert "p 0.036 (0.071 corrected), 3,080" in lines[2]
+    assert lines[3].startswith("general similarity: STS Spearman, Avg.: 50.00 -> 53.00, no difference at this size")
+    full = said(one("kNN", 1.0, 3), full=(one("kNN", 1, 2.1), one("MAP", 2.0, 2.1), one("probe", 2.0, 2.1)))
+    assert [line.split("; ")[0] for line in full[-4:-1]] == [
+        "  intents kNN: 50.00 -> 51.00, better by 1.00",
+        "  intents MAP: 50.00 -> 52.00, no difference at this size (+2.00)",
+        "  intents probe: 50.00 -> 52.00, no difference at this size (+2.00)",
+    ]
+
+
+def test_without_a_true_difference_the_first_line_seldom_says_something():
+    """Five measures that chance alone moves: the main one in 5 %, a fall of any other in 2.5 % (half of 5 %)."""
+    rng = np.random.default_rng(1)
+    lines = Counter()
+    for z in rng.standard_normal((4000, 5)):
+        names = ("kNN", "MAP", "probe", "F1", "accuracy")
+        line = said(*(one(name, float(each), float(each)) for name, each in zip(names, z, strict=True)))[0]
+        lines["main"] += not line.startswith("It made no difference")
+        lines["rose"] += line.startswith("It helped")
+        lines["others"] += ", but " in line or ", and " in line
+    assert 0.04 < lines["main"] / 4000 < 0.06
+    assert 0.018 < lines["rose"] / 4000 < 0.032
+    assert 0.015 < lines["others"] / 4000 < 0.033
