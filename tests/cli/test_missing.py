@@ -19,7 +19,8 @@ from tests.deploy.bundles import LINES, write_bundle
 ROOT = Path(__file__).parents[2]
 # other names than their distributions
 MODULES = {
-    "scikit-learn": "sklearn", "ruamel.yaml": "ruamel", "beautifulsoup4": "bs4", "markdown-it-py": "markdown_it",
+    "scikit-learn": "sklearn", "ruamel.yaml": "ruamel", "lxml-html-clean": "lxml_html_clean",
+    "markdown-it-py": "markdown_it",
 }  # fmt: skip
 
 

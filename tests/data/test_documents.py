@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from cse.data.documents import read_documents
 from cse.data.markup import html_document, markdown_document
-from cse.data.passages import cut_title, passages_of
+from cse.data.passages import cut_title, document_rows, passages_of
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
@@ -160,6 +161,67 @@ def test_blocks_of_a_page_end_where_elements_do():
     )
     assert title == "T UV"
     assert [list(part.paragraphs) for part in sections] == [["ab c", "d", "e", "f g", "h"], ["i", "j", "k"]]
+
+
+PAGE = """<html><head><title>Refunds - ACME Help</title></head><body>
+<div id="cookie-banner"><p>We use cookies to improve your experience. By going on you accept our policy.</p></div>
+<header><div class="topnav"><a href="/">Home</a> <a href="/a">Products</a> <a href="/b">Pricing</a></div></header>
+<div class="sidebar"><h3>More help</h3><ul><li><a href="/1">Getting started</a></li><li><a href="/2">Bills</a></li></ul>
+</div>
+<div id="content"><h1>Refunds</h1><p>You can ask for a refund within thirty days of your purchase. Write to our support
+team and name the number of the invoice.</p><h2>How long does it take?</h2><p>The bank needs five working days. We send
+you a message when the money has left our account.</p><ul><li>Cards: five days</li></ul><pre>no code</pre></div>
+<div class="footer"><p>Copyright ACME. All rights reserved. Subscribe to our newsletter.</p></div></body></html>"""
+
+
+def test_a_page_begins_with_its_article():
+    title, sections = html_document(PAGE)
+    assert title == "Refunds - ACME Help"
+    assert [(part.heading, len(part.paragraphs), part.asked) for part in sections] == [
+        ("Refunds", 1, False),
+        ("How long does it take?", 2, True),
+    ]
+    assert sections[0].paragraphs[0].startswith("You can ask for a refund within thirty days")
+    short = PAGE.replace("You can ask for a refund within thirty days of your purchase. Write", "Write")
+    assert "cookies" not in str(html_document(short)[1])
+
+
+# each took from twenty seconds to for ever
+SLOW = {
+    "comments.html": "<!--" * 100_000,
+    "open.html": "<a " * 100_000,
+    "blocks.html": "<div>a b</div>" * 10_000,
+    "comments.md": "<!--" * 100_000,
+    "runs.md": " ".join("`" * (1 + i % 50) for i in range(4000)),
+    "title.md": "---\ntitle: a" + " " * 100_000 + "b\n---\n",
+    "one.txt": "`" * 500_000,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", SLOW)
+def test_hostile_text_is_read_in_time(tmp_path, name):
+    (tmp_path / name).write_text(SLOW[name], encoding="utf-8")
+    start = time.process_time()
+    rows = list(document_rows(read_documents(tmp_path / name), ["neighbours"], language="en", passage_words=60))
+    assert time.process_time() - start < 10
+    assert rows
+
+
+@pytest.mark.parametrize("tag", ["div", "ul><li", "b"])
+def test_a_page_nested_too_deep_is_named(tmp_path, tag):
+    (tmp_path / "deep.html").write_text(f"<{tag}>" * 20_000 + "text", encoding="utf-8")
+    with pytest.raises(CseError, match=r"deep.html: its elements are nested more than 256 deep"):
+        list(read_documents(tmp_path / "deep.html"))
+    with pytest.raises(CseError, match="256 deep"):
+        html_document("<html>" + f"<{tag}>" * 300 + "text")
+    assert html_document(f"<{tag}>" * 50 + "text")[1][0].paragraphs == ["text"]
+
+
+def test_sentences_of_a_long_paragraph_stay_whole():
+    text = " ".join(f"Sentence number {i} of a very long paragraph without any break." for i in range(1000))
+    assert len(text) > 50_000
+    assert passages_of([text], "en", 1) == [f"{one}." for one in text[:-1].split(". ")]
 
 
 @pytest.mark.parametrize(
