@@ -62,7 +62,8 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
     head = ("system", "against", *compared_rows([])[0])
     caption = (
         "95 % intervals from a paired bootstrap over queries, pairs or texts and Student's t over training seeds. "
-        "Better or worse: the interval of the difference excludes 0. One seed says nothing of the next."
+        "Better or worse: the interval of the difference excludes 0. One seed says nothing of the next, and of twenty "
+        "rows without a true difference one seems to have one."
     )
     return Table("comparisons", "Is it better?", caption, head, 5, tuple(lines))
 
