@@ -88,7 +88,7 @@ def _article(root: Any) -> set[tuple[str, ...]]:
 def _is_of(block: str, article: set[tuple[str, ...]]) -> bool:
     """Return whether most of a block is the article's; trafilatura cuts blocks elsewhere."""
     words = block.split()
-    pairs = [*pairwise(words)] or [(words[0],)]
+    pairs: list[tuple[str, ...]] = [*pairwise(words)] or [(words[0],)]
     return 2 * sum(pair in article for pair in pairs) > len(pairs)
 
 

@@ -125,7 +125,7 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
         return []
     listed = _of_backbone(lambda: read_value(path, _AGAIN))
     entries = listed if isinstance(listed, list) else []
-    texts = [(one.get("type"), one.get("path", "")) for one in entries if isinstance(one, dict)]
+    texts: list[Any] = [(one.get("type"), one.get("path", "")) for one in entries if isinstance(one, dict)]
     whole = 0 < len(texts) == len(entries) and all(isinstance(text, str) for pair in texts for text in pair)
     if not whole:
         raise CseError(f"backbone.name: {path}: not a list of modules; {_AGAIN}")
