@@ -8,8 +8,9 @@ the saved state.
 from __future__ import annotations
 
 import shutil
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,16 @@ import click
 
 from cse.errors import CseError, describe_os_error
 from cse.process import watching
+from cse.scale.machines import (
+    WAIT_SECONDS,
+    Machine,
+    cpus_each,
+    free_in_words,
+    in_words,
+    listed_machines,
+    places,
+    with_more,
+)
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.stages.training import Training, open_training
@@ -29,6 +40,7 @@ from cse.training.state import RunState
 
 MOST_LOSSES = 3  # lost workers before a run gives up
 PROGRESS = "progress.log"
+_LOST = "a worker was lost; the others start again from the saved state"
 _FAILED, _TRACE = "failed.txt", "trace.txt"  # message and traceback of the first worker error
 
 
@@ -36,7 +48,7 @@ def train_on_workers(training: Training) -> RunState:
     """Train on ``train.workers`` workers and leave the best weights in the encoder.
 
     Raises:
-        CseError: there are fewer CPUs or GPUs than workers, a worker failed, or too many workers were lost.
+        CseError: not all workers find a place, a worker failed, or too many workers were lost.
     """
     wanted = training.settings.train.workers
     folder = training.folder.path
@@ -48,7 +60,7 @@ def train_on_workers(training: Training) -> RunState:
         from ray.train.torch import TorchTrainer
 
         gpus = training.device.type == "cuda"
-        each = _share(ray.cluster_resources(), wanted, gpus=gpus)
+        each = _share(with_more(ray), wanted, gpus=gpus)
         trainer = TorchTrainer(
             _work,
             train_loop_config={
@@ -68,10 +80,15 @@ def train_on_workers(training: Training) -> RunState:
                 name=folder.name,
                 storage_path=str((folder / "ray").resolve()),
                 failure_config=FailureConfig(max_failures=MOST_LOSSES),
-                callbacks=[_no_second_attempt(str((folder / _FAILED).resolve()))],
+                callbacks=[_no_second_attempt(str(folder.resolve()))],
             ),
         )
-        with _followed(folder / PROGRESS):
+
+        def waits() -> str:
+            taken = in_words(each["CPU"], each.get("GPU", 0))
+            return f"train.workers: no worker runs; each waits for {taken} of one machine; {free_in_words(ray)}"
+
+        with _followed(folder / PROGRESS, waits):
             try:
                 trainer.fit()
             except Exception as error:
@@ -134,42 +151,53 @@ def _words(error: Exception, rank: int, trace: Path) -> str:
     return f"worker {rank} failed: {type(error).__name__}: {' '.join(str(error).split())} (trace in {trace})"
 
 
-def _no_second_attempt(failed: str) -> Any:
+def _no_second_attempt(folder: str) -> Any:
     """Return a callback that makes Ray Train give up instead of retrying once a worker has recorded an error."""
     from ray.train import UserCallback
 
     class NoSecondAttempt(UserCallback):
         def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
-            if Path(failed).is_file():
-                raise RuntimeError(f"a retry would hit the same error: see {failed}")
+            if Path(folder, _FAILED).is_file():
+                raise RuntimeError(f"a retry would hit the same error: see {Path(folder, _FAILED)}")
+            with Path(folder, PROGRESS).open("a", encoding="utf-8") as log:
+                log.write(f"{_LOST}\n")
 
     return NoSecondAttempt()
 
 
-def _share(there: Mapping[str, float], wanted: int, *, gpus: bool) -> dict[str, float]:
+def _share(there: Sequence[Machine], wanted: int, *, gpus: bool) -> dict[str, float]:
     """Return the resources of each worker.
 
     Raises:
-        CseError: there are fewer GPUs (or CPUs) than workers.
+        CseError: not all workers find a place.
     """
-    kind = "GPU" if gpus else "CPU"
-    count = int(there.get(kind, 0))
-    if wanted > count:
-        raise CseError(f"train.workers: {wanted} workers, but there are {count} {kind}s; give at most {count}")
-    cpus = max(int(there.get("CPU", 0)) // wanted, 1)
+    gpu = 1 if gpus else 0
+    cpus = cpus_each(there, wanted, gpu)
+    if not cpus:
+        most = places(there, 1, gpu)
+        raise CseError(
+            f"train.workers: {wanted} workers, but there are places for {most}: each takes {in_words(1, gpu)} of one "
+            f"machine, and Ray has {listed_machines(there)}; {f'give at most {most}' if most else 'add machines'}"
+        )
     return {"GPU": 1, "CPU": cpus} if gpus else {"CPU": cpus}
 
 
 @contextmanager
-def _followed(log: Path) -> Iterator[None]:
-    """Print the lines that the first worker writes to the log."""
+def _followed(log: Path, waits: Callable[[], str]) -> Iterator[None]:
+    """Print the lines that the first worker writes to the log; while no worker runs, say every so often what for."""
     log.touch()
+    since: float | None = time.monotonic()  # when the workers began to wait, or the last line about it
     with log.open(encoding="utf-8") as stream:
         stream.seek(0, 2)
 
         def show() -> None:
+            nonlocal since
             for line in stream:
+                since = time.monotonic() if line.startswith(_LOST) else None
                 click.echo(line.rstrip("\n"), err=True)
+            if since is not None and time.monotonic() - since >= WAIT_SECONDS:
+                since = time.monotonic()
+                click.echo(waits(), err=True)
 
         try:
             with watching(show, 0.5):

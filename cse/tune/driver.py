@@ -19,6 +19,7 @@ from cse.errors import CseError, full_disk_in
 from cse.evaluation.dev_facts import SPEARMAN
 from cse.files import fingerprint, naming
 from cse.process import only_one
+from cse.scale.machines import in_words, listed_machines, with_more
 from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
@@ -177,15 +178,21 @@ def _trial(config: dict[str, Any], job: Job) -> None:
 
 
 def _at_once(job: Job) -> int:
-    """Return the number of concurrent trials per machine."""
+    """Return the most concurrent trials on one machine.
+
+    Raises:
+        CseError: no machine can hold a trial.
+    """
     import ray
 
-    there, gpus = ray.cluster_resources(), _gpus(job.settings)
-    room = there["CPU"] // job.threads
-    if gpus:
-        room = min(room, there["GPU"] // gpus)
-    machines = len([node for node in ray.nodes() if node["Alive"]])
-    return max(min(-(-int(room) // machines), job.settings.tune.concurrent or int(room)), 1)
+    there, gpus = with_more(ray), _gpus(job.settings)
+    most = max((machine.places(job.threads, gpus) for machine in there), default=0)
+    if not most:
+        raise CseError(
+            f"tune.cpus_per_trial: a trial takes {in_words(job.threads, gpus)} of one machine, and Ray has "
+            f"{listed_machines(there)}"
+        )
+    return min(most, job.settings.tune.concurrent or most)
 
 
 def _check_objective(settings: Settings, prepared: Path) -> None:
@@ -247,9 +254,6 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
     if job.settings.train.device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""  # for the workers only
     with ray_session(dashboard=True, variables=variables) as ray:
-        cpus = ray.cluster_resources().get("CPU", 0)
-        if job.threads > cpus:
-            raise CseError(f"tune.cpus_per_trial: {job.threads} CPUs per trial, but there are {cpus:g}")
         yield ray._private.worker.get_dashboard_url() or "", _at_once(job)
 
 

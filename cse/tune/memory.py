@@ -1,4 +1,4 @@
-"""Limit each trial's share of the machine's memory: a worker that exceeds it exits.
+"""Limit each trial's share of the memory of its machine or container: a worker that exceeds it exits.
 
 Otherwise the kernel would kill the largest process, or Ray's monitor a worker, which would end the sweep. So each
 worker monitors itself: when it exceeds its share, it leaves a note and exits, Ray Tune restarts it, and the next
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from ray._common.utils import get_system_memory  # that of the container, if it has a limit; psutil knows only the host
 
 from cse.process import watching
 
@@ -36,7 +37,7 @@ def kept_to_share(note: Path, trials: int, sentences: int) -> Iterator[None]:
         sentences: sentences held in memory at once.
     """
     free_memory()  # left over from this worker's last trial
-    most = int(SHARE * psutil.virtual_memory().total) // trials
+    most = int(SHARE * get_system_memory()) // trials
     own = psutil.Process()
 
     def look() -> None:

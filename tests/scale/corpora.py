@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cse.scale.corpus.columns import Columns
-from cse.scale.corpus.pieces import read_piece
+from cse.scale.corpus.pieces import read_pieces
 from cse.scale.corpus.plan import Choices, CorpusPlan, make_plan
 from cse.scale.corpus.sources import find_corpus
 
@@ -50,11 +50,8 @@ def cut(corpus: Path | str, **changes) -> tuple[CorpusPlan, list[tuple[list, lis
     chosen = choices(**changes)
     found = find_corpus(str(corpus))
     plan = make_plan(found, chosen, {})
-    pieces = [
-        read_piece(piece, found.files[piece.file], found.format, chosen.columns, plan.id_type)
-        for piece in plan.pieces()
-    ]
-    return plan, [(piece.ids, piece.texts) for piece in pieces]
+    pieces = read_pieces(plan.pieces(), found.files, found.format, chosen.columns, plan.id_type)
+    return plan, [(rows.ids, rows.texts) for _, rows in pieces]
 
 
 def shards(folder: Path) -> list[Path]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import os
+import re
+import signal
 import threading
+from pathlib import Path
 
 import boto3
 import pyarrow.parquet as pq
@@ -14,9 +18,12 @@ from moto.server import ThreadedMotoServer
 
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.scale.corpus import pool
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.output import open_vectors
+from cse.scale.corpus.pool import PieceActor
 from cse.scale.corpus.search import search
+from cse.scale.corpus.storage import Folder
 from tests.flows.prefect_server import free_port
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, sentences, shards, write_parquet, write_txt
@@ -64,6 +71,35 @@ def test_from_bucket_to_bucket(bucket, bundle, tmp_path, ending, workers):  # no
     queries = OnnxEncoder(bundle, provider="cpu").encode([TEXTS[3]])
     (hits,) = search(open_vectors(f"s3://texts/{out}"), queries, 1)
     assert hits[0].cosine == pytest.approx(1, abs=1e-6)
+
+
+class Deadly(PieceActor):
+    """An actor whose process is killed by texts that name a file, where each death leaves a byte."""
+
+    def run(self, piece, rows):
+        for text in rows.texts:
+            if text.startswith("/"):
+                with Path(text).open("ab") as deaths:
+                    deaths.write(b".")
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(piece, rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["bucket", "folder"])
+def test_a_piece_that_kills_its_worker_is_given_up_after_five(bucket, bundle, tmp_path, monkeypatch, where):  # noqa: F811
+    monkeypatch.setattr(pool, "PieceActor", Deadly)
+    deaths = tmp_path / "deaths"
+    corpus = write_txt(tmp_path / "a.txt", [*TEXTS[:25], str(deaths), *TEXTS[26:]])
+    out = "s3://texts/deadly" if where == "bucket" else str(tmp_path / "out")
+    with pytest.raises(CseError) as caught:
+        embed_corpus(str(corpus), out, str(bundle), choices(), workers=1)
+    line = r"a\.txt:21: the process that embeds the 10 rows from here died 5 times \(out of memory\?\); use fewer"
+    assert re.search(line, str(caught.value))
+    assert deaths.stat().st_size == 5
+    assert sorted(Folder(out).names() - {".cse-drafts", ".cse-lock"}) == [
+        "part-000000.parquet", "part-000001.parquet", "plan.json",
+    ]  # fmt: skip
 
 
 def test_no_such_bucket_is_one_line(bucket, bundle):  # noqa: F811

@@ -8,6 +8,7 @@ import json
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.local import LocalFileOpener
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -233,6 +234,19 @@ def test_folders_that_do_not_do(tmp_path):
     assert "several formats (jsonl, txt)" in refused(tmp_path / "corpus")
     assert "no file matches" in refused(f"{tmp_path}/*.txt")
     assert "cannot be opened" in refused("nosuch://bucket/a.txt")
+
+
+@pytest.mark.parametrize("rows_per_group", [1 << 20, 333], ids=["pyarrow's default", "borders of groups within pieces"])
+def test_each_row_group_of_a_parquet_file_is_read_once(tmp_path, monkeypatch, rows_per_group):
+    texts = sentences(20_000)
+    path = write_parquet(tmp_path / "a.parquet", {"text": texts, "other": texts}, rows_per_group)
+    read = []
+    plain = LocalFileOpener.read
+    monkeypatch.setattr(LocalFileOpener, "read", lambda self, *size: read.append(plain(self, *size)) or read[-1])
+    _, pieces = cut(path, shard_rows=100)
+    assert len(pieces) == 200
+    assert [text for _, part in pieces for text in part] == texts
+    assert path.stat().st_size * 0.3 < sum(map(len, read)) < path.stat().st_size, "one of two equal columns, once"
 
 
 def test_what_differs_is_named():

@@ -13,10 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cse.scale.corpus import pool
 from cse.scale.corpus.embed import embed_corpus
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
-from tests.scale.corpora import choices, outputs, sentences, shards, write_jsonl, write_txt
+from tests.scale.corpora import choices, outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
 
 pytestmark = pytest.mark.slow
 
@@ -155,11 +154,13 @@ def test_a_cluster_that_does_not_answer_is_one_line(start, tmp_path, corpus, mon
     assert line.startswith("error: RAY_ADDRESS=127.0.0.1:1: no Ray cluster answers")
 
 
-def test_more_pieces_than_ray_is_told_of_at_once(bundle, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(pool, "_WINDOW", 1)  # 64 for a worker
+def test_rows_of_parquet_reach_workers_as_they_are(bundle, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    corpus = str(write_txt(tmp_path / "corpus.txt", sentences(1500)))
+    texts = sentences(1500)
+    corpus = str(write_parquet(tmp_path / "a.parquet", {"text": texts, "n": [f"id {n}" for n in range(1500)]}, 333))
     for name, workers in (("with", 1), ("without", 0)):
-        done = embed_corpus(corpus, str(tmp_path / name), str(bundle), choices(), workers=workers)
-        assert (done.rows, done.found, done.shards) == (1500, 0, 150)
+        given = choices(id_column="n", shard_rows=100)
+        done = embed_corpus(corpus, str(tmp_path / name), str(bundle), given, workers=workers)
+        assert (done.rows, done.found, done.shards) == (1500, 0, 15)
     assert outputs(tmp_path / "with") == outputs(tmp_path / "without")
+    assert read_vectors(tmp_path / "with")[2] == texts

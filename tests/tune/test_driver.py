@@ -12,6 +12,7 @@ import pytest
 import ray
 
 from cse.errors import CseError
+from cse.scale.machines import Machine
 from cse.settings import load_settings
 from cse.settings.spaces import build_space
 from cse.stages import common
@@ -123,7 +124,7 @@ def started(folder, monkeypatch):
     monkeypatch.setattr(driver, "ray_session", session)
     monkeypatch.setattr(driver, "_search", search)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
-    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True}])
+    monkeypatch.setattr(driver, "with_more", lambda ray: [Machine(4.0, 1.0)])
     monkeypatch.setattr(ray._private.worker, "get_dashboard_url", lambda: "")
 
     def start(**values):

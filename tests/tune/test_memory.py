@@ -39,6 +39,20 @@ def test_a_process_beyond_its_share_ends_with_a_note(tmp_path):
     assert done.stdout == "in its share\n" and not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_containers_limit_is_what_is_shared(tmp_path, version):
+    limit = tmp_path / "limit"
+    limit.write_text(f"{2**20}\n")
+    files = (str(limit), "/none") if version == 1 else ("/none", str(limit))
+    script = f"import cse.tune.memory as m; m.get_system_memory.__defaults__ = {files!r}\n{GREEDY}"
+    command = [sys.executable, "-c", script, str(tmp_path / "note"), "0.9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (137, ""), done.stderr
+    limit.write_text("max\n" if version == 2 else f"{2**63 - 4096}\n")  # none
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "in its share\n"), done.stderr
+
+
 def test_the_next_attempt_holds_half(make_job):
     job, reports = make_job(), []
     folder = job.folder_of(CONFIG)

@@ -1,54 +1,39 @@
-"""Start Ray for a pool of encoders: number of actors, resources of each, and no output from Ray itself."""
+"""Start Ray for the workers of `cse embed`: how many, what each takes, and no output from Ray itself."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cse.errors import CseError
 from cse.runtime.providers import usable_cpus
+from cse.scale.machines import gpus_each, in_words, listed_machines, with_more
 from cse.scale.session import ADDRESS, ray_session
+from cse.scale.side_by_side import Crew, largest_crew
 from cse.stages.common import DEBUG_VARIABLE
 
-TRIES = 5  # for an actor that dies while it starts
-_STORE_BYTES = 100 * 1024 * 1024  # only piece names and counts pass through it
-_ENVIRONMENT = {
-    "RAY_DATA_LOG_LEVEL": "ERROR",
-}
+_STORE_BYTES = 100 * 1024 * 1024  # the texts of a piece per worker; what does not fit goes to disk
 _STDERR = 2
 
 
-@dataclass(frozen=True)
-class Pool:
-    """How many actors, and what share of a GPU each takes (0: none)."""
-
-    workers: int
-    gpus: float
-
-
 @contextmanager
-def running_ray(workers: int | None, provider: str) -> Iterator[Pool]:
-    """Join the cluster at ``RAY_ADDRESS``, or start Ray here for the duration of the block.
+def running_ray(workers: int | None, provider: str) -> Iterator[tuple[Any, Crew]]:
+    """Join the cluster at ``RAY_ADDRESS``, or start Ray here, and yield it with what each worker takes.
 
     Args:
         workers: actors; None: one per core or GPU.
         provider: ``cpu`` or ``cuda``.
 
     Raises:
-        CseError: the cluster does not answer, or has too few cores or GPUs.
+        CseError: the cluster does not answer, or has no place for so many workers.
     """
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     with _hushed(), ray_session(cpus=workers, store_bytes=_STORE_BYTES) as ray:
-        pool = _share_out(ray.cluster_resources(), workers, provider)
-        _configure()
-        yield pool
+        yield ray, _crew(ray, workers, provider)
 
 
 @contextmanager
@@ -75,35 +60,20 @@ def check_workers(workers: int | None) -> None:
 
     ``running_ray`` checks this for a cluster.
     """
-    if not os.environ.get(ADDRESS):
-        _check_cores(workers or 1, usable_cpus(), "this machine")
+    cores = usable_cpus()
+    if workers and workers > cores and not os.environ.get(ADDRESS):
+        raise CseError(f"--workers {workers}: this machine has {cores} usable cores; use {cores} or fewer")
 
 
-def _share_out(there: dict[str, float], workers: int | None, provider: str) -> Pool:
-    """Give each worker a core and, with CUDA, its share of the GPUs."""
-    cores, gpus = int(there.get("CPU", 0)), int(there.get("GPU", 0))
-    if provider == "cuda" and not gpus:
-        raise CseError("--provider cuda: Ray sees no GPU; use --provider cpu")
-    count = workers or (gpus if provider == "cuda" else cores)
-    _check_cores(count, cores, "the cluster")
-    if provider != "cuda":
-        return Pool(count, 0.0)
-    per_gpu = -(-count // gpus)
-    return Pool(count, math.floor(10_000 / per_gpu) / 10_000)
-
-
-def _check_cores(workers: int, cores: int, where: str) -> None:
-    if workers > cores:
-        raise CseError(f"--workers {workers}: {where} has {cores} usable cores; use {cores} or fewer")
-
-
-def _configure() -> None:
-    """Keep Ray Data quiet and patient."""
-    import ray.data
-
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.max_consecutive_actor_init_deaths = TRIES
-    context.execution_no_progress_timeout_s = -1  # a piece may take a long time
+def _crew(ray: Any, workers: int | None, provider: str) -> Crew:
+    """Give each worker a CPU and, with CUDA, its share of the GPUs."""
+    there, gpu = with_more(ray), provider == "cuda"
+    if gpu and not gpus_each(there, 1):
+        raise CseError("--provider cuda: Ray sees no GPU beside a CPU; use --provider cpu")
+    crew = largest_crew(ray, workers, workers or sys.maxsize, gpu=gpu)
+    if workers and crew.workers < workers:
+        raise CseError(
+            f"--workers {workers}: each takes {in_words(1, gpus_each(there, workers) if gpu else 0)} of one machine, "
+            f"and Ray has {listed_machines(there)}; use {crew.workers} or fewer"
+        )
+    return crew._replace(cpus=1)

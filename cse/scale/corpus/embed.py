@@ -17,6 +17,7 @@ from cse.runtime.providers import no_cuda_reason, open_session
 from cse.scale.corpus.cluster import check_workers, running_ray
 from cse.scale.corpus.model import find_model
 from cse.scale.corpus.output import MANIFEST, finish, only_writer, open_plan
+from cse.scale.corpus.pieces import Rows, read_pieces
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.pool import make_shards
 from cse.scale.corpus.progress import Progress, own_stderr
@@ -83,11 +84,11 @@ def embed_corpus(
                 chosen.domain,
                 chosen.identities(),
                 folder.path if folder.local else folder.url,
-                files.format,
                 choices,
                 plan.id_type,
             )
-            truncated = _make(config, missing, files.files, workers, progress)
+            todo = read_pieces(missing, files.files, files.format, choices.columns, plan.id_type)
+            truncated = _make(config, todo, files.files, workers, progress)
         if missing or MANIFEST not in names:
             finish(folder, plan, chosen)
         folder.close()
@@ -114,7 +115,11 @@ def _provider(asked: str, bundle: str) -> str:
 
 
 def _make(
-    config: WorkerConfig, missing: list[Piece], sources: list[CorpusFile], workers: int | None, progress: Progress
+    config: WorkerConfig,
+    todo: Iterator[tuple[Piece, Rows]],
+    sources: list[CorpusFile],
+    workers: int | None,
+    progress: Progress,
 ) -> int:
     """Make the missing shards, here or with Ray; return how many rows were truncated."""
 
@@ -122,14 +127,13 @@ def _make(
         raise Interrupted(number, f"after {progress.done:,} of {progress.total:,} rows")
 
     truncated = 0
-    todo = ((piece, sources[piece.file]) for piece in missing)
     with contextlib.ExitStack() as stack:
         if workers == 0:
             worker = Worker(config)
-            done: Iterator[Made] = (worker.make_shard(piece, source) for piece, source in todo)
+            done: Iterator[Made] = (worker.make_shard(piece, rows) for piece, rows in todo)
         else:
-            pool = stack.enter_context(running_ray(workers, config.choices.provider))
-            done = make_shards(config, todo, pool)
+            ray, crew = stack.enter_context(running_ray(workers, config.choices.provider))
+            done = make_shards(ray, config, todo, sources, crew, progress.say)
         stack.enter_context(handling(stop, signal.SIGTERM, signal.SIGINT))  # after Ray, which sets handlers too
         stack.enter_context(progress)
         for made in done:

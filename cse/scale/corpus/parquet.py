@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, BinaryIO
 
 from cse.data.checks import check_columns, is_text_type
@@ -47,29 +49,40 @@ def split_parquet(
     ]
 
 
-def parquet_rows(file: BinaryIO, shown: str, start: int, end: int, columns: Columns) -> Iterator[tuple[int, Any]]:
-    """Yield the number (from 1) and the values (those of ``Columns.names``) of rows ``start`` to ``end``.
+def parquet_rows(
+    file: BinaryIO, shown: str, spans: Sequence[tuple[int, int]], columns: Columns
+) -> Iterator[tuple[int, Any]]:
+    """Yield the number (from 1) and the values (those of ``Columns.names``) of the rows of spans.
 
-    Reads only the row groups that hold them.
+    Reads each row group that holds any of them once, in batches.
+
+    Args:
+        file: positioned at its start.
+        shown: name of the file in errors.
+        spans: first row (from 0) and the one past the last, in order, without overlaps.
+        columns: which to read.
 
     Raises:
         CseError: a truncated or damaged file.
     """
     opened = open_parquet(file, shown)
-    groups: list[int] = []
-    before = skipped = 0  # rows before this group, and before the first group that is read
+    before = 0  # rows before this group
     for group in range(opened.metadata.num_row_groups):
-        count = opened.metadata.row_group(group).num_rows
-        if before < end and before + count > start:
-            skipped = skipped if groups else before
-            groups.append(group)
-        before += count
-    for number, batch in parquet_batches(opened, shown, columns.names, groups, skipped + 1):
-        first, last = max(start + 1 - number, 0), min(end + 1 - number, len(batch))
-        if first < last:
-            yield from batch_rows(batch.slice(first, last - first), columns.names, number + first)
-        if number + len(batch) > end:
+        end = before + opened.metadata.row_group(group).num_rows
+        if any(_within(spans, before, end)):
+            for number, batch in parquet_batches(opened, shown, columns.names, [group], before + 1):
+                for first, last in _within(spans, number - 1, number - 1 + len(batch)):
+                    yield from batch_rows(batch.slice(first + 1 - number, last - first), columns.names, first + 1)
+        before = end
+
+
+def _within(spans: Sequence[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the spans that lie between two rows."""
+    for index in range(bisect_right(spans, start, key=itemgetter(1)), len(spans)):
+        first, last = spans[index]
+        if first >= end:
             return
+        yield max(first, start), min(last, end)
 
 
 def _id_type(schema: Any, columns: Columns, shown: str) -> IdType:

@@ -1,10 +1,12 @@
-"""Read the texts, ids and domains of one piece of a corpus."""
+"""Read the texts, ids and domains of the pieces of a corpus."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import Any
 
 from cse.data.tables import Format
@@ -27,21 +29,41 @@ class Rows:
     domains: list[str]
 
 
-def read_piece(piece: Piece, source: CorpusFile, kind: Format, columns: Columns, id_type: IdType) -> Rows:
-    """Read the rows of a piece.
+def read_pieces(
+    pieces: Iterable[Piece], sources: Sequence[CorpusFile], kind: Format, columns: Columns, id_type: IdType
+) -> Iterator[tuple[Piece, Rows]]:
+    """Yield each piece with its rows, read when it is asked for; each row group of a parquet file is read once.
+
+    Args:
+        pieces: in row order; some may be missing.
+        sources: the files of the corpus.
+        kind: their format.
+        columns: which to read.
+        id_type: type of the ids.
 
     Raises:
         CseError: a bad text, id or domain, with file and line; a file that changed after the plan was made.
         OSError: a local file that cannot be read.
     """
-    found = Rows([], [], [])
     check = RowCheck(columns, None if columns.id is None else id_type)
-    with reading(source.shown):
-        rows = _parquet(piece, source, columns) if kind == "parquet" else _text(piece, source, kind, columns)
-        for text, ids, domains in check.checked(rows, source.shown):
-            found.texts.append(text)
-            found.ids.extend(ids)
-            found.domains.extend(domains)
+    for index, group in groupby(pieces, key=attrgetter("file")):
+        source, wanted = sources[index], list(group)
+        with reading(source.shown):
+            if kind == "parquet":
+                rows = check.checked(_parquet(wanted, source, columns), source.shown)
+                for piece in wanted:
+                    yield piece, _rows(piece, source, islice(rows, piece.rows))
+                continue
+            for piece in wanted:
+                yield piece, _rows(piece, source, check.checked(_text(piece, source, kind, columns), source.shown))
+
+
+def _rows(piece: Piece, source: CorpusFile, rows: Iterable[tuple[str, list[Any], list[str]]]) -> Rows:
+    found = Rows([], [], [])
+    for text, ids, domains in rows:
+        found.texts.append(text)
+        found.ids.extend(ids)
+        found.domains.extend(domains)
     if len(found.texts) != piece.rows:
         raise CseError(
             f"{source.shown}:{piece.line}: {len(found.texts)} rows here, but {piece.rows} when the plan was made; "
@@ -65,7 +87,7 @@ def _text(piece: Piece, source: CorpusFile, kind: Format, columns: Columns) -> I
     return text_rows(lines, kind, columns, source.shown, piece.line, header)
 
 
-def _parquet(piece: Piece, source: CorpusFile, columns: Columns) -> Iterator[tuple[int, Any]]:
+def _parquet(pieces: Sequence[Piece], source: CorpusFile, columns: Columns) -> Iterator[tuple[int, Any]]:
     fs, path = filesystem(source.url)
     with fs.open(path, "rb") as file:
-        yield from parquet_rows(file, source.shown, piece.start, piece.end, columns)
+        yield from parquet_rows(file, source.shown, [(piece.start, piece.end) for piece in pieces], columns)

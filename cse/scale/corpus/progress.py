@@ -54,9 +54,13 @@ class Progress:
             self.said = now
             rate = (self.done - self.before) / (now - self.began)
             left = duration((self.total - self.done) / rate)
-            self._say(f"embed: {self.done:,} of {self.total:,} rows, {rate:,.0f} rows/s, {left} left")
+            self.say(f"embed: {self.done:,} of {self.total:,} rows, {rate:,.0f} rows/s, {left} left")
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """Report a line beside the bar."""
+        if self.bar is not None:
+            self.bar.write(line, file=self.stream)
+            return
         self.stream.write(f"{line}\n")
         self.stream.flush()
 

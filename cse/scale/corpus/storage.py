@@ -156,14 +156,6 @@ class Folder:
         finally:
             draft.unlink(missing_ok=True)
 
-    def count_try(self, name: str) -> int:
-        """Return how often this was called for a file since ``create``; always 1 on an object store."""
-        if not self.local:
-            return 1
-        with Path(self.path, DRAFTS, f"{name}.tries").open("ab") as tries:
-            tries.write(b".")
-            return tries.tell()
-
     def remove(self, name: str) -> None:
         """Remove a file."""
         self.fs.rm_file(f"{self.path}/{name}")

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cse.data.tables import Format
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.model import hold_domains
-from cse.scale.corpus.pieces import read_piece
+from cse.scale.corpus.pieces import Rows
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.shard import shard_bytes
-from cse.scale.corpus.sources import CorpusFile
 from cse.scale.corpus.storage import Folder
 
 
@@ -26,7 +24,6 @@ class WorkerConfig:
         domain: domain of all rows; None for a bundle, and where each row names its own.
         domains: identity of each domain that can be used, by name; empty for a bundle.
         out: output folder, an absolute path or a URL.
-        format: format of the corpus.
         choices: options that change a shard.
         id_type: type of the ids.
     """
@@ -35,7 +32,6 @@ class WorkerConfig:
     domain: str | None
     domains: Mapping[str, str]
     out: str
-    format: Format
     choices: Choices
     id_type: IdType
 
@@ -62,15 +58,14 @@ class Worker:
             hold_domains(self.encoder.bank, config.domains)
         self.folder = Folder(config.out)
 
-    def make_shard(self, piece: Piece, source: CorpusFile) -> Made:
-        """Read, encode and write a piece.
+    def make_shard(self, piece: Piece, rows: Rows) -> Made:
+        """Encode and write a piece.
 
         Raises:
-            CseError: a problem with the corpus, the model or the output folder.
-            OSError: the local disk cannot be read or written.
+            CseError: a problem with the model or the output folder.
+            OSError: the local disk cannot be written.
         """
         config, choices = self.config, self.config.choices
-        rows = read_piece(piece, source, config.format, choices.columns, config.id_type)
         domain = rows.domains or config.domain
         done = self.encoder.encode_counting(
             rows.texts, choices.batch_size, normalize=choices.normalize, domain=domain, role=choices.role

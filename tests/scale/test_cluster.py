@@ -1,0 +1,88 @@
+"""A cluster of several machines (nodes on this one): all workers find a place, or a line says what they wait for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from cse.errors import CseError
+from cse.scale import side_by_side as module
+from cse.scale.session import ray_session
+from cse.scale.side_by_side import Crew, share_out, side_by_side
+from tests.cli.workspace import write_params, write_prepared
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head that holds no worker, and three machines of two CPUs: a third of the sum fits none of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # though this user may have a token
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8})
+        try:
+            for _ in range(3):
+                made.add_node(num_cpus=2, object_store_memory=10**8)
+            patch.setenv("RAY_ADDRESS", made.address)
+            yield made
+        finally:
+            made.shutdown()
+
+
+class Echo:
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def run(self, name: str) -> str:
+        time.sleep(1)
+        return f"{name} on {self.threads}"
+
+
+def test_jobs_side_by_side_find_a_place(cluster):
+    found = sorted(side_by_side(Echo, lambda threads: (threads,), ["a", "b", "c"], at_once=2))
+    assert [ended.result for ended in found] == ["a on 2", "b on 2", "c on 2"]
+
+
+def test_workers_that_wait_say_what_for(cluster, monkeypatch):
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.5)
+    lines = []
+    with ray_session() as ray:
+        hold = [ray.remote(num_cpus=2)(Echo).remote(2) for _ in range(3)]
+        ray.get([one.__ray_ready__.remote() for one in hold])
+
+        def say(line: str) -> None:
+            lines.append(line)
+            if len(lines) == 2:
+                ray.kill(hold.pop())
+
+        echo = ray.remote(num_cpus=2)(Echo)
+        found = list(share_out(ray, lambda: echo.remote(2), [("a", ("a",)), ("b", ("b",))], Crew(2, 2), say=say))
+        assert sorted(ended.result for ended in found) == ["a on 2", "b on 2"], "one worker was enough"
+    has = "Ray has 3 machines of 2 CPUs, 1 of 0 CPUs; 0 CPUs in all are free"
+    assert lines[0] == f"2 of 2 workers wait for 2 CPUs of one machine each; {has}"
+    assert lines[-1].startswith("1 of 2 workers wait"), lines
+
+
+def test_what_no_machine_can_hold_is_refused_at_once(cluster, tmp_path):
+    from cse.scale.corpus.cluster import running_ray
+
+    with pytest.raises(CseError, match="--workers 9: each takes 1 CPU of one machine"), running_ray(9, "cpu"):
+        pass
+
+
+def test_training_starts_though_its_part_of_the_sum_fits_no_machine(cluster, tiny_folders, tmp_path):
+    write_prepared(tmp_path / "data/prepared", rows=40)
+    write_params(tmp_path / "params.yaml", tiny_folders["bert"])
+    command = [sys.executable, "-m", "cse.cli", "train", "--out", "out", "-s", "train.workers=2"]
+    done = subprocess.run(
+        [*command, "-s", "train.epochs=1"], cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "workers that share each batch: 2" in done.stderr

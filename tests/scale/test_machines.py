@@ -1,0 +1,117 @@
+"""Workers find a place on unequal machines, and what cannot be met is one line."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.core.generated.autoscaler_pb2 import ClusterConfig
+
+from cse.errors import CseError
+from cse.scale.corpus import cluster
+from cse.scale.machines import Machine, cpus_each, gpus_each, listed_machines, places, with_more
+from cse.scale.side_by_side import Crew, largest_crew
+from cse.scale.train import _share
+
+
+def of(*sizes):
+    """Machines of so many CPUs, or of CPUs and GPUs."""
+    return [Machine(*map(float, size)) if isinstance(size, tuple) else Machine(float(size), 0.0) for size in sizes]
+
+
+def ray_of(*sizes, groups=()):
+    nodes = [{"Alive": True, "Resources": {"CPU": one.cpus, "GPU": one.gpus}} for one in of(*sizes)]
+    config = ClusterConfig() if groups else None
+    for cpus, most in groups:
+        group = config.node_group_configs.add(max_count=most)
+        group.resources["CPU"] = cpus
+    state = SimpleNamespace(get_cluster_config=lambda: config)
+    return SimpleNamespace(
+        nodes=lambda: [*nodes, {"Alive": False, "Resources": {"CPU": 64.0}}],
+        _private=SimpleNamespace(state=SimpleNamespace(state=state)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "workers", "gpus", "expected"),
+    [
+        (of(2, 2, 2), 2, 0, 2),  # a share of the sum would be 3, which no machine has
+        (of(2, 2, 2), 6, 0, 1),
+        (of(2, 2, 2), 7, 0, 0),
+        (of(8), 3, 0, 2),
+        (of(0, 4, 4), 2, 0, 4),  # a head without CPUs
+        (of(16, 2), 2, 0, 2),  # when the large one is lost, the small one goes on
+        (of(4, 4, 4), 4, 0, 2),
+        (of(3, 5), 3, 0, 2),
+        (of((8, 1), (2, 1)), 2, 1, 2),
+        (of((8, 2), (64, 0)), 2, 1, 4),  # a machine without a GPU holds none of them
+        (of((1, 4)), 4, 1, 0),  # one CPU for four GPUs
+        (of(0), 1, 0, 0),
+        ([], 1, 0, 0),
+    ],
+)
+def test_a_share_of_the_smallest_machine_that_can_hold_a_worker(there, workers, gpus, expected):
+    assert cpus_each(there, workers, gpus) == expected
+
+
+@given(st.lists(st.integers(0, 9), max_size=5), st.integers(1, 12))
+def test_all_find_a_place_on_every_machine_and_none_could_have_more(sizes, workers):
+    there = of(*sizes)
+    cpus = cpus_each(there, workers)
+    if not cpus:
+        assert sum(sizes) < workers
+        return
+    assert places(there, cpus) >= workers
+    assert all(machine.places(cpus, 0) for machine in there if machine.cpus)
+    larger = cpus + 1
+    assert places(there, larger) < workers or any(0 < machine.cpus < larger for machine in there)
+
+
+def test_gpus_are_whole_or_a_part_that_fits():
+    assert [gpus_each(of((8, 2), (8, 1)), workers) for workers in (1, 3, 4, 7)] == [1, 1, 0.5, 0.3333]
+    assert gpus_each(of((0, 8), 4), 1) == 0, "no CPU beside them"
+    assert places(of((8, 1)), 1, 0.3333) == 3
+
+
+def test_crews():
+    assert largest_crew(ray_of(2, 2, 2), 2, 9) == Crew(2, 2)
+    assert largest_crew(ray_of(2, 3), None, 9) == Crew(5, 1)
+    assert largest_crew(ray_of(2, 3), None, 1) == Crew(1, 2)
+    assert largest_crew(ray_of((4, 1), (4, 1)), 1, 9) == Crew(1, 4, 1.0), "not both GPUs, which no machine has"
+    assert largest_crew(ray_of((1, 1), 8), 4, 9) == Crew(1, 1, 1.0), "the other machine has no GPU"
+    with pytest.raises(CseError, match=r"takes 1 CPU of one machine: Ray has 2 machines of 0 CPUs$"):
+        largest_crew(ray_of(0, 0), None, 9)
+
+
+def test_embed_refuses_what_finds_no_place():
+    assert cluster._crew(ray_of(2, 2, 2), 4, "cpu") == Crew(4, 1)
+    assert cluster._crew(ray_of((4, 1), (2, 1)), 4, "cuda") == Crew(4, 1, 0.5)
+    line = r"--workers 7: each takes 1 CPU of one machine, and Ray has 3 machines of 2 CPUs; use 6 or fewer$"
+    with pytest.raises(CseError, match=line):
+        cluster._crew(ray_of(2, 2, 2), 7, "cpu")
+    with pytest.raises(CseError, match=r"--workers 4: each takes 1 CPU and 0.25 GPUs of one machine.*use 1 or fewer$"):
+        cluster._crew(ray_of((1, 1), 8), 4, "cuda")
+    with pytest.raises(CseError, match="no GPU"):
+        cluster._crew(ray_of(8), None, "cuda")
+
+
+def test_training_asks_for_what_a_machine_has():
+    assert _share(of(2, 2, 2), 2, gpus=False) == {"CPU": 2}
+    assert _share(of((8, 1), (2, 1)), 2, gpus=True) == {"GPU": 1, "CPU": 2}
+    line = (
+        "train.workers: 3 workers, but there are places for 2: each takes 1 CPU and 1 GPU of one machine, and Ray has "
+        "2 machines of 4 CPUs and 1 GPU, 1 of 0 CPUs; give at most 2"
+    )
+    with pytest.raises(CseError) as caught:
+        _share(of((4, 1), (4, 1), 0), 3, gpus=True)
+    assert str(caught.value) == line
+
+
+def test_machines_that_an_autoscaler_may_add_count():
+    assert with_more(ray_of(0, 4, groups=[(4, 3)])) == of(0, 4, 4, 4)
+    assert largest_crew(ray_of(0, groups=[(4, 2)]), 2, 9) == Crew(2, 4)
+    assert len(with_more(ray_of(0, groups=[(4, -1)]))) == 1001, "no limit"
+    assert listed_machines(of(0, 4, 4)) == "2 machines of 4 CPUs, 1 of 0 CPUs"
+    assert listed_machines([]) == "no machine"
