@@ -97,6 +97,23 @@ class Sketch:
             with self._lock:
                 self._join(*state)
 
+    def join(self, beside: Sketch) -> None:
+        """Add the vectors of another sketch of this half-life and width as if they had arrived at the same times."""
+        with beside._lock:
+            state = beside._texts, beside._weight, beside._squares, beside._mean.copy(), beside._spread.copy()
+        if state[0]:
+            with self._lock:
+                self._join(*state, kept=1.0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the lock behind, which cannot go to another process."""
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a new lock."""
+        self.__dict__.update(state, _lock=threading.Lock())
+
     def moments(self) -> Moments:
         """Return mean, variance and count as they are now.
 
@@ -118,10 +135,19 @@ class Sketch:
         return np.ones_like(age, np.float64) if self.half_life is None else np.exp2(-age / self.half_life)
 
     def _join(
-        self, texts: int, weight: float, squares: float, mean: NDArray[np.float64], spread: NDArray[np.float64]
+        self,
+        texts: int,
+        weight: float,
+        squares: float,
+        mean: NDArray[np.float64],
+        spread: NDArray[np.float64],
+        kept: float | None = None,
     ) -> None:
-        """Take in the sums of later vectors, by Chan's formula for two groups. Called under the lock."""
-        kept = float(self._kept(np.float64(texts)))
+        """Take in the sums of other vectors, by Chan's formula for two groups. Called under the lock.
+
+        What was there keeps the share ``kept`` of its weight; None: as much as if the others came later.
+        """
+        kept = float(self._kept(np.float64(texts))) if kept is None else kept
         own = self._weight * kept
         total = own + weight
         step = mean - self._mean

@@ -39,6 +39,7 @@ from deploy.server.schema import (
     TeiError,
 )
 from deploy.server.service import Answer, Inputs, Service
+from deploy.server.together import Alone
 
 _PAGE = Path(__file__).parent / "page"
 _JSON = "application/json"
@@ -68,8 +69,12 @@ _TEI_ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(options: Options) -> Door:
+def create_app(options: Options, replicas: Alone | None = None) -> Door:
     """Load the model and return the application.
+
+    Args:
+        options: of the server.
+        replicas: the way to the other replicas, if there are any.
 
     Raises:
         CseError: the file of API keys is not valid, or the model is damaged, does not load or is not there.
@@ -80,12 +85,14 @@ def create_app(options: Options) -> Door:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.replicas.start(service.snapshot)
         yield
+        app.state.replicas.stop()
         service.close()
 
     # its documentation page asks no other host for files
     app = FastAPIOffline(title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan)
-    app.state.service, app.state.closed = service, bool(keys)
+    app.state.service, app.state.closed, app.state.replicas = service, bool(keys), replicas or Alone()
     app.router.route_class = SizedRoute
     refuse_in_form(app)
     closed = [Depends(HTTPBearer(auto_error=False))] if keys else []
@@ -193,20 +200,22 @@ async def drift(request: Request) -> Response:
     0: the same; 1: their mean has moved as far as the training texts spread. Older texts count less and less; after
     `half_life` more texts, one counts half.
     """
-    return Response(orjson.dumps(await request.app.state.service.drift()), media_type=_JSON)
+    state = request.app.state
+    return Response(orjson.dumps(await state.service.drift(await state.replicas.others())), media_type=_JSON)
 
 
 async def health(request: Request) -> dict[str, str]:
-    """Answer 200 while the process and its threads live."""
-    if not request.app.state.service.alive:
+    """Answer 200 while the process and its threads live, in every replica."""
+    state = request.app.state
+    if not (state.service.alive and all(one.alive for one in await state.replicas.others())):
         raise ServiceError(503, "a thread that computes has ended; restart the server")
     return {"status": "ok"}
 
 
 async def ready(request: Request) -> dict[str, str]:
-    """Answer 200 if a request would be taken."""
-    service: Service = request.app.state.service
-    if not service.ready:
+    """Answer 200 if a replica would take a request."""
+    state = request.app.state
+    if not (state.service.ready or any(one.ready for one in await state.replicas.others())):
         raise ServiceError(503, "not ready: the queue is full", retry_after=1)
     return {"status": "ready"}
 
@@ -214,10 +223,13 @@ async def ready(request: Request) -> dict[str, str]:
 async def metrics_page(request: Request) -> Response:
     """Return the metrics for Prometheus."""
     service: Service = request.app.state.service
+    replicas: Alone = request.app.state.replicas
+    others = await replicas.others()
     if service.options.drift:
         with contextlib.suppress(CseError):  # the bank's folder is gone for now; the other metrics are needed then
-            await service.drift()
-    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+            await service.drift(others)
+    text = service.metrics.text([one.metrics for one in others], replicas.told)
+    return Response(text, media_type="text/plain; version=0.0.4")
 
 
 async def front_page() -> Response:

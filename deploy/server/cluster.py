@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import DeploymentActorConfig
 
+from cse.errors import CseError
 from deploy.server.door import Door
 from deploy.server.logs import log, set_up
 from deploy.server.options import Options
+from deploy.server.together import Alone, Board, Snapshot
 
 NAME = "Embeddings"
 _IN_PROGRESS = 512  # requests that a replica holds; its own queue says when it is full
 _HEALTH_SECONDS = 2.0
 _DRAIN_SECONDS = 30.0
+_BOARD, _BOARD_SECONDS = "board", 5.0
+_TELL_SECONDS = 1.0
 _LOGGING = {"encoding": "JSON", "log_level": "ERROR", "enable_access_log": False}
 
 
@@ -37,14 +45,50 @@ def _deployment(options: Options) -> serve.Deployment:
         from deploy.server.app import create_app
 
         set_up()
-        return create_app(options)
+        return create_app(options, Together())
 
     return serve.deployment(
         name=NAME,
         max_ongoing_requests=_IN_PROGRESS,
         health_check_period_s=_HEALTH_SECONDS,
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
+        deployment_actors=[DeploymentActorConfig(name=_BOARD, actor_class=Board, actor_options={"num_cpus": 0})],
     )(serve.ingress(build)())
+
+
+class Together(Alone):
+    """The way from a replica to the others: a board that Ray Serve keeps beside them."""
+
+    def __init__(self) -> None:
+        self._known: list[Snapshot] = []
+        self._lock = asyncio.Lock()
+
+    def start(self, own: Callable[[], Awaitable[Snapshot]]) -> None:
+        """Tell the board every second what this replica knows."""
+        self._own, self._name = own, serve.get_replica_context().replica_id.unique_id
+        self._task = asyncio.create_task(self._keep_telling())
+
+    def stop(self) -> None:
+        """Tell it nothing more; what was counted stays."""
+        self._task.cancel()
+
+    async def others(self) -> list[Snapshot]:
+        """Return what the others have told last; without a board, what it said before, so that no sum falls."""
+        async with self._lock:  # an earlier snapshot must not arrive after a later one
+            try:
+                board = serve.get_deployment_actor(_BOARD)
+                own = await self._own()
+                async with asyncio.timeout(_BOARD_SECONDS):
+                    self._known = await board.tell.remote(self._name, own)
+                self.told = own.metrics
+            except (ValueError, RayError, TimeoutError, CseError):
+                log.warning("the replicas' board does not answer; the metrics of the others are those of before")
+            return self._known
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await self.others()
+            await asyncio.sleep(_TELL_SECONDS)
 
 
 def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:

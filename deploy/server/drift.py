@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,18 +69,37 @@ class Drift:
         if self._rows >= _PILE or self._pile[0][0].served is not target.served:
             self._beside.submit(self._sketch_safely, self._take_pile())
 
-    async def distances(self) -> dict[str, Any]:
-        """Return the answer of ``GET /drift``; it counts every answer given so far."""
-        return await asyncio.get_running_loop().run_in_executor(self._beside, self._measure, self._take_pile())
+    async def distances(self, others: Sequence[Mapping[tuple[str, str], Sketch]] = ()) -> dict[str, Any]:
+        """Return the answer of ``GET /drift``; it counts every answer given so far.
+
+        Args:
+            others: what the other replicas' ``sketches`` returned.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._beside, self._measure, self._take_pile(), others)
+
+    async def sketches(self) -> dict[tuple[str, str], Sketch]:
+        """Return the sketch of each model that has given vectors, by name and version."""
+        return await asyncio.get_running_loop().run_in_executor(self._beside, self._now, self._take_pile())
 
     def _take_pile(self) -> list[_Note]:
         pile, self._pile, self._rows = self._pile, [], 0
         return pile
 
-    def _measure(self, pile: list[_Note]) -> dict[str, Any]:
+    def _now(self, pile: list[_Note]) -> dict[tuple[str, str], Sketch]:
+        with self._lock:
+            self._sketch(pile)
+            return {(name, _version(one.owner)): copy(one.sketch) for name, one in self._watched.items()}
+
+    def _measure(self, pile: list[_Note], others: Sequence[Mapping[tuple[str, str], Sketch]]) -> dict[str, Any]:
         with self._lock:
             owners = self._sketch(pile)
-            models = [_facts(name, owner, self._watched.get(name)) for name, owner in owners.items()]
+            models = []
+            for name, owner in owners.items():
+                sketch = Sketch(self._served().encoder.dimension)
+                own = [self._watched[name].sketch] if name in self._watched else []
+                for one in (*own, *(part[key] for part in others if (key := (name, _version(owner))) in part)):
+                    sketch.join(one)
+                models.append(_facts(name, owner, sketch))
         return {"models": models, "half_life": HALF_LIFE}
 
     def _sketch_safely(self, pile: list[_Note]) -> None:
@@ -121,20 +141,24 @@ def _parts(
     return [(domain.name, domain, vectors[chosen]) for domain, chosen in places.items()]
 
 
-def _facts(name: str, owner: _Owner, watched: _Watched | None) -> dict[str, Any]:
+def _facts(name: str, owner: _Owner, sketch: Sketch) -> dict[str, Any]:
     reference = _reference(owner)
-    found = None if watched is None or reference is None else watched.sketch.distance(reference)
+    found = None if reference is None else sketch.distance(reference)
     reason = None
     if found is None:
         reason = _NO_REFERENCE[isinstance(owner, Served)] if reference is None else "fewer than two texts so far"
     return {
         "model": name,
-        "version": owner.version if isinstance(owner, Served) else owner.identity()[:12],
+        "version": _version(owner),
         "distance": None if found is None else round(found, 6),
-        "texts": 0 if watched is None else watched.sketch.texts,
+        "texts": sketch.texts,
         "reference_texts": 0 if reference is None else int(reference.count),
         "reason": reason,
     }
+
+
+def _version(owner: _Owner) -> str:
+    return owner.version if isinstance(owner, Served) else owner.identity()[:12]
 
 
 def _reference(owner: _Owner) -> Moments | None:

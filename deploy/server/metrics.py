@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.registry import Collector
+
+from deploy.server.together import OF_ALL, summed
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64)
@@ -63,9 +74,31 @@ class Metrics:
             if distance is not None:
                 self.drift.labels(model).set(distance)
 
-    def text(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+    def collect(self) -> list[Metric]:
+        """Return all series as they are now."""
+        return list(self._registry.collect())
+
+    def text(self, others: Iterable[Sequence[Metric]] = (), told: Sequence[Metric] | None = None) -> bytes:
+        """Return the metrics in Prometheus' text format.
+
+        Args:
+            others: those of other replicas.
+            told: those that the others know of this one, in place of newer ones.
+        """
+        own = self.collect()
+        if told is not None:
+            own = [*(one for one in told if one.name != OF_ALL), *(one for one in own if one.name == OF_ALL)]
+        every = CollectorRegistry()
+        every.register(_Collected(summed([own, *others])))
+        return generate_latest(every)
+
+
+class _Collected(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
 
 
 def names() -> set[str]:

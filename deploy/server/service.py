@@ -27,6 +27,7 @@ from deploy.server.metrics import Metrics
 from deploy.server.models import Served, Target, folder_name
 from deploy.server.options import Options
 from deploy.server.registry import Follower
+from deploy.server.together import Snapshot
 from deploy.server.work import BatchFacts, Work
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
@@ -162,15 +163,20 @@ class Service:
         queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
         return Answer(vectors, target.id, count, tokens.truncated, names, queue_seconds, max(0.0, now - work.started))
 
-    async def drift(self) -> dict[str, Any]:
-        """Return how far the vectors of each model have moved, and tell the metrics.
+    async def snapshot(self) -> Snapshot:
+        """Return what other replicas need to answer for this one."""
+        sketches = {} if self._drift is None else await self._drift.sketches()
+        return Snapshot(self.metrics.collect(), self.alive, self.ready, sketches)
+
+    async def drift(self, others: Sequence[Snapshot] = ()) -> dict[str, Any]:
+        """Return how far the vectors of each model have moved, in all replicas together, and tell the metrics.
 
         Raises:
             ServiceError: 404, nobody watches.
         """
         if self._drift is None:
             raise ServiceError(404, "this server was started without --drift", code="drift_off")
-        found = await self._drift.distances()
+        found = await self._drift.distances([one.sketches for one in others])
         self.metrics.drifted({one["model"]: one["distance"] for one in found["models"]})
         return found
 

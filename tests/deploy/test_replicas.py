@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import re
 import signal
 import threading
 import time
@@ -72,6 +74,36 @@ def test_a_replica_that_is_killed_under_load_costs_no_request_its_answer(small_b
         assert before[1] in replicas_of(server), "the other one served on"
         record_property("seconds to recover", round(recovery, 2))
         assert recovery < 60
+
+
+def test_each_replica_answers_for_all_and_no_counter_falls(small_bundle, tmp_path):
+    with serving(small_bundle, "--replicas", 2, "--drift", log=tmp_path / "log") as server:
+        before = replicas_of(server)
+        with httpx.Client(timeout=60) as client:  # whichever replica the proxy asks
+
+            def seen() -> dict[str, float]:
+                text = client.get(f"{server.url}/metrics").text
+                pairs = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+                return {series: float(value) for series, _, value in pairs}
+
+            texts = 'cse_texts_total{model="small"}'
+            counted: list[dict[str, float]] = [seen()]
+            for number in range(60):
+                client.post(f"{server.url}/v1/embeddings", json=BODY | {"input": ["the cat sat", "a dog"]})
+                counted.append(seen())
+                if number == 40:
+                    os.kill(before[0], signal.SIGKILL)
+                    wait_for(lambda: len(set(replicas_of(server)) - {before[0]}) == 2, seconds=60)
+                if number == 20:
+                    wait_for(lambda: seen()[texts] == 42)
+                    drift = [client.get(f"{server.url}/drift").json()["models"][0]["texts"] for _ in range(10)]
+                    assert set(drift) == {42}, "of both replicas, whichever is asked"
+                    assert {client.get(f"{server.url}/health").status_code for _ in range(10)} == {200}
+                    assert 'cse_model_info{model="small",version="' in "".join(counted[-1])
+        falling = re.compile(r"_(total|count|sum|bucket)(\{|$)")
+        for one, later in itertools.pairwise(counted):
+            fell = {key: (value, later.get(key)) for key, value in one.items() if later.get(key, -1) < value}
+            assert not {key for key in fell if falling.search(key)}, fell
 
 
 def test_replicas_are_gone_when_the_server_ends(small_bundle, tmp_path):
