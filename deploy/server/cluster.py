@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import ray
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import DeploymentActorConfig
@@ -52,7 +53,9 @@ def _deployment(options: Options) -> serve.Deployment:
         max_ongoing_requests=_IN_PROGRESS,
         health_check_period_s=_HEALTH_SECONDS,
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
-        deployment_actors=[DeploymentActorConfig(name=_BOARD, actor_class=Board, actor_options={"num_cpus": 0})],
+        deployment_actors=[
+            DeploymentActorConfig(name=_BOARD, actor_class=ray.remote(Board), actor_options={"num_cpus": 0})
+        ],
     )(serve.ingress(build)())
 
 

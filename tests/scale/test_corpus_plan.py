@@ -246,7 +246,8 @@ def test_each_row_group_of_a_parquet_file_is_read_once(tmp_path, monkeypatch, ro
     _, pieces = cut(path, shard_rows=100)
     assert len(pieces) == 200
     assert [text for _, part in pieces for text in part] == texts
-    assert path.stat().st_size * 0.3 < sum(map(len, read)) < path.stat().st_size, "one of two equal columns, once"
+    column, ends = path.stat().st_size / 2, 2 * 2**16  # pyarrow reads so much to find the metadata: plan, rows
+    assert column * 0.9 < sum(map(len, read)) < column * 1.1 + ends
 
 
 def test_what_differs_is_named():
