@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from cse.choices import Precision
 from cse.errors import CseError
+from cse.export.bundle import write_bundle
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+
+HALF = 1e-2  # fp16: largest error of a vector of unit length; MiniLM's is 1e-3
+ROUNDED = 0.98  # int8: lowest mean cosine with torch; MiniLM's is 0.995
+NEIGHBOURS = 0.9  # int8: lowest share of their lead that nearest neighbours keep; MiniLM's is 0.998
+TRAINED = 0.5  # lowest share of what training changed; below it, the bare backbone is the nearer one
+_CLEAR = 4.0  # rounding up to a quarter of what training changed cannot be taken for it
 
 
 class _Encoder(Protocol):
@@ -19,46 +32,146 @@ class _OnnxEncoder(_Encoder, Protocol):
     def provider(self) -> str: ...
 
 
-_ROUNDED = 0.2  # a larger difference is an error, not rounding, whose cost the scores tell
-
-
-def allowed_difference(precision: str, tolerance: float) -> float:
-    """Return the largest difference for a bundle of a precision; ``tolerance`` is that of fp32."""
-    return tolerance if precision == "fp32" else _ROUNDED
-
-
 def check_parity(
-    encoder: _Encoder, onnx: _OnnxEncoder, sentences: Sequence[str], *, tolerance: float, name: str = "ONNX"
+    encoder: _Encoder,
+    onnx: _OnnxEncoder,
+    sentences: Sequence[str],
+    *,
+    tolerance: float,
+    precision: Precision = "fp32",
+    name: str = "ONNX",
 ) -> dict[str, Any]:
     """Compare unit-length embeddings of both, in padded batches and for a few sentences one by one.
+
+    ``fp32`` must agree in every component, ``fp16`` in every vector, ``int8`` on average and in which sentences are
+    nearest. Of a trained model, any precision must also hold what the training changed: see ``share_of_training``.
 
     Args:
         encoder: the model.
         onnx: its exported form.
         sentences: texts to compare on.
-        tolerance: largest difference allowed.
+        tolerance: fp32: largest difference allowed.
+        precision: of the exported form.
         name: the exported form in messages.
 
     Returns:
-        ``largest_difference`` (absolute, over all components), ``sentences`` compared, ``tolerance``, ``provider``.
+        ``largest_difference`` (absolute, over all components), ``sentences`` compared, ``provider``; ``tolerance`` for
+        fp32, else ``mean_cosine`` and ``neighbours``; ``of_training`` if there was a training to look for.
 
     Raises:
-        CseError: a difference exceeds the tolerance; names the sentence.
+        CseError: a difference exceeds what the precision allows; names the sentence.
     """
     expected = encoder.encode(sentences, normalize=True)
     found = onnx.encode(sentences, normalize=True)
     alone = np.stack([onnx.encode([text], normalize=True)[0] for text in sentences[:4]])
-    difference = np.abs(found - expected).max(axis=1)
-    difference[: len(alone)] = np.maximum(difference[: len(alone)], np.abs(alone - expected[: len(alone)]).max(axis=1))
-    worst = int(difference.argmax())
-    if not difference[worst] <= tolerance:
-        raise CseError(
-            f"export.tolerance: {name} differs from torch by {difference[worst]:.1e} on {sentences[worst][:60]!r}, "
-            f"more than {tolerance:.0e}; nothing was published"
-        )
-    return {
-        "largest_difference": float(f"{difference[worst]:.1e}"),
+    errors = np.concatenate([found, alone]) - np.concatenate([expected, expected[: len(alone)]])
+    facts: dict[str, Any] = {
+        "largest_difference": float(f"{np.abs(errors).max():.1e}"),
         "sentences": len(sentences),
-        "tolerance": tolerance,
         "provider": onnx.provider,
     }
+    if precision == "int8":
+        facts |= _check_rounded(expected, found, alone)
+    else:
+        size = np.abs(errors).max(axis=1) if precision == "fp32" else np.linalg.norm(errors, axis=1)
+        key, most = ("tolerance", tolerance) if precision == "fp32" else ("precision", HALF)
+        worst = int(size.argmax())
+        if not size[worst] <= most:
+            text = [*sentences, *sentences][worst if worst < len(sentences) else worst - len(sentences)]
+            raise CseError(
+                f"export.{key}: {name} differs from torch by {size[worst]:.1e} on {text[:60]!r}, more than {most:.0e}; "
+                "nothing was published"
+            )
+        facts |= {"tolerance": most}
+    if isinstance(encoder, SentenceEncoder):
+        share = share_of_training(encoder, expected, found, sentences, precision=precision, least=tolerance)
+        if share is not None:
+            facts["of_training"] = share
+    return facts
+
+
+def _check_rounded(expected: np.ndarray, found: np.ndarray, alone: np.ndarray) -> dict[str, float]:
+    """Return the mean cosine of int8 vectors (n, d) with torch's, and how far nearest neighbours keep their lead.
+
+    The lead is how much nearer the nearest other text is than texts are on average. Taken for the neighbour that the
+    bundle chooses, by torch's cosines, it shows a swap where it costs something; for vectors of other texts it is 0,
+    however narrow the cone that all vectors lie in.
+    """
+    cosine = float(
+        np.concatenate([(expected * found).sum(axis=1), (expected[: len(alone)] * alone).sum(axis=1)]).mean()
+    )
+    kept = 1.0
+    if len(expected) > 2:
+        wanted, own = (vectors @ vectors.T - 4 * np.eye(len(vectors)) for vectors in (expected, found))
+        others = (wanted.sum(axis=1) - np.diag(wanted)) / (len(wanted) - 1)
+        lead = wanted.max(axis=1) - others
+        chosen = wanted[np.arange(len(wanted)), own.argmax(axis=1)] - others
+        kept = float(chosen.sum() / max(lead.sum(), np.finfo(np.float32).tiny))
+    if not (cosine >= ROUNDED and kept >= NEIGHBOURS):
+        raise CseError(
+            f"export.precision: int8 keeps a mean cosine of {cosine:.3f} with torch (at least {ROUNDED}) and "
+            f"{kept:.2f} of its nearest neighbours' lead (at least {NEIGHBOURS}); export in fp32 or fp16; nothing was "
+            "published"
+        )
+    return {"mean_cosine": round(cosine, 4), "neighbours": round(kept, 4)}
+
+
+def share_of_training(
+    encoder: SentenceEncoder,
+    expected: np.ndarray,
+    found: np.ndarray,
+    sentences: Sequence[str],
+    *,
+    precision: Precision,
+    least: float,
+) -> float | None:
+    """Return how much of what training changed the exported vectors hold: 1 is all, 0 the bare backbone.
+
+    With the model's vectors ``c``, the bare backbone's ``b`` and the exported ones ``o``, it is
+    ``sum (o - b) . (c - b) / sum |c - b|^2``. Where rounding moves vectors nearly as far as training did, ``o`` is
+    compared with the backbone's own vectors in the same precision, in which most of the rounding is the same.
+
+    Args:
+        encoder: the model.
+        expected: its vectors (n, d).
+        found: the exported ones (n, d).
+        sentences: their texts.
+        precision: of the exported form.
+        least: largest component of a change that counts as none.
+
+    Returns:
+        The share; None if nothing was changed, or the backbone's vectors are of another width.
+
+    Raises:
+        CseError: it is below ``TRAINED``.
+    """
+    bare = _bare_of(encoder)
+    if bare is None or bare.dimension != expected.shape[1]:
+        return None
+    start = bare.encode(sentences, normalize=True)
+    change = expected - start
+    if np.abs(change).max() <= least:
+        return None
+    if precision != "fp32" and np.square(change).sum() < _CLEAR**2 * np.square(found - expected).sum():
+        with tempfile.TemporaryDirectory() as folder:
+            with write_bundle(bare, Path(folder) / "bare", normalize=True, metrics={}, precision=precision):
+                pass
+            start = OnnxEncoder(Path(folder) / "bare", provider="cpu").encode(sentences, normalize=True)
+    share = float(((found - start) * change).sum() / np.square(change).sum())
+    if not share >= TRAINED:
+        raise CseError(
+            f"export.precision: the {precision} vectors hold {100 * share:.0f} % of what training changed, less than "
+            f"{100 * TRAINED:.0f} %: they are nearer to the bare backbone's; export this checkpoint again, in fp32 if "
+            "it is so; nothing was published"
+        )
+    return round(share, 3)
+
+
+def _bare_of(encoder: SentenceEncoder) -> SentenceEncoder | None:
+    """Return the backbone as it was before training; None for word vectors."""
+    backbone = encoder.backbone
+    if not isinstance(backbone, Backbone):
+        return None
+    if not encoder.frozen:
+        backbone = load_backbone(backbone.files)
+    return SentenceEncoder.bare(backbone, encoder.pooler if encoder.pooler in ("mean", "cls", "last") else "mean")

@@ -70,12 +70,12 @@ class SentenceEncoder(Compatible, Encoder):
         return cls.bare(load_backbone(find_backbone(str(path_or_name))))
 
     @classmethod
-    def bare(cls, backbone: Backbone | StaticWords) -> SentenceEncoder:
-        """Return an encoder for the backbone alone, with its own pooler and no prompt."""
+    def bare(cls, backbone: Backbone | StaticWords, pooler: str | None = None) -> SentenceEncoder:
+        """Return an encoder for the backbone alone, without a prompt; ``pooler`` None: its own."""
         return cls(
             backbone,
             None,
-            pooler=None,
+            pooler=pooler,
             loss_pooler=None,
             mlp="none",
             projector="tanh",

@@ -10,16 +10,19 @@ import click
 
 from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData
+from cse.data.tasks.kinds import all_texts
+from cse.data.tasks.store import open_tasks
 from cse.errors import CseError
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
-from cse.export.parity import allowed_difference, check_parity
+from cse.export.parity import check_parity
 from cse.model.checkpoint_config import identity_of, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import Moments, sketch_of
+from cse.runtime.uses import role_for
 from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
@@ -54,8 +57,7 @@ def export_stage(
     ) as draft:
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
-        allowed = allowed_difference(options.precision, options.tolerance)
-        draft.parity = check_parity(encoder, onnx, sentences, tolerance=allowed)
+        draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision != "fp32":
             draft.parity |= check_score(encoder, onnx, data.tasks, options.score_loss)
         texts = training_sentences(data, SKETCHED) or sentences
@@ -68,18 +70,18 @@ def export_stage(
 
 def check_score(
     encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[ScoredPairs], most: float
-) -> dict[str, float | None]:
+) -> dict[str, float]:
     """Return what a rounded bundle loses to torch, and print it.
 
     Returns:
-        ``score_loss``: points of Spearman * 100, on average over the tasks; None if there is no scored pair.
+        ``score_loss``: points of Spearman * 100, on average over the tasks; nothing if there is no scored pair.
 
     Raises:
         CseError: it loses more than ``most`` points.
     """
     if not tasks:
-        click.echo("no scored pairs in the evaluation data: what rounding costs is not known", err=True)
-        return {"score_loss": None}
+        click.echo("no scored pairs in the evaluation data: rounding is judged by the vectors alone", err=True)
+        return {}
     click.echo("scoring torch and the bundle on the evaluation tasks", err=True)
     scores = [evaluate_sts(model, tasks).average() or 0.0 for model in (encoder, onnx)]
     loss = round(scores[0] - scores[1], 2)
@@ -93,8 +95,11 @@ def check_score(
 
 
 def vectors_sketched(onnx: OnnxEncoder | DomainEncoder, texts: Sequence[str]) -> Moments | None:
-    """Return the sketch of an encoder's unit-length vectors, or None if the texts have fewer than two vectors."""
-    found = sketch_of(onnx.encode(texts, normalize=True))
+    """Return the sketch of an encoder's unit-length vectors, or None if the texts have fewer than two vectors.
+
+    A model with task texts is asked with that of queries, so its training texts are read with it too.
+    """
+    found = sketch_of(onnx.encode(texts, normalize=True, role=role_for("query", getattr(onnx, "texts", {}))))
     return found if found.usable else None
 
 
@@ -106,10 +111,12 @@ def training_sentences(data: PreparedData, count: int) -> list[str]:
 
 
 def sentences_for_parity(data: PreparedData, count: int) -> list[str]:
-    """Return up to ``count`` evaluation sentences, or training sentences if there are none."""
+    """Return up to ``count`` evaluation sentences; if there are none, training sentences or the own tasks' texts."""
     found = dict.fromkeys(text for task in data.tasks for text in (*task.sentence1, *task.sentence2))
     if not found:
-        found = dict.fromkeys(data.train[: 2 * count][data.train.column_names[0]])
+        found = dict.fromkeys(training_sentences(data, count))
+    if not found:
+        found = dict.fromkeys(text for task in open_tasks(data) for text in all_texts(task))
     if not found:
         raise CseError(f"{data.folder}: no sentences to compare ONNX with torch on; run `cse prepare`")
     step = max(len(found) // count, 1)  # spread over all tasks, not only the first

@@ -14,7 +14,7 @@ from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import dev_label, measure_in
 from cse.evaluation.tasks.score import MEASURES, dev_measure, score_task
 from cse.evaluation.vectors import Encoder
-from cse.export.parity import allowed_difference, check_parity
+from cse.export.parity import check_parity
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.mixed import DomainEncoder
@@ -95,8 +95,8 @@ def judge_encoders(
     try:
         sentences = sentences_for_parity(data, settings.export.sentences)
         precision = getattr(getattr(onnx, "manifest", None), "precision", "fp32")
-        allowed = allowed_difference(precision, settings.export.tolerance)
-        found = check_parity(encoder, onnx, sentences, tolerance=allowed)
+        tolerance = settings.export.tolerance
+        found = check_parity(encoder, onnx, sentences, tolerance=tolerance, precision=precision)
         difference = float(found["largest_difference"])
     except CseError as error:
         reasons.append(f"no parity with torch: {error}")

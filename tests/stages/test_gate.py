@@ -130,6 +130,28 @@ def test_a_bundle_that_is_not_its_checkpoint(made, data):
     assert found.difference is None
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_the_bare_backbones_bundle_does_not_pass_for_a_checkpoint(models, data, settings, tmp_path, precision):
+    """A prompt of one vector moves vectors less than a tolerance for int8 would allow."""
+    made = settings({
+        "data.view": "triplets", "prompt.length": 1, "prompt.position_shift": False, "train.learning_rate": 1e-6,
+        "train.epochs": 1, "export.precision": precision, "export.score_loss": 100.0,
+    })  # fmt: skip
+    train_stage(
+        made, prepared=data["triplets"], corrupted=tmp_path / "none", checkpoint=tmp_path / "checkpoint",
+        metrics=tmp_path / "train.json", plots=tmp_path / "plots", scratch=tmp_path / "scratch",
+    )  # fmt: skip
+    for model in (tmp_path / "checkpoint", models["bert"]):
+        export_stage(made, model=model, prepared=data["triplets"], metrics=(), bundle=tmp_path / f"of-{model.name}")
+    places = {"checkpoint": tmp_path / "checkpoint", "prepared": data["triplets"], "promoted": None}
+    found = judge(made, bundle=tmp_path / "of-checkpoint", **places)
+    assert found.passed, found.reasons
+    assert found.difference < {"fp32": 1e-5, "fp16": 1e-3, "int8": 0.05}[precision]
+    found = judge(made, bundle=tmp_path / "of-bert", **places)
+    assert not found.passed
+    assert "no parity with torch" in found.reasons[0]
+
+
 def test_without_dev_pairs_nothing_is_compared(made, data, tmp_path):
     bare = tmp_path / "prepared"
     shutil.copytree(data["triplets"], bare)

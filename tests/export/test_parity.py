@@ -1,0 +1,107 @@
+"""Parity is a claim about the checkpoint: the bundle of the bare backbone, the nearest wrong thing, fails it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError
+from cse.export.bundle import write_bundle
+from cse.export.parity import check_parity
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.conftest import WORDS
+from tests.parts import new_prompt, sentence_encoder
+
+_RANDOM = np.random.default_rng(2)
+SENTENCES = [" ".join(_RANDOM.choice(WORDS, int(count))) for count in _RANDOM.integers(3, 15, 60)]
+OWN_ERROR = {"fp32": 1e-6, "fp16": 2e-3, "int8": 0.03}  # of a vector of unit length
+
+
+def export(encoder, folder, precision):
+    with write_bundle(encoder, folder, normalize=True, metrics={}, precision=precision):
+        pass
+    return OnnxEncoder(folder, provider="cpu", threads=1)
+
+
+def sizes(vectors):
+    return np.linalg.norm(vectors, axis=1)
+
+
+@pytest.fixture(scope="module", params=list(OWN_ERROR))
+def bare(request, tiny_folders, tmp_path_factory):
+    """The backbone's own bundle in a precision."""
+    backbone = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    encoder = SentenceEncoder.bare(backbone, "mean")
+    return encoder, export(encoder, tmp_path_factory.mktemp("bare") / "bundle", request.param), request.param
+
+
+def moved(backbone, step):
+    """A prompt that moves vectors by a tenth, or a trained [CLS] that moves them by ``step`` times as much."""
+    if step is None:
+        prompt = new_prompt("key_value", backbone, length=1)
+        return sentence_encoder(backbone, prompt, pooler="mean", position_shift=False)
+    encoder = sentence_encoder(backbone, None, pooler="mean", cls=True)
+    with torch.no_grad():
+        encoder.cls.add_(step * torch.randn(encoder.cls.shape, generator=torch.Generator().manual_seed(0)))
+    return encoder
+
+
+@pytest.mark.parametrize(("step", "least", "most"), [(None, 0.05, 0.4), (0.005, 1e-3, 9e-3)])
+def test_the_bare_backbones_bundle_is_not_the_checkpoints(bare, tmp_path, step, least, most):
+    plain, wrong, precision = bare
+    encoder = moved(plain.backbone, step)
+    expected = encoder.encode(SENTENCES)
+    change = sizes(expected - plain.encode(SENTENCES)).max()
+    assert least < change < most, "these prompts move the vectors a little"
+    right = export(encoder, tmp_path / "right", precision)
+    assert sizes(right.encode(SENTENCES) - expected).max() < OWN_ERROR[precision]
+    found = check_parity(encoder, right, SENTENCES, tolerance=1e-5, precision=precision)
+    assert found["of_training"] == pytest.approx(1, abs=0.25)
+    if precision == "int8":
+        assert (wrong.encode(SENTENCES) * expected).sum(axis=1).mean() > 0.99, "cosines alone would let it pass"
+    with pytest.raises(CseError, match=r"differs from torch by|hold -?\d+ % of what training changed"):
+        check_parity(encoder, wrong, SENTENCES, tolerance=1e-5, precision=precision)
+
+
+def test_a_model_without_training_has_nothing_to_look_for(bare):
+    encoder, onnx, precision = bare
+    found = check_parity(encoder, onnx, SENTENCES, tolerance=1e-5, precision=precision)
+    assert "of_training" not in found
+    assert found.keys() >= ({"mean_cosine", "neighbours"} if precision == "int8" else {"tolerance"})
+
+
+class Fixed:
+    """Vectors by text, so narrow that any two of them have a cosine above 0.98."""
+
+    provider = "cpu"
+
+    def __init__(self, error=0.0, other=False):
+        self.error, self.other = error, other
+
+    def encode(self, sentences, **_):
+        rows = []
+        for text in sentences:
+            seed = sum(map(ord, text)) + self.other
+            random = np.random.default_rng(seed)
+            rows.append(np.full(64, 1.0) + 0.1 * random.normal(size=64) + self.error * random.normal(size=64))
+        return (np.stack(rows) / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_each_precision_has_its_own_bound():
+    def ask(error, precision, **more):
+        return check_parity(Fixed(), Fixed(error, **more), SENTENCES, tolerance=1e-5, precision=precision)
+
+    assert ask(1e-3, "fp16")["largest_difference"] > 1e-4
+    with pytest.raises(CseError, match=r"export\.precision: .* more than 1e-02"):
+        ask(0.02, "fp16")
+    with pytest.raises(CseError, match=r"export\.tolerance: .* more than 1e-05"):
+        ask(1e-3, "fp32")
+    assert ask(0.02, "int8")["neighbours"] > 0.9
+    with pytest.raises(CseError, match=r"mean cosine of 0\.\d+ .*nearest neighbours"):
+        ask(0.4, "int8")
+    with pytest.raises(CseError, match=r"mean cosine of 0\.99\d .* and -?0\.[0-5]\d of its nearest neighbours"):
+        ask(0.0, "int8", other=True)  # the vectors of other texts
