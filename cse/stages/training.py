@@ -215,7 +215,8 @@ def open_training(
         backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
     )
     set_widths(encoder, objective, settings.train)
-    check_roles(encoder, settings.train.roles, [source.data.view for source in sources])
+    views = [source.data.view for source in sources]
+    check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)
     check_post(encoder, settings.post)
     wanted = [] if settings.train.parameters == "none" else objective.needing_head
     head = None

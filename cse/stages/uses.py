@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cse.data.store import VIEW_COLUMNS
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.seal import short
 from cse.runtime.uses import text_of
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.groups.train import TrainSettings
@@ -29,14 +30,29 @@ def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: st
         raise CseError(f"train.roles: {error}; set backbone.texts") from None
 
 
-def check_roles(encoder: SentenceEncoder, roles: Sequence[str] | None, views: Sequence[str]) -> None:
-    """Refuse roles that do not fit the source with the most columns of text.
+def check_roles(
+    encoder: SentenceEncoder, roles: Sequence[str] | None, views: Sequence[str], *, max_length: int
+) -> None:
+    """Refuse roles that do not fit the source with the most columns of text, or whose task texts crowd out sentences.
+
+    Args:
+        encoder: the encoder being trained.
+        roles: of the columns of text.
+        views: of the sources.
+        max_length: tokens that training cuts at, ``train.max_length``; a task text leaves the sentence at least half.
 
     Raises:
-        CseError: see ``texts_before``; or more roles than columns.
+        CseError: see ``texts_before``; more roles than columns; or a task text of more than half of ``max_length``.
     """
     widest = max(views, key=lambda view: len(_columns(view)))
-    texts_before(encoder, roles, widest)
+    for text in texts_before(encoder, roles, widest):
+        taken = len(encoder.text_tokenizers.truncating_at(encoder.max_length).encode(text).ids) if text else 0
+        if 2 * taken > max_length:
+            raise CseError(
+                f"train.max_length: the task text {short(text)} takes {taken} of its {max_length} tokens, special "
+                f"tokens included, and the sentence needs at least half; raise it to {2 * taken} or shorten "
+                "backbone.texts"
+            )
     if roles is not None and len(roles) > len(_columns(widest)):
         raise _wrong_number(roles, _columns(widest))
 

@@ -42,6 +42,14 @@ def test_each_column_gets_the_text_of_its_role(opened):
     assert len(plain.columns[0].ids) < len(table.columns[0].ids)
 
 
+def test_a_sentence_has_half_of_the_tokens_beside_its_task_text(opened):
+    column = (
+        opened(ROLES | TRIPLETS | {"backbone.texts": {"query": "red " * 4, "passage": "a "}}).tables()[0].columns[0]
+    )
+    rows = {tuple(column.ids[a:b].tolist()) for a, b in zip(column.offsets, column.offsets[1:], strict=False)}
+    assert len(rows) > 20, "texts behind the longest task text differ"
+
+
 def test_dev_pairs_are_read_in_their_roles(opened):
     training = opened(TRIPLETS | ROLES)
     dev, encoder = training.data.dev, training.encoder
@@ -58,6 +66,11 @@ def test_dev_pairs_are_read_in_their_roles(opened):
         ({"train.roles": ["query", "passage"]}, "train.roles: 2 roles for 3 columns of text"),
         ({"train.roles": ["query", "pasage", "passage"]}, "'pasage' is not known; one of query, passage"),
         ({"backbone.texts": {"query": "red " * 600}}, "leaves no room for the sentence"),
+        (
+            ROLES | {"backbone.texts": {"query": "the old ", "passage": "red " * 11}},
+            r"train\.max_length: the task text 'red .* takes 13 of its 12 tokens, .* raise it to 26 or shorten",
+        ),
+        (ROLES | {"backbone.texts": {"query": "the old ", "passage": "red " * 5}}, "takes 7 of its 12 tokens"),
     ],
 )
 def test_roles_that_do_not_fit(opened, changes, message):
