@@ -54,6 +54,14 @@ def test_a_student_that_equals_its_teacher_up_to_length_has_no_loss(vectors):
     )
 
 
+def test_a_batch_of_one_row_has_nothing_to_learn(vectors):
+    student, teacher = (each[:VIEWS] for each in vectors)
+    student.requires_grad_()
+    found = similarity_divergence(student, teacher, rows=1, temperature=0.05)
+    found.backward()
+    assert (found.item(), student.grad.abs().max().item()) == (0.0, 0.0)
+
+
 def test_texts_of_one_row_may_move_against_each_other():
     """Row 0 turns its second text within a plane that no other row has a part in: nothing between rows changes."""
     before = torch.eye(6, dtype=torch.float64)  # two rows of three views
