@@ -186,6 +186,10 @@ def _obstacle(encoder: SentenceEncoder) -> str:
         return f"pooler {encoder.pooler} is not part of a bank, which has {' and '.join(POOLERS)}"
     if encoder.mlp_use == "always" and not isinstance(encoder.mlp, TanhMlp):
         return f"projector {encoder.projector} is not part of a bank, which has tanh"
+    if encoder.texts or encoder.widths:
+        has = [f"task texts ({', '.join(encoder.texts)})"] if encoder.texts else []
+        has += [f"shorter vectors ({', '.join(map(str, encoder.widths))})"] if encoder.widths else []
+        return f"it has {' and '.join(has)}, and a bank has neither roles nor widths"
     return ""
 
 

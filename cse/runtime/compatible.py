@@ -26,10 +26,10 @@ _DOCUMENT = ("document", "passage", "corpus")  # the library's names of that rol
 def in_their_words(encode: Method) -> Method:
     """Let an ``encode`` also take the library's arguments.
 
-    ``prompt_name`` is our ``role``, ``truncate_dim`` our ``dimensions``, ``normalize_embeddings=True`` our
-    ``normalize``; ``prompt`` is put before each text; ``convert_to_tensor`` and ``convert_to_numpy`` choose the kind of
-    array. What our encoders decide when they are loaded (``device``) or cannot do (another ``precision`` or
-    ``output_value``) is refused.
+    ``prompt_name`` is our ``role``, ``truncate_dim`` our ``dimensions``, ``normalize_embeddings`` our ``normalize``;
+    ``prompt`` is put before each text; ``convert_to_tensor`` and ``convert_to_numpy`` choose the kind of array.
+    What our encoders decide when they are loaded (``device``) or cannot do (another ``precision`` or ``output_value``)
+    is refused.
     """
 
     @functools.wraps(encode)
@@ -41,7 +41,7 @@ def in_their_words(encode: Method) -> Method:
         before = theirs.get("prompt") or ""
         texts = before + sentences if isinstance(sentences, str) else [before + text for text in sentences]
         ours = {"role": theirs.get("prompt_name"), "dimensions": theirs.get("truncate_dim")}
-        ours["normalize"] = theirs.get("normalize_embeddings") or None
+        ours["normalize"] = theirs.get("normalize_embeddings")
         found = encode(self, texts, *arguments, **given, **{k: v for k, v in ours.items() if v is not None})
         if theirs.get("convert_to_tensor"):
             return _tensor(found)

@@ -11,6 +11,7 @@ import pytest
 from cse.errors import CseError
 from cse.export.bank import create_bank, make_domain
 from cse.export.domains import add_domain
+from cse.model.declared import Declared
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -173,6 +174,19 @@ def test_no_sentence_needs_no_pass(banked):
 def test_what_a_bank_cannot_hold_is_refused_by_name(tiny_folders, row, reason):
     with pytest.raises(CseError, match=f"domain it: .*{reason}.*export it as a bundle"):
         make_domain(build(tiny_folders, row), "it")
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        (Declared(None, 20, {"query": "the old "}), r"task texts \(query\), and a bank has neither"),
+        (Declared(None, 20, {}, (8, 16)), r"shorter vectors \(8, 16\), and a bank has neither"),
+    ],
+)
+def test_a_model_with_roles_or_widths_is_refused(bert, use, reason):
+    encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=2), pooler="mean", use=use)
+    with pytest.raises(CseError, match=f"domain it: .*{reason}.*export it as a bundle"):
+        make_domain(encoder, "it")
 
 
 def test_weights_that_are_not_the_banks_are_refused(tiny_folders, empty_banks, tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from cse.data.store import PreparedData
+from cse.model.declared import PROMPTS
 from cse.runtime.bank import Bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import SKETCH, distance, read_sketch, sketch_of
@@ -28,6 +30,18 @@ def test_the_sketch_is_of_the_first_column_of_the_training_text(models, data, se
     np.testing.assert_allclose(found.mean, vectors.mean(axis=0), atol=1e-6)
     assert found.count == len(texts)
     assert distance(sketch_of(vectors), found) == 0
+
+
+def test_the_sketch_has_the_task_text_of_queries(models, data, settings, tmp_path):
+    """Texts of the same kind, asked for as the model is meant to be asked, have not moved."""
+    backbone = shutil.copytree(models["bert"], tmp_path / "backbone")
+    (backbone / PROMPTS).write_text(json.dumps({"prompts": {"query": "the old ", "passage": "a red "}}))
+    folder = tmp_path / "bundle"
+    export_stage(settings(), model=backbone, prepared=data["sentences"], metrics=(), bundle=folder)
+    onnx, texts = OnnxEncoder(folder, provider="cpu"), training_sentences(PreparedData(data["sentences"]), 2000)
+    reference = read_sketch(folder / SKETCH, 32)
+    assert distance(sketch_of(onnx.encode(texts, role="query")), reference) == 0
+    assert distance(sketch_of(onnx.encode(texts)), reference) > 0.05
 
 
 def test_a_domain_that_is_added_with_its_text(models, data, settings, tmp_path):
