@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,12 @@ SAMPLE_DEV, SAMPLE_TEST = 500, 1000
 SENTEVAL, STSB_DEV = "SentEval", "STS-B dev"
 
 
-def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[str, Any]:
+def prepare(
+    settings: DataSettings,
+    out: Path,
+    progress: bool = True,
+    held_out: Callable[[Task], Iterable[str]] = held_out_texts,
+) -> dict[str, Any]:
     """Write training rows, dev pairs, evaluation data and ``report.json`` to the folder ``out``.
 
     The folder appears complete or not at all; until then an existing one stays untouched. The same input and settings
@@ -43,6 +48,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         settings: the group ``data``.
         out: output folder; replaced if it exists.
         progress: whether to show a progress bar on stderr, if it is a terminal.
+        held_out: returns the texts of a task of the user's own that no training row may hold.
 
     Returns:
         The contents of ``report.json``.
@@ -62,10 +68,10 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     no_dev = origin["dev"] in (None, STSB_DEV)
     held_out_tasks = no_dev + (not suite.tasks) if settings.hold_out else 0  # to select with, and to measure
     arrange = arrangement(settings, cleaning, held_out_tasks)
-    held_out = list(_held_out(evaluation, suite.tasks))
+    apart = list(_held_out(evaluation, suite.tasks, held_out))
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        source.write(folder / TRAIN_FILE, held_out, arrange, progress=progress)
-        reports = write_more(more, folder, held_out, arrange, progress=progress)
+        source.write(folder / TRAIN_FILE, apart, arrange, progress=progress)
+        reports = write_more(more, folder, apart, arrange, progress=progress)
         if isinstance(arrange, HoldOut):
             measured = arrange.tasks()
             if no_dev:
@@ -158,10 +164,14 @@ def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | No
     return pairs, path.name
 
 
-def _held_out(evaluation: EvaluationData, own: Sequence[Task]) -> Iterator[str]:
+def _held_out(
+    evaluation: EvaluationData, own: Sequence[Task], of_own: Callable[[Task], Iterable[str]]
+) -> Iterator[str]:
     """Yield the texts that no training row may hold: dev data, evaluation pairs, the user's own tasks."""
-    tasks = [*evaluation.tasks, evaluation.dev, evaluation.dev_task, *own]
-    return (text for task in tasks if task is not None for text in held_out_texts(task))
+    for task in (*evaluation.tasks, evaluation.dev, evaluation.dev_task):
+        yield from () if task is None else held_out_texts(task)
+    for task in own:
+        yield from of_own(task)
 
 
 def _report(

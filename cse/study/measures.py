@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from cse.data.clean import text_key
 from cse.data.cxc import read_cxc
+from cse.data.draws import draw_parts
 from cse.data.store import PreparedData
 from cse.data.suite import SuiteData
 from cse.data.suite_store import open_suite
-from cse.data.tasks.kinds import LabelledTexts, Retrieval, Task
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task, held_out_texts
 from cse.data.tasks.store import open_dev, open_tasks
 from cse.errors import CseError
 
@@ -27,32 +30,42 @@ _SEED = "cse study"
 def dev_part(task: Task) -> Task:
     """Return the part of a task that chooses.
 
-    Labelled texts give a share of their reference texts, which the test texts are not among; of a search, half of the
+    Labelled texts give a share of their reference texts, drawn by a hash, none of them a test text in another case or
+    punctuation; where the reference texts are the training rows, half of the test texts. Of a search half of the
     queries; of pairs and triplets, half.
 
     Raises:
         CseError: too few texts for two parts.
     """
-    if isinstance(task, LabelledTexts):
-        drawn = set(_drawn(task.name, len(task.reference), _DEV_LABELLED))
-        rest = [place for place in range(len(task.reference)) if place not in drawn]
-        texts, labels = task.reference, task.reference_label
-        return dataclasses.replace(
-            task,
-            reference=[texts[place] for place in rest],
-            reference_label=[labels[place] for place in rest],
-            test=[texts[place] for place in sorted(drawn)],
-            test_label=[labels[place] for place in sorted(drawn)],
-        )
-    return _part(task, _drawn(task.name, len(task), 0.5))
+    if not isinstance(task, LabelledTexts):
+        return _part(task, _drawn(task.name, len(task), 0.5))
+    if task.split == HELD_OUT:
+        return _of_test(task, _drawn_texts(task.name, task.test, 0.5), inside=True)
+    drawn = _drawn_texts(task.name, task.reference, _DEV_LABELLED) - {text_key(text) for text in task.test}
+    rows = [
+        (text_key(text) in drawn, text, label) for text, label in zip(task.reference, task.reference_label, strict=True)
+    ]
+    (reference, reference_label), (test, test_label) = (
+        ([text for dev, text, _ in rows if dev is which], [label for dev, _, label in rows if dev is which])
+        for which in (False, True)
+    )
+    return LabelledTexts(task.name, reference, reference_label, test, test_label, task.split)
 
 
 def part_for_test(task: Task) -> Task:
     """Return the part of a task that no choice has seen: all of labelled texts' test rows, else the other half."""
     if isinstance(task, LabelledTexts):
-        return task
+        held_out = task.split == HELD_OUT
+        return _of_test(task, _drawn_texts(task.name, task.test, 0.5), inside=False) if held_out else task
     drawn = set(_drawn(task.name, len(task), 0.5))
     return _part(task, [place for place in range(len(task)) if place not in drawn])
+
+
+def apart(task: Task) -> Iterator[str]:
+    """Yield the texts of a task that no training row of a study may hold: those of the test and of the dev part."""
+    yield from held_out_texts(task)
+    if isinstance(task, LabelledTexts):
+        yield from held_out_texts(dev_part(task))
 
 
 def dev_suite(data: PreparedData, captions: Path) -> SuiteData:
@@ -127,8 +140,27 @@ def kept(figures: Mapping[str, float], bare: Mapping[str, float]) -> float | Non
 def _drawn(name: str, count: int, share: float) -> list[int]:
     wanted = round(share * count)
     if wanted < 2 or count - wanted < 2:
-        raise CseError(f"task {name}: {count} rows are too few for a dev and a test part")
+        raise _too_few(name, count)
     return sorted(Random(f"{_SEED} {name}").sample(range(count), wanted))
+
+
+def _drawn_texts(name: str, texts: Sequence[str], share: float) -> set[bytes]:
+    """Return the keys of a share of the texts."""
+    drawn: dict[bytes, int] = {}
+    draw_parts(Counter(map(text_key, texts)), f"{_SEED} {name}", share, 1, drawn)
+    if not drawn:
+        raise _too_few(name, len(texts))
+    return set(drawn)
+
+
+def _of_test(task: LabelledTexts, keys: set[bytes], *, inside: bool) -> LabelledTexts:
+    """Return a task with those of its test texts whose keys are in a set, or are not."""
+    rows = [row for row in zip(task.test, task.test_label, strict=True) if (text_key(row[0]) in keys) is inside]
+    return dataclasses.replace(task, test=[text for text, _ in rows], test_label=[label for _, label in rows])
+
+
+def _too_few(name: str, count: int) -> CseError:
+    return CseError(f"task {name}: {count} rows are too few for a dev and a test part")
 
 
 def _part(task: Any, places: list[int]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -23,6 +24,7 @@ from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
 from cse.model.checkpoint_config import is_checkpoint, read_config
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.outputs import publish_file
 from cse.process import only_one
 from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
@@ -34,7 +36,7 @@ from cse.stages.train import train_stage
 from cse.stages.training import Training, groups_of
 from cse.study.facts import check_unchanged, facts_of
 from cse.study.ledger import ROW_FILE, Row, read_row, write_row, write_table
-from cse.study.measures import columns, dev_suite
+from cse.study.measures import apart, columns, dev_suite
 from cse.study.plan import BARE, Round, Run
 from cse.training.observers import CsvLog, Observers, StepRecord
 from cse.training.precision import choose_bf16, choose_device
@@ -42,6 +44,7 @@ from cse.training.state import RunState
 from cse.tune.job import steps_of
 
 _WEIGHTS = ".safetensors"
+_TRAINED = "trained.json"  # beside a checkpoint: what its training depended on
 _NOT_THE_DATA = ("weight", "terms")  # of data.more: how its rows are trained on
 
 
@@ -68,7 +71,7 @@ class Place:
             for key in _NOT_THE_DATA:
                 source.pop(key)
         files = files_of(settings.data) if settings.data.source == "files" else []
-        facts = {"data": tree["data"], "mine": tree["mine"]}
+        facts = {"data": tree["data"], "mine": tree["mine"], "apart": "dev parts too"}
         if settings.objective.replaced_tokens.corrupts_beforehand or settings.mine.wanted:
             facts |= tree
         return self.folder / "data" / fingerprint(facts, files)[:12]
@@ -139,7 +142,8 @@ class StudyWorker:
         return reason
 
     def _train(self, run: Run, folder: Path, started: float) -> Row:
-        data = self._prepared(run.settings)
+        depends = facts_of(run, self.place.captions)  # as it begins: a file may change until it ends
+        data = prepare_once(self.place, run.settings)
         settings = self._paced(run.settings, data / "prepared")
 
         def launch(training: Training) -> RunState:
@@ -149,7 +153,8 @@ class StudyWorker:
             return training.run(Observers(observers))
 
         checkpoint = folder / "checkpoint"
-        if not _trained(checkpoint, settings):  # else it was killed while it measured
+        if not _trained(folder, settings, depends):  # else it was killed, or failed, while it measured
+            (folder / _TRAINED).unlink(missing_ok=True)
             train_stage(
                 settings,
                 prepared=data / "prepared",
@@ -162,6 +167,8 @@ class StudyWorker:
                 launch=launch,
                 tokens=data / "tokens",
             )
+            with publish_file(folder / _TRAINED) as target:
+                target.write_text(json.dumps(depends, indent=2) + "\n", encoding="utf-8")
         facts, encoder = read_config(checkpoint)["facts"], SentenceEncoder.load(checkpoint)
         trained = facts["parameters"]
         dev = self._measure(encoder, data, settings)
@@ -181,7 +188,7 @@ class StudyWorker:
             run.seed,
             self.round_name,
             run.values,
-            facts_of(run, self.place.captions),
+            depends,
             dev,
             trained=100 * trained["trained"] / max(trained["backbone"], 1),
             steps=facts["steps"],
@@ -191,27 +198,9 @@ class StudyWorker:
         )
 
     def _bare(self, run: Run) -> Row:
-        encoder = SentenceEncoder.load(run.settings.backbone.name)
-        return Row(
-            BARE,
-            0,
-            "",
-            {},
-            facts_of(run, self.place.captions),
-            self._measure(encoder, self._prepared(run.settings), run.settings),
-        )
-
-    def _prepared(self, settings: Settings) -> Path:
-        """Return the folder of the rows, prepared by whoever needs them first."""
-        data = self.place.data(settings)
-        data.mkdir(parents=True, exist_ok=True)
-        with FileLock(data / "lock"):
-            if not (data / "done").is_file():
-                prepare_stage(settings, prepared=data / "prepared", metrics=data / "prepare.json")
-                mine_stage(settings, prepared=data / "prepared", mined=data / "mined")
-                corrupt_stage(settings, prepared=data / "prepared", corrupted=data / "corrupted")
-                (data / "done").touch()
-        return data
+        depends = facts_of(run, self.place.captions)
+        encoder, data = SentenceEncoder.load(run.settings.backbone.name), prepare_once(self.place, run.settings)
+        return Row(BARE, 0, "", {}, depends, self._measure(encoder, data, run.settings))
 
     def _paced(self, settings: Settings, prepared: Path) -> Settings:
         """Return settings that evaluate as often as snapshots are wanted."""
@@ -227,6 +216,19 @@ class StudyWorker:
         found = evaluate_suite(encoder, suite, measures=("cxc", "tasks"), batch_size=settings.evaluation.batch_size)
         measure = dev_measure(suite.tasks[0], settings.train.dev_measure, "train.dev_measure").removesuffix(PROXY)
         return columns(found.to_dict(), measure)
+
+
+def prepare_once(place: Place, settings: Settings) -> Path:
+    """Return the folder of the rows, prepared by whoever needs them first; none holds a text of a dev or test part."""
+    data = place.data(settings)
+    data.mkdir(parents=True, exist_ok=True)
+    with FileLock(data / "lock"):
+        if not (data / "done").is_file():
+            prepare_stage(settings, prepared=data / "prepared", metrics=data / "prepare.json", held_out=apart)
+            mine_stage(settings, prepared=data / "prepared", mined=data / "mined")
+            corrupt_stage(settings, prepared=data / "prepared", corrupted=data / "corrupted")
+            (data / "done").touch()
+    return data
 
 
 def run_round(place: Place, round_name: str, how: Round, runs: Sequence[Run], *, at_once: int | None) -> int:
@@ -276,8 +278,13 @@ def ready(encoder: SentenceEncoder, settings: Settings) -> tuple[SentenceEncoder
     return encoder, device
 
 
-def _trained(checkpoint: Path, settings: Settings) -> bool:
-    return is_checkpoint(checkpoint) and read_config(checkpoint)["facts"]["settings"] == groups_of(settings)
+def _trained(folder: Path, settings: Settings, depends: Mapping[str, Any]) -> bool:
+    """Return whether the checkpoint in a folder was trained with these settings, on these files."""
+    checkpoint, path = folder / "checkpoint", folder / _TRAINED
+    if not path.is_file() or not is_checkpoint(checkpoint):
+        return False
+    same = json.loads(path.read_text(encoding="utf-8")) == json.loads(json.dumps(depends))
+    return same and read_config(checkpoint)["facts"]["settings"] == groups_of(settings)
 
 
 def _done(place: Place, round_name: str, run: Run) -> bool:

@@ -1,0 +1,81 @@
+"""One training of a study in this process: what it trains on, and when it counts as done."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import cse.study.run
+from cse.data.clean import overlap_key
+from cse.data.store import PreparedData
+from cse.data.tasks.store import open_tasks
+from cse.errors import CseError
+from cse.settings.load import load_settings
+from cse.study.facts import check_unchanged
+from cse.study.ledger import read_row
+from cse.study.measures import dev_part
+from cse.study.plan import read_study, runs_of
+from cse.study.run import Place, StudyWorker, prepare_once
+from tests.study.workspace import write_study
+
+ROWS = Path("data/raw/train/rows.csv")
+
+
+@pytest.fixture
+def plan(tiny_folders, tmp_path, monkeypatch):
+    file = write_study(tmp_path, tiny_folders["bert"])
+    monkeypatch.chdir(tmp_path)
+    return read_study(file)
+
+
+def run_of(plan, **values):
+    base = load_settings(Path("params.yaml"))
+    return runs_of(plan.model_copy(update={"set": plan.set | values}), "screen", base, ["plain"])[0]
+
+
+def test_no_text_of_a_dev_part_is_trained_on(plan):
+    """The training rows are the task's own texts, in another case and with a mark."""
+    with Path("data/raw/task/labels/train.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    with Path("intents.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label"), *((row["text"].upper() + "!", row["label"]) for row in rows)])
+    values = {"data.train_path": "intents.csv", "data.view": "categories", "data.drop_evaluation_overlap": True}
+    run = run_of(plan, **values, **{"objective.energy_hinge.weight": 0.0})
+    data = PreparedData(prepare_once(Place(Path("out"), Path("cxc")), run.settings) / "prepared")
+    (labels,) = (task for task in open_tasks(data) if task.name == "labels")
+    dev = {overlap_key(text) for text in dev_part(labels).test}
+    trained = {overlap_key(text) for text in data.train["sent0"]}
+    assert len(dev) >= 6
+    assert trained < {overlap_key(row["text"]) for row in rows}
+    assert data.report["train"]["dropped"]["evaluation_overlap"]["count"] == len(dev)
+    assert trained.isdisjoint(dev)
+
+
+def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkeypatch, capsys):
+    run, place = run_of(plan), Place(Path("out"), Path("cxc"))
+    folder, measure = place.run("screen", run.name), cse.study.run.evaluate_suite
+
+    def fails(*args, **more):
+        raise CseError("no space left")
+
+    def do(evaluate):
+        monkeypatch.setattr(cse.study.run, "evaluate_suite", evaluate)
+        return StudyWorker(place, "screen", plan.rounds["screen"], {run.name: run}, 1).run(run.name)
+
+    def trained():
+        return (folder / "checkpoint/checkpoint.json").stat().st_mtime_ns
+
+    assert do(fails) == "no space left"
+    first = trained()
+    assert do(measure) == ""
+    assert trained() == first, "the same rows: only measured"
+
+    assert do(fails) == "no space left"
+    with ROWS.open(encoding="utf-8") as stream:
+        rows = stream.read().splitlines()
+    ROWS.write_text("\n".join([rows[0], *rows[40:]]) + "\n", encoding="utf-8")
+    assert do(measure) == ""
+    assert trained() != first, "the row names the new file, so its scores are of a training on it"
+    check_unchanged(run, read_row(folder), place.captions, folder)
