@@ -37,7 +37,8 @@ from cse.settings.edit import write_values
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
 from cse.stages.export import export_stage
-from cse.stages.open_model import evaluate_models, record_folder, save_record
+from cse.stages.fitting import bare_of
+from cse.stages.open_model import BackboneOf, evaluate_models, record_folder, save_record
 from cse.stages.prepare import files_of
 from cse.stages.train import train_stage
 
@@ -213,11 +214,11 @@ class Adaptation:
         return value_of(dev_of(json.loads((place / "train.json").read_text(encoding="utf-8"))))
 
     def _measure(self, journal: Journal, name: str, place: Path | None) -> None:
-        model = str(place / "checkpoint") if place is not None else self.settings.backbone.name
+        model = BackboneOf(bare_of(self.settings.backbone)) if place is None else str(place / "checkpoint")
         record = self.folder / "records" / record_folder(name)
         journal.run(f"measure {name}", lambda: self._record(name, model, record), [record])
 
-    def _record(self, name: str, model: str, record: Path) -> None:
+    def _record(self, name: str, model: str | BackboneOf, record: Path) -> None:
         """Measure a model on the user's task and on whatever STS was prepared, and keep the record."""
         data = open_suite(PreparedData(self._rows.prepared))
         measures = tuple(m for m in ("sts", "tasks") if m == "tasks" or data.sts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -42,6 +42,7 @@ class SuiteResults:
         missing: what could not be measured, and why.
         tasks: scores of the user's own tasks, by name.
         content: of what they and the similarity tasks were measured on, see ``content_of_suite``.
+        reads: the encoder's ``max_length`` and task ``texts``, as far as known.
     """
 
     sts: StsResults | None
@@ -56,6 +57,7 @@ class SuiteResults:
     missing: list[str] = field(default_factory=list)
     tasks: dict[str, TaskScore] = field(default_factory=dict)
     content: dict[str, str] = field(default_factory=dict)
+    reads: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested numbers and settings for JSON; ``missing`` lists what could not be measured."""
@@ -68,6 +70,8 @@ class SuiteResults:
                 tree[name] = score.to_dict()
         if self.pooling is not None:
             tree["pooling"] = self.pooling
+        if self.reads:
+            tree["reads"] = self.reads
         if self.near_identical is not None:
             tree["near_identical"] = self.near_identical
         if self.tasks:
@@ -161,6 +165,7 @@ def evaluate_suite(
         missing=missing,
         tasks={name: score for name, score in tasks.items() if score is not None},
         content=content_of_suite(data),
+        reads={name: getattr(encoder, name) for name in ("max_length", "texts") if getattr(encoder, name, None)},
     )
 
 
@@ -171,6 +176,12 @@ def content_of_suite(data: SuiteData) -> dict[str, str]:
     """
     kinds: dict[str, Sequence[Task]] = {"sts": data.sts, "tasks": data.tasks}
     return {f"{kind}/{task.name}": content_of(task) for kind, tasks in kinds.items() for task in tasks}
+
+
+def reads_in_words(reads: Mapping[str, Any]) -> str:
+    """Return how an encoder reads a text, such as ``256 tokens, query: 'query: '``; empty if not known."""
+    said = [f"{reads['max_length']} tokens"] if "max_length" in reads else []
+    return ", ".join([*said, *(f"{role}: {text!r}" for role, text in sorted(reads.get("texts", {}).items()))])
 
 
 def measures_from(text: str) -> tuple[str, ...]:

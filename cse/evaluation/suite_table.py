@@ -8,7 +8,7 @@ from cse.data.transfer import TRANSFER_TASKS
 from cse.errors import printable
 from cse.evaluation.retrieval import CUTS
 from cse.evaluation.space import SpaceScore
-from cse.evaluation.suite import SuiteResults
+from cse.evaluation.suite import SuiteResults, reads_in_words
 from cse.evaluation.table import format_rows, format_table
 from cse.evaluation.tasks.table import task_parts
 
@@ -23,13 +23,19 @@ def format_suite(
         style: ``text``, ``markdown`` or ``latex``.
         trained_on: the rows that each model was trained on, as far as known.
     """
-    return _measures(models, style) + training_lines(trained_on or {}, style)
+    reads = {name: reads_in_words(results.reads) for name, results in models.items()}
+    differing = reads if len(set(reads.values())) > 1 else {}
+    return _measures(models, style) + _lines("reads", differing, style) + training_lines(trained_on or {}, style)
 
 
 def training_lines(trained_on: Mapping[str, str | None], style: str = "text") -> str:
     """Return lines that say which rows each model was trained on; empty if nothing is known."""
+    return _lines("trained on", trained_on, style)
+
+
+def _lines(verb: str, of_models: Mapping[str, str | None], style: str) -> str:
     comment = "% " if style == "latex" else ""
-    lines = [f"{comment}{name}: trained on {rows}\n" for name, rows in trained_on.items() if rows]
+    lines = [f"{comment}{name}: {verb} {what}\n" for name, what in of_models.items() if what]
     return "\n" + "".join(lines) if lines else ""
 
 

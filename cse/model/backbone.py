@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from functools import cached_property
 from typing import Any
 
@@ -81,6 +82,13 @@ class Backbone(Transformer):
                 module.p = 0.0
             if isinstance(getattr(module, "attention_dropout", None), float):
                 module.attention_dropout = 0.0  # type: ignore[assignment]
+
+    def use_as(self, *, max_length: int | None, texts: dict[str, str] | None) -> Backbone:
+        """Read as many tokens, and put the task texts before a text, that a model's settings say; None: as declared."""
+        said = {"max_length": max_length, "texts": texts}
+        chosen: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        self.declared = dataclasses.replace(self.declared, **chosen)
+        return self
 
     def sibling(self) -> Backbone:
         """Return a backbone that shares only the memory of the weights, so moving it to a device, setting it to

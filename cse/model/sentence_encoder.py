@@ -257,15 +257,6 @@ def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEnc
     return encoder
 
 
-def load_bare_backbone(folder: Path) -> SentenceEncoder:
-    """Return the language model that a checkpoint was trained on, without the trained weights.
-
-    Raises:
-        CseError: it is missing, or no longer the one that the checkpoint was trained on.
-    """
-    return SentenceEncoder.bare(load_backbone(find_recorded_backbone(folder, read_config(folder))))
-
-
 def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> SentenceEncoder:
     """Build an encoder from the output of ``describe``, without loading its trained weights."""
     prompt, pooler, template = config["prompt"], config["pooler"], config["template"]

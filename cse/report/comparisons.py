@@ -73,8 +73,11 @@ def _baseline_of(system: System, systems: Sequence[System], baseline: str | None
         return None if system.name == baseline else next(one for one in systems if one.name == baseline)
     if not system.trained:
         return None
-    bare = next((one for one in systems if not one.trained and one.backbone == system.backbone), None)
-    return bare or (systems[0] if system is not systems[0] else None)
+    bare = [one for one in systems if not one.trained and one.backbone == system.backbone]
+    if bare:  # behind other task texts it is no baseline: the gain would be theirs
+        alike = [one for one in bare if one.reads.get("texts") == system.reads.get("texts")]
+        return next((one for one in alike if one.reads == system.reads), alike[0] if alike else None)
+    return systems[0] if system is not systems[0] else None
 
 
 def _items(record: Record, file: str) -> dict:

@@ -83,6 +83,11 @@ class System:
         return Path(str(self.first.model.get("backbone", {}).get("name") or "unknown")).name
 
     @property
+    def reads(self) -> dict[str, Any]:
+        """Maximum length and task texts, as far as recorded."""
+        return dict(self.first.scores.get("reads", {}))
+
+    @property
     def data(self) -> str:
         """The training rows in a few words."""
         if not self.trained:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cse.evaluation.record import Record
+from cse.evaluation.tasks.table import settings_in_words
 from cse.report.cells import Cell, Line, Table
 from cse.report.systems import System
 from cse.report.tables import spread_cell
@@ -30,7 +31,8 @@ def _table(number: int, task: str, systems: Sequence[System]) -> Table:
             for name in first["values"]
         )
         lines.append(Line((*words, *(spread_cell(spread, 2, len(system.records)) for spread in spreads)), own=True))
-    caption = f"Times 100; mean ± sample standard deviation over seeds. {first['setting']}."
+    setting = settings_in_words({system.name: _score(system.first, task)["setting"] for system in scored})
+    caption = f"Times 100; mean ± sample standard deviation over seeds. {setting}."
     return Table(f"task-{number}", f"Your task: {task}", caption, (*_WORDS, *first["values"]), 4, tuple(lines))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -18,6 +16,7 @@ from cse.data.tasks.store import open_dev, open_tasks
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.bare import BareBackbone
 from cse.model.post import Flow, fit_flow, fit_whitening, kept_dimension
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words, words_of
@@ -48,10 +47,12 @@ def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler
         CseError: what ``load_backbone`` raises.
     """
     opened = load_backbone(files, pooler.kind, backbone.family)
-    said = {"max_length": backbone.max_length, "texts": backbone.texts}
-    chosen: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-    opened.declared = dataclasses.replace(opened.declared, **chosen)
-    return opened
+    return opened.use_as(max_length=backbone.max_length, texts=backbone.texts)
+
+
+def bare_of(backbone: BackboneSettings) -> BareBackbone:
+    """Return what a model of these settings is compared with: its backbone, revision, length and task texts."""
+    return BareBackbone(**backbone.model_dump(exclude={"family"}))
 
 
 def check_post(encoder: SentenceEncoder, post: PostSettings) -> None:

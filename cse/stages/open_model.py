@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from cse.evaluation.record import trained_on, write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.vectors import Encoder
 from cse.model.backbone_files import means_folder
+from cse.model.bare import BareBackbone, load_bare_backbone
 from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config, training_notes
-from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import is_word_file
 from cse.runtime.bank import Bank, domain_of, is_bank
 from cse.runtime.bundle import MANIFEST, read_manifest
@@ -35,9 +36,13 @@ _LONGEST = 200  # bytes of a folder name; leaves room for a draft suffix below t
 
 @dataclass(frozen=True)
 class BackboneOf:
-    """The bare language model of a checkpoint, with exactly the revision and weights it was trained on."""
+    """The bare backbone of a model, used as the model uses it: revision, length and task texts.
 
-    checkpoint: Path
+    Attributes:
+        model: a checkpoint, whose weights it must have; or what its settings say of it.
+    """
+
+    model: Path | BareBackbone
 
 
 def open_model(
@@ -46,7 +51,7 @@ def open_model(
     """Open a checkpoint or bundle folder, a bank's domain (``BANK:NAME``), or a backbone by folder or hub id.
 
     Args:
-        model: path or name given by the user, or the backbone of a checkpoint.
+        model: path or name given by the user, or the backbone of a model.
         device: ``auto``, ``cpu`` or ``cuda``; for a bundle, the execution provider.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
 
@@ -54,7 +59,8 @@ def open_model(
         CseError: the path holds no usable model, or the requested GPU is missing.
     """
     if isinstance(model, BackboneOf):
-        return load_bare_backbone(model.checkpoint).to(choose_device(device))
+        of = model.model
+        return (of.load() if isinstance(of, BareBackbone) else load_bare_backbone(of)).to(choose_device(device))
     check_model(model)
     onnx = open_onnx(model, device=device, banks=banks)
     if onnx is not None:
@@ -109,7 +115,11 @@ def check_model(path_or_name: str) -> None:
 def describe_model(model: str | BackboneOf) -> dict[str, Any]:
     """Return the known facts of a model: kind, backbone, prompt and, for a checkpoint, how it was trained."""
     if isinstance(model, BackboneOf):
-        recorded = read_config(model.checkpoint)["backbone"]
+        if isinstance(model.model, BareBackbone):
+            said = asdict(model.model)
+            named = {key: said.pop(key) for key in ("name", "revision")}
+            return {"kind": "backbone", "backbone": named, "prompt": None, **said}
+        recorded = read_config(model.model)["backbone"]
         return {
             "kind": "backbone",
             "backbone": {key: recorded[key] for key in ("name", "revision", "sha256")},

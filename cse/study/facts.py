@@ -36,7 +36,7 @@ def facts_of(run: Run, captions: Path) -> dict[str, Any]:
     measured = measuring_files(data) if of_user else []
     facts = {"files.measured": _fingerprint((*measured, *captions.glob(CXC_DEV)))}
     if run.setting == BARE:
-        return facts
+        return facts | flatten({"backbone": run.settings.backbone.model_dump(mode="json")})
     rows = sorted(set(files_of(data)) - set(measured)) if of_user else []
     settings = groups_of(run.settings) | {"data": data.model_dump(mode="json")}
     return flatten(settings) | facts | {"files.trained": _fingerprint(tuple(rows))} | _teachers(run.settings)

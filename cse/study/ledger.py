@@ -140,7 +140,7 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
             continue
         cells = [spread(line.over_seeds(name)) for name in columns]
         change = ["", ""]
-        if bare is not None:
+        if bare is not None and _same_backbone(line.rows[0], bare):
             gains = [gained(row.dev, bare.dev) for row in line.rows]
             keeps = [value for row in line.rows if (value := kept(row.dev, bare.dev)) is not None]
             change = [f"{statistics.fmean(gains):+.2f}", f"{statistics.fmean(keeps):+.2f}" if keeps else ""]
@@ -148,6 +148,12 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
         facts = [f"{line.rows[0].trained:.2f} %", f"{seconds / 60:.1f}"]
         body.append([line.setting, line.round, str(len(line.rows)), *cells, *change, *facts])
     return [head, *body]
+
+
+def _same_backbone(row: Row, bare: Row) -> bool:
+    """Return whether a training and the bare backbone used it alike; else a difference is not the training's alone."""
+    alike = {key: value for key, value in bare.settings.items() if key.startswith("backbone.")}
+    return all(row.settings.get(key, value) == value for key, value in alike.items())
 
 
 def write_table(study: Path) -> None:

@@ -23,7 +23,8 @@ from cse.report.comparisons import comparisons
 from cse.report.systems import System
 from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
-from cse.stages.open_model import describe_model, identity_of_model, save_record
+from cse.stages.fitting import bare_of
+from cse.stages.open_model import BackboneOf, describe_model, identity_of_model, save_record
 from cse.study.choice import choices
 from cse.study.ledger import RECORD, lines_of, read_rows
 from cse.study.measures import columns, suite_for_test
@@ -39,14 +40,14 @@ class TestWorker:
     Args:
         prepared: folder of the evaluation data.
         settings: device, precision and batch size.
-        models: folder to write a record into and the model, by name.
+        models: folder to write a record into and the checkpoint, or the backbone of the settings, by name.
         threads: CPU threads to use.
     """
 
     __test__ = False  # no test of pytest's
 
     def __init__(
-        self, prepared: Path, settings: Settings, models: Mapping[str, tuple[Path, str]], threads: int
+        self, prepared: Path, settings: Settings, models: Mapping[str, tuple[Path, str | BackboneOf]], threads: int
     ) -> None:
         torch.set_num_threads(threads)
         self.settings, self.models = settings, models
@@ -56,7 +57,8 @@ class TestWorker:
         """Measure a model and return why that failed, empty if it did not."""
         folder, model = self.models[name]
         try:
-            encoder, device = ready(SentenceEncoder.load(model), self.settings)
+            loaded = SentenceEncoder.load(model) if isinstance(model, str) else bare_of(self.settings.backbone).load()
+            encoder, device = ready(loaded, self.settings)
             found = evaluate_suite(
                 encoder,
                 self.suite,
@@ -92,7 +94,9 @@ def measure_chosen(place: Place, settings: Settings, *, at_once: int | None = No
         raise CseError(f"{place.folder}: choose first (`cse study choose`); the test sets stay closed until then")
     chosen = made[-1]
     lines = {line.setting: line for line in lines_of(read_rows(place.folder, chosen.round))}
-    models = {BARE: (place.run("", BARE), settings.backbone.name)}
+    models: dict[str, tuple[Path, str | BackboneOf]] = {
+        BARE: (place.run("", BARE), BackboneOf(bare_of(settings.backbone)))
+    }
     for name in chosen.settings:
         for row in lines[name].rows:
             folder = place.run(chosen.round, f"{name}-{row.seed}")
@@ -124,7 +128,7 @@ def measure_chosen(place: Place, settings: Settings, *, at_once: int | None = No
     return systems
 
 
-def _measured(name: str, record: Path, model: str, content: Mapping[str, str]) -> bool:
+def _measured(name: str, record: Path, model: str | BackboneOf, content: Mapping[str, str]) -> bool:
     """Return whether a record is that of a model on the test sets as they are; say why if it is of others."""
     if not record.is_dir():
         return False

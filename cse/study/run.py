@@ -30,6 +30,7 @@ from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 from cse.stages.corrupt import corrupt_stage
+from cse.stages.fitting import bare_of
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import files_of, prepare_stage
 from cse.stages.train import train_stage
@@ -199,7 +200,7 @@ class StudyWorker:
 
     def _bare(self, run: Run) -> Row:
         depends = facts_of(run, self.place.captions)
-        encoder, data = SentenceEncoder.load(run.settings.backbone.name), prepare_once(self.place, run.settings)
+        encoder, data = bare_of(run.settings.backbone).load(), prepare_once(self.place, run.settings)
         return Row(BARE, 0, "", {}, depends, self._measure(encoder, data, run.settings))
 
     def _paced(self, settings: Settings, prepared: Path) -> Settings:

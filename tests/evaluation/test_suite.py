@@ -10,6 +10,7 @@ import pytest
 
 from cse.data.cxc import read_cxc
 from cse.data.suite import SuiteData, only_pairs, read_suite
+from cse.data.tasks.kinds import Retrieval
 from cse.data.transfer import TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
@@ -198,3 +199,23 @@ def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
             assert f"{cosine:.4f}" in text
     assert text.count("query   ") == 2
     assert "\x1b" not in format_examples({"model \x1b[2J": results}, 2)
+
+
+def test_each_models_own_setting_is_told_where_they_differ():
+    task = Retrieval("search", ["one", "two"], ["uno", "dos", "tres"], *np.array([[0, 1], [0, 1], [1, 1]]))
+    data = SuiteData([], {}, [], None, [], [task])
+
+    class Asks(FakeEncoder):
+        max_length, texts = 20, {"query": "q: "}
+
+        def encode(self, sentences, *args, role=None, **more):
+            return super().encode(sentences, *args, **more)
+
+    found = {
+        name: evaluate_suite(encoder, data, measures=("tasks",))
+        for name, encoder in (("bare", FakeEncoder()), ("mine", Asks()))
+    }
+    text = format_suite(found)
+    assert "mine: reads 20 tokens, query: 'q: '" in text
+    assert "bare: no task texts; mine: queries as query" in text
+    assert "reads" not in format_suite({"mine": found["mine"], "other": found["mine"]})

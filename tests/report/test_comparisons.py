@@ -150,3 +150,13 @@ def test_spearman_of_sts_pairs_is_read_from_the_items(own):
         [100 * stats.spearmanr(items[f"{t}/cosine"], items[f"{t}/gold"])[0] for t in ("STS-B", "SICK-R")]
     )
     assert results[1].comparison.before == pytest.approx(expected)
+
+
+def test_a_backbone_behind_other_task_texts_is_no_baseline(own):
+    bare, system = group(find_records([own]))
+    first = system.first
+    asks = replace(first, scores=first.scores | {"reads": {"texts": {"query": "q: "}}})
+    with_texts = replace(system, records=(asks,))
+    assert comparisons([bare, with_texts]) == []
+    as_it = replace(bare, name="as it", records=(replace(bare.first, scores=bare.first.scores | asks.scores),))
+    assert [before.name for before, _, _ in comparisons([bare, as_it, with_texts])] == ["as it"]

@@ -17,6 +17,8 @@ from cse.model.checkpoint import save_checkpoint
 from cse.model.checkpoint_config import CONFIG_FILE, identity_of, write_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
+from cse.settings.groups.backbone import BackboneSettings
+from cse.stages.fitting import bare_of
 from cse.stages.open_model import BackboneOf, describe_model, evaluate_models, open_model, stale_bundles
 from tests.conftest import make_backbone_folder
 from tests.parts import new_prompt, sentence_encoder
@@ -62,6 +64,19 @@ def test_the_bare_backbone_is_read_at_the_recorded_revision(backbone, tmp_path, 
         "backbone": {"name": "owner/model", "revision": "v1.2", "sha256": find_backbone(str(backbone)).sha256},
         "prompt": None,
     }
+
+
+def test_the_bare_backbone_reads_texts_as_the_model_does(backbone, tmp_path):
+    """Else what the task text and the length bring is counted as the training's."""
+    loaded = load_backbone(find_backbone(str(backbone))).use_as(max_length=9, texts={"query": "find: "})
+    save_checkpoint(sentence_encoder(loaded, new_prompt("key_value", loaded, length=3)), tmp_path)
+    settings = BackboneSettings(name=str(backbone), max_length=9, texts={"query": "find: "})
+    for model in (BackboneOf(tmp_path), BackboneOf(bare_of(settings))):
+        bare = open_model(model, device="cpu")
+        assert (bare.max_length, bare.texts) == (9, {"query": "find: "})
+        plain = SentenceEncoder.load(str(backbone))
+        assert (bare.encode("a dog", role="query") == plain.encode("find: a dog")).all()
+        assert (bare.encode("a dog " * 20) != plain.encode("a dog " * 20)).any(), "as long as the model reads"
 
 
 def test_other_weights_in_its_place_are_no_baseline(backbone, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from cse.data.tasks.store import open_tasks
 from cse.errors import CseError
 from cse.settings.load import load_settings
 from cse.study.facts import check_unchanged
-from cse.study.ledger import read_row
+from cse.study.ledger import read_row, table
 from cse.study.measures import dev_part
-from cse.study.plan import read_study, runs_of
+from cse.study.plan import BARE, read_study, runs_of
 from cse.study.run import Place, StudyWorker, prepare_once
 from tests.study.workspace import write_study
 
@@ -79,3 +80,27 @@ def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkey
     assert do(measure) == ""
     assert trained() != first, "the row names the new file, so its scores are of a training on it"
     check_unchanged(run, read_row(folder), place.captions, folder)
+
+
+def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
+    run, place = (
+        run_of(plan, **{"backbone.texts": {"query": "find: "}, "backbone.max_length": 20}),
+        Place(Path("out"), Path("cxc")),
+    )
+    measure, read = cse.study.run.evaluate_suite, []
+
+    def evaluate(encoder, *args, **more):
+        read.append((encoder.max_length, encoder.texts))
+        return measure(encoder, *args, **more)
+
+    monkeypatch.setattr(cse.study.run, "evaluate_suite", evaluate)
+    bare = replace(run, setting=BARE)
+    worker = StudyWorker(place, "screen", plan.rounds["screen"], {BARE: bare, run.name: run}, 1)
+    assert [worker.run(name) for name in (BARE, run.name)] == ["", ""]
+    assert read == [(20, {"query": "find: "})] * 2
+    row = read_row(place.run("screen", run.name))
+    head, _, line = table([read_row(place.run("", BARE)), row])
+    assert line[head.index("gained")]
+    other = replace(row, settings=row.settings | {"backbone.texts.query": "ask: "})
+    head, _, line = table([read_row(place.run("", BARE)), other])
+    assert not line[head.index("gained")], "another task text: its gain is not the training's"

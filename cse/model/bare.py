@@ -1,0 +1,55 @@
+"""The bare backbone that a model is compared with, used as the model uses it, so that only the training differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import find_recorded_backbone
+from cse.model.checkpoint_config import read_config
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.static_words import find_words, is_word_file, load_words
+
+
+@dataclass(frozen=True)
+class BareBackbone:
+    """A backbone by name, and how a model uses it; the pooling is the backbone's own.
+
+    Attributes:
+        name, revision: folder or hub id, and its revision; or a file of word vectors.
+        max_length: maximum tokens per text; None: as its folder declares.
+        texts: task texts by role; None: as its folder declares.
+        word_dimension: required width of word vectors.
+    """
+
+    name: str
+    revision: str = "main"
+    max_length: int | None = None
+    texts: dict[str, str] | None = None
+    word_dimension: int | None = None
+
+    def load(self) -> SentenceEncoder:
+        """Load it.
+
+        Raises:
+            CseError: what ``find_backbone``, ``load_backbone`` and ``load_words`` raise.
+        """
+        if is_word_file(Path(self.name)):
+            return SentenceEncoder.bare(load_words(find_words(self.name), None, dimension=self.word_dimension))
+        backbone = load_backbone(find_backbone(self.name, self.revision))
+        return SentenceEncoder.bare(backbone.use_as(max_length=self.max_length, texts=self.texts))
+
+
+def load_bare_backbone(folder: Path) -> SentenceEncoder:
+    """Return the language model that a checkpoint was trained on, without the trained weights.
+
+    It reads as many tokens as the checkpoint, behind the same task texts.
+
+    Raises:
+        CseError: it is missing, or no longer the one that the checkpoint was trained on.
+    """
+    config = read_config(folder)
+    backbone = load_backbone(find_recorded_backbone(folder, config))
+    return SentenceEncoder.bare(backbone.use_as(max_length=config["max_length"], texts=config["texts"]))
