@@ -186,7 +186,7 @@ def test_a_page_begins_with_its_article():
     assert "cookies" not in str(html_document(short)[1])
 
 
-# each took from twenty seconds to for ever
+# some of these took minutes, or never ended
 SLOW = {
     "comments.html": "<!--" * 100_000,
     "open.html": "<a " * 100_000,
