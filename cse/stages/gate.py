@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cse.choices import Precision
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY, Task, kind_of
 from cse.data.tasks.store import open_dev
@@ -94,7 +95,7 @@ def judge_encoders(
     reasons, difference = [], None
     try:
         sentences = sentences_for_parity(data, settings.export.sentences)
-        precision = getattr(getattr(onnx, "manifest", None), "precision", "fp32")
+        precision: Precision = getattr(getattr(onnx, "manifest", None), "precision", "fp32")
         tolerance = settings.export.tolerance
         found = check_parity(encoder, onnx, sentences, tolerance=tolerance, precision=precision)
         difference = float(found["largest_difference"])
