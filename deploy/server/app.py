@@ -55,6 +55,7 @@ _OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         400: "The request is not valid, or a token id is not the model's",
         401: "No known API key",
+        403: "A page of another origin, or another host's name, asks a server without keys",
         404: "No such model",
         408: "The request did not arrive in time",
         413: "Too many or too long texts",
@@ -90,8 +91,10 @@ def create_app(options: Options, replicas: Alone | None = None) -> Door:
         app.state.replicas.stop()
         service.close()
 
-    # its documentation page asks no other host for files
-    app = FastAPIOffline(title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan)
+    # its documentation page asks no other host for files; a redirect would name the host that the request names
+    app = FastAPIOffline(
+        title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan, redirect_slashes=False
+    )
     app.state.service, app.state.closed, app.state.replicas = service, bool(keys), replicas or Alone()
     app.router.route_class = SizedRoute
     refuse_in_form(app)

@@ -10,6 +10,7 @@ import click
 
 from deploy.server.options import Options
 
+_LONGEST_DRAIN = 86_400
 _EXAMPLES = """\b
 Examples:
   cse serve data/bundle
@@ -63,6 +64,8 @@ def serve(model: str, host: str, port: int, replicas: int, drain: float, **optio
 
     from cse.errors import CseError
 
+    if not 0 <= drain <= _LONGEST_DRAIN:  # also true of nan
+        raise CseError(f"--drain: {drain}; give 0 to {_LONGEST_DRAIN} seconds")
     try:
         given = Options(model=model, **options)
     except ValidationError as error:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from starlette.datastructures import Headers
@@ -26,7 +28,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-CLOSED = ("/v1/", "/embed", "/similarity")  # routes that need a key where keys are set
+CLOSED = ("/v1/", "/embed", "/similarity")  # routes that need a key where keys are set, and alone have bodies
 _REASONS = {400: "invalid", 401: "key", 404: "unknown", 405: "unknown", 408: "slow", 413: "too large", 422: "invalid"}
 _GONE = 499  # the client went away; nobody reads this status
 _ID = re.compile(r"[\w.-]{1,128}")
@@ -58,6 +60,7 @@ class Door:
         given = headers.get("x-request-id", "")
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         status = 0
+        unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         path = scope["path"].removeprefix(scope.get("root_path", ""))  # behind a proxy that adds a prefix
 
         async def reply(message: Message) -> None:
@@ -65,13 +68,20 @@ class Door:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request.encode())]
+                if unread:  # a client may send without end; nobody reads on
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         try:
+            if not self._keys:
+                _check_origin(scope, headers)
             client = self._admit(path, headers)
             # whose share of the queue it takes: of the key, else of the address; a proxy's is read from X-Forwarded-For
             scope.setdefault("state", {})["client"] = client or (scope.get("client") or ("",))[0]
-            body = await self._body(headers, receive)
+            body = b""
+            if unread and path.startswith(CLOSED):
+                body = await self._body(receive)
+                unread = False
             await self._answer(scope, body, receive, reply)
         except _GoneError:
             status = status or _GONE
@@ -101,15 +111,13 @@ class Door:
             raise self._too_large()
         return key
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive) -> bytes:
         """Return the request's body.
 
         Raises:
             ServiceError: 408, it does not arrive in time; 413, it is too large.
             _GoneError: the client went away.
         """
-        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
-            return b""
         parts: list[bytes] = []
         size = 0
         try:
@@ -179,6 +187,29 @@ class Door:
         if self._options.log_requests or status >= 500:
             facts = {"request": request, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
             log.info("request", extra={"facts": facts | scope.get("state", {}).get("facts", {})})
+
+
+def _check_origin(scope: Scope, headers: Headers) -> None:
+    """Refuse what a page of elsewhere lets a browser ask a server without keys on this machine.
+
+    Raises:
+        ServiceError: 403, the name is another host's that resolves to this one, or the page is of another origin.
+    """
+    if not _is_loopback((scope.get("server") or ("",))[0]):
+        return
+    host = headers.get("host", "")
+    if host and not _is_loopback(urlsplit(f"//{host}").hostname or ""):
+        raise ServiceError(403, "Host: this server without API keys answers as localhost only", code="wrong_host")
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise ServiceError(403, "Origin: this server without API keys answers its own page only", code="wrong_origin")
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return name == "localhost" or ipaddress.ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 class _GoneError(Exception):

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 class Options(BaseModel):
     """Options of one server process; ``cse serve --help`` and ``deploy/serve.yaml`` show them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: str = Field(description="Bundle, bank, or NAME@STAGE of the registry.")
     name: str | None = Field(None, description="Model id of a bundle in requests; default: its name or folder.")
     provider: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to run.")
-    threads: int | None = Field(None, ge=1, description="CPU threads; default: one per usable CPU.")
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default: one per usable CPU.")
     max_texts: int = Field(2048, ge=1, description="Most texts in a request.")
     max_characters: int = Field(100_000, ge=1, description="Most characters in a text.")
     max_body: int = Field(16 * 2**20, ge=1024, description="Most bytes in a request.")

@@ -21,25 +21,62 @@ from deploy.server.options import Options
 _SWITCH_SECONDS = 0.0005  # a lane that has computed waits no longer than this for the event loop's thread
 _BACKLOG = 2048
 _FILES = 65_536
+_HEAD = 65_536  # bytes of a request's head
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which hangs up on a client that does not send the head of a request, or does not read."""
+    """uvicorn's protocol, which hangs up on a client that does not send the head of a request, or does not read.
+
+    Neither uvicorn nor httptools limits how long or how large a head is.
+    """
 
     send_seconds = 20.0
     read_seconds = 60.0
     opened = 0
+    _head: asyncio.TimerHandle | None = None  # runs while a head arrives
+    _size = 0  # bytes of the head so far
+    _arriving = True  # whether what comes next is a head
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Give the client time to send the head of a request."""
         super().connection_made(transport)
         _Protocol.opened += 1
-        self._clock: asyncio.TimerHandle | None = self.loop.call_later(self.send_seconds, self._hang_up)
+        self._clock: asyncio.TimerHandle | None = None
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Count what belongs to a head, of the first request or of a later one on the same connection."""
+        if self._arriving:
+            self._await_head()
+        super().data_received(data)
+        if self._arriving:
+            self._size += len(data)
+            if self._size > _HEAD:
+                self._hang_up()
+
+    def on_message_begin(self) -> None:
+        """Begin a head; it may follow in one piece with what is before it."""
+        self._size, self._arriving = 0, True
+        self._await_head()
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or refuse the request with 400 if its headers and trailers are too large together."""
+        self._size += len(name) + len(value)
+        if self._size > _HEAD:
+            raise ValueError("the head is too large")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Stop the clock: the head of a request is there."""
-        self._stop_clock()
+        self._arriving = False
+        self._stop_head()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Expect another head."""
+        self._size, self._arriving = 0, True
+        super().on_message_complete()
 
     def pause_writing(self) -> None:
         """Give the client time to read what waits for it, answers that are complete included."""
@@ -56,12 +93,22 @@ class _Protocol(HttpToolsProtocol):
         """Stop the clock."""
         _Protocol.opened -= 1
         self._stop_clock()
+        self._stop_head()
         super().connection_lost(exc)
 
     def _stop_clock(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
+
+    def _await_head(self) -> None:
+        if self._head is None and not self.transport.is_closing():
+            self._head = self.loop.call_later(self.send_seconds, self._hang_up)
+
+    def _stop_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
     def _hang_up(self) -> None:
         self.transport.abort()

@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
+from deploy.server.keys import digest
 from tests.deploy.servers import serving
 from tests.waiting import wait_for
 
@@ -25,7 +26,7 @@ def written(body: dict) -> bytes:
     content = json.dumps(body).encode()
     head = (
         "POST /v1/embeddings HTTP/1.1",
-        "Host: x",
+        "Host: localhost",
         "Content-Type: application/json",
         f"Content-Length: {len(content)}",
     )
@@ -56,7 +57,8 @@ def test_a_thousand_silent_connections_are_hung_up_on_and_hold_nobody_up(small_b
 def test_a_request_that_never_ends_is_given_up(small_bundle, tmp_path):
     with serving(small_bundle, "--receive-timeout", 1, log=tmp_path / "log") as server, connected(server) as slow:
         slow.sendall(
-            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
         )
         answer = slow.recv(4096)
         while b"}}" not in answer:  # head and body may come apart
@@ -179,3 +181,79 @@ def test_concurrent_clients_get_their_own_vectors_while_others_misbehave(server,
             found = np.array([item["embedding"] for item in answer.result().json()["data"]])
             np.testing.assert_allclose(found, vectors, atol=1e-6)
         assert [one.result().status_code for one in bad] == [424, 404, 400] * 20
+
+
+def ended(one, seconds=15):
+    """What came until the server hung up."""
+    one.settimeout(seconds)
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := one.recv(65536):
+            found += chunk
+    return found
+
+
+def asked(one, method="GET", path="/health", *headers):
+    one.sendall("\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode())
+
+
+def test_every_head_has_a_clock_and_a_size(small_bundle, tmp_path):
+    with serving(small_bundle, "--receive-timeout", 1, log=tmp_path / "log") as server:
+        for begun in (b"GET /health HTTP/1.1\r\nHost: loc", b"\r\n", b"GET /"):
+            with connected(server) as one:
+                for _ in range(2):  # the connection is kept
+                    asked(one)
+                    answer = b""
+                    while b"ok" not in answer:  # head and body may come apart
+                        answer += one.recv(4096)
+                    assert answer.startswith(b"HTTP/1.1 200")
+                one.sendall(begun)
+                assert ended(one) == b""
+        for begin, more in ((b"X: ", b"x" * 4096), (b"", b"X: y\r\n" * 700)):
+            with connected(server) as one:
+                sent = 0
+                with contextlib.suppress(ConnectionError):
+                    one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + begin)
+                    while sent < 20 * 2**20:
+                        one.sendall(more)
+                        sent += len(more)
+                assert sent < 20 * 2**20, "the server hung up"
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_a_body_that_nobody_needs_is_not_read(small_bundle, tmp_path):
+    (tmp_path / "keys").write_text(f"{digest('key')}\n")
+    with serving(small_bundle, "--api-keys", tmp_path / "keys", "--max-body", 2**20, log=tmp_path / "log") as server:
+        for path, length, status, authorization in (
+            ("/health", 2**19, 200, ""),
+            ("/v1/embeddings", 2**19, 401, "Authorization: Bearer wrong"),
+            ("/v1/embeddings", 2**30, 413, "Authorization: Bearer key"),
+        ):
+            method = "GET" if path == "/health" else "POST"
+            with connected(server) as one:
+                asked(one, method, path, f"Content-Length: {length}", authorization or "X-None: 1")
+                answer = ended(one)  # not a byte of the body was sent
+            assert answer.startswith(b"HTTP/1.1 %d" % status)
+            assert b"connection: close" in answer
+
+
+def test_a_browser_cannot_bring_another_origin_to_a_server_without_keys(server, small_bundle, tmp_path):
+    port = server.address[1]
+    for headers, status in (
+        ({"Host": f"rebound.example:{port}"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+        ({"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"}, 200),
+        ({}, 200),
+    ):
+        assert server.post("/v1/embeddings", BODY, headers=headers).status_code == status, headers
+    answer = httpx.get(f"{server.url}/health/", headers={"Host": "localhost"})
+    assert (answer.status_code, answer.headers.get("location")) == (404, None)
+
+
+@pytest.mark.parametrize(
+    "option", [("--threads", 100_000), ("--drain", "nan"), ("--drain", -1), ("--timeout", "nan"), ("--timeout", "inf")]
+)
+def test_numbers_that_no_server_can_have_are_refused(cse, small_bundle, option):
+    assert option[0] in cse("serve", small_bundle, *option).refused()

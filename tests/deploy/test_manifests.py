@@ -17,7 +17,14 @@ FILES = sorted(path for path in DEPLOY.iterdir() if path.suffix in (".yaml", ".j
 APPLICATION = "deploy.server.cluster:app_builder"
 # of the custom resource, ray.io/v1
 SERVICE_FIELDS = {"serveConfigV2", "rayClusterConfig"}
-CLUSTER_FIELDS = {"rayVersion", "enableInTreeAutoscaling", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"}
+CLUSTER_FIELDS = {
+    "rayVersion",
+    "authOptions",
+    "enableInTreeAutoscaling",
+    "autoscalerOptions",
+    "headGroupSpec",
+    "workerGroupSpecs",
+}
 GROUP_FIELDS = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
 
 
@@ -102,8 +109,32 @@ def test_ray_has_the_version_that_is_installed():
     assert service()["spec"]["rayClusterConfig"]["rayVersion"] == pinned
 
 
+def test_the_dashboard_needs_a_token_and_only_the_service_is_reachable():
+    cluster = service()["spec"]["rayClusterConfig"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52, 0), "the first with tokens"
+    (policy,) = (one for one in documents(DEPLOY / "rayservice.yaml") if one["kind"] == "NetworkPolicy")
+    rules = policy["spec"]["ingress"]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    (open_rule,) = (rule for rule in rules if "from" not in rule)
+    assert [port["port"] for port in open_rule["ports"]] == [8000], "for everyone"
+    labels = policy["spec"]["podSelector"]["matchLabels"]
+    sources = [source["podSelector"]["matchLabels"] for rule in rules for source in rule.get("from", [])]
+    assert sources == [labels, {"app.kubernetes.io/name": "kuberay-operator"}]
+    assert all(group["template"]["metadata"]["labels"] == labels for group in groups()), "every pod is behind it"
+
+
+def test_pages_say_how_a_port_for_everyone_is_closed():
+    flows = (ROOT / "docs/flows.md").read_text(encoding="utf-8")
+    start = flows.index("prefect server start --host 0.0.0.0")
+    assert "PREFECT_SERVER_API_AUTH_STRING" in flows[:start] and "PREFECT_API_AUTH_STRING" in flows[start:]
+    pinning = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    assert "@sha256:" in pinning and "--require-hashes" in pinning
+
+
 def test_pods_are_confined_probed_and_limited():
-    claims = {found["metadata"]["name"] for found in documents(DEPLOY / "rayservice.yaml")} - {"cse"}
+    found = documents(DEPLOY / "rayservice.yaml")
+    claims = {one["metadata"]["name"] for one in found if one["kind"] == "PersistentVolumeClaim"}
     users = {numbers[0] for name, numbers in instructions() if name == "USER"}
     for group in groups():
         pod = group["template"]["spec"]
