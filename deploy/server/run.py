@@ -35,6 +35,7 @@ class _Protocol(HttpToolsProtocol):
     opened = 0
     _head: asyncio.TimerHandle | None = None  # runs while a head arrives
     _size = 0  # bytes of the head so far
+    _heads = 0  # that have arrived whole
     _arriving = True  # whether what comes next is a head
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -48,8 +49,9 @@ class _Protocol(HttpToolsProtocol):
         """Count what belongs to a head, of the first request or of a later one on the same connection."""
         if self._arriving:
             self._await_head()
+        before = (self._arriving, self._heads)
         super().data_received(data)
-        if self._arriving:
+        if before == (True, self._heads) and self._arriving:  # else what came ended a head, and may hold a body
             self._size += len(data)
             if self._size > _HEAD:
                 self._hang_up()
@@ -70,11 +72,12 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop the clock: the head of a request is there."""
         self._arriving = False
+        self._heads += 1
         self._stop_head()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Expect another head."""
+        """Expect another head, as what comes next."""
         self._size, self._arriving = 0, True
         super().on_message_complete()
 
