@@ -23,26 +23,28 @@ def read_beir(folder: Path, name: str) -> Retrieval:
     """Read a retrieval task.
 
     A document's text is its title, a blank and its text; or its text alone where that starts with the title. Queries
-    that only other files of judgements name are left out and counted.
+    without a relevant document in the file of judgements are left out and counted: no measure is defined for them.
 
     Raises:
-        CseError: anything wrong with a file; an empty text; an id that occurs twice; a judgement of an unknown id; a
-            query without a relevant document; or fewer than two queries.
+        CseError: anything wrong with a file; an empty text; an id that occurs twice; a judgement of an unknown id; or
+            fewer than two queries with a relevant document.
     """
     documents = _texts(folder / CORPUS, titled=True)
     queries = _texts(folder / QUERIES)
-    path, others = _judgement_files(folder / JUDGEMENTS)
+    path = _judgement_file(folder / JUDGEMENTS)
     judged = _judgements(path)
     for (query, document), (line, _) in judged.items():
         for there, known, file in ((query, queries, QUERIES), (document, documents, CORPUS)):
             if there not in known:
                 raise CseError(f"{path}:{line}: id {there[:40]!r} is not in {file}; add it there or drop the judgement")
-    used = {query for query, _ in judged}
-    elsewhere = {query for other in others for query, _ in _judgements(other)} - used
-    _check_queries(folder / QUERIES, path, queries, judged, used | elsewhere)
-    texts = {query: text for query, (_, text) in queries.items() if query in used}
+    relevant = {query for (query, _), (_, grade) in judged.items() if grade > 0}
+    judged = {pair: found for pair, found in judged.items() if pair[0] in relevant}
+    texts = {query: text for query, (_, text) in queries.items() if query in relevant}
     if len(texts) < 2:
-        raise CseError(f"{path}: judges {len(texts)} query; a task needs at least 2, add judgements")
+        raise CseError(
+            f"{path}: {len(texts)} of {len(queries)} queries with a relevant document; a task needs at "
+            "least 2, add judgements"
+        )
     query_at, document_at = ({key: place for place, key in enumerate(known)} for known in (texts, documents))
     rows = np.array(
         [(query_at[query], document_at[document], grade) for (query, document), (_, grade) in judged.items()], np.int64
@@ -57,19 +59,6 @@ def read_beir(folder: Path, name: str) -> Retrieval:
         judged_in=f"{JUDGEMENTS}/{path.name}",
         left_out=len(queries) - len(texts),
     )
-
-
-def _check_queries(
-    file: Path, path: Path, queries: dict[str, tuple[int, str]], judged: Judged, known: set[str]
-) -> None:
-    """Refuse a query that no file judges, or for which the file in use judges no document relevant."""
-    relevant = {query for (query, _), (_, grade) in judged.items() if grade > 0}
-    for query, (line, _) in queries.items():
-        if query not in known:
-            raise CseError(f"{file}:{line}: query {query[:40]!r} has no judged document; judge one or drop the query")
-    for (query, _), (line, _) in judged.items():
-        if query not in relevant:
-            raise CseError(f"{path}:{line}: query {query[:40]!r} has no document with a score above 0; judge one so")
 
 
 def _texts(path: Path, *, titled: bool = False) -> dict[str, tuple[int, str]]:
@@ -105,15 +94,15 @@ def _id(value: Any, where: str) -> str:
     return key
 
 
-def _judgement_files(folder: Path) -> tuple[Path, list[Path]]:
-    """Return the file of judgements in use, and the others."""
+def _judgement_file(folder: Path) -> Path:
+    """Return the file of judgements in use."""
     files = sorted(path for path in folder.glob("*.tsv") if not path.name.startswith("."))
     if not files:
         raise CseError(f"{folder}: no .tsv file in it; put the judgements into test.tsv")
     chosen = next((path for name in _PREFERRED for path in files if path.name == name), files[0])
     if chosen.name not in _PREFERRED and len(files) > 1:
         raise CseError(f"{folder}: several files ({listed(path.name for path in files)}); name one test.tsv")
-    return chosen, [path for path in files if path != chosen]
+    return chosen
 
 
 def _judgements(path: Path) -> Judged:

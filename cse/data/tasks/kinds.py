@@ -65,7 +65,7 @@ class Retrieval:
         query, document: places of each judgement's query and document, int64 ``(j,)``.
         relevance: its grade, int64 ``(j,)``; 1 and above is relevant.
         judged_in: file of the judgements.
-        left_out: queries that only other files of judgements name.
+        left_out: queries without a relevant document in the file of judgements.
     """
 
     name: str
@@ -115,7 +115,7 @@ def kind_of(task: Task) -> str:
 def describe(task: Task) -> str:
     """Return the kind and the counts of a task as one line."""
     if isinstance(task, Retrieval):
-        left = f", {task.left_out:,} queries of other files left out" if task.left_out else ""
+        left = f", {task.left_out:,} queries without a relevant document left out" if task.left_out else ""
         return (
             f"{RETRIEVAL}: {len(task):,} queries, {len(task.documents):,} documents, {len(task.relevance):,} "
             f"judgements in {task.judged_in}{left}"
