@@ -30,6 +30,7 @@ FORMAT = 1
 BANK = "bank.json"
 DOMAINS = "domains"
 _AGAIN = "create the bank again"
+_ADD = "add the domain again"
 # A folder's time stamp may be this coarse (network file systems count whole seconds): a folder that changed so
 # recently may change again without a new stamp.
 _COARSE_NS = 2_500_000_000
@@ -205,6 +206,7 @@ class Bank:
         if stamp == self._stamp:
             return
         seen: dict[str, _Seen] = {}
+        lost = False
         with os.scandir(place) as entries:
             files = [entry for entry in entries if entry.name.endswith(SUFFIX) and not entry.name.startswith(".")]
         for entry in sorted(files, key=lambda entry: entry.name):
@@ -216,11 +218,14 @@ class Bank:
                 seen[name] = old if old is not None and old.stamp == mark else _Seen(mark, self._read(place, name))
             except FileNotFoundError:  # removed meanwhile
                 continue
+            except OSError as error:  # this file's trouble alone, which may pass without a new stamp of the folder
+                lost = True
+                seen[name] = _Seen((0, 0, 0), f"{entry.path}: cannot be read ({error_line(error)}); {_ADD}")
         self._seen = seen
         usable = {name: one.found for name, one in seen.items() if isinstance(one.found, Domain)}
         refused = {name: one.found for name, one in seen.items() if isinstance(one.found, str)}
         self._now = Domains(MappingProxyType(usable), MappingProxyType(refused))
-        self._stamp = stamp if before - stamp > _COARSE_NS else -1
+        self._stamp = stamp if before - stamp > _COARSE_NS and not lost else -1
 
     def _read(self, place: Path, name: str) -> Domain | str:
         try:

@@ -18,7 +18,6 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from cse import __version__
-from cse.errors import CseError
 from cse.runtime.encode import cosine_similarity
 from deploy.server.door import Door
 from deploy.server.errors import ServiceError
@@ -138,10 +137,10 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
 
 async def models(request: Request) -> Response:
     """List the models: the bundle, or the domains of the bank."""
-    served = request.app.state.service.served
-    return Response(
-        orjson.dumps({"object": "list", "data": [served.card(name) for name in served.ids()]}), media_type=_JSON
-    )
+    service: Service = request.app.state.service
+    served = service.served
+    cards = await service.stored(lambda: [served.card(name) for name in served.ids()])
+    return Response(orjson.dumps({"object": "list", "data": cards}), media_type=_JSON)
 
 
 async def embed(body: EmbedRequest, request: Request) -> Response:
@@ -180,7 +179,7 @@ async def info(request: Request) -> Response:
     facts = {
         "model_id": served.name,
         "model_sha": served.sha256,
-        "models": served.ids(),
+        "models": await service.stored(served.ids),
         "dimension": encoder.dimension,
         "max_input_length": encoder.max_length,
         "max_client_batch_size": options.max_texts,
@@ -216,10 +215,11 @@ async def health(request: Request) -> dict[str, str]:
 
 
 async def ready(request: Request) -> dict[str, str]:
-    """Answer 200 if a replica would take a request."""
+    """Answer 200 if a replica would take a request, and the bank's folder can be read."""
     state = request.app.state
     if not (state.service.ready or any(one.ready for one in await state.replicas.others())):
         raise ServiceError(503, "not ready: the queue is full", retry_after=1)
+    await state.service.stored(state.service.served.ids)
     return {"status": "ready"}
 
 
@@ -229,7 +229,7 @@ async def metrics_page(request: Request) -> Response:
     replicas: Alone = request.app.state.replicas
     others = await replicas.others()
     if service.options.drift:
-        with contextlib.suppress(CseError):  # the bank's folder is gone for now; the other metrics are needed then
+        with contextlib.suppress(ServiceError):  # the bank's folder is gone for now; the other metrics are needed then
             await service.drift(others)
     text = service.metrics.text([one.metrics for one in others], replicas.told)
     return Response(text, media_type="text/plain; version=0.0.4")

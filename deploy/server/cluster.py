@@ -14,8 +14,8 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import DeploymentActorConfig
 
-from cse.errors import CseError
 from deploy.server.door import Door
+from deploy.server.errors import ServiceError
 from deploy.server.logs import log, set_up
 from deploy.server.options import Options
 from deploy.server.together import Alone, Board, Snapshot
@@ -84,7 +84,7 @@ class Together(Alone):
                 async with asyncio.timeout(_BOARD_SECONDS):
                     self._known = await board.tell.remote(self._name, own)
                 self.told = own.metrics
-            except (ValueError, RayError, TimeoutError, CseError):
+            except (ValueError, RayError, TimeoutError, ServiceError):
                 log.warning("the replicas' board does not answer; the metrics of the others are those of before")
             return self._known
 

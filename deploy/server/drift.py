@@ -113,7 +113,7 @@ class Drift:
         """Put vectors into the sketches of the models in service, which are returned by name. Called under the lock."""
         served = self._served()
         bank = served.encoder.bank
-        owners: dict[str, _Owner] = {served.name: served} if bank is None else dict(bank.domains().usable)
+        owners: dict[str, _Owner] = {served.name: served} if bank is None else dict(served.domains(bank).usable)
         self._watched = {name: one for name, one in self._watched.items() if owners.get(name) is one.owner}
         rows: dict[str, list[NDArray[np.float32]]] = {}
         for note in pile:

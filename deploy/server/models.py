@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cse.errors import CseError, nearest
+from cse.runtime.bank import Bank, Domains
 from cse.runtime.domain import AUTO, Domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import SKETCH, Moments, read_sketch
 from deploy.server.errors import ServiceError
+from deploy.server.logs import log
+from deploy.server.storage import unreachable
+
+_SAYING = threading.Lock()
 
 
 class Target(NamedTuple):
@@ -51,6 +58,7 @@ class Served:
     version: str
     reference: Moments | None = None
     loaded: float = field(default_factory=time.time)
+    _said: dict[str, str] = field(default_factory=dict)  # what was wrong with a bank at the last look
 
     @classmethod
     def load(cls, folder: Path, name: str, version: str | None, *, provider: str, threads: int | None) -> Served:
@@ -78,9 +86,32 @@ class Served:
         bank = self.encoder.bank
         if bank is None:
             return [self.name]
-        usable = bank.domains().usable
+        usable = self.domains(bank).usable
         some = any(domain.centres is not None for domain in usable.values())
         return [*usable, *([AUTO] if some else [])]
+
+    def domains(self, bank: Bank) -> Domains:
+        """Return the domains of the bank, and log what is wrong with its folder or a file when it begins.
+
+        Raises:
+            ServiceError: 503, the folder cannot be read now.
+        """
+        try:
+            found = bank.domains()
+        except CseError as error:
+            self._say({"": str(error)})  # no file has this name
+            raise unreachable("cannot be read now; the log says why") from None
+        self._say(found.refused)
+        return found
+
+    def _say(self, troubles: Mapping[str, str]) -> None:
+        with _SAYING:
+            for name, trouble in troubles.items():
+                if self._said.get(name) != trouble:
+                    log.error(trouble)
+            if "" not in troubles:  # else the files cannot be seen now
+                self._said.clear()
+            self._said.update(troubles)
 
     def target(self, model: str | None) -> Target:
         """Return what an id stands for.
@@ -89,14 +120,15 @@ class Served:
             model: the id; None where the route does not ask for one: the only model.
 
         Raises:
-            ServiceError: 404, there is no such model; 400, one of several must be named; 503, its file is damaged.
+            ServiceError: 404, there is no such model; 400, one of several must be named; 503, its file is damaged, or
+                the bank's folder cannot be read.
         """
         bank = self.encoder.bank
         if bank is None:
             if model is None or model == self.name:
                 return Target(self, self.name, None, auto=False)
             raise _unknown(model, [self.name])
-        domains = bank.domains()
+        domains = self.domains(bank)
         if model is None:
             if len(domains.usable) == 1:
                 model = next(iter(domains.usable))

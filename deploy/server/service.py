@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,12 @@ from deploy.server.metrics import Metrics
 from deploy.server.models import Served, Target, folder_name
 from deploy.server.options import Options
 from deploy.server.registry import Follower
+from deploy.server.storage import Storage, in_time
 from deploy.server.together import Snapshot
 from deploy.server.work import BatchFacts, Work
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
+_T = TypeVar("_T")
 
 # tokens and rows of a batch, and the padding that costs as much as one more batch
 _CPU, _GPU = (CPU_BATCH_TOKENS, 64, CPU_PADDING), (16_384, 512, 2048)
@@ -84,7 +86,8 @@ class Service:
             ran=self._ran,
         )
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
-        self._drift = Drift(lambda: self._served, self._beside) if options.drift else None
+        self._storage = Storage()
+        self._drift = Drift(lambda: self._served, self._storage.threads) if options.drift else None
         metrics.watch(metrics.queue_texts, lambda: self._batcher.waiting[0])
         metrics.watch(metrics.queue_tokens, lambda: self._batcher.waiting[1])
         metrics.serves(self._served.name, self._served.version)
@@ -111,6 +114,7 @@ class Service:
             self._follower.stop()
         self._batcher.close()
         self._beside.shutdown()
+        self._storage.close()
 
     async def embed(
         self,
@@ -138,7 +142,7 @@ class Service:
             ServiceError: the model is unknown or has no such role or number of dimensions, or the queue is full.
             CseError: an input cannot be tokenised, or a token id is not the model's.
         """
-        target = self._served.target(model)
+        target = await self.stored(self._served.target, model)
         inputs = _with_task_text(inputs, target, role)
         _check_dimensions(dimensions, target)
         domains, queued = await self._domains(target, inputs, client)
@@ -163,20 +167,30 @@ class Service:
         queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
         return Answer(vectors, target.id, count, tokens.truncated, names, queue_seconds, max(0.0, now - work.started))
 
+    async def stored(self, question: Callable[..., _T], *arguments: object) -> _T:
+        """Return what a function answers that looks into the folder of a bank, if one is served.
+
+        Raises:
+            ServiceError: 503, the folder cannot be read, or not in time.
+        """
+        if self._served.encoder.bank is None:
+            return question(*arguments)
+        return await self._storage.ask(question, *arguments)
+
     async def snapshot(self) -> Snapshot:
-        """Return what other replicas need to answer for this one."""
-        sketches = {} if self._drift is None else await self._drift.sketches()
+        """Return what other replicas need to answer for this one; 503 as ``drift``."""
+        sketches = {} if self._drift is None else await in_time(self._drift.sketches())
         return Snapshot(self.metrics.collect(), self.alive, self.ready, sketches)
 
     async def drift(self, others: Sequence[Snapshot] = ()) -> dict[str, Any]:
         """Return how far the vectors of each model have moved, in all replicas together, and tell the metrics.
 
         Raises:
-            ServiceError: 404, nobody watches.
+            ServiceError: 404, nobody watches; 503, the bank's folder cannot be read, or not in time.
         """
         if self._drift is None:
             raise ServiceError(404, "this server was started without --drift", code="drift_off")
-        found = await self._drift.distances([one.sketches for one in others])
+        found = await in_time(self._drift.distances([one.sketches for one in others]))
         self.metrics.drifted({one["model"]: one["distance"] for one in found["models"]})
         return found
 
@@ -187,7 +201,8 @@ class Service:
             return [] if target.domain is None else [target.domain] * len(inputs), 0.0
         bare = [bank.bare] * len(inputs)
         work = await self._run(target, await self._tokenize(target, inputs, bare), bare, client)
-        return nearest_domains(work.vectors, bank.domains(), bank.folder), max(0.0, work.started - work.submitted)
+        domains = await self.stored(target.served.domains, bank)
+        return nearest_domains(work.vectors, domains, bank.folder), max(0.0, work.started - work.submitted)
 
     async def _tokenize(self, target: Target, inputs: Inputs, domains: Sequence[Domain]) -> Tokens:
         encoder = target.served.encoder

@@ -7,6 +7,7 @@ import base64
 import concurrent.futures
 import json
 import shutil
+import threading
 
 import httpx
 import numpy as np
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
+from cse.runtime.bank import Bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.batcher import Batcher
@@ -287,6 +289,57 @@ def test_domains_come_and_go_while_it_serves(small_bank, tiny_folders, tmp_path)
         answer = server.post("/v1/embeddings", asked | {"model": "hidden"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_damaged")
         assert server.post("/v1/embeddings", asked | {"model": "shared"}).status_code == 200
+
+
+def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_bank, tmp_path):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    asked = {"model": "plain", "input": "the cat sits"}
+    with serving(bank, "--drift", log=tmp_path / "log") as server:
+        (bank / "domains/loop.safetensors").symlink_to("loop.safetensors")
+        for _ in range(2):  # damaged, mended, damaged again: said twice
+            (bank / "domains/hidden.safetensors").rename(bank / "kept")
+            (bank / "domains/hidden.safetensors").write_bytes(b"damaged")
+            for _ in range(2):
+                assert server.post("/v1/embeddings", asked).status_code == 200
+                answer = server.post("/v1/embeddings", asked | {"model": "loop"})
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_damaged")
+            (bank / "kept").rename(bank / "domains/hidden.safetensors")
+            assert server.post("/v1/embeddings", asked | {"model": "hidden"}).status_code == 200
+        assert httpx.get(f"{server.url}/ready").status_code == 200
+        (bank / "domains").rename(bank / "away")
+        gone = [server.post("/v1/embeddings", asked)]
+        gone += [httpx.get(server.url + route) for route in ("/ready", "/v1/models", "/info", "/drift")]
+        for answer in gone:
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "bank_unreachable")
+            assert str(tmp_path) not in answer.text
+        assert [httpx.get(server.url + route).status_code for route in ("/health", "/metrics")] == [200, 200]
+        (bank / "away").rename(bank / "domains")
+        assert server.post("/v1/embeddings", asked).status_code == 200
+    said = [line["event"] for line in server.lines() if line["level"] == "error"]
+    assert [sum(word in one for one in said) for word in ("hidden.saf", "loop.saf", "read the domains")] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("drift", [False, True])
+def test_a_read_that_blocks_holds_up_nobody_else(small_bank, monkeypatch, drift):
+    app, free = create_app(Options(model=str(small_bank), drift=drift)), threading.Event()
+    monkeypatch.setattr(Bank, "domains", lambda self: free.wait(20) and None)
+    monkeypatch.setattr("deploy.server.storage.SECONDS", 0.3)
+
+    async def ask():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            blocked = asyncio.create_task(client.post("/v1/embeddings", json={"model": "plain", "input": "a"}))
+            await asyncio.sleep(0.05)
+            health = await client.get("/health")
+            assert not blocked.done()
+            routes = ["/ready", "/drift"] if drift else ["/ready"]
+            return [health, await blocked, *[await client.get(route) for route in (*routes, "/metrics")]]
+
+    try:
+        statuses = [answer.status_code for answer in asyncio.run(ask())]
+    finally:
+        free.set()
+    assert statuses == [200, 503, 503, *[503] * drift, 200]
 
 
 # ---- keys, logs, health --------------------------------------------------------------------------------------------

@@ -201,6 +201,20 @@ def test_truncated_files_are_refused(bank, share):
         Bank(bank).domain("a")
 
 
+def test_a_file_that_cannot_be_reached_is_refused_alone_and_looked_at_again(bank):
+    old = time.time() - 60
+    file_of(bank, "c").symlink_to(file_of(bank, "c"))
+    os.utime(bank / DOMAINS, (old, old))  # at rest
+    opened = Bank(bank)
+    assert list(opened.domains().usable) == ["a", "b"]
+    with pytest.raises(CseError, match=f"{re_name(file_of(bank, 'c'))}: cannot be read"):
+        opened.domain("c")
+    make_domain("c", 3.0).write(bank / "whole")
+    (bank / "whole").replace(file_of(bank, "c"))
+    os.utime(bank / DOMAINS, (old, old))  # as if a file system had come back
+    assert value_of(opened.domain("c")) == 3
+
+
 def test_a_copy_under_another_name_is_refused(bank):
     file_of(bank, "c").write_bytes(file_of(bank, "a").read_bytes())
     with pytest.raises(CseError, match="holds domain 'a', so it was copied or renamed"):

@@ -1,0 +1,53 @@
+"""Questions to a bank's folder, which may lie on a machine that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from deploy.server.errors import ServiceError
+
+SECONDS = 5.0  # that a question may take
+_T = TypeVar("_T")
+
+
+class Storage:
+    """Asks beside the event loop.
+
+    Attributes:
+        threads: where questions are asked; nothing else waits for them.
+    """
+
+    def __init__(self) -> None:
+        self.threads = ThreadPoolExecutor(4, thread_name_prefix="storage")
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    async def ask(self, question: Callable[..., _T], *arguments: object) -> _T:
+        """Return what ``question(*arguments)`` returns.
+
+        Raises:
+            ServiceError: 503, it takes too long.
+        """
+        return await in_time(asyncio.get_running_loop().run_in_executor(self.threads, question, *arguments))
+
+
+async def in_time(answer: Awaitable[_T]) -> _T:
+    """Return an answer that needs the folder.
+
+    Raises:
+        ServiceError: 503, it does not come in time.
+    """
+    try:
+        return await asyncio.wait_for(answer, SECONDS)
+    except TimeoutError:
+        raise unreachable(f"did not answer within {SECONDS:g} s") from None
+
+
+def unreachable(why: str) -> ServiceError:
+    """Return the refusal of a request that needs the folder."""
+    return ServiceError(503, f"the bank's folder {why}", code="bank_unreachable", retry_after=1)
