@@ -1,11 +1,13 @@
 """A sketch of unit-length vectors, and how far it has moved from another one.
 
-It keeps counts, a mean and a variance per coordinate; no vector and no text. Legend: ``n`` vectors, ``d`` their width.
+It keeps counts, a mean and a variance per coordinate, and numbers by which it knows a text again; no vector and no
+text. Legend: ``n`` vectors, ``d`` their width.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from cse.runtime.encode import unit_rows
 
 SKETCH = "sketch.safetensors"  # in a bundle
 HALF_LIFE = 10_000  # texts
+KNOWN = 2 * HALF_LIFE  # texts that a sketch knows again; older ones count a quarter or less
+FEWEST = 20  # different texts; fewer of one kind lie far from each other by chance
 LIKE, MOVED = 0.05, 0.2  # distances: below the first, vectors are alike; above the second, they have moved
 _LEAST = 1e-9  # total variance of unit-length vectors, far above that of rounding
 _AGAIN = "export the bundle again"
@@ -48,8 +52,9 @@ class Moments:
 class Sketch:
     """Mean and variance of a stream of vectors; older ones count less and less. Several threads may use it at once.
 
-    A vector that was followed by ``k`` others has the weight ``2^(-k / half_life)``. The result does not depend on how
-    the stream was cut into batches.
+    A vector that was followed by ``k`` others has the weight ``2^(-k / half_life)``. A text that comes again is not
+    counted twice: it has the weight of its last time. The result does not depend on how the stream was cut into
+    batches.
 
     Args:
         dimension: d.
@@ -64,27 +69,35 @@ class Sketch:
         self._squares = 0.0  # sum of their squares
         self._mean = np.zeros(dimension)
         self._spread = np.zeros(dimension)  # weighted sum of squared deviations from the mean
+        self._known: dict[int, tuple[int, float]] = {}  # by key, the latest last: when it came, and its weight then
 
     @property
     def texts(self) -> int:
-        """Number of vectors added so far, the forgotten ones included."""
+        """Number of vectors added so far, the repeated and forgotten ones included."""
         return self._texts
 
-    def add(self, vectors: NDArray[Any]) -> None:
-        """Add vectors (n, d) in the order of their arrival; each is scaled to unit length."""
+    def add(self, vectors: NDArray[Any], keys: Sequence[int] | None = None) -> None:
+        """Add vectors (n, d) in the order of their arrival; each is scaled to unit length.
+
+        Args:
+            vectors: one per text.
+            keys: the same number for the same text (n); None: no text came before.
+        """
         if not len(vectors):
             return
         rows = unit_rows(np.asarray(vectors, np.float64))
-        weights = self._kept(np.arange(len(rows) - 1, -1, -1))
-        weight = float(weights.sum())
-        mean = weights @ rows / weight
-        rows -= mean
-        spread = weights @ np.square(rows, out=rows)
+        kept = self._kept(np.arange(len(rows) - 1, -1, -1))
         with self._lock:
-            self._join(len(rows), weight, float(weights @ weights), mean, spread)
+            known: NDArray[np.float64] = np.zeros(len(rows)) if keys is None else self._recognised(keys)
+            weights = (1 - known) * kept
+            weight = float(weights.sum())
+            mean = weights @ rows / weight if weight else self._mean
+            rows -= mean
+            spread = weights @ np.square(rows, out=rows)
+            self._join(len(rows), weight, float((1 - known**2) @ kept**2), mean, spread)
 
     def merge(self, later: Sketch) -> None:
-        """Add the vectors of another sketch as if they had arrived after this one's own.
+        """Add the vectors of another sketch, which were others, as if they had arrived after this one's own.
 
         Raises:
             CseError: its half-life or width differs.
@@ -98,17 +111,26 @@ class Sketch:
                 self._join(*state)
 
     def join(self, beside: Sketch) -> None:
-        """Add the vectors of another sketch of this half-life and width as if they had arrived at the same times."""
+        """Add the vectors of another sketch of this half-life and width as if they had arrived at the same times.
+
+        A text that both know has the sum of its weights, and stands in the count as one.
+        """
         with beside._lock:
             state = beside._texts, beside._weight, beside._squares, beside._mean.copy(), beside._spread.copy()
+            theirs = beside._weights()
         if state[0]:
             with self._lock:
+                own = self._weights()
                 self._join(*state, kept=1.0)
+                self._squares += 2 * sum(own[key] * theirs[key] for key in own.keys() & theirs.keys())
+                both = {key: own.get(key, 0.0) + theirs.get(key, 0.0) for key in {**own, **theirs}}
+                self._known = {key: (self._texts, weight) for key, weight in both.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the lock behind, which cannot go to another process."""
         with self._lock:
-            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+            state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
+            return state | {"_known": dict(self._known)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a new lock."""
@@ -123,7 +145,8 @@ class Sketch:
         with self._lock:
             weight, squares = self._weight, self._squares
             freedom = weight - squares / weight if weight else 0.0
-            variance = self._spread / freedom if self._texts > 1 else np.zeros_like(self._spread)
+            several = freedom > _LEAST * weight  # one text, however often, has no variance
+            variance = self._spread / freedom if several else np.zeros_like(self._spread)
             return Moments(self._mean.copy(), variance, weight**2 / squares if squares else 0.0)
 
     def distance(self, reference: Moments) -> float | None:
@@ -132,7 +155,23 @@ class Sketch:
 
     def _kept(self, age: Any) -> Any:
         """Return the weight of vectors that so many others followed."""
-        return np.ones_like(age, np.float64) if self.half_life is None else np.exp2(-age / self.half_life)
+        return age * 0.0 + 1.0 if self.half_life is None else 2.0 ** (-age / self.half_life)
+
+    def _recognised(self, keys: Sequence[int]) -> NDArray[np.float64]:
+        """Return what each text weighs before it comes (n), 0 for a new one. Called under the lock."""
+        found = np.zeros(len(keys))
+        for place, key in enumerate(keys):
+            now = self._texts + 1 + place
+            if (last := self._known.pop(key, None)) is not None:
+                found[place] = min(1.0, last[1] * self._kept(now - last[0]))
+            self._known[key] = now, 1.0
+        while len(self._known) > KNOWN:
+            del self._known[next(iter(self._known))]
+        return found
+
+    def _weights(self) -> dict[int, float]:
+        """Return what each known text weighs now. Called under the lock."""
+        return {key: weight * self._kept(self._texts - when) for key, (when, weight) in self._known.items()}
 
     def _join(
         self,
@@ -149,11 +188,11 @@ class Sketch:
         """
         kept = float(self._kept(np.float64(texts))) if kept is None else kept
         own = self._weight * kept
-        total = own + weight
+        total = own + weight or 1.0
         step = mean - self._mean
         self._spread = self._spread * kept + spread + step * step * (own * weight / total)
         self._mean = self._mean + step * (weight / total)
-        self._weight, self._squares = total, self._squares * kept**2 + squares
+        self._weight, self._squares = own + weight, self._squares * kept**2 + squares
         self._texts += texts
 
 

@@ -1,7 +1,8 @@
 """Whether the vectors of the texts that are asked for have moved away from those of the training text.
 
-Requests only put their vectors on a pile. Piles of many rows go into the sketches in another thread, smaller ones when
-somebody asks for the distances. Vectors leave the memory with their pile; texts never get here.
+Requests only put their vectors and token ids on a pile. Piles of many rows go into the sketches in another thread,
+smaller ones when somebody asks for the distances. Both leave the memory with their pile; a hash of each text stays, by
+which it is known when it comes again.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cse.runtime.domain import Domain
-from cse.runtime.sketch import HALF_LIFE, Moments, Sketch
+from cse.runtime.sketch import FEWEST, HALF_LIFE, Moments, Sketch
+from cse.runtime.tokens import Tokens
+from cse.runtime.uses import role_for, text_of
 from deploy.server.logs import log
 from deploy.server.models import Served, Target
 
@@ -29,7 +33,7 @@ _NO_REFERENCE = {
 }
 
 _Owner = Served | Domain
-_Note = tuple[Target, Sequence[Domain], NDArray[np.float32]]
+_Note = tuple[Target, Sequence[Domain], NDArray[np.float32], Tokens]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +59,16 @@ class Drift:
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
 
-    def note(self, target: Target, domains: Sequence[Domain], vectors: NDArray[np.float32]) -> None:
+    def note(self, target: Target, domains: Sequence[Domain], vectors: NDArray[np.float32], tokens: Tokens) -> None:
         """Remember the vectors (n, d) of an answer. Called from the event loop alone.
 
         Args:
             target: the model that gave them.
             domains: domain of each vector, for a bank.
             vectors: nobody changes them afterwards.
+            tokens: of each text.
         """
-        self._pile.append((target, domains, vectors))
+        self._pile.append((target, domains, vectors, tokens))
         self._rows += len(vectors)
         # a pile keeps its model in memory: not beyond the first answer of another one
         if self._rows >= _PILE or self._pile[0][0].served is not target.served:
@@ -116,42 +121,78 @@ class Drift:
         owners: dict[str, _Owner] = {served.name: served} if bank is None else dict(served.domains(bank).usable)
         self._watched = {name: one for name, one in self._watched.items() if owners.get(name) is one.owner}
         rows: dict[str, list[NDArray[np.float32]]] = {}
-        for note in pile:
-            for name, owner, vectors in _parts(*note):
+        keys: dict[str, list[int]] = {}
+        for *note, tokens in pile:
+            every = _keys(tokens)
+            for name, owner, vectors, own in _parts(*note, every):
                 if owners.get(name) is owner:
                     rows.setdefault(name, []).append(vectors)
+                    keys.setdefault(name, []).extend(own)
         for name, parts in rows.items():
             if name not in self._watched:
                 self._watched[name] = _Watched(owners[name], Sketch(served.encoder.dimension))
-            self._watched[name].sketch.add(np.concatenate(parts))
+            self._watched[name].sketch.add(np.concatenate(parts), keys[name])
         return owners
 
 
+def queries(inputs: Sequence[Any], role: str | None, texts: Mapping[str, str]) -> list[int]:
+    """Return the places of what was asked for as the training text was read: as a query, if the model declares one.
+
+    Without a role, the task text that a text begins with tells its kind. Of token ids nothing is known.
+
+    Args:
+        inputs: texts with their task text, or lists of token ids.
+        role: that the request named.
+        texts: task text of each role.
+    """
+    read_as = role_for("query", texts)
+    if role not in (None, read_as):
+        return []
+    wanted = text_of(read_as, texts)
+    known = sorted({*texts.values(), wanted}, key=len, reverse=True)
+    if known in ([""], []):
+        return list(range(len(inputs)))
+    return [
+        place
+        for place, text in enumerate(inputs)
+        if isinstance(text, str) and next((one for one in known if text.startswith(one)), None) == wanted
+    ]
+
+
+def _keys(tokens: Tokens) -> list[int]:
+    """Return a number for each text, the same in every replica."""
+    rows = (tokens.row(place).tobytes() for place in range(len(tokens.starts) - 1))
+    return [int.from_bytes(blake2b(row, digest_size=8).digest()) for row in rows]
+
+
 def _parts(
-    target: Target, domains: Sequence[Domain], vectors: NDArray[np.float32]
-) -> list[tuple[str, _Owner, NDArray[np.float32]]]:
-    """Return the vectors of each model: a bundle, or the domains of a bank."""
+    target: Target, domains: Sequence[Domain], vectors: NDArray[np.float32], keys: list[int]
+) -> list[tuple[str, _Owner, NDArray[np.float32], list[int]]]:
+    """Return the vectors and keys of each model: a bundle, or the domains of a bank."""
     if not domains:
-        return [(target.id, target.served, vectors)]
+        return [(target.id, target.served, vectors, keys)]
     if not target.auto:
-        return [(target.id, domains[0], vectors)]
+        return [(target.id, domains[0], vectors, keys)]
     places: dict[Domain, list[int]] = {}
     for place, domain in enumerate(domains):
         places.setdefault(domain, []).append(place)
-    return [(domain.name, domain, vectors[chosen]) for domain, chosen in places.items()]
+    return [(one.name, one, vectors[chosen], [keys[i] for i in chosen]) for one, chosen in places.items()]
 
 
 def _facts(name: str, owner: _Owner, sketch: Sketch) -> dict[str, Any]:
     reference = _reference(owner)
-    found = None if reference is None else sketch.distance(reference)
+    distinct = round(sketch.moments().count)
+    found = None if reference is None or distinct < FEWEST else sketch.distance(reference)
     reason = None
     if found is None:
-        reason = _NO_REFERENCE[isinstance(owner, Served)] if reference is None else "fewer than two texts so far"
+        few = f"fewer than {FEWEST} different texts so far"
+        reason = _NO_REFERENCE[isinstance(owner, Served)] if reference is None else few
     return {
         "model": name,
         "version": _version(owner),
         "distance": None if found is None else round(found, 6),
         "texts": sketch.texts,
+        "distinct_texts": distinct,
         "reference_texts": 0 if reference is None else int(reference.count),
         "reason": reason,
     }

@@ -152,6 +152,7 @@ class ModelDrift(BaseModel):
     version: str
     distance: float | None
     texts: int
+    distinct_texts: int
     reference_texts: int
     reason: str | None
 

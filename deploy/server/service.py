@@ -20,7 +20,7 @@ from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
 from cse.runtime.uses import check_dimensions, text_of
 from deploy.server.batcher import Batcher
-from deploy.server.drift import Drift
+from deploy.server.drift import Drift, queries
 from deploy.server.errors import ServiceError
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
@@ -155,8 +155,12 @@ class Service:
         work = await self._run(target, tokens, domains, client)
         vectors = _scaled(np.ascontiguousarray(work.vectors[:, :dimensions]), target, domains, normalize)
         whole_vectors = vectors.shape[1] == target.served.encoder.dimension
-        if self._drift is not None and len(vectors) and whole_vectors:
-            self._drift.note(target, domains, vectors)
+        if self._drift is not None and whole_vectors:
+            asked = queries(inputs, role, target.served.encoder.texts)
+            if len(asked) == len(inputs) > 0:
+                self._drift.note(target, domains, vectors, tokens)
+            elif asked:  # a bank, which has domains, has no roles
+                self._drift.note(target, domains, vectors[asked], Tokens.of([tokens.row(place) for place in asked]))
         count = int(tokens.starts[-1])
         self.metrics.texts.labels(target.id).inc(len(inputs))
         self.metrics.tokens.labels(target.id).inc(count)

@@ -18,7 +18,8 @@ from cse.export.domains import add_domain
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import HALF_LIFE, SKETCH, Sketch, sketch_of, write_sketch
-from deploy.server.drift import Drift
+from cse.runtime.tokens import Tokens
+from deploy.server.drift import Drift, queries
 from deploy.server.models import Served, Target
 from tests.deploy.servers import serving
 from tests.export.banks import make_encoder
@@ -54,7 +55,8 @@ def test_the_same_texts_do_not_move_it_and_others_do(sketched, tmp_path):
         before = drift_of(server)["small"]
         assert before == {
             "model": "small", "version": httpx.get(f"{server.url}/info").json()["version"], "distance": None,
-            "texts": 0, "reference_texts": 500, "reason": "fewer than two texts so far",
+            "texts": 0, "distinct_texts": 0, "reference_texts": 500,
+            "reason": "fewer than 20 different texts so far",
         }  # fmt: skip
         assert "cse_drift_distance{" not in httpx.get(f"{server.url}/metrics").text
         alike, others = texts_of(ANIMALS, 1500, 1), texts_of(ACTIONS, 1500, 2)
@@ -73,9 +75,54 @@ def test_the_same_texts_do_not_move_it_and_others_do(sketched, tmp_path):
         assert server.metric("cse_drift_distance{") != moved["distance"], "the metrics are as new as the route"
 
         whole = Sketch(DIMENSION)
-        whole.add(OnnxEncoder(sketched, provider="cpu").encode([*alike, *others, "zebra"]))
+        asked = [*alike, *others, "zebra"]
+        places = {text: place for place, text in enumerate(dict.fromkeys(asked))}
+        whole.add(OnnxEncoder(sketched, provider="cpu").encode(asked), [places[text] for text in asked])
         expected = whole.distance(Served.load(sketched, "x", None, provider="cpu", threads=1).reference)
         assert drift_of(server)["small"]["distance"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_same_few_texts_again_and_again_have_not_moved(sketched, tmp_path):
+    """However often they come, they are so many; other texts are noticed all the same."""
+    own = list(dict.fromkeys(texts_of(ANIMALS, 100, 3)))
+    with serving(sketched, "--drift", log=tmp_path / "log") as server:
+        for _ in range(5):
+            server.post("/v1/embeddings", {"model": "small", "input": [*own[:3], *own[:1] * 200]})
+        few = drift_of(server)["small"]
+        assert (few["distance"], few["texts"], few["distinct_texts"]) == (None, 1015, 3)
+        assert few["reason"] == "fewer than 20 different texts so far"
+        server.post("/v1/embeddings", {"model": "small", "input": [*own[:30], *own[:1] * 500]})
+        enough = drift_of(server)["small"]
+        assert (enough["distance"] < 0.1, enough["texts"], enough["distinct_texts"]) == (True, 1545, 30)
+    others = list(dict.fromkeys(texts_of(ACTIONS, 100, 3)))[:30]
+    with serving(sketched, "--drift", log=tmp_path / "log") as server:
+        server.post("/v1/embeddings", {"model": "small", "input": [*others, *others[:1] * 500]})
+        assert drift_of(server)["small"]["distance"] > 0.2
+
+
+E5 = {"query": "query: ", "passage": "passage: "}
+LONGER = {"query": "", "document": "text: "}
+
+
+@pytest.mark.parametrize(
+    ("texts", "role", "inputs", "counted"),
+    [
+        ({}, None, ["a", "query: b"], [0, 1]),
+        ({}, None, [[4], [5]], [0, 1]),
+        (E5, "query", ["query: a", "query: b"], [0, 1]),
+        (E5, "passage", ["passage: a"], []),
+        (E5, None, ["query: a", "passage: b", "c", "query: d"], [0, 3]),
+        (E5, None, [[4], [5]], []),
+        (LONGER, None, ["a", "text: b"], [0]),
+        (LONGER, "document", ["text: b"], []),
+        ({"query": "", "document": ""}, "document", ["a"], []),
+        ({"query": "", "document": ""}, None, ["a", "b"], [0, 1]),
+        ({"topic": "topic: "}, None, ["a", "topic: b"], [0]),
+        ({"topic": "topic: "}, "topic", ["topic: b"], []),
+    ],
+)
+def test_only_what_is_asked_for_as_a_query_counts(texts, role, inputs, counted):
+    assert queries(inputs, role, texts) == counted
 
 
 def test_off_it_says_how_to_turn_it_on(server):
@@ -133,6 +180,11 @@ def stand_in(seed):
     return Served(encoder, "small", f"v{seed}", sketch_of(vectors)), vectors
 
 
+def tokens_of(first, count):
+    """Tokens of so many different texts."""
+    return Tokens.of([np.array([number], np.int32) for number in range(first, first + count)])
+
+
 def test_a_model_that_takes_over_starts_a_new_sketch():
     (old, theirs), (new, own) = stand_in(1), stand_in(2)
     in_service = [old]
@@ -142,9 +194,12 @@ def test_a_model_that_takes_over_starts_a_new_sketch():
             drift = Drift(lambda: in_service[0], beside)
             for target in (old, new):
                 in_service[0] = target
-                drift.note(Target(target, "small", None, auto=False), [], theirs if target is old else own)
-            drift.note(Target(old, "small", None, auto=False), [], theirs)  # a request that was in progress
-            drift.note(Target(new, "small", None, auto=False), [], own[:50])
+                drift.note(
+                    Target(target, "small", None, auto=False), [], theirs if target is old else own, tokens_of(0, 300)
+                )
+            late = Target(old, "small", None, auto=False), [], theirs, tokens_of(900, 300)
+            drift.note(*late)  # a request that was in progress
+            drift.note(Target(new, "small", None, auto=False), [], own[:50], tokens_of(300, 50))
             return await drift.distances()
 
     (found,) = asyncio.run(check())["models"]
@@ -157,13 +212,13 @@ def test_a_request_pays_nearly_nothing():
     target = Target(served, "small", None, auto=False)
     with ThreadPoolExecutor(1) as beside:
         drift = Drift(lambda: served, beside)
-        best = min(_seconds(drift, target, vectors[:1]) for _ in range(20))
+        best = min(_seconds(drift, target, vectors[:1], tokens_of(0, 1)) for _ in range(20))
         assert best < 50e-6
         assert len(drift._pile) < 1024, "piles do not grow without end"
 
 
-def _seconds(drift, target, vectors):
+def _seconds(drift, target, vectors, tokens):
     start = time.perf_counter()
     for _ in range(200):
-        drift.note(target, [], vectors)
+        drift.note(target, [], vectors, tokens)
     return (time.perf_counter() - start) / 200

@@ -296,14 +296,18 @@ def test_links(visit, bundle, report):
     ("distance", "texts", "said"),
     [
         (0.012, 1234, "Vectors are like those of the training text (distance 0.01 over 1,234 texts)."),
-        (0.11, 100, "Vectors differ a little from those of the training text (distance 0.11 over 100 texts)."),
+        (
+            0.11,
+            100,
+            "Vectors differ a little from those of the training text (distance 0.11 over 100 texts).",
+        ),
         (0.31, 5000, "Vectors have moved from those of the training text (distance 0.31 over 5,000 texts)."),
         (0.31, 99, "Too few texts to speak of drift (distance 0.31 over 99 texts)."),
         (None, 5, "Drift is not known: the bundle is old."),
     ],
 )
 def test_drift_in_words(visit, bundle, address, distance, texts, said):
-    facts = {"model": bundle.name, "distance": distance, "texts": texts, "reason": "the bundle is old"}
+    facts = {"model": bundle.name, "distance": distance, "distinct_texts": texts, "reason": "the bundle is old"}
 
     def change(page):
         with_info(drift="/drift")(page)

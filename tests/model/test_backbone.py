@@ -216,6 +216,18 @@ def test_prompt_that_fills_the_position_table(backbone, length):
     assert sentence_encoder(backbone, prompt_of(backbone, length), position_shift=False).max_length > 3
 
 
+def test_training_length_beyond_the_declared_length(tiny_folders):
+    """Positions are left, so they are not what is blamed."""
+    backbone = load_backbone(find_backbone(str(tiny_folders["bert"]))).use_as(max_length=12, texts=None)
+    settings = check_settings({"prompt": {"length": 4}, "train": {"max_length": 20}}, "test")
+    with pytest.raises(CseError) as caught:
+        encoder_from(backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
+    assert str(caught.value) == (
+        f"train.max_length: 20 tokens, but {backbone.files.name} is declared for 12; lower it or raise "
+        "backbone.max_length"
+    )
+
+
 def test_training_length_beyond_the_position_table(bert):
     settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 29}}, "test")
     with pytest.raises(CseError) as caught:

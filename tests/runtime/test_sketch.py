@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
+from copy import copy
 
 import numpy as np
 import pytest
 
 from cse.errors import CseError
+from cse.runtime import sketch as module
 from cse.runtime.sketch import Moments, Sketch, distance, read_sketch, sketch_of, write_sketch
 
 WIDTH = 24
@@ -22,11 +25,11 @@ def draw(count, seed=0, shift=0.0, scale=1.0):
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def weighted(rows, half_life):
-    """Mean, unbiased variance and effective count, from the definition."""
+def weighted(rows, half_life, ages=None):
+    """Mean, unbiased variance and effective count, from the definition; ``ages``: texts that came after each."""
     rows = rows.astype(np.float64)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    weights = 0.5 ** (np.arange(len(rows))[::-1] / half_life)
+    weights = 0.5 ** ((np.arange(len(rows))[::-1] if ages is None else ages) / half_life)
     mean = np.average(rows, axis=0, weights=weights)
     freedom = weights.sum() - (weights**2).sum() / weights.sum()
     return mean, (weights[:, None] * (rows - mean) ** 2).sum(axis=0) / freedom, weights.sum() ** 2 / (weights**2).sum()
@@ -70,6 +73,72 @@ def test_merging_is_adding_the_later_ones(half_life):
     assert parts[0].texts == 500
     with pytest.raises(CseError, match="cannot be merged"):
         whole.merge(Sketch(WIDTH, 51))
+
+
+# ---- texts that come again ------------------------------------------------------------------------------------------
+
+
+def asked_often(count, texts, seed=0):
+    """Places of the texts that are asked for, a few of them again and again."""
+    shares = 1 / np.arange(1, texts + 1)
+    return np.random.default_rng(seed).choice(texts, count, p=shares / shares.sum())
+
+
+@pytest.mark.parametrize("half_life", [7, 100, 10_000])
+@pytest.mark.parametrize("cuts", [[], [1, 2, 3], [5, 5, 400], range(1, 900)])
+def test_a_text_has_the_weight_of_its_last_time(half_life, cuts):
+    rows, found, asked = draw(60), Sketch(WIDTH, half_life), asked_often(900, 60)
+    for part in np.split(asked, cuts):
+        found.add(rows[part], part.tolist())
+    last = {text: place for place, text in enumerate(asked.tolist())}
+    ages = 899 - np.array(list(last.values()))
+    assert_equal(found.moments(), *weighted(rows[list(last)], half_life, ages))
+    assert found.texts == 900
+
+
+def test_texts_that_replicas_share_count_once():
+    """All of it in one sketch and in two, each text in both: the same mean, and as many texts."""
+    rows, parts = draw(30), [Sketch(WIDTH), Sketch(WIDTH), Sketch(WIDTH)]
+    for seed, part in enumerate(parts):
+        asked = [*range(30), *asked_often(50, 30, seed)]
+        part.add(rows[asked], asked)
+    both = Sketch(WIDTH)
+    for part in parts:
+        both.join(pickle.loads(pickle.dumps(part)))
+    once = sketch_of(rows)
+    assert both.moments().count == pytest.approx(30, abs=0.01)
+    np.testing.assert_allclose(both.moments().mean, once.mean, atol=1e-3)
+    np.testing.assert_allclose(both.moments().variance, once.variance, rtol=0.05)
+
+
+def test_a_few_texts_again_and_again_have_not_moved_and_others_have():
+    reference = sketch_of(draw(2000, 1))
+    asked = asked_often(5000, 25)
+    for seed in range(2, 12):
+        own, others = Sketch(WIDTH), Sketch(WIDTH)
+        own.add(draw(25, seed)[asked], asked.tolist())
+        others.add(draw(25, seed, shift=3.0)[asked], asked.tolist())
+        assert own.distance(reference) < 0.1
+        assert others.distance(reference) > 0.2
+
+
+def test_one_text_without_end_is_one_text():
+    found, row = Sketch(WIDTH, half_life=None), draw(1)
+    for _ in range(3):
+        found.add(np.repeat(row, 1000, axis=0), [5] * 1000)
+    assert found.moments().count == pytest.approx(1)
+    assert found.moments().variance.sum() == 0
+    assert found.distance(sketch_of(draw(50))) is None
+
+
+def test_it_knows_so_many_texts_and_a_copy_stays_as_it_was(monkeypatch):
+    monkeypatch.setattr(module, "KNOWN", 10)
+    found, rows = Sketch(WIDTH), draw(30)
+    found.add(rows, range(30))
+    before = copy(found)
+    found.add(rows[[29, 0]], [29, 0])
+    assert found.moments().count == pytest.approx(31, rel=1e-4), "the last is known, the first as if new"
+    assert (len(found._known), len(before._known), 0 in before._known) == (10, 10, False)
 
 
 def test_lengths_do_not_matter_and_a_zero_vector_is_no_error():

@@ -106,6 +106,11 @@ def _templates_from(template: TemplateSettings, backbone: Backbone, max_length: 
 
 def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
     backbone = encoder.backbone
+    if encoder.max_length < max_length <= backbone.usable_length(encoder.shift):
+        raise CseError(
+            f"train.max_length: {max_length} tokens, but {backbone.files.name} is declared for {encoder.max_length}; "
+            "lower it or raise backbone.max_length"
+        )
     if max_length > encoder.max_length and encoder.shift == 0:
         raise CseError(
             f"train.max_length: {max_length} tokens, but {backbone.files.name} has room for {encoder.max_length} in "

@@ -1,7 +1,7 @@
 // The page of the embedding server: asks for vectors, computes cosines, draws a ranking and a heat map per model.
 
 const LIMIT = 200; // sentences
-const FEW = 100; // texts, below which a distance says little
+const FEW = 100; // different texts, below which a distance says little
 const [LIKE, MOVED] = [0.05, 0.2]; // distances, see docs/drift.md
 const at = (id) => document.getElementById(id);
 const [form, sentences, query, model, other, key, compare] =
@@ -79,7 +79,7 @@ async function showDrift() {
   if (one) at("drift").textContent = driftInWords(one);
 }
 
-function driftInWords({ distance, texts, reason }) {
+function driftInWords({ distance, distinct_texts: texts, reason }) {
   if (distance === null) return `Drift is not known: ${reason}.`;
   const over = `distance ${written(distance, 2)} over ${texts.toLocaleString("en")} texts`;
   if (texts < FEW) return `Too few texts to speak of drift (${over}).`;
