@@ -122,9 +122,8 @@ class Drift:
         self._watched = {name: one for name, one in self._watched.items() if owners.get(name) is one.owner}
         rows: dict[str, list[NDArray[np.float32]]] = {}
         keys: dict[str, list[int]] = {}
-        for *note, tokens in pile:
-            every = _keys(tokens)
-            for name, owner, vectors, own in _parts(*note, every):
+        for note in pile:
+            for name, owner, vectors, own in _parts(*note):
                 if owners.get(name) is owner:
                     rows.setdefault(name, []).append(vectors)
                     keys.setdefault(name, []).extend(own)
@@ -166,9 +165,10 @@ def _keys(tokens: Tokens) -> list[int]:
 
 
 def _parts(
-    target: Target, domains: Sequence[Domain], vectors: NDArray[np.float32], keys: list[int]
+    target: Target, domains: Sequence[Domain], vectors: NDArray[np.float32], tokens: Tokens
 ) -> list[tuple[str, _Owner, NDArray[np.float32], list[int]]]:
     """Return the vectors and keys of each model: a bundle, or the domains of a bank."""
+    keys = _keys(tokens)
     if not domains:
         return [(target.id, target.served, vectors, keys)]
     if not target.auto:
