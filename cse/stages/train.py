@@ -135,17 +135,13 @@ def _train(
                     "regardless of the dev score",
                     err=True,
                 )
+            start = _start_at_inference(training)
             state = launch(training)
-            results = _training_facts(state, training.objective, training.measure)
+            results = _training_facts(state, training.objective, training.measure) | start
     if settings.post.kind != "none":
         fit_post(encoder, settings.post, data)
-    chosen = dev_of(results)
-    chosen_otherwise = settings.train.selection == "training" and chosen is not None
-    if chosen is not None and chosen_otherwise:
-        results |= facts_of(chosen, SELECTION)
-    if settings.post.kind != "none" or settings.train.parameters == "none" or chosen_otherwise:
-        score = training.score_at_inference()
-        results |= {} if score is None else facts_of(score)
+    if settings.post.kind != "none" or settings.train.parameters == "none" or training.chooses_otherwise:
+        results = _at_inference(training, results)
     encoder.to("cpu")
     results |= _counts(encoder)
     if settings.train.parameters != "none" or settings.post.kind != "none":
@@ -163,6 +159,25 @@ def _train(
     folder.remove()
     click.echo(f"trained {counted(state.step, 'step')}{_outcome(results, post=settings.post.kind)}: {checkpoint}")
     return results
+
+
+def _start_at_inference(training: Training) -> dict[str, Any]:
+    """Return the reported dev score before training, where the one that chooses checkpoints is read otherwise."""
+    if not training.chooses_otherwise:
+        return {}
+    training.encoder.to(training.device)
+    score = training.score_at_inference()
+    training.encoder.to("cpu")
+    return {} if score is None else facts_of(score, START)
+
+
+def _at_inference(training: Training, results: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts with the dev score at inference, and what chose the checkpoint beside it."""
+    chosen, score = dev_of(results), training.score_at_inference()
+    if training.settings.post.kind != "none":  # before training there was none: the two do not compare
+        results = {name: value for name, value in results.items() if name not in dev_keys(START)[:-1]}
+    chosen_as = {} if chosen is None else facts_of(chosen, SELECTION)
+    return results | chosen_as | ({} if score is None else facts_of(score))
 
 
 def _outcome(results: dict[str, Any], *, post: str) -> str:

@@ -150,15 +150,26 @@ class Training:
 
     def score(self, dev: Task) -> float:
         """Return the score that selects checkpoints, times 100, encoded as ``train.selection`` says."""
-        before = texts_before(self.encoder, self.settings.train.roles, self.data.view)
-        if before:  # a dev pair is one row's first two texts; in a row of one text, both are alike
-            dev = put_before(dev, before[0], before[min(1, len(before) - 1)])
+        dev = self._in_roles(dev)
         as_in_training = self.settings.train.selection == "training"
         with self.encoder.read_as_in_training() if as_in_training else nullcontext():
             return score_dev(self.encoder, dev, DEV_BATCH, self.measure).value
 
+    @property
+    def chooses_otherwise(self) -> bool:
+        """Whether checkpoints are chosen by another reading of the dev task than the one reported."""
+        return self.dev is not None and (
+            self.settings.train.selection == "training" or self._in_roles(self.dev) is not self.dev
+        )
+
+    def _in_roles(self, dev: Task) -> Task:
+        """Return pairs with the task texts of ``train.roles``: a dev pair is one row's first two texts."""
+        before = texts_before(self.encoder, self.settings.train.roles, self.data.view)
+        # in a row of one text, both are alike
+        return put_before(dev, before[0], before[min(1, len(before) - 1)]) if any(before) else dev
+
     def score_at_inference(self) -> DevScore | None:
-        """Return the reported dev score; None without a dev task."""
+        """Return the reported dev score, read as by ``cse evaluate`` and the gate; None without a dev task."""
         return None if self.dev is None else score_dev(self.encoder, self.dev, DEV_BATCH, self.measure)
 
     def take_over(self) -> RunState:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
 
 from cse.errors import CseError
+from cse.evaluation.dev import score_dev
 from cse.evaluation.sts import dev_score
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
@@ -58,6 +61,27 @@ def test_dev_pairs_are_read_in_their_roles(opened):
     order = np.argsort(np.argsort(cosines)), np.argsort(np.argsort(dev.score))
     assert training.score(dev) == pytest.approx(100 * np.corrcoef(*order)[0, 1], abs=1e-6)
     assert training.score(dev) != pytest.approx(dev_score(encoder, dev, 64), abs=1e-3)
+
+
+@pytest.mark.parametrize("post", ["none", "whitening"])
+def test_the_reported_dev_score_is_read_as_the_gate_reads_it(data, settings, tmp_path, post):
+    changes = TRIPLETS | ROLES | {"post.kind": post}
+    given = {"prepared": data["triplets"], "corrupted": tmp_path / "corrupted", "scratch": tmp_path / "scratch"}
+    places = {"checkpoint": tmp_path / "checkpoint", "metrics": tmp_path / "train.json", "plots": tmp_path / "plots"}
+    before = open_training(settings(changes), **given)
+    facts = train_stage(settings(changes), **given, **places)
+    trained, dev = SentenceEncoder.load(tmp_path / "checkpoint"), before.dev
+    assert facts["dev_spearman"] == pytest.approx(score_dev(trained, dev).value, abs=1e-3)
+    read_in_roles = replace(
+        dev, sentence1=["the old " + x for x in dev.sentence1], sentence2=["a red " + x for x in dev.sentence2]
+    )
+    trained.post = None
+    assert facts["selection_spearman"] == pytest.approx(score_dev(trained, read_in_roles).value, abs=1e-3)
+    assert abs(facts["selection_spearman"] - facts["dev_spearman"]) > 1
+    if post == "none":
+        assert facts["start_dev_spearman"] == pytest.approx(score_dev(before.encoder, dev).value, abs=1e-3)
+    else:
+        assert "start_dev_spearman" not in facts, "the model before training had no post-processing"
 
 
 @pytest.mark.parametrize(

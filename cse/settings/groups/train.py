@@ -65,9 +65,9 @@ class TrainSettings(Group):
     )
     roles: list[str] | None = Field(
         None,
-        description="Role of each column of text, whose task text (`backbone.texts`) goes before its sentences and "
-        "those of dev pairs, for instance `[query, passage]`; null: none. A source in `data.more` with fewer columns "
-        "uses the first ones.",
+        description="Role of each column of text, whose task text (`backbone.texts`) goes before its sentences and, "
+        "when choosing a checkpoint, those of dev pairs, for instance `[query, passage]`; null: none. A source in "
+        "`data.more` with fewer columns uses the first ones.",
     )
     warmup_share: Share = Field(0.0, description="Share of the steps over which the learning rate warms up from 0.")
     weight_decay: NonNegative = Field(0.0, description="AdamW's decoupled weight decay.")
