@@ -1,0 +1,152 @@
+"""nginx with deploy/nginx.conf before the server: what it drops, and what gets through."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from deploy.server.keys import digest
+from deploy.server.run import listen
+from tests.deploy.servers import serving
+from tests.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed"),
+]
+CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
+BODY = {"model": "small", "input": "the cat sat"}
+LIMIT = 16 * 2**20
+MAIN = """
+daemon off; pid {folder}/pid; error_log {folder}/error; events {{ worker_connections 1024; }}
+http {{
+    access_log off; include {folder}/cse.conf;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def faced(small_bundle, tmp_path_factory):
+    """Address of nginx, a TLS context that trusts it, and the server behind it."""
+    folder = tmp_path_factory.mktemp("nginx")
+    (folder / "keys").write_text(f"{digest('key')}\n")
+    make = "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -days 1 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", folder / "cse.key", "-out", folder / "cse.crt"]
+    subprocess.run([*make.split(), *names], check=True, capture_output=True)
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    with serving(small_bundle, "--api-keys", folder / "keys", log=folder / "log") as server:
+        text = CONFIGURATION.read_text()
+        for given, ours in (
+            ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
+            ("127.0.0.1:8080;", f"127.0.0.1:{server.address[1]};"),
+            ("/etc/nginx/cse", f"{folder}/cse"),
+            ("client_header_timeout 10s", "client_header_timeout 3s"),  # the test's patience
+        ):
+            assert given in text
+            text = text.replace(given, ours)
+        (folder / "cse.conf").write_text(text)
+        (folder / "nginx.conf").write_text(MAIN.format(folder=folder))
+        process = subprocess.Popen(["nginx", "-e", str(folder / "error"), "-c", str(folder / "nginx.conf")])
+        try:
+            wait_for(lambda: _listens(port, process), seconds=20)
+            yield port, ssl.create_default_context(cafile=str(folder / "cse.crt")), server
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+
+
+def _listens(port, process):
+    assert process.poll() is None
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def connected(faced):
+    port, trusted, _ = faced
+    return trusted.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=30), server_hostname="localhost")
+
+
+def asking(faced):
+    port, trusted, _ = faced
+    return httpx.Client(base_url=f"https://localhost:{port}", verify=trusted, headers={"Authorization": "Bearer key"})
+
+
+def answer_of(one):
+    found = b""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while chunk := one.recv(65536):
+            found += chunk
+    return found
+
+
+def test_openais_client_gets_through(faced):
+    port, trusted, server = faced
+    with httpx.Client(verify=trusted) as http:
+        client = openai.OpenAI(base_url=f"https://localhost:{port}/v1", api_key="key", http_client=http, max_retries=0)
+        assert len(client.embeddings.create(model="small", input="the cat sat").data[0].embedding) == 8
+        assert len(client.embeddings.create(model="small", input=["the cat sat"] * 2000).data) == 2000
+        large = ["the cat " * 12_000] * 50  # 5 MB
+        assert len(client.embeddings.create(model="small", input=large).data) == 50
+    with asking(faced) as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/metrics").status_code == 200, "from this machine"
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_half_sent_heads_are_dropped_while_a_client_goes_on(faced):
+    held = [connected(faced) for _ in range(200)]
+    for one in held:
+        one.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nX: ")
+    begun = time.monotonic()
+    with asking(faced) as client:
+        for _ in range(5):
+            assert client.post("/v1/embeddings", json=BODY).status_code == 200
+    assert time.monotonic() - begun < 3, "while they are there"
+    for one in held:
+        assert answer_of(one).partition(b"\r\n")[0] in (b"", b"HTTP/1.1 408 Request Time-out")
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("head", [b"X: " + b"x" * 9000, b"X: y\r\n" * 7000])
+def test_a_large_head_is_refused(faced, head):
+    with connected(faced) as one:
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + head)  # and no end of it
+        assert one.recv(4096).startswith(b"HTTP/1.1 400")
+
+
+def test_a_large_body_is_413_and_one_without_a_key_401_before_it_is_sent(faced):
+    for key, body, status in (
+        ("key", f"Content-Length: {LIMIT + 1}", 413),
+        ("wrong", f"Content-Length: {LIMIT}", 401),
+        ("wrong", "Transfer-Encoding: chunked", 401),
+    ):
+        head = "POST /v1/embeddings HTTP/1.1", "Host: localhost", f"Authorization: Bearer {key}", body
+        with connected(faced) as one:
+            one.sendall("\r\n".join([*head, "", ""]).encode())
+            assert one.recv(4096).startswith(b"HTTP/1.1 %d" % status)
+
+
+def test_an_address_has_a_share_of_the_requests_in_progress(faced):
+    held = [connected(faced) for _ in range(64)]
+    head = "POST /v1/embeddings HTTP/1.1", "Host: localhost", "Authorization: Bearer key", "Content-Length: 99"
+    for one in held:
+        one.sendall("\r\n".join([*head, "", "{"]).encode())
+    with asking(faced) as client:
+        wait_for(lambda: client.get("/health").status_code == 429, seconds=10)
+        for one in held:
+            one.close()
+        wait_for(lambda: client.get("/health").status_code == 200, seconds=10)
