@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import concurrent.futures
+import gc
 import json
 import shutil
 import threading
@@ -340,6 +341,21 @@ def test_a_read_that_blocks_holds_up_nobody_else(small_bank, monkeypatch, drift)
     finally:
         free.set()
     assert statuses == [200, 503, 503, *[503] * drift, 200]
+
+
+def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):
+    app, body = create_app(Options(model=str(small_bundle))), b'{"input": [' + b"[]," * 200_000 + b"[]]}"
+
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            before = gc.get_stats()[0]["collections"]
+            answer = await client.post("/v1/embeddings", content=body, headers={"Content-Type": "application/json"})
+            return answer.status_code, gc.get_stats()[0]["collections"] - before
+
+    status, collections = asyncio.run(ask())
+    assert status == 413
+    assert collections < 50  # one for each 700 lists: 261
+    assert gc.isenabled()
 
 
 # ---- keys, logs, health --------------------------------------------------------------------------------------------
