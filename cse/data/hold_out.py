@@ -18,7 +18,7 @@ import numpy as np
 from cse.data.clean import CleaningReport, Drop, text_key, trimmed
 from cse.data.draws import LEAST, draw_parts
 from cse.data.readers import Row
-from cse.data.tasks.kinds import HELD_OUT, PROXY, LabelledTexts, Retrieval, Task, Triplets
+from cse.data.tasks.kinds import HELD_OUT, PROXY, LabelledTexts, Retrieval, Task, Triplets, own_documents
 from cse.errors import CseError
 
 OVERLAP = "held_out_overlap"
@@ -99,7 +99,9 @@ class HoldOut:
         query_of, document_of = ({text: place for place, text in enumerate(texts)} for texts in (queries, documents))
         judged = sorted({(query_of[one], document_of[other]) for one, other in zip(*columns, strict=True)})
         query, document = np.array(judged, np.int64).T
-        return Retrieval(name + PROXY, queries, documents, query, document, np.ones(len(judged), np.int64), name)
+        places = {text_key(text): place for place, text in enumerate(documents)}
+        own = own_documents(places.get(text_key(text)) for text in queries)
+        return Retrieval(name + PROXY, queries, documents, query, document, np.ones(len(judged), np.int64), own, name)
 
     def _drawn(self, rows: list[Row]) -> list[int | None]:
         """Return the part that each row is drawn for, None for a training row.

@@ -79,6 +79,15 @@ def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
     assert report["dev"]["from"] == "rows.csv"
 
 
+def test_a_held_out_query_does_not_find_itself_among_the_documents(tmp_path, task):
+    """Two questions that mean the same are a pair in both directions."""
+    rows = [pair for i in range(20) for pair in ((f"word{i} a", f"other{i} b"), (f"Other{i} B!", f"word{i} c"))]
+    _, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", task_path=task)
+    found = [(dev.queries[q], dev.documents[d]) for q, d in enumerate(dev.own.tolist()) if d >= 0]
+    assert found
+    assert all(query.lower().rstrip("!") == document for query, document in found)
+
+
 def test_triplets_are_held_out_as_triplets(tmp_path, task):
     rows = [(f"a{i}", f"b{i}", f"c{i}") for i in range(15)]
     data, dev = made(tmp_path, rows, ("anchor", "positive", "negative"), view="triplets", task_path=task)

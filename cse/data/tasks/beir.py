@@ -10,7 +10,7 @@ import numpy as np
 from cse.data.checks import check_column, check_text, listed, no_rows
 from cse.data.tables import open_table
 from cse.data.tasks.files import read_text
-from cse.data.tasks.kinds import Retrieval
+from cse.data.tasks.kinds import Retrieval, own_documents
 from cse.data.tasks.layout import CORPUS, JUDGEMENTS, QUERIES
 from cse.errors import CseError
 
@@ -56,9 +56,15 @@ def read_beir(folder: Path, name: str) -> Retrieval:
         query=rows[:, 0],
         document=rows[:, 1],
         relevance=rows[:, 2],
+        own=own_documents(document_at[key] if _is(text, documents.get(key)) else None for key, text in texts.items()),
         judged_in=f"{JUDGEMENTS}/{path.name}",
         left_out=len(queries) - len(texts),
     )
+
+
+def _is(query: str, document: tuple[int, str] | None) -> bool:
+    """Return whether the document with a query's id has its text too, alone or behind a title: ids may count both."""
+    return document is not None and (document[1] == query or document[1].endswith(f" {query}"))
 
 
 def _texts(path: Path, *, titled: bool = False) -> dict[str, tuple[int, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -64,6 +64,8 @@ class Retrieval:
         documents: texts of all ``m`` documents, titles included.
         query, document: places of each judgement's query and document, int64 ``(j,)``.
         relevance: its grade, int64 ``(j,)``; 1 and above is relevant.
+        own: place of the document that each query itself is, -1 where it is none, int64 ``(q,)``; None if all are none.
+            It is not ranked, unless it is judged relevant.
         judged_in: file of the judgements.
         left_out: queries without a relevant document in the file of judgements.
     """
@@ -74,6 +76,7 @@ class Retrieval:
     query: np.ndarray
     document: np.ndarray
     relevance: np.ndarray
+    own: np.ndarray | None = None
     judged_in: str = "qrels/test.tsv"
     left_out: int = 0
 
@@ -106,6 +109,12 @@ class LabelledTexts:
 Task = ScoredPairs | BinaryPairs | Triplets | Retrieval | LabelledTexts
 
 
+def own_documents(own: Iterable[int | None]) -> np.ndarray | None:
+    """Return ``Retrieval.own`` from the place of each query's own document, None where it is none."""
+    places = np.array([-1 if place is None else place for place in own], np.int64)
+    return places if (places >= 0).any() else None
+
+
 def kind_of(task: Task) -> str:
     """Return the kind of a task in words, such as ``retrieval``."""
     kinds = {ScoredPairs: SCORED, BinaryPairs: BINARY, Triplets: TRIPLETS, Retrieval: RETRIEVAL}
@@ -116,6 +125,8 @@ def describe(task: Task) -> str:
     """Return the kind and the counts of a task as one line."""
     if isinstance(task, Retrieval):
         left = f", {task.left_out:,} queries without a relevant document left out" if task.left_out else ""
+        if task.own is not None:
+            left += f", {int((task.own >= 0).sum()):,} queries are documents, which they do not find"
         return (
             f"{RETRIEVAL}: {len(task):,} queries, {len(task.documents):,} documents, {len(task.relevance):,} "
             f"judgements in {task.judged_in}{left}"

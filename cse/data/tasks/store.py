@@ -6,7 +6,7 @@ kind        part          text             second        third        label     
 scored      pair          first text       second text                subset       gold score
 binary      pair          first text       second text                             0 or 1
 triplets    triplet       anchor           positive      negative
-retrieval   query         text
+retrieval   query         text                                                     own document
 retrieval   document      text
 retrieval   judgement     place of query   of document                             grade
 labelled    reference     text                                        label
@@ -97,7 +97,8 @@ def _rows(task: Task) -> Iterator[tuple[str, _Cells]]:
         for anchor, positive, negative in zip(task.anchor, task.positive, task.negative, strict=True):
             yield "triplet", (anchor, positive, negative, None, None)
     elif isinstance(task, Retrieval):
-        yield from (("query", (text, None, None, None, None)) for text in task.queries)
+        own = [None] * len(task) if task.own is None else task.own.astype(np.float64).tolist()
+        yield from (("query", (text, None, None, None, place)) for text, place in zip(task.queries, own, strict=True))
         yield from (("document", (text, None, None, None, None)) for text in task.documents)
         for query, document, grade in zip(task.query, task.document, task.relevance, strict=True):
             yield "judgement", (str(query), str(document), None, None, float(grade))
@@ -127,6 +128,7 @@ def _task(name: str, kind: str, parts: _Columns) -> Task:
         return Triplets(name, *parts["triplet"][:3])
     if kind == RETRIEVAL:
         query, document, _, _, grade = parts["judgement"]
+        own = parts["query"][4]
         return Retrieval(
             name,
             parts["query"][0],
@@ -134,6 +136,7 @@ def _task(name: str, kind: str, parts: _Columns) -> Task:
             query=np.array(query).astype(np.int64),
             document=np.array(document).astype(np.int64),
             relevance=np.array(grade).astype(np.int64),
+            own=None if None in own else np.array(own).astype(np.int64),
             judged_in=facts["judged_in"],
             left_out=int(facts["left_out"]),
         )

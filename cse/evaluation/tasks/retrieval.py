@@ -4,7 +4,7 @@ r"""Measures of retrieval, as trec_eval defines them, by exact search over all d
 (linear), and the ideal ranking takes all judged documents of the query. A document without a judgement, or with a grade
 below 1, has gain 0 and is not relevant. Recall@k, MRR@k (reciprocal rank of the first relevant document, 0 beyond k)
 and average precision (over the whole ranking) see only whether a document is relevant. Of equal cosines, the document
-that comes first in the corpus ranks higher.
+that comes first in the corpus ranks higher. A query that is itself a document does not find it, as in BEIR.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def score_queries(query_QD: np.ndarray, document_ND: np.ndarray, task: Retrieval
     Args:
         query_QD: unit vectors of the queries, float32 ``(q, d)``.
         document_ND: unit vectors of the documents, float32 ``(n, d)``.
-        task: the judgements.
+        task: the judgements, and which documents are queries themselves.
     """
     grade = np.maximum(task.relevance, 0)
     order = np.argsort(task.query, kind="stable")  # judgements by query
@@ -35,6 +35,9 @@ def score_queries(query_QD: np.ndarray, document_ND: np.ndarray, task: Retrieval
         for query, cosine_N in enumerate(cosine_BN, start):
             judged = order[bounds[query] : bounds[query + 1]]
             relevant = judged[grade[judged] > 0]
+            own = -1 if task.own is None else task.own[query]
+            if own >= 0 and own not in task.document[relevant]:
+                cosine_N[own] = -np.inf
             ranks = _ranks(cosine_N, task.document[relevant])
             for name, value in score_ranks(ranks, grade[relevant]).items():
                 values[name][query] = value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from cse.data.tasks.kinds import (
     Retrieval,
     Triplets,
     all_texts,
+    content_of,
     describe,
     held_out_texts,
     kind_of,
@@ -71,6 +74,28 @@ def test_a_search_collection_in_beirs_layout(tmp_path):
     assert task.documents == ["Herons wait in shallow water.", "Storks They nest on roofs.", "A pump moves water."]
     assert np.array([task.query, task.document, task.relevance]).T.tolist() == [[0, 0, 2], [0, 1, 1], [1, 2, 1]]
     assert describe(task) == "retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv"
+
+
+def test_a_query_that_is_a_document_by_id_and_text(tmp_path):
+    """q1 has d's text behind its title; q2 only an id that a document has; q3 only a text."""
+    texts = {"q1": "They nest on roofs.", "q2": "machines", "q3": "A pump moves water."}
+    documents = [
+        ("d1", "", "A pump moves water."),
+        ("q2", "", "machines of iron"),
+        ("q1", "Storks", "They nest on roofs."),
+    ]
+    folder = write_beir(tmp_path / "birds", queries=[{"_id": key, "text": text} for key, text in texts.items()])
+    lines = [json.dumps({"_id": key, "title": title, "text": text}) for key, title, text in documents]
+    write_lines(folder / "corpus.jsonl", lines)
+    judged = [f"{key}\t{document}\t1" for key, document in (("q1", "d1"), ("q2", "d1"), ("q3", "q1"))]
+    write_lines(folder / "qrels/test.tsv", ["query-id\tcorpus-id\tscore", *judged])
+    task = read_task(folder)
+    assert task.own.tolist() == [2, -1, -1]
+    assert describe(task).endswith("in qrels/test.tsv, 1 queries are documents, which they do not find")
+    write_tasks(tmp_path / DEV_FILE, [task])
+    kept = open_dev(PreparedData(tmp_path))
+    assert kept.own.tolist() == [2, -1, -1]
+    assert content_of(kept) == content_of(task) != content_of(replace(task, own=None))
 
 
 def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ir_measures
 import numpy as np
 import pytest
@@ -65,6 +67,28 @@ def test_every_measure_is_that_of_trec_eval(grades, ties, monkeypatch):
     assert 0 < found["MRR@10"].mean() < 1
     fewest = np.bincount(task.query[task.relevance > 0], minlength=37)
     assert fewest.min() < 10 < fewest.max(), "queries with fewer and with more than 10 relevant documents"
+
+
+def test_a_query_does_not_find_itself():
+    """BEIR drops the pair from the run before trec_eval; a document that is judged relevant stays."""
+    rng = np.random.default_rng(5)
+    task = made_up(rng, queries=37, documents=253, judged=30, grades=3)
+    query = rng.normal(size=(37, 16)).astype(np.float32)
+    document = rng.normal(size=(253, 16)).astype(np.float32)
+    relevant = set(zip(task.query[task.relevance > 0], task.document[task.relevance > 0], strict=True))
+    own = np.full(37, -1)
+    for place in range(0, 36, 2):
+        own[place] = next(d for d in range(100 + place, 253) if (place, d) not in relevant)
+    own[36] = next(d for q, d in relevant if q == 36)
+    document[own[own >= 0]] = 9 * query[own >= 0]  # each is the nearest to its query
+    cosine = query.astype(np.float64) @ document.T.astype(np.float64)
+    plain = retrieval.score_queries(query, document, task)
+    found = retrieval.score_queries(query, document, replace(task, own=own))
+    cosine[np.arange(0, 36, 2), own[:36:2]] = -np.inf  # behind every relevant document is as good as dropped
+    for name, values in trec_eval(task, cosine).items():
+        np.testing.assert_allclose(found[name], values, atol=1e-12, err_msg=name)
+    assert (found["MAP"] > plain["MAP"])[:36:2].all()
+    assert found["MRR@10"][36] == 1
 
 
 def test_values_written_out_by_hand():
