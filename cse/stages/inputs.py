@@ -37,7 +37,7 @@ def training_inputs(
     Raises:
         CseError: a model is missing.
     """
-    facts = {"backbone": (opened or _find(backbone)).content()}
+    facts = {"backbone": (opened or files_of_backbone(backbone)).content()}
     if prompt.kind != "none" and prompt.init == "checkpoint":
         facts["prompt.init_checkpoint"] = _hash_of_start(Path(prompt.init_checkpoint))
     if objective is None:
@@ -51,7 +51,12 @@ def training_inputs(
     return facts
 
 
-def _find(backbone: BackboneSettings) -> BackboneFiles:
+def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
+    """Find the files of a language model or of word vectors.
+
+    Raises:
+        CseError: there are none.
+    """
     if is_word_file(Path(backbone.name)):
         return find_words(backbone.name)
     return find_backbone(backbone.name, backbone.revision)

@@ -23,7 +23,7 @@ from cse.settings.groups.mine import MineSettings
 from cse.settings.groups.pooler import PoolerSettings
 from cse.settings.groups.train import TrainSettings
 from cse.stages.common import MINED, MINING_FILE, PREPARED, run_stage
-from cse.stages.mined import mining_facts
+from cse.stages.mined import CONTENT, mining_facts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,14 +98,15 @@ def _mine(
     wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")
     if data.view != wanted:
         raise CseError(f"{prepared}: contains {data.view}, but mine.{key} needs {wanted}; run `cse prepare` for them")
-    encoder = SentenceEncoder.bare(backbone or open_backbone(backbone_settings, pooler, data))
+    backbone = backbone or open_backbone(backbone_settings, pooler, data)
+    encoder = SentenceEncoder.bare(backbone)
     encoder.to(choose_device(train.device))
     texts_before(encoder, train.roles, mine.view(data.view))  # refuses unknown roles
 
     def encode(texts: list[str], role: str | None = None) -> np.ndarray:
         return encoder.encode(texts, _BATCH, role=role, show_progress_bar=sys.stderr.isatty())
 
-    facts: dict[str, object] = {"neighbours": mine.neighbours}
+    facts: dict[str, object] = {"neighbours": mine.neighbours, CONTENT: backbone.files.content()}
     groups = None
     if mine.neighbours:
         sentences = list(dict.fromkeys(data.train["sent0"]))

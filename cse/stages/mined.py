@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
@@ -14,11 +14,14 @@ from cse.settings.groups.backbone import BackboneSettings
 from cse.settings.groups.mine import MineSettings
 from cse.stages.common import MINING_FILE
 
+if TYPE_CHECKING:
+    from cse.model.backbone_files import BackboneFiles
+
 
 def mining_facts(
     mine: MineSettings, backbone: BackboneSettings, pooler: str | None, roles: Sequence[str] | None, prepared: Path
 ) -> dict[str, Any]:
-    """Return everything that decides which rows are mined, as JSON values."""
+    """Return everything that decides which rows are mined but the backbone's content, as JSON values."""
     return {
         "mine": mine.model_dump(mode="json"),
         "backbone": backbone.model_dump(mode="json"),
@@ -26,6 +29,30 @@ def mining_facts(
         "roles": None if roles is None else list(roles),
         "source": sha256(prepared / TRAIN_FILE),
     }
+
+
+_AGAIN = "run `cse mine` (or `dvc repro`) again"
+CONTENT = "content"  # hash of the backbone's files: a folder of the same name may hold another one
+
+
+def check_backbone(mined: Path, mine: MineSettings, files: BackboneFiles) -> None:
+    """Refuse rows that were mined with another content of the backbone, once it is open.
+
+    Raises:
+        CseError: its files are not those that mined.
+    """
+    if mine.wanted and _read(mined).get(CONTENT) != files.content():
+        raise CseError(f"{mined}: {files.name} holds another model than the one that mined the rows; {_AGAIN}")
+
+
+def _read(mined: Path) -> dict[str, Any]:
+    path = mined / MINING_FILE
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {_AGAIN}") from None
+    except ValueError:
+        raise CseError(f"{path}: cut off or changed by hand; {_AGAIN}") from None
 
 
 def rows_to_train(
@@ -44,20 +71,13 @@ def rows_to_train(
     """
     if not mine.wanted:
         return PreparedData(prepared)
-    again = "run `cse mine` (or `dvc repro`) again"
-    path = mined / MINING_FILE
-    try:
-        made = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {again}") from None
-    except ValueError:
-        raise CseError(f"{path}: cut off or changed by hand; {again}") from None
+    made = _read(mined)
     if "mine" not in made:
-        raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {again}")
+        raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {_AGAIN}")
     data = PreparedData(prepared, rows=mined / TRAIN_FILE)
     wanted = mining_facts(mine, backbone, pooler, roles, prepared)
     other = next((name for name, value in wanted.items() if made.get(name) != value), None)
     if other is not None:
         what = "from other rows" if other == "source" else f"with other settings ({other})"
-        raise CseError(f"{mined}: mined {what} than this training's; {again}")
+        raise CseError(f"{mined}: mined {what} than this training's; {_AGAIN}")
     return data

@@ -31,7 +31,7 @@ from cse.stages.checks import check_early_stop, check_sources, say_small
 from cse.stages.common import MINED, as_before, training_code
 from cse.stages.fitting import check_post, open_backbone
 from cse.stages.inputs import training_inputs
-from cse.stages.mined import rows_to_train
+from cse.stages.mined import check_backbone, rows_to_train
 from cse.stages.sources import Source, own_weights, sources_of, tables_of
 from cse.stages.uses import check_roles, set_widths, texts_before
 from cse.training.group import ALONE, Group
@@ -220,6 +220,7 @@ def open_training(
     check_sources(settings, sources)
     check_early_stop(objective, settings.train)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
+    check_backbone(mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(

@@ -31,6 +31,7 @@ from cse.settings import Settings
 from cse.settings.spaces import settings_with
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.fitting import bare_of
+from cse.stages.inputs import files_of_backbone
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import files_of, prepare_stage
 from cse.stages.train import train_stage
@@ -74,7 +75,7 @@ class Place:
         files = files_of(settings.data) if settings.data.source == "files" else []
         facts = {"data": tree["data"], "mine": tree["mine"], "apart": "dev parts too"}
         if settings.objective.replaced_tokens.corrupts_beforehand or settings.mine.wanted:
-            facts |= tree
+            facts |= tree | {"content": files_of_backbone(settings.backbone).content()}
         return self.folder / "data" / fingerprint(facts, files)[:12]
 
 

@@ -1,8 +1,8 @@
 """Hard negatives: for each pair the nearest text to its anchor that is not a false negative.
 
 A candidate nearer to the anchor than a share of the positive's cosine is taken for a false negative (TopK-PercPos of
-NV-Retriever, Moreira et al. 2024, arXiv 2407.15831). Texts of the anchor's own group, and texts that stand in a row
-with it, are never candidates.
+NV-Retriever, Moreira et al. 2024, arXiv 2407.15831). Texts of any group that the anchor's text is in, and texts that
+stand in a row with it, are never candidates; nor is what says the same but for case and punctuation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cse.data.clean import text_key
 from cse.errors import CseError
 
 NONE = -1
@@ -30,7 +31,7 @@ class Pairs:
         texts: distinct texts; the candidates (positives) first, in order of appearance.
         candidates: how many of them are candidates.
         anchor_R, positive_R: text of each row's anchor and positive.
-        barred_R: for each row the candidates that are no negatives, whatever their cosine.
+        barred_R: for each row the candidates that are no negatives of its anchor, whatever their cosine.
     """
 
     texts: list[str]
@@ -51,30 +52,42 @@ class Mining:
 
 
 def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequence[str] | None) -> Pairs:
-    """Number the texts of pairs and find what may be no negative of each: its group, its partners, itself."""
+    """Number the texts of pairs and find what may be no negative of each: its groups, its partners, itself.
+
+    Texts that differ in case and punctuation only are one text there.
+    """
     numbers = {text: number for number, text in enumerate(dict.fromkeys(positives))}
     candidates = len(numbers)
     for text in anchors:
         numbers.setdefault(text, len(numbers))
     anchor_R = np.fromiter((numbers[text] for text in anchors), np.int64, len(anchors))
     positive_R = np.fromiter((numbers[text] for text in positives), np.int64, len(positives))
-    partners: dict[int, set[int]] = defaultdict(set)
+    keys: dict[bytes, int] = {}
+    key_T = [keys.setdefault(text_key(text), len(keys)) for text in numbers]
+    alike: dict[int, list[int]] = defaultdict(list)  # candidates by key
+    for number, key in enumerate(key_T[:candidates]):
+        alike[key].append(number)
+    partners: dict[int, set[int]] = defaultdict(set)  # keys by key
+    groups_of: dict[int, set[str]] = defaultdict(set)
     members: dict[str, set[int]] = defaultdict(set)
     for row, (anchor, positive) in enumerate(zip(anchor_R.tolist(), positive_R.tolist(), strict=True)):
-        partners[anchor] |= {anchor, positive}
-        partners[positive].add(anchor)
+        one, other = key_T[anchor], key_T[positive]
+        partners[one] |= {one, other}
+        partners[other].add(one)
         if groups is not None:
-            members[groups[row]] |= {anchor, positive}
-    of_group = {name: _candidates(found, candidates) for name, found in members.items()}
-    of_anchor = {anchor: _candidates(partners[anchor], candidates) for anchor in set(anchor_R.tolist())}
-    barred = [of_anchor[anchor] for anchor in anchor_R.tolist()]
-    if groups is not None:
-        barred = [np.concatenate([own, of_group[name]]) for own, name in zip(barred, groups, strict=True)]
-    return Pairs(list(numbers), candidates, anchor_R, positive_R, barred)
+            members[groups[row]] |= {one, other}
+            groups_of[one].add(groups[row])
+            groups_of[other].add(groups[row])
 
+    def texts_of(found: Iterable[int]) -> np.ndarray:
+        return np.array(sorted(text for key in found for text in alike.get(key, ())), np.int64)
 
-def _candidates(texts: Iterable[int], count: int) -> np.ndarray:
-    return np.array(sorted(text for text in texts if text < count), np.int64)
+    of_group = {name: texts_of(found) for name, found in members.items()}
+    of_anchor = {
+        one: np.concatenate([texts_of(partners[one]), *(of_group[name] for name in sorted(groups_of[one]))])
+        for one in {key_T[anchor] for anchor in set(anchor_R.tolist())}
+    }
+    return Pairs(list(numbers), candidates, anchor_R, positive_R, [of_anchor[key_T[a]] for a in anchor_R.tolist()])
 
 
 def mine(pairs: Pairs, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: Mining) -> np.ndarray:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 import cse.training.mining as mining
 from cse.data.store import GROUP, TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, write_pairs, write_rows
@@ -31,16 +33,17 @@ def unit(rng, count: int, width: int = 4) -> np.ndarray:
 
 
 def naive(anchors, positives, groups, vector, how: Mining, asked=None) -> list[str | None]:
-    """The rule in words: nearest first, skip ranks, then margin, cap, group, partners and equal texts."""
+    """The rule in words: nearest first, skip ranks, then margin, cap, groups, partners and equal texts."""
     asked = asked or vector  # of the anchors
     uses: dict[str, int] = {}
     found: list[str | None] = []
-    for row, (anchor, positive) in enumerate(zip(anchors, positives, strict=True)):
+    for anchor, positive in zip(anchors, positives, strict=True):
         foreign = []
+        own = {groups[i] for i in range(len(anchors)) if anchor in (anchors[i], positives[i])} if groups else set()
         for text in dict.fromkeys(positives):
             rows = [i for i in range(len(anchors)) if text in (anchors[i], positives[i])]
             paired = any(anchor in (anchors[i], positives[i]) for i in rows)
-            related = groups is not None and any(groups[i] == groups[row] for i in rows)
+            related = groups is not None and any(groups[i] in own for i in rows)
             if text != anchor and not paired and not related:
                 foreign.append(text)
         foreign.sort(key=lambda text: -float(asked[anchor] @ vector[text]))
@@ -75,6 +78,21 @@ def test_negatives_are_those_of_a_brute_force_search(how, grouped, cells, monkey
     expected = naive(anchors, positives, groups, vector, how)
     assert [None if c == NONE else pairs.texts[c] for c in chosen] == expected
     assert len({*expected} - {None}) > 5
+
+
+def test_no_text_of_another_label_of_the_anchor_is_its_negative():
+    """The text "Card lost" is of the labels a and b, once spelled otherwise; only the texts of c are negatives."""
+    anchors, positives = ["Card lost", "card lost!", "p0", "x"], ["p0", "P1", "p2", "p3"]
+    pairs = read_pairs(anchors, positives, ["a", "b", "b", "c"])
+    cosine = {"Card lost": 1.0, "card lost!": 1.0, "p0": 0.9, "P1": 0.85, "p2": 0.8, "p3": 0.3, "x": 0.0}
+    vectors = np.array([[cosine[text], np.sqrt(1 - cosine[text] ** 2)] for text in pairs.texts], np.float32)
+    chosen = mine(pairs, vectors, vectors, Mining(1.0))
+    assert [pairs.texts[number] for number in chosen[:2]] == ["p3", "p3"]
+    # without groups: what stands in a row with it in any spelling, and itself in any spelling
+    pairs = read_pairs(["Card lost", "card lost!", "x"], ["p0", "P1", "CARD LOST"], None)
+    assert [[pairs.texts[number] for number in barred] for barred in pairs.barred_R[:2]] == [
+        ["p0", "P1", "CARD LOST"]
+    ] * 2
 
 
 def test_the_cap_and_the_margin_leave_rows_without_a_negative():
@@ -213,6 +231,21 @@ def test_triplets_of_other_settings_are_refused(settings, pairs_of_labels, tmp_p
     mine_stage(settings(MINE), prepared=pairs_of_labels, mined=tmp_path / "mined")
     with pytest.raises(CseError, match=message):
         train(settings(MINE | changes), tmp_path, pairs_of_labels, tmp_path / "mined")
+
+
+def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pairs_of_labels, models, tmp_path):
+    local, mined = tmp_path / "model", tmp_path / "mined"
+    shutil.copytree(models["bert"], local)
+    chosen = settings(MINE | {"backbone.name": str(local)})
+    mine_stage(chosen, prepared=pairs_of_labels, mined=mined)
+    weights = load_file(local / "model.safetensors")
+    save_file({name: 1.001 * tensor for name, tensor in weights.items()}, local / "model.safetensors")
+    with pytest.raises(
+        CseError, match=r"mined: .*model holds another model than the one that mined the rows; run `cse"
+    ):
+        train(chosen, tmp_path, pairs_of_labels, mined)
+    mine_stage(chosen, prepared=pairs_of_labels, mined=mined)
+    assert train(chosen, tmp_path, pairs_of_labels, mined)["steps"] > 0
 
 
 def test_triplets_of_other_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
