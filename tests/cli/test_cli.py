@@ -364,7 +364,10 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
     bare = str(tiny_folders["bert"])
     done = cse("evaluate", "data/checkpoint", "data/bundle", bare, "--json", "scores/all.json")
     assert done.code == 0
-    table, trained = done.out.split("\n\n")
+    table, reads, trained = done.out.split("\n\n")
+    assert reads.splitlines() == [
+        f"{model}: reads {tokens} tokens" for model, tokens in (("data/checkpoint", 36), ("data/bundle", 36), (bare, 37))
+    ], "the checkpoint's prompt takes one position of the 37 that its backbone declares"
     assert trained.splitlines() == [
         f"data/{kind}: trained on triplets.csv, 24 triplets" for kind in ("checkpoint", "bundle")
     ]
@@ -445,7 +448,7 @@ def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     assert first.splitlines()[1].split() == ["model", "AP", "F1", "F1", "threshold"]
     assert second.startswith("triplets (times 100; triplets: 2; ")
     scores = json.loads((project / "s.json").read_text())["data/bundle"]
-    assert set(scores) == {"pooling", "tasks"}, "without --data and --suite, nothing else"
+    assert set(scores) == {"pooling", "reads", "tasks"}, "without --data and --suite, nothing else"
     assert (project / "rec/data-bundle/tasks.npz").is_file()
     both = cse("evaluate", "data/bundle", "--suite", "sts", "--task", "own").out
     assert "STS (Spearman * 100)" in both

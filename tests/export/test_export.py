@@ -155,8 +155,10 @@ def test_manifest_records_versions_and_parity(exported):
     assert {"cse", "torch", "transformers", "onnx", "onnxruntime-gpu", "tokenizers"} <= manifest.versions.keys()
     assert all(manifest.versions.values())
     assert manifest.parity["largest_difference"] < 1e-5
-    assert manifest.parity | {"largest_difference": 0} == {
+    assert manifest.parity["of_training"] == pytest.approx(1, abs=1e-3), "all that training changed is in the bundle"
+    assert manifest.parity | {"largest_difference": 0, "of_training": 1} == {
         "largest_difference": 0,
+        "of_training": 1,
         "sentences": len(SENTENCES),
         "tolerance": 1e-5,
         "provider": "cpu",
