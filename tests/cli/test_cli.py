@@ -366,8 +366,9 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
     assert done.code == 0
     table, reads, trained = done.out.split("\n\n")
     assert reads.splitlines() == [
-        f"{model}: reads {tokens} tokens" for model, tokens in (("data/checkpoint", 36), ("data/bundle", 36), (bare, 37))
-    ], "the checkpoint's prompt takes one position of the 37 that its backbone declares"
+        f"{model}: reads {tokens} tokens"
+        for model, tokens in (("data/checkpoint", 36), ("data/bundle", 36), (bare, 37))
+    ], "a prompt of 4 leaves 36 of 40 positions, its backbone declares 37"
     assert trained.splitlines() == [
         f"data/{kind}: trained on triplets.csv, 24 triplets" for kind in ("checkpoint", "bundle")
     ]
