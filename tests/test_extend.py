@@ -11,10 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages.blocks import Block, blocks_of, run_by
+
 ROOT = Path(__file__).parents[1]
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (ROOT / "docs/extend.md").read_text("utf-8"), re.M | re.S))
-NEW_FILE = re.compile(r"^`([\w/.]+)`:\n\n```python\n(.*?)^```$", re.M | re.S)
-PATCH = re.compile(r"^```diff\n(.*?)^```$", re.M | re.S)
+PAGE = (ROOT / "docs/extend.md").read_text("utf-8")
+BLOCKS = run_by("docs/extend.md", __file__)
+
+
+def sections() -> dict[str, list[Block]]:
+    """The blocks below each heading."""
+    found: dict[str, list[Block]] = {}
+    for block in BLOCKS:
+        found.setdefault(re.findall(r"^## (.+)$", PAGE[: block.start], re.M)[-1], []).append(block)
+    return found
+
+
+def name_of(block: Block) -> str:
+    """The file that the line above a block names."""
+    return re.search(r"^`([\w/.]+)`:\s*<!--[^>]*-->\s*\Z", PAGE[: block.start], re.M)[1]
+
 
 USE = {
     "A loss": """
@@ -65,21 +80,22 @@ def project(tmp_path):
 
 
 def test_the_page_has_the_sections_that_are_tested():
-    assert list(SECTIONS) == list(USE)
+    assert list(sections()) == list(USE)
+    assert len(BLOCKS) == len(list(blocks_of(PAGE)))
 
 
 @pytest.mark.parametrize("section", USE)
 def test_the_changes_of_the_example_fit_the_code(project, section):
-    for patch in PATCH.findall(SECTIONS[section]):
+    for patch in [block for block in sections()[section] if block.language == "diff"]:
         fits = ["git", "apply", "--check", "-C1", "-"]
-        done = subprocess.run(fits, cwd=project, input=patch, capture_output=True, text=True)
+        done = subprocess.run(fits, cwd=project, input=patch.text, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", USE)
 def test_the_example_works(project, section):
-    text = SECTIONS[section]
+    blocks = sections()[section]
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PYTHONPATH": str(project), "PATH": programs}
 
@@ -87,13 +103,14 @@ def test_the_example_works(project, section):
         done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, **options)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
-    for name, content in NEW_FILE.findall(text):
-        (project / name).write_text(content, encoding="utf-8")
-    patches = PATCH.findall(text)
+    for block in blocks:
+        if block.language == "python":
+            (project / name_of(block)).write_text(block.text, encoding="utf-8")
+    patches = [block.text for block in blocks if block.language == "diff"]
     assert patches
     for patch in patches:
         run("git", "apply", "-C1", "-", input=patch)
-    for line in "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)).splitlines():
-        run("bash", "-c", line)
+    for command in [command for block in blocks if block.language == "sh" for command in block.commands()]:
+        run("bash", "-c", command)
     use = re.sub(r"^ {8}", "", USE[section], flags=re.M)
     run(sys.executable, "-c", SCRIPT + use)

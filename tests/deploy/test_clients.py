@@ -23,12 +23,13 @@ from deploy.server.command import serve
 from deploy.server.metrics import names
 from deploy.server.options import Options
 from tests.deploy.servers import serving
+from tests.pages.blocks import run_by
 from tests.runtime.conftest import DIMENSION, write_bundle_of_words
 from tests.waiting import wait_for
 
 PAGE = (Path(__file__).parents[2] / "docs/serve.md").read_text("utf-8")
 ADDRESS = "http://127.0.0.1:8080"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+BLOCKS = run_by("docs/serve.md", __file__)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 CARD, COME, LOAN = "Where is my card?", "My card has not come.", "I want a loan."
 TEXTS = ["the cat sat", "a dog", "mat", "the cat sat on", "zebra", "a dog", "on a mat"]
@@ -98,12 +99,11 @@ def interpreter(language: str) -> list[str]:
 
 
 def test_every_example_is_tested():
-    blocks = BLOCK.findall(PAGE)
-    assert {language for language, _ in blocks} == {"bash", "python", "javascript"}
-    assert len(blocks) == len(EXAMPLES)
+    assert {block.language for block in BLOCKS} == {"bash", "python", "javascript"}
+    assert len(BLOCKS) == len(EXAMPLES)
     for part, _, _ in EXAMPLES.values():
-        assert sum(part in code for _, code in blocks) == 1, part
-    assert all(ADDRESS in code for _, code in blocks)
+        assert sum(part in block.text for block in BLOCKS) == 1, part
+    assert all(ADDRESS in block.text for block in BLOCKS)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_the_example_works(name, service, encode):
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")
     part, read, wanted = EXAMPLES[name]
-    ((language, code),) = [block for block in BLOCK.findall(PAGE) if part in block[1]]
+    (block,) = [block for block in BLOCKS if part in block.text]
     done = subprocess.run(
-        interpreter(language),
-        input=code.replace(ADDRESS, service.url),
+        interpreter(block.language),
+        input=block.text.replace(ADDRESS, service.url),
         capture_output=True,
         text=True,
         timeout=120,

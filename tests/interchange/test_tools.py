@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.pages.blocks import run_by
 from tests.runtime.conftest import write_bundle_of_words
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/tools.md").read_text("utf-8")
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-COMMAND = re.compile(r"^    (cse \w+ .*?)(?:  +#.*)?$", re.M)
+BLOCKS = run_by("docs/tools.md", __file__)
+CODE = [block.text for block in BLOCKS if block.language == "python"]
+COMMANDS = [
+    shlex.split(command, comments=True) for block in BLOCKS if block.language == "sh" for command in block.commands()
+]
 CARD, COME, LOAN = "Where is my card?", "My card has not come.", "I want a loan."
 CORPUS = [LOAN, "the cat sat on a mat", COME, "a dog", "Where is the dog?", "zebra", "My loan has come.", "a card"]
 TEXTS = {"query": "query: ", "passage": "passage: "}
@@ -60,7 +63,7 @@ def run_example(name: str, folder: Path) -> list[tuple[str, float, str]]:
     part, library = EXAMPLES[name]
     if find_spec(library.partition(".")[0]) is None or find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    ((_, code),) = [block for block in BLOCK.findall(PAGE) if part in block[1]]
+    (code,) = [code for code in CODE if part in code]
     lines = python(folder, "-", code=code).splitlines()
     found = [re.fullmatch(r"(?:(\d+) )?(-?\d\S*) (.+)", line).groups() for line in lines]
     return [(row, float(cosine), text) for row, cosine, text in found]
@@ -81,7 +84,7 @@ def with_vectors(tmp_path_factory) -> Path:
     write_bundle_of_words(folder / "data/bundle", [CARD, *CORPUS])
     (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in CORPUS), encoding="utf-8")
     small = {"embed": ["--workers", "0", "--shard-rows", "3", "--provider", "cpu"], "index": []}
-    for command in map(shlex.split, COMMAND.findall(PAGE)):
+    for command in COMMANDS:
         if command[1] == "embed" or find_spec("faiss"):
             python(folder, "-m", "cse.cli", *command[1:], *small[command[1]])
     assert len(list((folder / "data/vectors").glob("part-*.parquet"))) == 3
@@ -89,12 +92,11 @@ def with_vectors(tmp_path_factory) -> Path:
 
 
 def test_every_example_is_tested():
-    blocks = BLOCK.findall(PAGE)
-    assert {language for language, _ in blocks} == {"python"}
-    assert len(blocks) == len(EXAMPLES)
+    assert {block.language for block in BLOCKS} == {"python", "sh"}
+    assert len(CODE) == len(EXAMPLES)
     for part, _ in EXAMPLES.values():
-        assert sum(part in code for _, code in blocks) == 1, part
-    assert [command.split()[1] for command in COMMAND.findall(PAGE)] == ["embed", "index"]
+        assert sum(part in code for code in CODE) == 1, part
+    assert [command[:2] for command in COMMANDS] == [["cse", "embed"], ["cse", "index"]]
 
 
 @pytest.mark.slow

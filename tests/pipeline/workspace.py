@@ -120,9 +120,9 @@ class Workspace:
         return Workspace(folder)
 
 
-def clone(folder: Path) -> Workspace:
-    """Copy what git would hold of the working tree into a fresh repository."""
-    for name in FOLDERS:
+def clone(folder: Path, *more: str) -> Workspace:
+    """Copy what git would hold of the working tree into a fresh repository: what the pipeline needs, and ``more``."""
+    for name in (*FOLDERS, *more):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:

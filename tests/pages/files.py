@@ -1,0 +1,87 @@
+"""The files of a user that the pages name, from the generated sentences of source ``sample``: small, and made here."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from itertools import cycle, islice
+from pathlib import Path
+
+from cse.data.evaluation import STSB, YEARS
+from cse.data.sample import sample_pairs, sample_rows
+
+LABELS, PER_LABEL = ("lost card", "exchange rate", "top up", "refund"), 24
+
+
+def write_user_files(folder: Path) -> None:
+    """Write every file and folder that a page takes for the reader's own."""
+    sentences = [text for (text,) in sample_rows("sentences", 160, seed=11)]
+    triplets = list(sample_rows("triplets", 160, seed=12))
+    pairs = [row[:2] for row in triplets]
+    for name in ("sentences.txt", "my-sentences.txt", "questions.txt"):
+        _lines(folder / name, sentences)
+    for name in ("my-triplets.csv", "nli.csv"):
+        _table(folder / name, ("sent0", "sent1", "hard_neg"), triplets)
+    _table(folder / "pairs.csv", ("sentence1", "sentence2"), pairs)
+    _table(folder / "data/raw/more/nli.csv", ("sent0", "sent1", "hard_neg"), triplets[:40])
+    _table(folder / "intents.csv", ("text", "label"), _labelled(PER_LABEL, 13))
+    for name in ("labelled-questions", "my-questions"):
+        for part, rows in (("train", 8), ("test", 6)):
+            _table(folder / name / f"{part}.csv", ("text", "label"), _labelled(rows, len(part)))
+    queues = ("tickets", "plain")
+    _table(folder / "tickets.csv", ("body", "queue"), [(text, queues[n % 2]) for n, text in enumerate(sentences[:20])])
+    documents = [(f"Chapter {n}", " ".join(sentences[n : n + 8])) for n in range(0, 160, 8)]
+    for name in ("manual", "handbook"):
+        for title, body in documents:
+            _lines(folder / name / f"{title.lower().replace(' ', '-')}.md", [f"# {title}", "", body])
+    for name in ("corpus.jsonl", "manual.jsonl", "my-search/corpus.jsonl"):
+        _objects(folder / name, [{"_id": f"d{n}", "title": t, "text": b} for n, (t, b) in enumerate(documents)])
+    _objects(folder / "my-search/queries.jsonl", [{"_id": f"q{n}", "text": sentences[8 * n]} for n in range(20)])
+    judged = [("query-id", "corpus-id", "score"), *((f"q{n}", f"d{n}", "1") for n in range(20))]
+    _lines(folder / "my-search/qrels/test.tsv", ["\t".join(row) for row in judged])
+    _table(folder / "data/raw/train/rows.csv", ("sent0", "sent1", "hard_neg"), triplets)
+    for name in ("dev", "evaluation"):
+        _table(folder / f"data/raw/{name}/pairs.csv", ("sentence1", "sentence2", "score"), _scored(120, seed=len(name)))
+    for name in ("tickets", "invoices"):  # domains of a bank
+        _table(folder / f"data/raw/{name}/train/rows.csv", ("sent0", "sent1", "hard_neg"), triplets[:80])
+    _senteval(folder / "SentEval/data/downstream")
+
+
+def _labelled(per_label: int, seed: int) -> list[tuple[str, str]]:
+    """Return texts that name their label, so that a label's texts are alike."""
+    texts = sample_rows("sentences", per_label * len(LABELS), seed)
+    labels = [LABELS[n % len(LABELS)] for n in range(per_label * len(LABELS))]
+    return [(f"{label}: {text}", label) for (text,), label in zip(texts, labels, strict=True)]
+
+
+def _senteval(root: Path) -> None:
+    """Write a part of SentEval with its published numbers of pairs: STS16 and STS-B, a few pairs again and again."""
+    for subset, count in YEARS["STS16"].items():
+        pairs = list(_scored(count))
+        _lines(root / f"STS/STS16-en-test/STS.input.{subset}.txt", [f"{first}\t{second}" for first, second, _ in pairs])
+        _lines(root / f"STS/STS16-en-test/STS.gs.{subset}.txt", [f"{score}" for _, _, score in pairs])
+    for split, count in STSB.items():
+        lines = [f"genre\tfile\tyear\t{n}\t{score}\t{a}\t{b}" for n, (a, b, score) in enumerate(_scored(count))]
+        _lines(root / f"STS/STSBenchmark/sts-{split}.csv", lines)
+
+
+def _scored(count: int, seed: int = 14) -> Iterator[tuple[str, str, float]]:
+    """Return scored pairs; of the many of SentEval 20 are distinct, as each distinct sentence is encoded once."""
+    found = sample_pairs("pairs", count if count < 200 else 20, seed)
+    return islice(cycle(zip(found.sentence1, found.sentence2, map(float, found.score), strict=True)), count)
+
+
+def _lines(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _objects(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    _lines(path, map(json.dumps, rows))
+
+
+def _table(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([header, *rows])

@@ -1,0 +1,179 @@
+"""Run the blocks of a page in a copy of a finished clone, as a reader would who copies them into a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from ruamel.yaml import YAML
+
+from tests.flows.prefect_server import free_port
+from tests.pages.blocks import Block
+from tests.pipeline.workspace import ROOT, Workspace
+from tests.waiting import wait_for
+
+SHELL = ("sh", "bash")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A command that stays: it goes on in the background until the page ends or it is started anew.
+
+    Attributes:
+        port: that the pages name; a free one takes its place. None: it listens on none.
+        route: that answers as soon as it is ready.
+    """
+
+    port: int | None = None
+    route: str = "/"
+
+
+SERVERS = {
+    "cse serve ": Server(8080, "/ready"),
+    "prefect server start": Server(4200, "/api/health"),
+    "prefect worker start": Server(),
+    "tensorboard ": Server(6006),
+}
+
+
+class Page:
+    """A page's state while its blocks run: its clone, the shell's variables, servers."""
+
+    def __init__(self, finished: Workspace, folder: Path) -> None:
+        self.finished, self.folder = finished, folder
+        self.ports = {server.port: free_port() for server in SERVERS.values() if server.port}
+        self.servers: dict[str, subprocess.Popen[bytes]] = {}
+        self.python: list[str] = []
+        self.clones = 0
+        (folder / ".curlrc").write_text("fail-with-body\n")  # an answer of 404 is a failure
+        self.renew()
+
+    def renew(self) -> None:
+        """Go on in another copy of the finished clone."""
+        self.clones += 1
+        self.clone = self.finished.copy(self.folder / str(self.clones) / "clone")
+        self.clone.environment |= {
+            "HOME": str(self.folder),
+            "PREFECT_HOME": str(self.folder / "prefect"),
+            "HF_HOME": str(self.finished.folder.parent / "hub"),
+            "HF_HUB_OFFLINE": "1",
+            "HAYSTACK_TELEMETRY_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+
+    def run(self, block: Block) -> None:
+        """Run what is not marked of a block; raises AssertionError with its output if it fails."""
+        if block.fresh:
+            self.renew()
+        self.commands(block.first)
+        if block.language in SHELL:
+            self.commands(block.commands(), apart=block.alternatives)
+        elif block.language == "python":
+            self.python = [*self.python, block.text] if block.continues else [block.text]
+            self.shell([sys.executable + " -"], "\n".join(self.python))
+        elif block.language == "yaml":
+            self.set_params(block.text)
+        else:
+            raise AssertionError(f"nothing runs {block.language or 'plain'} blocks: mark it")
+
+    def commands(self, commands: list[str], apart: bool = False) -> None:
+        """Run commands of a shell in turn, ``apart`` in a copy each; those that serve stay in the background."""
+        waiting: list[str] = []
+        for command in commands:
+            if apart:
+                self.shell(waiting)
+                waiting = []
+                self.renew()
+            if name := next((name for name in SERVERS if re.match(rf"(\w+=\S+ )*{name}", command)), None):
+                self.shell(waiting)
+                waiting = []
+                self.serve(name, command)
+            else:
+                waiting.append(command)
+        self.shell(waiting)
+
+    def shell(self, commands: list[str], text: str = "") -> None:
+        """Run commands in one shell that keeps the variables of the one before; stop at the first that fails."""
+        if not commands:
+            return
+        state = self.folder / "variables"
+        script = [f"test -f {state} && . {state}", "set -eo pipefail", *commands, f"export -p >{state}"]
+        done = subprocess.run(
+            ["bash", "-c", self.on_free_ports("\n".join(script))], cwd=self.clone.folder, timeout=1500, text=True,
+            env=self.clone.environment, input=self.on_free_ports(text),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{commands}\nended with {done.returncode}:\n{done.stdout}"
+
+    def serve(self, name: str, command: str) -> None:
+        """Start a server on a free port and wait until it answers; one of its name that runs is stopped."""
+        self.stop(name)
+        server, log = SERVERS[name], self.folder / f"{name.split()[0]}.log"
+        port = self.ports[server.port] if server.port else None
+        command = re.sub(r"\s+#.*", "", command) + (f" --port {port}" if port else "")
+        state = self.folder / "variables"
+        script = self.on_free_ports(f"test -f {state} && . {state}\nexec env {command}")
+        with log.open("wb") as stream:
+            self.servers[name] = started = subprocess.Popen(
+                ["bash", "-c", script], cwd=self.clone.folder, stdout=stream, stderr=stream,
+                env=self.clone.environment, start_new_session=True,
+            )  # fmt: skip
+
+        def answers() -> bool:
+            assert started.poll() is None, f"{command}\nended:\n{log.read_text()}"
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}{server.route}", timeout=5).is_success
+            except httpx.HTTPError:
+                return False
+
+        if port:
+            try:
+                wait_for(answers, 120)
+            except AssertionError as error:
+                raise AssertionError(f"{command}\n{error}:\n{log.read_text()}") from None
+
+    def stop(self, name: str) -> None:
+        """Stop a server with all that it started."""
+        if started := self.servers.pop(name, None):
+            os.killpg(started.pid, signal.SIGTERM)
+            try:
+                started.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)
+                started.wait()
+
+    def close(self) -> None:
+        """Stop every server, the last first, and remove the copies."""
+        for name in reversed(list(self.servers)):
+            self.stop(name)
+        shutil.rmtree(self.folder)
+
+    def on_free_ports(self, text: str) -> str:
+        """Return commands or code with the ports that the pages name replaced."""
+        return re.sub(r"(?<=127\.0\.0\.1:)\d+", lambda port: str(self.ports.get(int(port[0]), port[0])), text)
+
+    def set_params(self, text: str) -> None:
+        """Write a block of YAML into ``params.yaml``."""
+        yaml, file = YAML(), self.clone.folder / "params.yaml"
+        tree = yaml.load(file)
+        merge(tree, YAML(typ="safe", pure=True).load(text))
+        yaml.dump(tree, file)
+        self.clone.run(sys.executable, "-m", "cse.settings.document", "--params", "params.yaml")
+
+
+def merge(tree: dict, changes: dict) -> None:
+    """Put values into a tree of settings, group by group."""
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict) and tree[key]:
+            merge(tree[key], value)
+        else:
+            tree[key] = value

@@ -1,0 +1,133 @@
+"""Every code block of every page is run, or says in the page why not."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.pages.blocks import PAGES, ROOT, blocks_of
+from tests.pages.sybils import pages
+
+# blocks that the slow tests run in a clone, blocks that a test of its own runs, blocks that say why they are not run
+COUNTS = {
+    "README.md": (14, 0, 1),
+    "deploy/README.md": (1, 0, 0),
+    "docs/adapt.md": (5, 0, 1),
+    "docs/backbones.md": (2, 0, 2),
+    "docs/bank.md": (5, 0, 0),
+    "docs/comparison.md": (0, 0, 4),
+    "docs/corpus.md": (6, 0, 2),
+    "docs/drift.md": (2, 0, 1),
+    "docs/evaluate.md": (5, 0, 3),
+    "docs/export.md": (4, 0, 0),
+    "docs/extend.md": (0, 11, 0),
+    "docs/flows.md": (4, 0, 3),
+    "docs/gpu.md": (0, 0, 1),
+    "docs/interchange.md": (5, 0, 5),
+    "docs/models.md": (2, 0, 2),
+    "docs/pipeline.md": (2, 0, 0),
+    "docs/report.md": (3, 0, 0),
+    "docs/serve.md": (3, 7, 0),
+    "docs/speed.md": (1, 0, 1),
+    "docs/study.md": (0, 0, 2),
+    "docs/systems.md": (1, 0, 0),
+    "docs/tools.md": (0, 8, 0),
+    "docs/train.md": (8, 0, 1),
+    "docs/tune.md": (2, 0, 0),
+    "docs/without-training.md": (2, 0, 0),
+    "docs/your-own-data.md": (7, 0, 1),
+}
+NOTHING_RUNS = {"docs/comparison.md", "docs/gpu.md", "docs/study.md"}  # hours, a GPU, data of others
+NEEDS = (
+    "network|downloads|GPU|bucket|machines|cluster|account|server|hour|minutes|trainings|captions|data|prints|answers|"
+    "extract|clone"
+)
+
+
+def blocks(page):
+    return list(blocks_of((ROOT / page).read_text("utf-8")))
+
+
+def counted(page):
+    """Blocks of a page by what happens to them; a block of which some lines are left out counts as run."""
+    found = blocks(page)
+    marked, elsewhere = sum(bool(b.reason) for b in found), sum(bool(b.run_by) for b in found)
+    return len(found) - marked - elsewhere, elsewhere, marked
+
+
+@pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in PAGES])
+def test_each_block_is_run_or_says_why_not(page):
+    text = (ROOT / page).read_text("utf-8")
+    fences = len(re.findall(r"^(?:```|~~~)", text, re.M)) / 2
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    indented = len(
+        re.findall(r"(?:\A|\n\n)(?=    \S)(?<!\n    )", re.sub(r"(?m)^(    .*)\n\n(?=    )", r"\1\n", outside))
+    )
+    run, elsewhere, marked = counted(page)
+    assert fences + indented == run + elsewhere + marked, "blocks that the parser does not see"
+    assert (run, elsewhere, marked) == COUNTS.get(page, (0, 0, 0)), "blocks came or went: count again"
+    assert (run + elsewhere > 0) == (page in COUNTS and page not in NOTHING_RUNS)
+    assert run == len([e for e in pages.parse(ROOT / page).examples() if not (e.parsed.reason or e.parsed.run_by)])
+
+
+def test_every_page_is_listed():
+    assert COUNTS.keys() <= {page.relative_to(ROOT).as_posix() for page in PAGES}
+    assert COUNTS.keys() >= NOTHING_RUNS
+
+
+@pytest.mark.parametrize("page", list(COUNTS))
+def test_a_block_that_is_run_has_something_to_run(page):
+    for block in blocks(page):
+        if block.reason or block.run_by:
+            assert not (block.left_out or block.first), "marks of a block that is not run"
+        else:
+            assert block.commands()
+
+
+@pytest.mark.parametrize("page", list(COUNTS))
+def test_a_reason_names_what_it_needs(page):
+    """Not run means: it needs what a test has not, or a test that is named does it."""
+    for block in blocks(page):
+        for reason in filter(None, [block.reason, *block.left_out.values()]):
+            assert re.search(NEEDS, reason) or "tests/" in reason, reason
+        for named in re.findall(
+            r"tests/[\w/]+\.py", " ".join([block.reason or "", block.run_by or "", *block.left_out.values()])
+        ):
+            assert (ROOT / named).is_file(), named
+
+
+def test_a_mark_that_nobody_knows_is_refused():
+    for comment in ("not run", "notrun: it is long", "fresh clone: why"):
+        with pytest.raises(ValueError, match="line 3"):
+            list(blocks_of(f"<!-- {comment} -->\n\n    cse train\n"))
+    (block,) = blocks_of("<!-- not run (cse tune): hours -->\n\n    cse train\n")
+    with pytest.raises(ValueError, match="no line begins with cse tune"):
+        block.commands()
+
+
+def test_commands_of_a_block():
+    marks = "<!-- first: mkdir a -->\n<!-- not run (make): hours -->\n\n"
+    text = f"Text\n\n{marks}    make all\n    # a comment\n    a \\\n      b\n\n    c\n"
+    (block,) = blocks_of(text)
+    assert block.commands() == ["a b", "c"]
+    assert (block.first, block.line, block.language) == (["mkdir a"], 6, "sh")
+
+
+def test_pytest_collects_every_block():
+    """Each block is one of the slow tests; those that are not run are skipped with their reasons."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-qq",
+        "-m",
+        "slow",
+        "README.md",
+        "docs",
+        "deploy/README.md",
+    ]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    collected = dict(re.findall(r"^(\S+\.md): (\d+)$", found, re.M))
+    assert collected == {page: str(sum(counts)) for page, counts in COUNTS.items()}
