@@ -29,9 +29,10 @@ OUTPUTS = ("data/prepared", "data/metrics", "data/checkpoint", "data/plots", "da
 LONG = {"train__epochs": 30, "train__save_seconds": 0.0}  # 600 updates, a few seconds
 
 
-@pytest.fixture
-def finished(finished_tiny_clone) -> Workspace:
-    return finished_tiny_clone
+@pytest.fixture(scope="module")
+def finished(finished_tiny_clone, tmp_path_factory) -> Workspace:
+    """A clone after ``dvc repro``; tests copy it before they change anything."""
+    return finished_tiny_clone.copy(tmp_path_factory.mktemp("finished") / "clone")
 
 
 @pytest.fixture
@@ -326,9 +327,9 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(copy, limit):
 # ---- the defaults -------------------------------------------------------------------------------------------------
 
 
-def test_the_default_settings_with_fewer_rows(finished_clone):
+def test_the_default_settings_with_fewer_rows(finished_clone, tmp_path):
     """``git clone``, ``dvc repro`` with the real backbone, which the fixture has run; only numbers are changed."""
-    workspace = finished_clone
+    workspace = finished_clone.copy(tmp_path / "clone")
     scores = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text())
     assert scores.keys() == {"trained", "backbone"}
     manifest = json.loads((workspace.folder / "data/bundle/bundle.json").read_text())
