@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export DVC_NO_ANALYTICS := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-all lint install benchmark benchmark-serve gpu clean
+.PHONY: repro test test-all test-pages lint install benchmark benchmark-serve gpu clean
 
 repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
@@ -20,6 +20,9 @@ test: $(STAMP) lint        ## fast tests, lint and types (under 10 minutes)
 test-all: $(STAMP)         ## slow end-to-end and fault tests (under 50 minutes)
 	$(PYTEST) -m slow --timeout 1800 --ignore tests/scale
 	python -m pytest -m slow --timeout 1800 tests/scale # loses workers and machines: timing counts, so nothing beside it
+
+test-pages: $(STAMP)       ## every command block of README.md, docs/ and deploy/README.md, in copies of a finished clone
+	$(PYTEST) -m slow --timeout 1800 -rs README.md docs deploy/README.md
 
 lint: $(STAMP)
 	ruff check .

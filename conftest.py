@@ -8,7 +8,7 @@ import pytest
 from sybil.integration.pytest import SybilItem
 
 from tests.pages.sybils import pages
-from tests.pipeline.finished import make_default, make_for_pages, make_once, make_tiny
+from tests.pipeline.finished import make_default, make_for_pages, make_once
 
 pytest_collect_file = pages.pytest()
 
@@ -38,9 +38,3 @@ def finished_clone(shared_folder):
 def clone_for_pages(shared_folder, finished_clone):
     """A clone after ``dvc repro`` with small files; copy it before you change anything."""
     return make_once(shared_folder / "for-pages", lambda folder: make_for_pages(folder, finished_clone))
-
-
-@pytest.fixture(scope="session")
-def finished_tiny_clone(shared_folder):
-    """A clone after ``dvc repro`` with a tiny random backbone; copy it before you change anything."""
-    return make_once(shared_folder / "finished-tiny", make_tiny)

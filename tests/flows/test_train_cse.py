@@ -176,10 +176,11 @@ socket.getaddrinfo = getaddrinfo
 """
 
 
-def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
+def test_quiet_and_private_on_a_slow_first_start(tmp_path):
     """A fresh home, a machine that is busy with other things, and two runs that start at the same moment."""
-    for name in ("one", "two"):
-        finished_tiny_clone.copy(tmp_path / name / "clone")
+    finished = tiny_clone(tmp_path / "one/clone")
+    finished.dvc("repro")
+    finished.copy(tmp_path / "two/clone")
     (tmp_path / "watch").mkdir()
     (tmp_path / "watch/sitecustomize.py").write_text(WATCH)
     (tmp_path / "calls").write_text("")
@@ -278,9 +279,10 @@ def test_sweep_and_gate(tmp_path):
     assert (workspace.folder / "bundle/bundle.json").is_file()
 
 
-def test_a_full_disk_during_export(finished_tiny_clone, tmp_path):
+def test_a_full_disk_during_export(tmp_path):
     """A limit on the size of a file fails as a full disk does; the earlier bundle is not lost."""
-    workspace = finished_tiny_clone.copy(tmp_path / "clone")
+    workspace = tiny_clone(tmp_path / "clone")
+    workspace.dvc("repro")
     workspace.environment |= environment_of(workspace)
     bundle, lock = workspace.bytes_of("data/bundle"), workspace.lock()
     workspace.set({"export.normalize": False})

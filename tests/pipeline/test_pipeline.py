@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.workspace import STAGES, Workspace, ran, tiny_clone, write_triplets
+from tests.pipeline.workspace import STAGES, Workspace, clone, ran, tiny_clone, write_triplets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -30,9 +30,13 @@ LONG = {"train__epochs": 30, "train__save_seconds": 0.0}  # 600 updates, a few s
 
 
 @pytest.fixture(scope="module")
-def finished(finished_tiny_clone, tmp_path_factory) -> Workspace:
+def finished(tmp_path_factory) -> Workspace:
     """A clone after ``dvc repro``; tests copy it before they change anything."""
-    return finished_tiny_clone.copy(tmp_path_factory.mktemp("finished") / "clone")
+    workspace = tiny_clone(tmp_path_factory.mktemp("finished") / "clone")
+    output = workspace.dvc("repro")
+    assert ran(output) == list(STAGES), output
+    workspace.commit()
+    return workspace
 
 
 @pytest.fixture
@@ -327,9 +331,12 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(copy, limit):
 # ---- the defaults -------------------------------------------------------------------------------------------------
 
 
-def test_the_default_settings_with_fewer_rows(finished_clone, tmp_path):
-    """``git clone``, ``dvc repro`` with the real backbone, which the fixture has run; only numbers are changed."""
-    workspace = finished_clone.copy(tmp_path / "clone")
+def test_the_default_settings_with_fewer_rows(tmp_path):
+    """``git clone``, ``dvc repro`` with the real backbone; only the number of generated rows is changed."""
+    workspace = clone(tmp_path / "clone")
+    workspace.set({"data.sample_rows": 200})
+    output = workspace.dvc("repro")
+    assert ran(output) == list(STAGES), output
     scores = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text())
     assert scores.keys() == {"trained", "backbone"}
     manifest = json.loads((workspace.folder / "data/bundle/bundle.json").read_text())
