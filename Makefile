@@ -22,7 +22,7 @@ test-all: $(STAMP)         ## slow end-to-end and fault tests (under 50 minutes)
 	python -m pytest -m slow --timeout 1800 tests/scale # loses workers and machines: timing counts, so nothing beside it
 
 test-pages: $(STAMP)       ## every command block of README.md, docs/ and deploy/README.md, in copies of a finished clone
-	$(PYTEST) -m slow --timeout 1800 -rs README.md docs deploy/README.md
+	$(PYTEST) -p tests.pages.plugin -m slow --timeout 1800 -rs README.md docs deploy/README.md
 
 lint: $(STAMP)
 	ruff check .

@@ -120,6 +120,8 @@ def test_pytest_collects_every_block():
         sys.executable,
         "-m",
         "pytest",
+        "-p",
+        "tests.pages.plugin",
         "--collect-only",
         "-qq",
         "-m",
