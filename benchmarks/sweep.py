@@ -30,7 +30,7 @@ from cse.model.backbone import Backbone
 from cse.settings import load_settings
 from cse.settings.edit import write_values
 from cse.settings.spaces import settings_with
-from cse.stages.fitting import open_backbone
+from cse.stages.open_backbone import open_backbone
 from cse.stages.train import train_stage
 
 NAME = "sweep"

@@ -184,6 +184,12 @@ class PreparedData:
         """``sentences``, ``pairs``, ``triplets`` or ``labelled``."""
         return view_of(self.train)
 
+    def sentences(self) -> Iterator[str]:
+        """Yield the sentences of the training rows, column after column."""
+        for name in VIEW_COLUMNS[self.view]:
+            if name != "label":
+                yield from self.train[name]
+
     @cached_property
     def dev(self) -> ScoredPairs | None:
         """Scored pairs for checkpoint selection, or ``None`` if none were prepared."""

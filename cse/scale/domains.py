@@ -25,7 +25,7 @@ from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import SCRATCH, run_safely
 from cse.stages.domain import domain_stage
-from cse.stages.fitting import open_language_model
+from cse.stages.open_backbone import open_language_model
 
 
 class Trained(NamedTuple):

@@ -88,7 +88,7 @@ def _mine(
     """Write the rows and return what became of them."""
     # imported here so that pipelines without mining do not load torch
     from cse.model.sentence_encoder import SentenceEncoder
-    from cse.stages.fitting import open_backbone
+    from cse.stages.open_backbone import open_backbone
     from cse.stages.uses import texts_before
     from cse.training import mining
     from cse.training.neighbours import mutual_neighbours

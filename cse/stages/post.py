@@ -14,7 +14,7 @@ from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.post import PostSettings
-from cse.stages.fitting import FIT_BATCH, check_post, fit_post
+from cse.stages.fit_post import FIT_BATCH, check_post, fit_post
 
 
 def put_behind(model: str, post: PostSettings, *, prepared: Path, out: Path) -> None:

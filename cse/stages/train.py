@@ -27,7 +27,7 @@ from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.checks import counted
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.stages.environment import environment
-from cse.stages.fitting import fit_post
+from cse.stages.fit_post import fit_post
 from cse.stages.training import Training, groups_of, open_training
 from cse.stages.watching import watchers
 from cse.training.state import RunState

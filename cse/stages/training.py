@@ -29,9 +29,10 @@ from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from
 from cse.stages.checks import check_early_stop, check_sources, say_small
 from cse.stages.common import MINED, as_before, training_code
-from cse.stages.fitting import check_post, open_backbone
+from cse.stages.fit_post import check_post
 from cse.stages.inputs import training_inputs
 from cse.stages.mined import check_backbone, rows_to_train
+from cse.stages.open_backbone import open_backbone
 from cse.stages.sources import Source, own_weights, sources_of, tables_of
 from cse.stages.uses import check_roles, set_widths, texts_before
 from cse.training.group import ALONE, Group

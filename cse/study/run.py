@@ -30,9 +30,9 @@ from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 from cse.stages.corrupt import corrupt_stage
-from cse.stages.fitting import bare_of
 from cse.stages.inputs import files_of_backbone
 from cse.stages.mine import mine_stage
+from cse.stages.open_backbone import bare_of
 from cse.stages.prepare import files_of, prepare_stage
 from cse.stages.train import train_stage
 from cse.stages.training import Training, groups_of

@@ -25,7 +25,7 @@ from cse.model.backbone import Backbone
 from cse.outputs import publish_file
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
-from cse.stages.fitting import open_backbone
+from cse.stages.open_backbone import open_backbone
 from cse.stages.train import train_stage
 from cse.stages.training import Training
 from cse.training.memory import is_out_of_memory
