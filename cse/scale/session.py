@@ -48,7 +48,7 @@ def ray_session(
         variables: environment variables of the workers.
 
     Raises:
-        CseError: the cluster at ``RAY_ADDRESS`` does not answer.
+        CseError: Ray does not start here, or the cluster at ``RAY_ADDRESS`` does not answer.
     """
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
     address = os.environ.get(ADDRESS)
@@ -69,15 +69,21 @@ def ray_session(
         else:
             folder = stack.enter_context(_own_folder())
             stack.callback(ray.shutdown)
-            ray.init(
-                address="local",
-                num_cpus=cpus or usable_cpus(),
-                include_dashboard=dashboard,
-                dashboard_host="127.0.0.1",
-                object_store_memory=store_bytes,
-                _temp_dir=str(folder),
-                **common,
-            )
+            alone = {
+                "address": "local",
+                "num_cpus": cpus or usable_cpus(),
+                "include_dashboard": dashboard,
+                "dashboard_host": "127.0.0.1",
+                "object_store_memory": store_bytes,
+                "_temp_dir": str(folder),
+            }
+            try:
+                ray.init(**alone, **common)
+            except Exception as error:  # RuntimeError, ValueError or OSError, depending on the cause
+                raise CseError(
+                    f"Ray does not start on this machine ({error_line(error)[:200]}); run again, "
+                    f"or name a running cluster in {ADDRESS}"
+                ) from None
         logging.getLogger("ray").setLevel(logging.ERROR)
         stack.enter_context(handling(_exit, signal.SIGTERM))  # Ray put one of its own there, which prints a trace
         yield ray

@@ -17,8 +17,6 @@ from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_of, measure_in, valu
 from cse.export.bank import SENTENCES, create_bank, make_domain, with_sketch
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.bank import is_bank
@@ -29,6 +27,7 @@ from cse.settings import Settings
 from cse.stages.common import DOMAINS
 from cse.stages.export import SKETCHED, sentences_for_parity, training_sentences, vectors_sketched
 from cse.stages.gate import judge_encoders
+from cse.stages.open_backbone import bare_of
 
 CENTRES = 8  # per domain, for `auto`
 _TEXTS = 2000  # training sentences that the centres are computed from
@@ -105,8 +104,7 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
         place: parent of the trained domains' folders, see stage ``domain``.
     """
     if not is_bank(bank):
-        files = find_backbone(settings.backbone.name, settings.backbone.revision)
-        click.echo(_create(SentenceEncoder.bare(load_backbone(files)), bank, settings), err=True)
+        click.echo(_create(bare_of(settings.backbone).load(), bank, settings), err=True)
     onnx = _open(bank, settings)
     for name in names:
         folder = place / name

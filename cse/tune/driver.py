@@ -75,7 +75,11 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         share_data(prepared, job.data, mined if rows else None)
         for attempt in folder.glob(f"trials/*/{ATTEMPT}*"):
             attempt.unlink()  # the previous driver ended them, so they do not count as lost
-        with naming(folder), _session(job) as (dashboard, at_once), Watch(space, job, dashboard) as watch:
+        with (
+            naming(folder),
+            _session(job) as (dashboard, at_once),
+            Watch(space, job, dashboard, _gpus(settings)) as watch,
+        ):
             job = replace(job, at_once=at_once)
             trials = _search(space, job, "tune", watch)
             records = trial_records(trials, space, job)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from cse.scale.machines import WAIT_SECONDS, free_in_words, in_words
 from cse.settings.spaces import Space
 from cse.tune.job import METRIC, WORST, Job
 
@@ -24,6 +26,10 @@ def callback() -> Any:
     from ray.tune import Callback
 
     class _Told(Callback):
+        def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            if _watching is not None:
+                _watching.look([trial.status for trial in trials])
+
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             _note(trial, "running")
 
@@ -60,19 +66,20 @@ class Watch:
         space: the search space.
         job: the sweep.
         dashboard: address of Ray's dashboard; empty if there is none.
+        gpus: that each trial takes.
     """
 
-    def __init__(self, space: Space, job: Job, dashboard: str) -> None:
-        self.space, self.job, self.dashboard = space, job, dashboard
+    def __init__(self, space: Space, job: Job, dashboard: str, gpus: float = 0.0) -> None:
+        self.space, self.job, self.dashboard, self.gpus = space, job, dashboard, gpus
         self.trials: dict[str, dict[str, Any]] = {}
         self.console = Console(stderr=True)
         self.live = Live(console=self.console, auto_refresh=False) if sys.stderr.isatty() else None
-        self.shown = self.started = 0.0
+        self.shown = self.started = self.ran = 0.0
 
     def __enter__(self) -> Watch:
         global _watching
         _watching = self
-        self.started = time.monotonic()
+        self.started = self.ran = time.monotonic()
         wanted = self.job.settings.tune.trials if self.space.search == "optuna" else len(self.space.grid())
         self.say(f"space {self.space.name}, {self.space.search}, {wanted} trials in {self.job.folder}")
         for dimension in self.space.dimensions:
@@ -106,6 +113,22 @@ class Watch:
         elif state != before:
             score = "" if known.get("score") is None else f": dev {known['score']:.2f} ({known['percent']} %)"
             self.say(f"trial {known['number']} {state}, {_values(known['config'])}{score}")
+
+    def look(self, states: Sequence[str]) -> None:
+        """Say every so often what the trials wait for while none of them runs.
+
+        Args:
+            states: of Ray Tune's trials, such as ``PENDING`` and ``RUNNING``.
+        """
+        now = time.monotonic()
+        if "PENDING" not in states or "RUNNING" in states:
+            self.ran = now
+        elif now - self.ran >= WAIT_SECONDS:
+            self.ran = now
+            import ray
+
+            wanted = in_words(self.job.threads, self.gpus)
+            self.say(f"tune: no trial runs; each waits for {wanted} of one machine; {free_in_words(ray)}")
 
     def _show(self, now: bool = False) -> None:
         if self.live is not None and (now or time.monotonic() - self.shown >= _EVERY):

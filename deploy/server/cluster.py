@@ -97,13 +97,16 @@ class Together(Alone):
 def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:
     """Serve with several replicas on this machine, or on the cluster at ``RAY_ADDRESS``, until SIGTERM or Ctrl-C.
 
-    The CPU threads are shared out among the replicas. A replica that dies is replaced while the others answer.
+    The CPU threads are shared out among the replicas. A replica that dies is replaced while the others answer. While
+    some are not ready, a line says every so often what they wait for.
 
     Raises:
-        CseError: the cluster does not answer, or the model does not load.
+        CseError: the cluster does not answer or cannot hold so many replicas, or the model does not load.
     """
-    from cse.process import handling
+    from cse.errors import CseError
+    from cse.process import handling, watching
     from cse.runtime.providers import usable_cpus
+    from cse.scale.machines import WAIT_SECONDS, free_in_words, listed_machines, places, with_more
     from cse.scale.session import ray_session
     from deploy.server.run import listen
 
@@ -116,13 +119,23 @@ def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:
         ray_session(cpus=max(replicas, usable_cpus()) + 1),
         handling(lambda _: over.set(), signal.SIGTERM, signal.SIGINT),
     ):
+        there = with_more(ray)
+        if places(there, 1) < replicas:
+            raise CseError(
+                f"--replicas {replicas}: each takes 1 CPU of one machine, and Ray has {listed_machines(there)}; "
+                "give fewer, or add machines"
+            )
+
+        def waits() -> None:
+            log.info("waiting", extra={"facts": {"for": "1 CPU for each replica", "now": free_in_words(ray)}})
+
         logging.getLogger("ray.serve").setLevel(logging.ERROR)  # its lines are not JSON
         serve.start(http_options={"host": host, "port": port}, logging_config=_LOGGING)
         deployment = _deployment(options.model_copy(update={"threads": threads}))
         try:
-            serve.run(
-                deployment.options(num_replicas=replicas).bind(), name="cse", route_prefix="/", logging_config=_LOGGING
-            )
+            application = deployment.options(num_replicas=replicas).bind()
+            with watching(waits, WAIT_SECONDS):
+                serve.run(application, name="cse", route_prefix="/", logging_config=_LOGGING)
             log.info("listening", extra={"facts": {"url": f"http://{host}:{port}", "replicas": replicas}})
             over.wait()
             log.info("draining")

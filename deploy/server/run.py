@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from types import FrameType
+from typing import ClassVar
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -21,6 +22,7 @@ from deploy.server.options import Options
 _SWITCH_SECONDS = 0.0005  # a lane that has computed waits no longer than this for the event loop's thread
 _BACKLOG = 2048
 _FILES = 65_536
+_OTHER_FILES = 128  # the server's own
 _HEAD = 65_536  # bytes of a request's head
 
 
@@ -33,17 +35,22 @@ class _Protocol(HttpToolsProtocol):
     send_seconds = 20.0
     read_seconds = 60.0
     opened = 0
+    most = _FILES  # connections
+    silent: ClassVar[dict[_Protocol, None]] = {}  # those who have not asked, or not again; the longest first
     _head: asyncio.TimerHandle | None = None  # runs while a head arrives
     _size = 0  # bytes of the head so far
     _heads = 0  # that have arrived whole
     _arriving = True  # whether what comes next is a head
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give the client time to send the head of a request."""
+        """Give the client time to send the head of a request; beyond ``most``, the longest silent client gives way."""
         super().connection_made(transport)
         _Protocol.opened += 1
         self._clock: asyncio.TimerHandle | None = None
         self._await_head()
+        self.silent[self] = None
+        if _Protocol.opened > self.most:
+            next(iter(self.silent))._hang_up()  # this one, if all others are being answered
 
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head, of the first request or of a later one on the same connection."""
@@ -74,12 +81,19 @@ class _Protocol(HttpToolsProtocol):
         self._arriving = False
         self._heads += 1
         self._stop_head()
+        self.silent.pop(self, None)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """Expect another head, as what comes next."""
         self._size, self._arriving = 0, True
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Count the client as silent until it asks again, unless it already has."""
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self.silent[self] = None
 
     def pause_writing(self) -> None:
         """Give the client time to read what waits for it, answers that are complete included."""
@@ -95,6 +109,7 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
         _Protocol.opened -= 1
+        self.silent.pop(self, None)
         self._stop_clock()
         self._stop_head()
         super().connection_lost(exc)
@@ -114,6 +129,7 @@ class _Protocol(HttpToolsProtocol):
             self._head = None
 
     def _hang_up(self) -> None:
+        self.silent.pop(self, None)  # at once: the connection is lost later
         self.transport.abort()
 
 
@@ -125,7 +141,7 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     """
     set_up()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    _allow_connections()
+    _Protocol.most = min(options.max_connections, _allowed_files() - _OTHER_FILES)
     _Protocol.send_seconds, _Protocol.read_seconds = options.receive_timeout, options.timeout
     listener = listen(host, port)  # first: it fails sooner than a model loads
     app = create_app(options)
@@ -148,12 +164,13 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     server.run([listener])
 
 
-def _allow_connections() -> None:
-    """Raise the limit on open files, which many systems set at 1,024: each connection is one."""
+def _allowed_files() -> int:
+    """Raise the limit on open files, which many systems set at 1,024, and return it: each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(wanted, soft)
 
 
 class _Server(uvicorn.Server):

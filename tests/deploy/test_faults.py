@@ -54,6 +54,21 @@ def test_a_thousand_silent_connections_are_hung_up_on_and_hold_nobody_up(small_b
             one.close()
 
 
+def test_beyond_the_most_connections_the_longest_silent_one_gives_way(small_bundle, tmp_path):
+    with serving(small_bundle, "--max-connections", 20, log=tmp_path / "log") as server:
+        silent = []
+        for _ in range(60):
+            silent.append(connected(server))
+            silent[-1].sendall(b"GET / HTTP/1.1\r\n")
+        assert [ended(one) for one in silent[:40]] == [b""] * 40, "the first to come have been silent longest"
+        assert server.post("/v1/embeddings", BODY).status_code == 200
+        assert server.metric("cse_connections ") <= 20
+        silent[-1].sendall(b"Host: localhost\r\n\r\n")
+        assert silent[-1].recv(64).startswith(b"HTTP/1.1 200"), "those who stayed are answered"
+        for one in silent:
+            one.close()
+
+
 def test_a_request_that_never_ends_is_given_up(small_bundle, tmp_path):
     with serving(small_bundle, "--receive-timeout", 1, log=tmp_path / "log") as server, connected(server) as slow:
         slow.sendall(

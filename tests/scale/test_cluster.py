@@ -6,14 +6,18 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from ray import tune
 from ray.cluster_utils import Cluster
+from ray.tune import RunConfig
 
 from cse.errors import CseError
 from cse.scale import side_by_side as module
 from cse.scale.session import ray_session
 from cse.scale.side_by_side import Crew, share_out, side_by_side
+from cse.tune import watch
 from tests.cli.workspace import write_params, write_prepared
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -67,6 +71,27 @@ def test_workers_that_wait_say_what_for(cluster, monkeypatch):
     has = "Ray has 3 machines of 2 CPUs, 1 of 0 CPUs; 0 CPUs in all are free"
     assert lines[0] == f"2 of 2 workers wait for 2 CPUs of one machine each; {has}"
     assert lines[-1].startswith("1 of 2 workers wait"), lines
+
+
+def test_trials_that_wait_say_what_for(cluster, monkeypatch, tmp_path):
+    """Ray Tune asks its callbacks at every step, also while it waits."""
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
+    shown, lines = watch.Watch(SimpleNamespace(name="s"), SimpleNamespace(threads=2, config_of=dict), ""), []
+    with ray_session() as ray:
+        hold = [ray.remote(num_cpus=2)(Echo).remote(2) for _ in range(3)]
+        ray.get([one.__ray_ready__.remote() for one in hold])
+
+        def say(line: str) -> None:
+            lines.append(line)
+            while hold:
+                ray.kill(hold.pop())
+
+        monkeypatch.setattr(shown, "say", say)
+        monkeypatch.setattr(watch, "_watching", shown)
+        run = RunConfig(storage_path=str(tmp_path), callbacks=[watch.callback()], verbose=0)
+        found = tune.Tuner(tune.with_resources(lambda config: {"score": 1.0}, {"cpu": 2}), run_config=run).fit()
+    assert found[0].metrics["score"] == 1.0
+    assert lines[0].startswith("tune: no trial runs; each waits for 2 CPUs of one machine; Ray has 3 machines")
 
 
 def test_what_no_machine_can_hold_is_refused_at_once(cluster, tmp_path):
