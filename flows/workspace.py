@@ -87,6 +87,7 @@ def throwaway_clone(root: Path, run: str) -> Iterator[Workspace]:
 def _clone(root: Path, folder: Path) -> None:
     # not a `git worktree`: worktrees share refs/exps/exec, where DVC tracks the running experiment, so saving one here
     # breaks a `dvc exp run` in the source tree
+    git(root, "status", "--short")  # reads anew what was copied or touched: `stash create` fails on that, silently
     changes = git(root, "stash", "create", environment=identity(root))  # a commit outside the history
     git(root, "clone", "--quiet", "--shared", str(root), str(folder))
     git(folder, "checkout", "--quiet", "--detach", git(root, "rev-parse", "HEAD"))
