@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import torch
 
+from cse.objectives.cosine import cosines
+
 
 def energy_hinge(
-    positive_BN: torch.Tensor, negative_BN: torch.Tensor, *, margin: float, first: int = 0
+    anchor_BD: torch.Tensor, positive_BD: torch.Tensor, negative_BD: torch.Tensor, *, margin: float
 ) -> torch.Tensor:
     """Return the loss, a scalar.
 
     Args:
-        positive_BN: cosines between ``B`` anchors and ``N >= B`` candidate positives.
-        negative_BN: cosines between the anchors and every row's hard negative, including the anchor's own.
+        anchor_BD: embeddings of the anchors.
+        positive_BD: embeddings of their positives.
+        negative_BD: embeddings of their hard negatives.
         margin: cosine by which the positive must beat the hardest negative.
-        first: column of anchor 0's own positive, for anchors that are a slice of a larger gathered batch.
     """
-    rows = torch.arange(positive_BN.shape[0], device=positive_BN.device)
-    own_mask = torch.zeros_like(positive_BN, dtype=torch.bool)
-    own_mask[rows, rows + first] = True
-    in_batch_BN = positive_BN.masked_fill(own_mask, float("-inf"))
-    hardest_B = torch.cat([in_batch_BN, negative_BN], dim=1).amax(dim=1)
-    return (margin + hardest_B - positive_BN[rows, rows + first]).clamp(min=0).mean()
+    positive_BB, negative_BB = cosines(anchor_BD, positive_BD), cosines(anchor_BD, negative_BD)
+    own_BB = torch.eye(len(anchor_BD), dtype=torch.bool, device=anchor_BD.device)
+    in_batch_BB = positive_BB.masked_fill(own_BB, float("-inf"))
+    hardest_B = torch.cat([in_batch_BB, negative_BB], dim=1).amax(dim=1)
+    return (margin + hardest_B - positive_BB.diagonal()).clamp(min=0).mean()

@@ -16,7 +16,7 @@ from cse.settings.groups.evaluation import EvaluationSettings
 from cse.settings.groups.export import ExportSettings
 from cse.settings.groups.group import Group
 from cse.settings.groups.mine import MineSettings
-from cse.settings.groups.objective import ObjectiveSettings, TermSettings
+from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.groups.pooler import PoolerSettings
 from cse.settings.groups.post import PostSettings
 from cse.settings.groups.promotion import PromotionSettings
@@ -24,6 +24,7 @@ from cse.settings.groups.prompt import PromptSettings
 from cse.settings.groups.template import TemplateSettings
 from cse.settings.groups.train import TrainSettings
 from cse.settings.groups.tune import TuneSettings
+from cse.settings.terms import TermSettings
 
 ANY_VIEW = "any view"  # in the validation context: accept an objective that does not fit data.view
 

@@ -15,6 +15,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.objectives.energy_hinge import energy_hinge
 from cse.stages.build.teachers import bare_teacher
 from cse.training.batch import NO_AUGMENTATION, encode_batch
 from cse.training.corruption import Vocabulary
@@ -23,10 +24,10 @@ from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.distillation import Distillation
-from cse.training.terms.energy_hinge import EnergyHinge
 from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
+from cse.training.terms.of_views import OfViews
 from cse.training.terms.self_guided import SelfGuided
 from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable, tokenise
@@ -87,7 +88,7 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
     nt_xent = contrast(encoder, temperature=0.2)
     terms: dict[str, Term] = {"nt_xent": nt_xent}
     if name == "hinge":
-        terms["energy_hinge"] = EnergyHinge(encoder, weight=10.0, margin=0.2)
+        terms["energy_hinge"] = OfViews(encoder, energy_hinge, weight=10.0, margin=0.2)
     if name == "masked_lm":
         head = load_mlm_head(encoder.backbone, wanted_by="a test")
         head.untie(encoder.backbone.model.embeddings.word_embeddings.weight)

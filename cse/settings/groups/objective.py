@@ -1,288 +1,51 @@
-"""Group ``objective``: the terms of the loss."""
+"""Group ``objective``: the terms of the loss, found in ``cse/settings/terms``."""
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Literal
+from importlib import import_module
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import create_model, model_validator
 
-from cse.settings.groups.group import Group, NonNegative, Positive, Share, Temperature
+from cse.settings import terms as package
+from cse.settings.groups.group import Group
+from cse.settings.terms import TermSettings
 
-
-class TermSettings(Group):
-    """A loss term. Its class variables declare what the term needs; all checks read them.
-
-    Attributes:
-        views: kinds of rows (``data.view``) the term can train on.
-        rows: the rows it needs, in words for error messages.
-        copies: whether it compares copies of a sentence; other terms read only the first copy.
-        compares: whether it compares sentences; only then can dev pairs judge it.
-        head: whether it needs the backbone's MLM head.
-    """
-
-    views: ClassVar[tuple[str, ...]] = ("sentences", "pairs", "triplets")
-    rows: ClassVar[str] = "unlabelled rows"
-    copies: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
-    head: ClassVar[bool] = False
-
-    weight: NonNegative = Field(0.0, description="Weight of this term in the loss; 0 disables it.")
-
-    @property
-    def least_rows(self) -> int:
-        """Minimum rows for a loss that is not constant: contrasting needs at least two."""
-        return 2 if self.compares else 1
+# in params.yaml and in the sum; a term that this does not name comes after these, by name
+_ORDER = (
+    *("nt_xent", "matryoshka", "energy_hinge", "masked_lm", "replaced_tokens", "contrastive_tension", "self_guided"),
+    *("mutual_information", "nli_softmax", "distillation"),
+)
 
 
-class NtXentSettings(TermSettings):
-    """Contrastive cross-entropy (SimCSE equations 1 and 5)."""
-
-    weight: NonNegative = Field(1.0, description="Weight of this term in the loss; 0 disables it.")
-    temperature: Temperature = Field(0.05, description="Softmax temperature: cosines are divided by it.")
-    hard_negative_weight: float = Field(
-        0.0, description="Added to the logit of each row's own hard negative (log of its weight)."
-    )
-    two_views: bool = Field(
-        False, description="Symmetric loss with negatives from both copies, as in SimCLR (ConSERT, Mirror-BERT)."
-    )
-    queue: int = Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="Extra negatives: number of past embeddings to keep from a momentum encoder (ESimCSE); 0: none.",
-    )
-    momentum: Share = Field(
-        0.995, description="`queue`: share of its own weights the momentum encoder keeps at each update."
-    )
-    queue_projector: Literal["following", "current"] = Field(
-        "following",
-        description="`queue`: projector of the momentum encoder: its own, which follows the trained one "
-        "(`following`), or the trained one itself (`current`, ESimCSE's released code).",
-    )
+def _found() -> dict[str, type[TermSettings]]:
+    """Return the settings class of every term, by key and in order."""
+    found = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    names = [*_ORDER, *sorted(found.difference(_ORDER))]
+    modules = {name: import_module(f"{package.__name__}.{name}") for name in names}
+    return {name: getattr(module, name.title().replace("_", "") + "Settings") for name, module in modules.items()}
 
 
-class MatryoshkaSettings(TermSettings):
-    """NT-Xent on the first numbers of each vector, so that vectors may be cut (Kusupati et al. 2022)."""
-
-    widths: list[Positive] = Field(
-        [256, 128, 64],
-        min_length=1,
-        description="Numbers of dimensions to train for, each below the embedding's; `encode` then offers them.",
-    )
-    temperature: Temperature = Field(0.05, description="Softmax temperature: cosines are divided by it.")
-    hard_negative_weight: float = Field(
-        0.0, description="Added to the logit of each row's own hard negative (log of its weight)."
-    )
+_Terms: Any = create_model("_Terms", __base__=Group, **{name: (kind, kind()) for name, kind in _found().items()})
 
 
-class EnergyHingeSettings(TermSettings):
-    """Energy-based hinge loss on raw cosines (PromCSE equation 11); needs triplets."""
-
-    views = ("triplets",)
-    rows = "hard negatives"
-
-    weight: NonNegative = Field(10.0, description="Weight of this term in the loss; 0 disables it.")
-    margin: float = Field(
-        0.2,
-        ge=0.0,
-        le=2.0,
-        description="Margin by which the cosine of the positive must exceed that of every negative.",
-    )
-
-
-class MaskedLmSettings(TermSettings):
-    """Auxiliary masked language modelling loss (DCPCSE); needs a backbone with an MLM head."""
-
-    copies = False
-    compares = False
-    head = True
-
-    weight: NonNegative = Field(0.0, description="Initial weight of this term in the loss; 0 disables it.")
-    mask_share: Share = Field(
-        0.15, description="Share of tokens to predict (80 % masked, 10 % random, 10 % unchanged)."
-    )
-    decay_rate: float = Field(
-        0.95, gt=0.0, le=1.0, description="Factor by which the weight decays every `decay_steps` steps."
-    )
-    decay_steps: Positive = Field(
-        100, description="Steps per decay by `decay_rate`; decay is continuous (real-valued exponent)."
-    )
-    train_head: bool = Field(
-        False, description="Train the MLM head, untied from the word embeddings (released code); false: freeze it."
-    )
-
-
-class ReplacedTokensSettings(TermSettings):
-    """Conditional replaced-token detection (DiffCSE, D2CSE)."""
-
-    compares = False
-
-    weight: NonNegative = Field(0.0, description="Weight of this term in the loss (lambda); 0 disables it.")
-    discriminator: Literal["shared", "frozen", "copy"] = Field(
-        "shared",
-        description="`shared`: the frozen backbone with the same prompts (D2CSE); `frozen`: the frozen backbone "
-        "without prompts (ablation a); `copy`: a trained copy of the backbone without prompts (DiffCSE, ablation b).",
-    )
-    condition: bool = Field(
-        True, description="Feed the sentence embedding to the discriminator in place of `[CLS]`; false: ablation c."
-    )
-    copy_learning_rate: float | None = Field(
-        None,
-        gt=0.0,
-        description="Learning rate of the discriminator with `discriminator: copy`; null: `train.learning_rate`.",
-    )
-    generator: str = Field(
-        "distilbert/distilbert-base-uncased",
-        description="Hub id of the masked language model that proposes tokens; it must share the backbone's "
-        "vocabulary. `folder`: the model in `generator_folder`; `unigram`: draw tokens by their frequency in the "
-        "training text, without a model.",
-    )
-    generator_folder: str = Field(
-        "data/raw/generator",
-        description="Model folder for `generator: folder`; the pipeline retrains when it changes.",
-    )
-    generator_revision: str = Field("main", description="Hub branch, tag or commit of the generator.")
-    generator_dropout: bool = Field(
-        True, description="Keep dropout on in the generator (released code); must be false with `corruption: prepared`."
-    )
-    corruption: Literal["on_the_fly", "prepared"] = Field(
-        "on_the_fly",
-        description="Corrupt each batch during training, or all rows before it (one corruption per epoch).",
-    )
-    mask_share: Share = Field(0.3, description="Share of tokens masked for the generator.")
-    choice: Literal["argmax", "sample"] = Field(
-        "argmax", description="Take the generator's most likely token (released code) or sample from its distribution."
-    )
-    positions: Literal["all", "masked"] = Field(
-        "all", description="Where to use the generator's tokens: every position (released code) or masked ones only."
-    )
-    protect_special: bool = Field(False, description="Keep all special tokens unchanged; false: only `[CLS]`.")
-    normalize: Literal["positions", "tokens", "sum"] = Field(
-        "positions",
-        description="`positions`: mean over all positions, padding to the batch's longest row included (released "
-        "code); `tokens`: mean over real tokens; `sum`: sum over each sentence's tokens (D2CSE equation 2).",
-    )
-    prompt_draw: Literal["shared", "separate"] = Field(
-        "shared", description="Whether both passes share one draw of prompt dropout or each draws its own."
-    )
-
-    @property
-    def corrupts_beforehand(self) -> bool:
-        """Whether rows are corrupted once before training."""
-        return self.weight > 0 and self.corruption == "prepared"
-
-    @property
-    def generator_model(self) -> str:
-        """Hub id or folder of the generator."""
-        return self.generator_folder if self.generator == "folder" else self.generator
-
-    @property
-    def reads_generator(self) -> bool:
-        """Whether a masked language model proposes tokens during training."""
-        return self.weight > 0 and self.corruption == "on_the_fly" and self.generator != "unigram"
-
-
-class ContrastiveTensionSettings(TermSettings):
-    """Contrastive Tension: two encoder copies, dot products, 1 positive and 7 negatives (Carlsson et al. 2021)."""
-
-    views = ("sentences",)
-    rows = "single sentences"
-    copies = False
-
-    group: int = Field(
-        8, ge=2, description="Rows per group of one positive and its negatives; `train.batch_size` must be a multiple."
-    )
-
-    @property
-    def least_rows(self) -> int:
-        """One whole group."""
-        return self.group
-
-
-class SelfGuidedSettings(TermSettings):
-    """SG-OPT: self-guidance by the layers of a frozen clone (Kim et al. 2021)."""
-
-    copies = False
-
-    temperature: Temperature = Field(0.01, description="Softmax temperature: cosines are divided by it.")
-    projection: Positive = Field(4096, le=65_536, description="Output width of the projection head.")
-    regularizer: NonNegative = Field(
-        0.1, description="Weight of the regulariser: squared distance to the initial weights."
-    )
-
-
-class MutualInformationSettings(TermSettings):
-    """IS-BERT: mutual information between tokens and sentence; needs pooler.kind `cnn` (Zhang et al. 2020)."""
-
-    copies = False
-
-    weight: NonNegative = Field(0.0, description="Weight of this term in the loss; 0 disables it.")
-
-
-class NliSoftmaxSettings(TermSettings):
-    """SBERT: classify entailment, neutral, contradiction; needs data.view `labelled` (Reimers and Gurevych 2019)."""
-
-    views = ("labelled",)
-    rows = "labels"
-
-    weight: NonNegative = Field(0.0, description="Weight of this term in the loss; 0 disables it.")
-
-    @property
-    def least_rows(self) -> int:
-        """One: the term does not contrast rows."""
-        return 1
-
-
-class DistillationSettings(TermSettings):
-    """Learn a teacher's similarities between the rows of a batch (Fang et al. 2021)."""
-
-    copies = False
-
-    temperature: Temperature = Field(0.05, description="Softmax temperature: the cosines of both are divided by it.")
-    teacher: Literal["backbone", "folder", "both"] = Field(
-        "backbone",
-        description="`backbone`: the bare backbone, so that the model stays near it; `folder`: the models in "
-        "`teacher_folder`; `both`: those and the backbone. Similarities of several are averaged.",
-    )
-    teacher_folder: str = Field(
-        "data/raw/teacher",
-        description="`teacher: folder`: a checkpoint or model with the backbone's tokenizer, or a folder of several; "
-        "the pipeline retrains when it changes.",
-    )
-
-    @property
-    def reads_folder(self) -> bool:
-        """Whether the teachers are models in a folder."""
-        return self.weight > 0 and self.teacher != "backbone"
-
-
-class ObjectiveSettings(Group):
+class ObjectiveSettings(_Terms):
     """The terms of the loss."""
-
-    nt_xent: NtXentSettings = NtXentSettings()
-    matryoshka: MatryoshkaSettings = MatryoshkaSettings()
-    energy_hinge: EnergyHingeSettings = EnergyHingeSettings()
-    masked_lm: MaskedLmSettings = MaskedLmSettings()
-    replaced_tokens: ReplacedTokensSettings = ReplacedTokensSettings()
-    contrastive_tension: ContrastiveTensionSettings = ContrastiveTensionSettings()
-    self_guided: SelfGuidedSettings = SelfGuidedSettings()
-    mutual_information: MutualInformationSettings = MutualInformationSettings()
-    nli_softmax: NliSoftmaxSettings = NliSoftmaxSettings()
-    distillation: DistillationSettings = DistillationSettings()
 
     def terms(self) -> dict[str, TermSettings]:
         """Return the terms with a positive weight, by name and in order."""
         terms = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: term for name, term in terms.items() if term.weight > 0}
 
-    def with_weights(self, weights: Mapping[str, float]) -> ObjectiveSettings:
+    def with_weights(self, weights: Mapping[str, float]) -> Self:
         """Return the objective with other weights of some terms, by name; unlike in a file, all may be 0."""
         there = {name: weight for name, weight in weights.items() if name in type(self).model_fields}
         changed = {name: getattr(self, name).model_copy(update={"weight": there[name]}) for name in there}
         return self.model_copy(update=changed)
 
-    def over(self, sources: Iterable[Mapping[str, float]]) -> ObjectiveSettings:
+    def over(self, sources: Iterable[Mapping[str, float]]) -> Self:
         """Return the objective with every term that is trained, given what each further source replaces."""
         weights: dict[str, float] = {}
         for terms in sources:
@@ -315,7 +78,7 @@ class ObjectiveSettings(Group):
         return min(self.terms()[name].least_rows for name in self.comparing) if self.comparing else 1
 
     @model_validator(mode="after")
-    def _check(self) -> ObjectiveSettings:
+    def _check(self) -> Self:
         if not self.terms():
             raise ValueError("nt_xent.weight: every term of the objective has weight 0; give one a weight above 0")
         return self

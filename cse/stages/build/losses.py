@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,24 @@ import torch
 
 from cse.model.mlm_head import MlmHead
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.objective import (
-    DistillationSettings,
-    MaskedLmSettings,
-    NtXentSettings,
-    ObjectiveSettings,
-    ReplacedTokensSettings,
-)
+from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.terms import TermSettings
+from cse.settings.terms.distillation import DistillationSettings
+from cse.settings.terms.masked_lm import MaskedLmSettings
+from cse.settings.terms.nt_xent import NtXentSettings
+from cse.settings.terms.replaced_tokens import ReplacedTokensSettings
 from cse.stages.build.replaced_tokens import source_from
 from cse.stages.build.teachers import bare_teacher, teachers_from
 from cse.training.corruption import Vocabulary
 from cse.training.losses import Losses
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.distillation import Distillation
-from cse.training.terms.energy_hinge import EnergyHinge
 from cse.training.terms.masked_lm import MaskedLm
-from cse.training.terms.matryoshka import Matryoshka
 from cse.training.terms.momentum_queue import MomentumQueue
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
 from cse.training.terms.nt_xent import NtXent
+from cse.training.terms.of_views import OfViews
 from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.terms.self_guided import SelfGuided
 from cse.training.terms.term import Term
@@ -75,7 +74,15 @@ def losses_from(objective: ObjectiveSettings, parts: Parts, own: Sequence[Mappin
     Raises:
         CseError: a generator or corruption that a term needs is missing.
     """
-    return Losses({name: TERMS[name](settings, parts) for name, settings in objective.terms().items()}, own)
+    return Losses({name: _term(name, settings, parts) for name, settings in objective.terms().items()}, own)
+
+
+def _term(name: str, settings: TermSettings, parts: Parts) -> Term:
+    """Build a term: by its row of ``TERMS``, or else of the views by the equation ``cse.objectives.NAME.NAME``."""
+    if name in TERMS:
+        return TERMS[name](settings, parts)
+    equation = getattr(import_module(f"cse.objectives.{name}"), name)
+    return OfViews(parts.encoder, equation, **settings.model_dump())
 
 
 def _by_value(term: Callable[..., Term]) -> Callable[[Any, Parts], Term]:
@@ -136,11 +143,9 @@ def _distillation(settings: DistillationSettings, parts: Parts) -> Distillation:
     return Distillation(encoder, teachers, weight=settings.weight, temperature=settings.temperature)
 
 
-# by settings key; register new terms here
+# by settings key: the terms that need more than the embeddings of a batch
 TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "nt_xent": _nt_xent,
-    "matryoshka": _by_value(Matryoshka),
-    "energy_hinge": _by_value(EnergyHinge),
     "masked_lm": _masked_lm,
     "replaced_tokens": _replaced_tokens,
     "contrastive_tension": _by_value(ContrastiveTension),

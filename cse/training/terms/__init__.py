@@ -1,1 +1,1 @@
-"""The loss terms, each in a file named after its settings key. Dimension letters: see ``cse.model``."""
+"""The loss terms: of the views alone, or in a file named after the settings key. Dimensions: see ``cse.model``."""

@@ -1,0 +1,34 @@
+"""The term of a loss that needs the embeddings of a batch and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.training.batch import Batch
+from cse.training.terms.term import Term
+
+
+class OfViews(Term):
+    """An equation of the views of a batch: anchors, positives and, if the rows have them, hard negatives.
+
+    Args:
+        encoder: the encoder being trained.
+        equation: takes each view ``(B, D)`` by place and ``values`` by name, and returns a scalar.
+        weight: weight of this term.
+        values: the equation's constants.
+    """
+
+    def __init__(
+        self, encoder: SentenceEncoder, equation: Callable[..., torch.Tensor], *, weight: float, **values: Any
+    ) -> None:
+        super().__init__(encoder, weight=weight)
+        self.equation = partial(equation, **values)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Return the equation's value."""
+        return self.equation(*batch.views)
