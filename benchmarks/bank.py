@@ -56,15 +56,8 @@ def trained_encoder() -> SentenceEncoder:
     """Return MiniLM with random key-value prompts."""
     torch.manual_seed(0)
     backbone = load_backbone(find_backbone(MINILM))
-    prompt = Prompt(
-        "key_value", backbone, length=LENGTH, dropout=0.0, init_std=0.1, shared=False, reparametrize="none",
-        reparametrize_width=0, new_layers="normal",
-    )  # fmt: skip
-    return SentenceEncoder(
-        backbone, prompt, pooler="mean", loss_pooler=None, mlp="none", projector="tanh", first_layer="embeddings",
-        position_shift=False, cls=False, templates=(), denoise="none", trained="prompts", lora_rank=0,
-        new_layers="normal",
-    )  # fmt: skip
+    prompt = Prompt("key_value", backbone, length=LENGTH, init_std=0.1)
+    return SentenceEncoder(backbone, prompt, pooler="mean", position_shift=False)
 
 
 def variant(domain: Domain, name: str, seed: int) -> Domain:

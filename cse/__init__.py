@@ -1,7 +1,7 @@
 """Contrastive sentence embeddings from soft prompts on a frozen language model.
 
-``SentenceEncoder`` (torch) and ``OnnxEncoder`` (no torch) are imported on first use, so that a service which only
-needs the runtime never loads torch.
+``SentenceEncoder`` and ``BankEncoder`` (torch) and ``OnnxEncoder`` (no torch) are imported on first use, so that a
+service which only needs the runtime never loads torch.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cse.export.bank_encoder import BankEncoder
     from cse.model.sentence_encoder import SentenceEncoder
     from cse.runtime.onnx_encoder import OnnxEncoder
 
 __version__ = "0.1.0"
-__all__ = ["OnnxEncoder", "SentenceEncoder", "__version__"]
+__all__ = ["BankEncoder", "OnnxEncoder", "SentenceEncoder", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from cse.model.sentence_encoder import SentenceEncoder
 
         return SentenceEncoder
+    if name == "BankEncoder":
+        from cse.export.bank_encoder import BankEncoder
+
+        return BankEncoder
     if name == "OnnxEncoder":
         from cse.runtime.onnx_encoder import OnnxEncoder
 

@@ -20,26 +20,11 @@ from cse.training.slices import Cut
 
 
 def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> SentenceEncoder:
-    usual = {
-        "pooler": None,
-        "loss_pooler": None,
-        "mlp": "none",
-        "projector": "tanh",
-        "first_layer": "embeddings",
-        "position_shift": True,
-        "cls": False,
-        "templates": (),
-        "denoise": "none",
-        "trained": "prompts",
-        "lora_rank": 0,
-        "new_layers": "normal",
-    }
-    return SentenceEncoder(backbone, prompt, **(usual | options))
+    return SentenceEncoder(backbone, prompt, **options)
 
 
 def new_prompt(kind: str, backbone, **options: Any) -> Prompt:
-    usual = {"shared": False, "reparametrize": "none", "reparametrize_width": 512, "new_layers": "normal"}
-    return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02} | usual | options))
+    return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02, "reparametrize_width": 512} | options))
 
 
 def new_template(text: str, backbone, *, trained: bool = False, end_with_period: bool = False) -> Template:

@@ -45,6 +45,26 @@ def test_import_is_light():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_encoding_with_a_checkpoint_loads_neither_training_nor_evaluation(tiny_folders, tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    save_checkpoint(cse.SentenceEncoder.load(tiny_folders["bert"]), tmp_path / "checkpoint")
+    (tmp_path / "texts.txt").write_text("the cat\na dog\n")
+    script = (
+        "import sys\n"
+        "from cse.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print(*(name for name in sys.modules if name.startswith('cse') or '.' not in name))\n"
+    )
+    given = [str(tmp_path / name) for name in ("checkpoint", "texts.txt")]
+    command = [sys.executable, "-c", script, "encode", *given, "--out", str(tmp_path / "vectors.npy")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    loaded = set(done.stdout.split())
+    assert np.load(tmp_path / "vectors.npy").shape == (2, 32)
+    assert {"torch", "cse.model.sentence_encoder"} <= loaded
+    assert loaded.isdisjoint({"pandas", "sklearn", "datasets", "cse.evaluation", "cse.objectives", "cse.training.loop"})
+
+
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'SentenceEncoders'"):
         _ = cse.SentenceEncoders

@@ -36,9 +36,10 @@ from cse.settings import PARAMS_FILE, Settings
 from cse.settings.edit import write_values
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
+from cse.stages.evaluate_models import evaluate_models, record_folder, save_record
 from cse.stages.export import export_stage
 from cse.stages.open_backbone import bare_of
-from cse.stages.open_model import BackboneOf, evaluate_models, record_folder, save_record
+from cse.stages.open_model import BackboneOf
 from cse.stages.prepare import files_of
 from cse.stages.train import train_stage
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from cse.errors import CseError
+from cse.export.bank_encoder import BankEncoder
 from cse.export.bundle import versions
 from cse.export.graph import write_bank_graph
 from cse.export.parity import check_parity
@@ -56,7 +57,7 @@ def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> flo
     """
     check_folder(out, Kind.BANK)
     backbone = _frozen_backbone(encoder)
-    bare = SentenceEncoder.bare(backbone)
+    bare = SentenceEncoder(backbone)
     if bare.pooler not in POOLERS:
         raise CseError(
             f"{backbone.files.name}: its pooler is {bare.pooler}, and a bank has {' and '.join(POOLERS)}; export each "
@@ -81,7 +82,7 @@ def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> flo
             versions=versions(),
         )
         manifest.write(folder)
-        onnx, own = OnnxEncoder(folder, provider="cpu"), SentenceEncoder.with_bank(backbone, Bank(folder))
+        onnx, own = OnnxEncoder(folder, provider="cpu"), BankEncoder(backbone, Bank(folder))
         found = [
             check_parity(DomainEncoder(own, domain), DomainEncoder(onnx, domain), SENTENCES, tolerance=tolerance)
             for domain in _random_domains(manifest)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from cse.export.bank_pass import BankPass
 from cse.export.optimize import fused, optimize
 from cse.model.backbone import Backbone
-from cse.model.bank_pass import BankPass
 from cse.model.passes import Constants
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.trained import merged

@@ -174,4 +174,4 @@ def _bare_of(encoder: SentenceEncoder) -> SentenceEncoder | None:
         return None
     if not encoder.frozen:
         backbone = load_backbone(backbone.files)
-    return SentenceEncoder.bare(backbone, encoder.pooler if encoder.pooler in ("mean", "cls", "last") else "mean")
+    return SentenceEncoder(backbone, pooler=encoder.pooler if encoder.pooler in ("mean", "cls", "last") else "mean")

@@ -83,33 +83,18 @@ def build(
     """
     prompt = None
     if table is not None:
-        prompt = Prompt(
-            "key_value",
-            backbone,
-            length=table.shape[0],
-            dropout=0.0,
-            init_std=0.0,
-            shared=False,
-            reparametrize="none",
-            reparametrize_width=0,
-            new_layers="normal",
-        )
+        prompt = Prompt("key_value", backbone, length=table.shape[0])
         copy_into({"table": prompt.table}, {"table": table})
     return SentenceEncoder(
         backbone,
         prompt,
         pooler=read_out.kind,
-        loss_pooler=None,
         mlp="always" if read_out.projected else "none" if projector is None else "train_only",
         projector=projector or "tanh",
         first_layer=first_layer,
-        position_shift=True,
-        cls=False,
         templates=templates,
         denoise="always" if read_out.denoise else "none",
         trained="prompts" if frozen else "full",
-        lora_rank=0,
-        new_layers="normal",
         use=use,
     )
 

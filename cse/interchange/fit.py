@@ -14,8 +14,6 @@ def obstacle(encoder: SentenceEncoder) -> str:
     """Return what no other tool has a place for, or an empty string."""
     if not isinstance(encoder.backbone, Backbone):
         return "it reads word vectors from a file and has no layers"
-    if encoder.bank is not None:
-        return "it is a bank, which holds the prompts of many models"
     if encoder.prompt is not None and not encoder.prompt.deep:
         return "its input-layer prompt has no keys and values of its own"
     if encoder.templates:

@@ -37,9 +37,9 @@ class BareBackbone:
             CseError: what ``find_backbone``, ``load_backbone`` and ``load_words`` raise.
         """
         if is_word_file(Path(self.name)):
-            return SentenceEncoder.bare(load_words(find_words(self.name), None, dimension=self.word_dimension))
+            return SentenceEncoder(load_words(find_words(self.name), None, dimension=self.word_dimension))
         backbone = load_backbone(find_backbone(self.name, self.revision))
-        return SentenceEncoder.bare(backbone.use_as(max_length=self.max_length, texts=self.texts))
+        return SentenceEncoder(backbone.use_as(max_length=self.max_length, texts=self.texts))
 
 
 def load_bare_backbone(folder: Path) -> SentenceEncoder:
@@ -52,4 +52,4 @@ def load_bare_backbone(folder: Path) -> SentenceEncoder:
     """
     config = read_config(folder)
     backbone = load_backbone(find_recorded_backbone(folder, config))
-    return SentenceEncoder.bare(backbone.use_as(max_length=config["max_length"], texts=config["texts"]))
+    return SentenceEncoder(backbone.use_as(max_length=config["max_length"], texts=config["texts"]))

@@ -35,6 +35,8 @@ from cse.runtime.uses import check_room
 class Encoder(nn.Module):
     """From tokenised rows to vectors, through a (usually frozen) language model and its prompts.
 
+    By default the bare backbone.
+
     Args:
         backbone: the language model, or static word vectors.
         prompt: a prompt, or None for the bare backbone.
@@ -64,20 +66,20 @@ class Encoder(nn.Module):
     def __init__(
         self,
         backbone: Backbone | StaticWords,
-        prompt: Prompt | None,
+        prompt: Prompt | None = None,
         *,
-        pooler: str | None,
-        loss_pooler: str | None,
-        mlp: str,
-        projector: str,
-        first_layer: str,
-        position_shift: bool,
-        cls: bool,
-        templates: Sequence[Template],
-        denoise: str,
-        trained: str,
-        lora_rank: int,
-        new_layers: str,
+        pooler: str | None = None,
+        loss_pooler: str | None = None,
+        mlp: str = "none",
+        projector: str = "tanh",
+        first_layer: str = "embeddings",
+        position_shift: bool = True,
+        cls: bool = False,
+        templates: Sequence[Template] = (),
+        denoise: str = "none",
+        trained: str = "prompts",
+        lora_rank: int = 0,
+        new_layers: str = "normal",
         use: Declared | None = None,
     ) -> None:
         super().__init__()

@@ -57,7 +57,7 @@ PROMPT_KINDS = (*DEEP_KINDS, INPUT)
 
 
 class Prompt(nn.Module):
-    """A trainable prompt.
+    """A trainable prompt; by default as at inference, with a table of zeros to fill.
 
     Args:
         kind: one of ``PROMPT_KINDS``.
@@ -77,12 +77,12 @@ class Prompt(nn.Module):
         backbone: Backbone,
         *,
         length: int,
-        dropout: float,
-        init_std: float,
-        shared: bool,
-        reparametrize: str,
-        reparametrize_width: int,
-        new_layers: str,
+        dropout: float = 0.0,
+        init_std: float = 0.0,
+        shared: bool = False,
+        reparametrize: str = "none",
+        reparametrize_width: int = 0,
+        new_layers: str = "normal",
     ) -> None:
         super().__init__()
         if kind == INPUT and backbone.family.input_norm is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ import torch
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.bank_pass import BankPass
 from cse.model.checkpoint import find_recorded_backbone, load_weights, read_weights
 from cse.model.checkpoint_config import CONFIG_FILE, WEIGHTS_FILE, WORDS, is_checkpoint, read_config
 from cse.model.declared import Declared
@@ -23,12 +22,13 @@ from cse.model.post import build_post
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, is_word_file, load_words
 from cse.model.template import make_template
-from cse.runtime.bank import Bank, Chosen, is_bank
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.encode import cosine_similarity, encode_sentences, is_text
-from cse.runtime.mixed import encode_mixed
 from cse.runtime.tokens import Tokenizers
-from cse.runtime.uses import check_dimensions, refuse_uses, text_of
+from cse.runtime.uses import check_dimensions, text_of
+
+if TYPE_CHECKING:
+    from cse.runtime.bank import Chosen
 
 _GPU_TOKENS = 16_384  # of a batch on a GPU, padding included
 
@@ -37,64 +37,32 @@ class SentenceEncoder(Compatible, Encoder):
     """Encodes sentences; takes the arguments of ``Encoder``, and ``encode`` those of sentence-transformers too.
 
     Attributes:
-        bank: the bank whose prompts ``encode`` uses; None for one model.
         precision: of the layers in ``encode``: ``fp32``, ``bf16`` or ``fp16``. The last two are for hardware that
             multiplies in them; pooling sums and vectors stay in float32.
     """
 
-    bank: Bank | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    bank_pass: BankPass
 
     @classmethod
     def load(cls, path_or_name: str | Path, *, backbone: str | None = None) -> SentenceEncoder:
-        """Load a trained checkpoint, a bank (folders) or a bare backbone (a folder, hub id or file of word vectors).
+        """Load a trained checkpoint (a folder) or a bare backbone (a folder, hub id or file of word vectors).
 
         Args:
-            path_or_name: folder written by training, bank, folder of a backbone, hub id, or a GloVe text file.
-            backbone: where the backbone of the checkpoint or bank is now, if it moved.
+            path_or_name: folder written by training, folder of a backbone, hub id, or a GloVe text file.
+            backbone: where the backbone of the checkpoint is now, if it moved.
 
         Raises:
             CseError: nothing loadable, a truncated checkpoint, or one made for another backbone.
         """
         if is_checkpoint(Path(path_or_name)):
             return load_checkpoint(Path(path_or_name), backbone=backbone)
-        if is_bank(path_or_name):
-            bank = Bank(path_or_name)
-            facts = {"backbone": bank.manifest.backbone}
-            return cls.with_bank(load_backbone(find_recorded_backbone(bank.folder, facts, backbone)), bank)
         if (Path(path_or_name) / "bundle.json").is_file():
             raise CseError(f"{path_or_name}: this is an ONNX bundle; load it with cse.OnnxEncoder")
+        if (Path(path_or_name) / "bank.json").is_file():
+            raise CseError(f"{path_or_name}: this is a bank; load it with cse.BankEncoder or cse.OnnxEncoder")
         if is_word_file(Path(path_or_name)):
-            return cls.bare(load_words(find_words(str(path_or_name)), None))
-        return cls.bare(load_backbone(find_backbone(str(path_or_name))))
-
-    @classmethod
-    def bare(cls, backbone: Backbone | StaticWords, pooler: str | None = None) -> SentenceEncoder:
-        """Return an encoder for the backbone alone, without a prompt; ``pooler`` None: its own."""
-        return cls(
-            backbone,
-            None,
-            pooler=pooler,
-            loss_pooler=None,
-            mlp="none",
-            projector="tanh",
-            first_layer="embeddings",
-            position_shift=False,
-            cls=False,
-            templates=(),
-            denoise="none",
-            trained="prompts",
-            lora_rank=0,
-            new_layers="normal",
-        )
-
-    @classmethod
-    def with_bank(cls, backbone: Backbone, bank: Bank) -> SentenceEncoder:
-        """Return an encoder that runs a bank in torch: ``encode`` takes the domain of each sentence."""
-        encoder = cls.bare(backbone)
-        encoder.bank, encoder.bank_pass = bank, BankPass(backbone)
-        return encoder
+            return cls(load_words(find_words(str(path_or_name)), None))
+        return cls(load_backbone(find_backbone(str(path_or_name))))
 
     @in_their_words
     def encode(
@@ -115,8 +83,7 @@ class SentenceEncoder(Compatible, Encoder):
             batch_size: sentences per forward pass; None: 64, or on a GPU as many as hold 16,384 tokens.
             normalize: whether to scale each embedding to unit length.
             show_progress_bar: whether to show a progress bar on stderr.
-            domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
-                domain whose text is nearest.
+            domain: refused; only a bank has domains.
             role: whose task text goes before each sentence, for instance ``query``; None: no text.
             dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
 
@@ -125,15 +92,8 @@ class SentenceEncoder(Compatible, Encoder):
 
         Raises:
             CseError: an item is not a string, an embedding is not finite (names the sentence), the role or the number
-                of dimensions is not the model's, or the domain is missing, unknown or damaged.
+                of dimensions is not the model's, or a domain is given.
         """
-        if self.bank is not None:
-            refuse_uses(role, dimensions)
-            options: dict[str, Any] = {
-                "batch_size": 64 if batch_size is None else batch_size,
-                "show_progress_bar": show_progress_bar,
-            }
-            return self._encode_mixed(self.bank, sentences, domain, normalize, options)
         if domain is not None:
             raise CseError("domain: this is one model; load a bank (cse bank create) to choose prompts by domain")
         return self.encode_cut(
@@ -191,25 +151,6 @@ class SentenceEncoder(Compatible, Encoder):
         dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
         return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
-    def _encode_mixed(
-        self, bank: Bank, sentences: str | Sequence[str], domain: Chosen, normalize: bool, options: dict[str, Any]
-    ) -> np.ndarray:
-        device = next(self.parameters()).device
-        was_training = self.training
-        self.eval()
-
-        def run(given: dict[str, np.ndarray]) -> np.ndarray:
-            moved = {name: torch.from_numpy(array).to(device) for name, array in given.items()}
-            with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                return self.bank_pass(**moved).float().cpu().numpy()
-
-        options |= {"tokenizers": self.text_tokenizers, "dimension": self.dimension}
-        options |= {"max_length": self.max_length, "pad_id": self.backbone.pad_id}
-        try:
-            return encode_mixed(bank, run, sentences, domain, normalize=normalize, **options).warned()
-        finally:
-            self.train(was_training)
-
     @contextmanager
     def read_as_in_training(self) -> Iterator[None]:
         """Make ``encode`` return the vectors that the loss compares, without dropout and projector: pooled by
@@ -266,12 +207,7 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
             prompt["kind"],
             backbone,
             length=prompt["length"],
-            dropout=0.0,
-            init_std=0.0,
             shared=prompt["shared"],
-            reparametrize="none",
-            reparametrize_width=0,
-            new_layers="normal",
         )
     templates = []
     if template is not None and isinstance(backbone, Backbone):
@@ -281,7 +217,6 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
         backbone,
         kept,
         pooler=pooler["kind"],
-        loss_pooler=None,
         # a layer used only by the loss is neither stored nor rebuilt
         mlp=pooler["mlp"] if pooler["mlp"] == "always" else "none",
         projector=pooler["projector"],
@@ -292,7 +227,6 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
         denoise="always" if template is not None and template["denoise"] else "none",
         trained=config["parameters"],
         lora_rank=config["lora_rank"],
-        new_layers="normal",
         # the recorded length is what its parts gave in training; load_checkpoint compares the two
         use=Declared(None, config["max_length"], config["texts"], tuple(config["widths"])),
     )

@@ -17,7 +17,8 @@ from cse.model.checkpoint_config import read_config
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.settings import Settings
 from cse.stages.common import BACKBONE, CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, TRAINED, run_stage, shortfall
-from cse.stages.open_model import BackboneOf, evaluate_models, rows_of, save_record
+from cse.stages.evaluate_models import evaluate_models, rows_of, save_record
+from cse.stages.open_model import BackboneOf
 
 GROUPS = ("evaluation",)
 

@@ -99,7 +99,7 @@ def _mine(
     if data.view != wanted:
         raise CseError(f"{prepared}: contains {data.view}, but mine.{key} needs {wanted}; run `cse prepare` for them")
     backbone = backbone or open_backbone(backbone_settings, pooler, data)
-    encoder = SentenceEncoder.bare(backbone)
+    encoder = SentenceEncoder(backbone)
     encoder.to(choose_device(train.device))
     texts_before(encoder, train.roles, mine.view(data.view))  # refuses unknown roles
 

@@ -9,7 +9,8 @@ import click
 
 from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.stages.open_model import open_model, record_folder
+from cse.stages.evaluate_models import record_folder
+from cse.stages.open_model import open_model
 
 
 def evaluate_on_mteb(

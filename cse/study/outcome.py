@@ -23,8 +23,9 @@ from cse.report.comparisons import comparisons
 from cse.report.systems import System
 from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
+from cse.stages.evaluate_models import describe_model, identity_of_model, save_record
 from cse.stages.open_backbone import bare_of
-from cse.stages.open_model import BackboneOf, describe_model, identity_of_model, save_record
+from cse.stages.open_model import BackboneOf
 from cse.study.choice import choices
 from cse.study.ledger import RECORD, lines_of, read_rows
 from cse.study.measures import columns, suite_for_test

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import cse.runtime.opening as opening
-import cse.stages.open_model as open_model_module
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.model.checkpoint import save_checkpoint
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.stages.open_model import open_model
 from tests.export.banks import make_bank, make_encoder
 
 KINDS = ("bare", "hidden", "plain")
@@ -120,16 +120,16 @@ def test_mteb_scores_each_domain(cse, project, monkeypatch):
 
 
 def test_a_domain_keeps_its_prompts_while_it_is_measured(project, tiny_folders):
-    encoder = open_model_module.open_model("bank:hidden", device="cpu")
+    encoder = open_model("bank:hidden", device="cpu")
     before = encoder.encode(["the cat sits"])
     add_domain(Path("bank"), make_domain(make_encoder(tiny_folders["bert"], "hidden", 9), "hidden"), replace=True)
     np.testing.assert_array_equal(encoder.encode(["the cat sits"]), before)
-    after = open_model_module.open_model("bank:hidden", device="cpu").encode(["the cat sits"])
+    after = open_model("bank:hidden", device="cpu").encode(["the cat sits"])
     assert np.abs(after - before).max() > 0.01
 
 
 def test_domains_that_cannot_be_measured(cse, project, monkeypatch):
-    monkeypatch.setattr(open_model_module, "evaluate_suite", lambda *_, **__: pytest.fail("work has started"))
+    monkeypatch.setattr("cse.stages.evaluate_models.evaluate_suite", lambda *_, **__: pytest.fail("work has started"))
     assert "did you mean 'hidden'" in cse("evaluate", "bare", "bank:hiden").refused()
     assert "bank:bare: given twice; write NAME=MODEL" in cse("evaluate", "bank", "bank:bare").refused()
     monkeypatch.undo()

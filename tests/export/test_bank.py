@@ -10,6 +10,7 @@ import pytest
 
 from cse.errors import CseError
 from cse.export.bank import create_bank, make_domain
+from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.model.declared import Declared
 from cse.model.sentence_encoder import SentenceEncoder
@@ -58,11 +59,13 @@ def test_mixed_batches_equal_each_domains_own_encoder(banked, rows, batch_size, 
 
 def test_torch_gives_the_same(banked, rows):
     texts, names, expected = rows
-    encoder = SentenceEncoder.load(banked[0]).train()
+    encoder = BankEncoder.load(banked[0]).train()
     np.testing.assert_allclose(encoder.encode(texts, 5, domain=names), expected, atol=1e-5)
     assert encoder.training, "dropout is off while it encodes, and stays as the caller left it"
     one = names[0]
     np.testing.assert_allclose(encoder.encode(texts[0], domain=one), expected[0], atol=1e-5)
+    with pytest.raises(CseError, match=r"this is a bank; load it with cse\.BankEncoder or cse\.OnnxEncoder"):
+        SentenceEncoder.load(banked[0])
 
 
 def test_one_domain_and_raw_vectors(banked):
@@ -140,7 +143,7 @@ def test_auto_takes_the_domain_whose_text_is_nearest(tiny_folders, empty_banks, 
 def test_nothing_is_encoded_without_saying_whose_prompts(banked, exports):
     bank, _ = banked
     onnx = OnnxEncoder(bank, provider="cpu")
-    for encoder in (onnx, SentenceEncoder.load(bank)):
+    for encoder in (onnx, BankEncoder.load(bank)):
         with pytest.raises(CseError, match=r"say whose prompts.*plain"):
             encoder.encode(["the cat"])
         with pytest.raises(CseError, match=r"no domain 'plane'; did you mean 'plain'"):

@@ -35,7 +35,7 @@ def sizes(vectors):
 def bare(request, tiny_folders, tmp_path_factory):
     """The backbone's own bundle in a precision."""
     backbone = load_backbone(find_backbone(str(tiny_folders["bert"])))
-    encoder = SentenceEncoder.bare(backbone, "mean")
+    encoder = SentenceEncoder(backbone, pooler="mean")
     return encoder, export(encoder, tmp_path_factory.mktemp("bare") / "bundle", request.param), request.param
 
 

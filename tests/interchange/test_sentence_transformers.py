@@ -134,7 +134,7 @@ def test_low_rank_updates_go_into_the_weights(encoders, tmp_path, case):
     written = write(encoders(case, None, trained="lora", lora_rank=2), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))
     same(written, opened(written.folder))
-    bare = SentenceEncoder.bare(encoders(case, None).backbone)
+    bare = SentenceEncoder(encoders(case, None).backbone)
     assert not np.allclose(written.encoder.encode(SENTENCES), bare.encode(SENTENCES), atol=1e-2)
 
 

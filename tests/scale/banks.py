@@ -25,5 +25,5 @@ def write_bank(folder: Path, empty: Path, backbone: Path) -> Path:
 def put_domain(bank: Path, backbone: Path, name: str, seed: int) -> None:
     """Add or replace a domain; its prompts depend on the seed."""
     encoder = make_encoder(backbone, KINDS.get(name, "plain"), seed)
-    centres = SentenceEncoder.bare(encoder.backbone).encode(TYPICAL[name]) if name in TYPICAL else None
+    centres = SentenceEncoder(encoder.backbone).encode(TYPICAL[name]) if name in TYPICAL else None
     add_domain(bank, make_domain(encoder, name, centres=centres), replace=True)

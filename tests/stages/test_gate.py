@@ -15,9 +15,9 @@ from cse.data.tasks.store import write_tasks
 from cse.evaluation.sts import dev_score
 from cse.model.sentence_encoder import load_checkpoint
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.stages.evaluate_models import stale_bundles
 from cse.stages.export import export_stage
 from cse.stages.gate import judge, judge_encoders
-from cse.stages.open_model import stale_bundles
 from cse.stages.train import train_stage
 from tests.conftest import WORDS
 

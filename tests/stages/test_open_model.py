@@ -18,8 +18,9 @@ from cse.model.checkpoint_config import CONFIG_FILE, identity_of, write_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
 from cse.settings.groups.backbone import BackboneSettings
+from cse.stages.evaluate_models import describe_model, evaluate_models, stale_bundles
 from cse.stages.open_backbone import bare_of
-from cse.stages.open_model import BackboneOf, describe_model, evaluate_models, open_model, stale_bundles
+from cse.stages.open_model import BackboneOf, open_model
 from tests.conftest import make_backbone_folder
 from tests.parts import new_prompt, sentence_encoder
 

@@ -475,7 +475,7 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     encoder = make_encoder(bert, prompt=frozen, trained="prompts" if frozen else "full")
-    bare = SentenceEncoder.bare(copy.deepcopy(encoder.backbone))
+    bare = SentenceEncoder(copy.deepcopy(encoder.backbone))
     term = Distillation(encoder, [bare_teacher(encoder)], weight=1.0, temperature=0.1)
     fit(encoder, Losses({"distillation": term}), one_view(bert), tmp_path, learning_rate=1e-2)
     batch = embed_rows(encoder.eval(), one_view(bert), ROWS, PLAN)

@@ -17,7 +17,7 @@ _KEY = "objective.distillation.teacher_folder"
 def bare_teacher(encoder: SentenceEncoder) -> SentenceEncoder:
     """Return the bare backbone of an encoder as it is now; it shares the memory of weights that stay frozen."""
     backbone = encoder.backbone
-    return SentenceEncoder.bare(backbone.sibling() if encoder.frozen else copy.deepcopy(backbone))
+    return SentenceEncoder(backbone.sibling() if encoder.frozen else copy.deepcopy(backbone))
 
 
 def teachers_from(folder: Path, encoder: SentenceEncoder, *, longest: int) -> list[SentenceEncoder]:

@@ -1,6 +1,6 @@
 """The pass through a backbone whose rows belong to different domains: prompts are inputs, not parameters.
 
-Both ways of running a bank use it: torch calls it, and ``cse.export.bank`` traces it into the bank's graph.
+``BankEncoder`` calls it in torch, and ``cse.export.graph`` traces it into the bank's graph.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""A bank in torch: the reference that its ONNX graph is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from cse.export.bank_pass import BankPass
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.checkpoint import find_recorded_backbone
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.bank import Bank, Chosen
+from cse.runtime.compatible import Compatible, in_their_words
+from cse.runtime.mixed import encode_mixed
+from cse.runtime.uses import refuse_uses
+
+
+class BankEncoder(Compatible, nn.Module):
+    """Encodes sentences, each with the prompts of its domain.
+
+    Args:
+        backbone: the frozen language model that the bank was made of.
+        bank: the prompts.
+    """
+
+    def __init__(self, backbone: Backbone, bank: Bank) -> None:
+        super().__init__()
+        self.bank = bank
+        self.bare = SentenceEncoder(backbone)
+        self.bank_pass = BankPass(backbone)
+        self.texts = self.bare.texts
+        self.eval()
+
+    @classmethod
+    def load(cls, folder: str | Path, *, backbone: str | None = None) -> BankEncoder:
+        """Load a bank.
+
+        Args:
+            folder: folder of the bank.
+            backbone: where the language model is now, if it moved.
+
+        Raises:
+            CseError: no bank, a damaged one, or another backbone than the one it was made of.
+        """
+        bank = Bank(folder)
+        files = find_recorded_backbone(bank.folder, {"backbone": bank.manifest.backbone}, backbone)
+        return cls(load_backbone(files), bank)
+
+    @in_their_words
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int | None = None,
+        normalize: bool = True,
+        show_progress_bar: bool = False,
+        *,
+        domain: Chosen = None,
+        role: str | None = None,
+        dimensions: int | None = None,
+    ) -> np.ndarray:
+        """Encode sentences in float32 without dropout, each truncated at its domain's length.
+
+        Args:
+            sentences: ``n`` sentences, or one.
+            batch_size: sentences per forward pass; None: 64.
+            normalize: whether to scale each embedding to unit length.
+            show_progress_bar: whether to show a progress bar on stderr.
+            domain: whose prompts to use: a name for all sentences or one per sentence; ``auto`` chooses the domain
+                whose text is nearest.
+            role: refused; a bank has no task texts.
+            dimensions: refused; a bank has no shorter vectors.
+
+        Returns:
+            float32 ``(n, D)``, or ``(D,)`` for one sentence.
+
+        Raises:
+            CseError: an item is not a string, an embedding is not finite (names the sentence), or the domain is
+                missing, unknown or damaged.
+        """
+        refuse_uses(role, dimensions)
+        device = next(self.parameters()).device
+        was_training = self.training
+        self.eval()
+
+        def run(given: dict[str, np.ndarray]) -> np.ndarray:
+            moved = {name: torch.from_numpy(array).to(device) for name, array in given.items()}
+            with torch.no_grad(), torch.autocast(device.type, enabled=False):
+                return self.bank_pass(**moved).float().cpu().numpy()
+
+        try:
+            return encode_mixed(
+                self.bank,
+                run,
+                sentences,
+                domain,
+                normalize=normalize,
+                tokenizers=self.bare.text_tokenizers,
+                dimension=self.bare.dimension,
+                max_length=self.bare.max_length,
+                pad_id=self.bare.backbone.pad_id,
+                batch_size=64 if batch_size is None else batch_size,
+                show_progress_bar=show_progress_bar,
+            ).warned()
+        finally:
+            self.train(was_training)
