@@ -1,5 +1,15 @@
 """Contrastive sentence embeddings from soft prompts on a frozen language model.
 
+::
+
+    import cse
+
+    encoder = cse.SentenceEncoder.load("data/checkpoint")  # or a name on the hub
+    sentences = ["A man plays the guitar.", "Somebody makes music.", "A train leaves."]
+    vectors = encoder.encode(sentences)  # (3, D), float32, unit length
+    cosines = encoder.similarity("Who plays?", sentences)  # (1, 3)
+    print(sentences[cosines[0].argmax()])
+
 ``SentenceEncoder`` and ``BankEncoder`` (torch) and ``OnnxEncoder`` (no torch) are imported on first use, so that a
 service which only needs the runtime never loads torch.
 """

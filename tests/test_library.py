@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -32,6 +33,17 @@ def encoders(tiny_folders, tmp_path_factory):
 @pytest.fixture(params=[0, 1], ids=["torch", "onnx"])
 def encoder(encoders, request):
     return encoders[request.param]
+
+
+def test_the_use_that_the_package_shows(encoders, capsys):
+    """A checkpoint stands in for the path."""
+    code = textwrap.dedent(cse.__doc__.split("::\n")[1].split("\n\n``")[0]).strip()
+    assert code.count('"data/checkpoint"') == 1
+    exec(code.replace('"data/checkpoint"', repr(str(encoders[1].path.with_name("checkpoint")))), used := {})
+    assert used["vectors"].shape == (3, 32)
+    assert used["cosines"].shape == (1, 3)
+    assert capsys.readouterr().out.strip() in used["sentences"]
+    assert len([line for line in code.splitlines() if line]) == 6
 
 
 def test_import_is_light():

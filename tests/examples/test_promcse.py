@@ -1,0 +1,80 @@
+"""The example that holds all of PromCSE in one file trains step by step as the project does."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cse.data.store import TRAIN_FILE, VIEW_COLUMNS, PreparedData, open_rows
+from cse.model.backbone_files import MINILM, find_backbone
+from cse.training.average import copy_into
+from tests.systems.test_every_preset import score
+from tests.systems.tiny import Watch, make_data, make_models, run_training, tiny
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/promcse.py"
+LINE = re.compile(r"step (\d+)  nt_xent (\S+)  energy_hinge (\S+)  loss (\S+)")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> dict[str, Path]:
+    return make_data(tmp_path_factory.mktemp("example") / "data")
+
+
+def write_files(prepared: Path, folder: Path) -> tuple[Path, Path]:
+    """Write the rows and the task of prepared data as files of NLI triplets and of STS-B."""
+    triplets, sts = folder / "triplets.csv", folder / "sts-test.csv"
+    columns = VIEW_COLUMNS["triplets"]
+    with triplets.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(
+            [columns, *([row[name] for name in columns] for row in open_rows(prepared / TRAIN_FILE))]
+        )
+    (task,) = PreparedData(prepared).tasks
+    lines = zip(task.score, task.sentence1, task.sentence2, strict=True)
+    sts.write_text("".join(f"genre\tfile\tyear\t1\t{gold}\t{one}\t{two}\n" for gold, one, two in lines), "utf-8")
+    return triplets, sts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backbone", "steps", "rate"), [("tiny", 40, 1e-3), ("MiniLM", 10, 3e-2)])
+def test_the_losses_and_the_score_are_those_of_cse_train(backbone, steps, rate, data, tmp_path):
+    models = make_models(tmp_path / "models")
+    folder = models["bert"] if backbone == "tiny" else find_backbone(MINILM).folder
+    changes = {"backbone.name": str(folder), "train.learning_rate": rate, "train.max_steps": steps}
+    changes |= {"train.epochs": 20, "train.row_groups": 1, "train.eval_every": steps}
+    watch = Watch()
+    prepared = run_training(tiny("promcse-eh-minilm", models, tmp_path, changes), data, tmp_path / "run", watch)
+    triplets, sts = write_files(prepared, tmp_path)
+
+    options = ["--sts", sts, "--steps", steps, "--batch-size", 8, "--learning-rate", rate]
+    command = [sys.executable, *map(str, [EXAMPLE, folder, triplets, *options])]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    printed = [[float(number) for number in found] for found in LINE.findall(done.stdout)]
+    recorded = [
+        [each.step, *(each.terms[name] for name in ("nt_xent", "energy_hinge", "loss"))] for each in watch.records
+    ]
+    assert [row[0] for row in printed] == list(range(5, steps + 1, 5))
+    assert printed == [pytest.approx(row, rel=1e-5) for row in recorded]
+    assert printed[0][3] != pytest.approx(printed[-1][3], rel=1e-2)
+    copy_into(watch.encoder.trainable(), watch.state.weights)  # the last ones, whatever dev pairs chose
+    (task,) = PreparedData(prepared).tasks
+    assert float(done.stdout.split()[-1]) == pytest.approx(score(watch.encoder.eval(), task), abs=0.01)
+
+
+def test_it_is_one_short_file_of_equations():
+    source = EXAMPLE.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 250
+    modules = {node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
+    own = {name for name in modules if name.split(".")[0] == "cse"}
+    assert {name for name in own if not name.startswith("cse.objectives.")} == {"cse.model.dropout"}
+    assert len(own) > 1
