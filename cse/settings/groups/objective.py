@@ -28,7 +28,8 @@ def _found() -> dict[str, type[TermSettings]]:
     return {name: getattr(module, name.title().replace("_", "") + "Settings") for name, module in modules.items()}
 
 
-_Terms: Any = create_model("_Terms", __base__=Group, **{name: (kind, kind()) for name, kind in _found().items()})
+_FIELDS: dict[str, Any] = {name: (kind, kind()) for name, kind in _found().items()}
+_Terms: Any = create_model("_Terms", __base__=Group, **_FIELDS)
 
 
 class ObjectiveSettings(_Terms):
