@@ -1,11 +1,12 @@
 """Post-processing of sentence vectors: modules fitted on an encoder's vectors and applied to its output.
 
-========== ============================================ ======================================
-kind       what it does                                 source
-========== ============================================ ======================================
-whitening  linear: zero mean, identity covariance       Su et al. 2021, "BERT-whitening"
-flow       invertible network towards ``N(0, I)``       Li et al. 2020, "BERT-flow"
-========== ============================================ ======================================
+============ ============================================ ======================================
+kind         what it does                                 source
+============ ============================================ ======================================
+whitening    linear: zero mean, identity covariance       Su et al. 2021, "BERT-whitening"
+discriminant linear: identity covariance within labels    Fisher 1936; Friedman 1989
+flow         invertible network towards ``N(0, I)``       Li et al. 2020, "BERT-flow"
+============ ============================================ ======================================
 """
 
 from __future__ import annotations
@@ -18,12 +19,27 @@ from torch import nn
 from cse.errors import CseError, nearest
 from cse.model.post.flow import Flow
 from cse.model.post.flow_training import fit_flow
-from cse.model.post.whitening import Whitening, fit_whitening, kept_dimension
+from cse.model.post.linear import LinearMap, kept_dimension
+from cse.model.post.whitening import fit_whitening
 
-POST_SIZES = {"whitening": ("width", "dimension"), "flow": ("width", "levels", "depth", "hidden")}  # of ``config()``
+LINEAR_KINDS = ("whitening", "discriminant")
+POST_SIZES = {  # of ``config()``
+    **dict.fromkeys(LINEAR_KINDS, ("width", "dimension")),
+    "flow": ("width", "levels", "depth", "hidden"),
+}
 POST_KINDS = tuple(POST_SIZES)
 
-__all__ = ["POST_KINDS", "POST_SIZES", "Flow", "Whitening", "build_post", "fit_flow", "fit_whitening", "kept_dimension"]
+__all__ = [
+    "LINEAR_KINDS",
+    "POST_KINDS",
+    "POST_SIZES",
+    "Flow",
+    "LinearMap",
+    "build_post",
+    "fit_flow",
+    "fit_whitening",
+    "kept_dimension",
+]
 
 
 def build_post(config: Mapping[str, Any]) -> nn.Module:
@@ -33,8 +49,8 @@ def build_post(config: Mapping[str, Any]) -> nn.Module:
         CseError: an unknown kind, or a flow whose width cannot be halved once per level.
     """
     kind = config.get("kind")
-    if kind == "whitening":
-        return Whitening(config["width"], config["dimension"]).eval()
+    if kind in LINEAR_KINDS:
+        return LinearMap(kind, config["width"], config["dimension"]).eval()
     if kind == "flow":
         flow = Flow(config["width"], levels=config["levels"], depth=config["depth"], hidden=config["hidden"])
         return flow.requires_grad_(False).eval()
