@@ -190,6 +190,26 @@ class PreparedData:
             if name != "label":
                 yield from self.train[name]
 
+    def check_labelled(self) -> None:
+        """Raise a CseError if the training rows were not made from labelled texts."""
+        if self.report.get("made_from") != "categories":
+            raise CseError(
+                f"{self.folder}: its texts have no labels; prepare texts with labels (data.view: categories)"
+            )
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return each training text with its labels, in the order of the rows; most have one.
+
+        Raises:
+            CseError: the rows were not made from labelled texts.
+        """
+        self.check_labelled()
+        found: dict[str, dict[str, None]] = {}
+        for name in VIEW_COLUMNS[self.view]:
+            for text, label in zip(self.train[name], self.train[GROUP], strict=True):
+                found.setdefault(text, {})[label] = None
+        return {text: list(labels) for text, labels in found.items()}
+
     @cached_property
     def dev(self) -> ScoredPairs | None:
         """Scored pairs for checkpoint selection, or ``None`` if none were prepared."""

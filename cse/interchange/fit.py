@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from cse.model.backbone import Backbone
+from cse.model.post import Flow
 from cse.model.sentence_encoder import SentenceEncoder
 
 POOLERS = {"cls": "cls", "mean": "mean", "last": "lasttoken"}  # names here and in sentence-transformers
@@ -18,7 +19,7 @@ def obstacle(encoder: SentenceEncoder) -> str:
         return "its input-layer prompt has no keys and values of its own"
     if encoder.templates:
         return "its template puts words around the sentence"
-    if encoder.post is not None:
+    if isinstance(encoder.post, Flow):
         return f"it has post-processing ({encoder.post.config()['kind']})"
     if encoder.pooler not in POOLERS:
         return f"its pooler is {encoder.pooler}, not one of {', '.join(POOLERS)}"

@@ -112,6 +112,8 @@ def _own_obstacle(encoder: SentenceEncoder) -> str:
         return "its backbone has layers behind the pooling"
     if encoder.mlp_use == "always":
         return f"it has a projector ({encoder.projector})"
+    if encoder.post is not None:
+        return f"it has post-processing ({encoder.post.config()['kind']})"
     if family.name not in FAMILIES:
         return f"models of the {family.name} family take no keys and values from outside"
     if not encoder.shift:

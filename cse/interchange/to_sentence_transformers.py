@@ -32,6 +32,7 @@ from cse.model import attention, dropout, families, transformer
 from cse.model.backbone import plain_copy
 from cse.model.dense import ACTIVATIONS
 from cse.model.pooling import TanhMlp
+from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.trained import merged
 from cse.model.transformer import Transformer
@@ -170,6 +171,8 @@ def _layers_behind(encoder: SentenceEncoder) -> Iterator[tuple[nn.Linear, str]]:
         yield linear, names[type(activation)]
     if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
         yield encoder.mlp.dense, names[nn.Tanh]
+    if isinstance(encoder.post, LinearMap):
+        yield encoder.post.as_layer(), names[nn.Identity]
 
 
 def _write_dense(layer: nn.Linear, activation: str, folder: Path) -> None:

@@ -38,6 +38,7 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 
 # later settings: what they were before they were there
 ADDED_LATER: Mapping[str, Any] = {
+    "post.shrinkage": None,
     "train.max_steps": None,
     "train.dev_measure": None,
     "train.lora_rank": 1,

@@ -1,4 +1,4 @@
-"""Fit post-processing, whitening or flow, on the prepared training sentences."""
+"""Fit post-processing, whitening, discriminant or flow, on the prepared training sentences."""
 
 from __future__ import annotations
 
@@ -10,44 +10,51 @@ from torch import nn
 
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.model.post import Flow, fit_flow, fit_whitening, kept_dimension
+from cse.model.post import LINEAR_KINDS, Flow, fit_flow, fit_whitening, kept_dimension
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.post import PostSettings
+from cse.stages.fit_discriminant import fit_labelled, labelled_texts
 
 FIT_BATCH = 64  # sentences
 
 
-def check_post(encoder: SentenceEncoder, post: PostSettings) -> None:
-    """Refuse post-processing that does not fit an encoder, before training or encoding.
+def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
+    """Refuse post-processing that does not fit an encoder or the data, before training or encoding.
 
     Raises:
-        CseError: the encoder already has post-processing, or its width does not fit.
+        CseError: the encoder already has post-processing, its width does not fit, or a discriminant has no labels.
     """
     if post.kind == "none":
         return
     if encoder.post is not None:
         raise CseError(f"post.kind: the encoder already has {encoder.post.config()['kind']}; use one without")
-    if post.kind == "whitening":
+    if post.kind == "discriminant":
+        data.check_labelled()
+    if post.kind in LINEAR_KINDS:
         kept_dimension(post.dimension, encoder.dimension)
     else:
         Flow(encoder.dimension)
 
 
 def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
-    """Fit whitening or flow on the training sentences and add it to the encoder.
+    """Fit post-processing on the training sentences and add it to the encoder.
 
     Raises:
-        CseError: what ``check_post`` raises, or too few sentences.
+        CseError: what ``check_post`` raises, too few sentences, or too few labels.
     """
-    check_post(encoder, post)
-    found = list(dict.fromkeys(data.sentences()))
+    check_post(encoder, post, data)
+    label_of = labelled_texts(data) if post.kind == "discriminant" else None
+    found = list(dict.fromkeys(data.sentences()) if label_of is None else label_of)
     sentences = [found[i] for i in np.linspace(0, len(found) - 1, min(post.sentences, len(found)), dtype=int)]
     click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)
     bar = sys.stderr.isatty()
     longest = min(post.max_length, encoder.max_length)
     vectors = encoder.encode_cut(sentences, longest, FIT_BATCH, normalize=False, show_progress_bar=bar)
-    if post.kind == "whitening":
-        fitted: nn.Module = fit_whitening(vectors, post.dimension)
+    if label_of is not None:
+        labels = [label_of[sentence] for sentence in sentences]
+        fitted: nn.Module = fit_labelled(vectors, labels, post.shrinkage, post.dimension)
+    elif post.kind == "whitening":
+        fitted = fit_whitening(vectors, post.dimension)
     else:
         fitted = fit_flow(
             vectors,

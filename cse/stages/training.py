@@ -230,7 +230,7 @@ def open_training(
     set_widths(encoder, objective, settings.train)
     views = [source.data.view for source in sources]
     check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)
-    check_post(encoder, settings.post)
+    check_post(encoder, settings.post, data)
     wanted = [] if settings.train.parameters == "none" else objective.needing_head
     head = None
     if wanted and isinstance(backbone, Backbone):

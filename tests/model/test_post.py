@@ -1,4 +1,4 @@
-"""Whitening and flow: numerics against references, what they do to vectors, saving, export, errors."""
+"""Whitening, discriminant and flow: numerics against references, what they do to vectors, saving, export, errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 import scipy.linalg
 import scipy.stats
 import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from cse.errors import CseError
-from cse.model.post import POST_KINDS, Flow, Whitening, build_post, fit_whitening
+from cse.model.post import POST_KINDS, Flow, LinearMap, build_post, fit_whitening
+from cse.model.post.discriminant import Scatter, fit_discriminant, numbered, scatter_of
 from tests.parts import new_flow
 
 WIDTH = 16
@@ -102,6 +104,122 @@ class TestWhitening:
     def test_dimension_out_of_range(self, dimension):
         with pytest.raises(CseError, match=f"post.dimension: {dimension} is not between 1 and 16"):
             fit_whitening(anisotropic(50), dimension)
+
+
+def labelled(sizes: list[int], width: int = WIDTH, seed: int = 0) -> tuple[np.ndarray, list[str]]:
+    """Anisotropic vectors around a mean per label, in mixed order; ``sizes`` are the numbers of rows."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation([f"label {number}" for number, size in enumerate(sizes) for _ in range(size)])
+    means = {label: rng.standard_normal(width) for label in sorted(set(labels))}
+    vectors = anisotropic(len(labels), width, seed) + np.array([means[label] for label in labels])
+    return vectors.astype(np.float32), labels.tolist()
+
+
+def eigenvectors(vectors: np.ndarray, labels: list[str], shrinkage: float) -> np.ndarray:
+    """The definition written out: both covariances label by label, and the generalised eigenproblem."""
+    x, width = vectors.astype(np.float64), vectors.shape[1]
+    within, between = np.zeros((width, width)), np.zeros((width, width))
+    for label in set(labels):
+        rows = x[np.array(labels) == label]
+        within += len(rows) / len(x) * np.cov(rows.T, bias=True)
+        away = rows.mean(0) - x.mean(0)
+        between += len(rows) / len(x) * np.outer(away, away)
+    shrunk = (1 - shrinkage) * within + shrinkage * np.trace(within) / width * np.eye(width)
+    values, found = scipy.linalg.eigh(between, shrunk)
+    rank = int((values > 1e-9 * values[-1]).sum())
+    return found[:, ::-1][:, :rank]
+
+
+class TestDiscriminant:
+    @pytest.mark.parametrize("shrinkage", [0.01, 0.3, 1.0])
+    @pytest.mark.parametrize(
+        "sizes", [[40, 7, 13], [5, 1, 90, 2, 33], [3] * 41, [4500, 10]],
+        ids=["uneven", "one of one row", "more labels than channels", "two blocks"],
+    )  # fmt: skip
+    def test_equals_the_generalised_eigenproblem(self, sizes, shrinkage):
+        vectors, labels = labelled(sizes)
+        expected = (vectors - vectors.mean(0, dtype=np.float64)) @ eigenvectors(vectors, labels, shrinkage)
+        found = apply(fit_discriminant(vectors, labels, shrinkage), vectors)
+        assert found.shape[1] == min(len(sizes) - 1, WIDTH)
+        # the sign of a direction is free
+        np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-4 * np.abs(expected).max())
+        np.testing.assert_allclose(found @ found[:50].T, expected @ expected[:50].T, atol=1e-4 * found.max() ** 2)
+
+    def test_without_shrinkage_it_is_that_of_scikit_learn(self):
+        """With shrinkage it is not: scikit-learn then adds a multiple of the identity to the other covariance too."""
+        vectors, labels = labelled([40, 7, 13, 25])
+        reference = LinearDiscriminantAnalysis(solver="eigen").fit(vectors.astype(np.float64), labels)
+        expected = (vectors - vectors.mean(0, dtype=np.float64)) @ reference.scalings_[:, :3]
+        np.testing.assert_allclose(
+            np.abs(apply(fit_discriminant(vectors, labels, 0.0), vectors)), np.abs(expected), rtol=1e-3, atol=1e-4
+        )
+
+    def test_labels_come_apart_and_their_covariance_is_the_identity(self):
+        vectors, labels = labelled([300, 300, 300], seed=4)
+        found = apply(fit_discriminant(vectors, labels, 0.0), vectors).astype(np.float64)
+        centred = found - np.array([found[np.array(labels) == label].mean(0) for label in labels])
+        np.testing.assert_allclose(centred.T @ centred / len(found), np.eye(2), atol=1e-3)
+        np.testing.assert_allclose(found.mean(0), 0, atol=1e-4)
+
+    def test_dimension_keeps_the_leading_directions_and_more_than_there_are_keep_all(self):
+        vectors, labels = labelled([20] * 6)
+        full = fit_discriminant(vectors, labels, 0.1)
+        assert torch.equal(fit_discriminant(vectors, labels, 0.1, 3).matrix, full.matrix[:, :3])
+        assert torch.equal(fit_discriminant(vectors, labels, 0.1, WIDTH).matrix, full.matrix)
+        largest = full.matrix.abs().argmax(0)
+        assert (full.matrix[largest, range(5)] > 0).all()
+
+    def test_sums_without_a_fold_are_those_of_the_rest(self):
+        vectors, labels = labelled([30, 8, 2, 1])
+        label = numbered(labels)
+        whole = scatter_of(vectors, label)
+        rest = whole - Scatter.of(vectors[:15], label[:15], 4, whole.origin_D)
+        left = [name for name in sorted(set(labels)) if name in labels[15:]]
+        assert len(left) >= 2
+        found, expected = rest.fit(0.1), fit_discriminant(vectors[15:], labels[15:], 0.1)
+        torch.testing.assert_close(found.matrix, expected.matrix, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.mean, expected.mean)
+
+    def test_a_far_mean_does_not_cancel(self):
+        vectors, labels = labelled([30, 8, 20])
+        far = vectors + np.float32(1000)
+        exact = eigenvectors(far - far.mean(0, dtype=np.float64), labels, 0.1)
+        found = fit_discriminant(far, labels, 0.1).matrix.numpy()
+        np.testing.assert_allclose(np.abs(found), np.abs(exact), rtol=1e-5, atol=1e-6)
+
+    def test_means_on_a_line_leave_one_direction(self):
+        vectors, labels = labelled([40, 40, 40])
+        place = numbered(labels)[:, None]
+        means = np.array([vectors[place[:, 0] == number].mean(0, dtype=np.float64) for number in range(3)])
+        vectors = (vectors - means[place[:, 0]] + place * np.arange(WIDTH)).astype(np.float32)
+        assert fit_discriminant(vectors, labels, 0.1).dimension == 1
+
+    @pytest.mark.parametrize(
+        ("sizes", "message"),
+        [
+            ([], "tells labels apart, found 0; "),
+            ([9], "tells labels apart, found 1; prepare texts of at least 2"),
+            ([1, 1, 1], "a label of at least 2 texts, each of the 3 has 1; prepare more texts"),
+        ],
+    )
+    def test_too_few_labels_or_texts(self, sizes, message):
+        vectors, labels = labelled([*sizes, 1])
+        with pytest.raises(CseError, match=message):
+            fit_discriminant(vectors[: sum(sizes)], sorted(labels)[: sum(sizes)], 0.1)
+
+    def test_vectors_that_do_not_differ(self):
+        vectors, labels = labelled([9, 5])
+        place = numbered(labels)
+        with pytest.raises(CseError, match="the texts of each label have one vector"):
+            fit_discriminant(vectors[:2][place], labels, 0.1)
+        twice, names = np.concatenate([vectors[:5], vectors[:5]]), ["a"] * 5 + ["b"] * 5
+        with pytest.raises(CseError, match="the labels have the same mean vector"):
+            fit_discriminant(twice, names, 0.1)
+
+    @pytest.mark.parametrize("dimension", [0, WIDTH + 1])
+    def test_dimension_out_of_range(self, dimension):
+        with pytest.raises(CseError, match=f"post.dimension: {dimension} is not between 1 and 16"):
+            fit_discriminant(*labelled([9, 5]), 0.1, dimension)
 
 
 def trained(width: int, **options) -> Flow:
@@ -238,11 +356,15 @@ class TestFlow:
             new_flow(anisotropic(5)[:0])
 
 
-FITS = {"whitening": lambda vectors: fit_whitening(vectors, 12), "flow": new_flow}
+FITS = {
+    "whitening": lambda vectors: fit_whitening(vectors, 12),
+    "discriminant": lambda vectors: fit_discriminant(vectors, [str(row % 9) for row in range(len(vectors))], 0.1),
+    "flow": new_flow,
+}
 
 
 @pytest.fixture(params=POST_KINDS)
-def fitted(request) -> Whitening | Flow:
+def fitted(request) -> LinearMap | Flow:
     return FITS[request.param](anisotropic(640))
 
 
@@ -294,6 +416,7 @@ def test_a_vector_that_is_not_finite_is_named():
 
 def test_unknown_kind():
     with pytest.raises(
-        CseError, match=r"post\.kind: 'whitenning' is not one of whitening, flow; did you mean 'whitening'"
+        CseError,
+        match=r"post\.kind: 'whitenning' is not one of whitening, discriminant, flow; did you mean 'whitening'",
     ):
         build_post({"kind": "whitenning"})

@@ -1,8 +1,8 @@
 """Linear discriminant analysis (Fisher 1936; Rao 1948): the directions in which labels differ most.
 
-``S_b v = lambda S_w v``, with the covariance ``S_b`` of the labels' means and the pooled covariance ``S_w`` within labels,
-shrunk towards a multiple of the identity (Friedman 1989): ``(1 - s) S_w + s tr(S_w) / D I``. What varies within a label no
-longer counts when vectors are compared.
+``S_b v = lambda S_w v``, with the covariance ``S_b`` of the labels' means and the pooled covariance ``S_w`` within
+labels, shrunk towards a multiple of the identity (Friedman 1989): ``(1 - s) S_w + s tr(S_w) / D I``. What varies within
+a label no longer counts when vectors are compared.
 """
 
 from __future__ import annotations
@@ -61,14 +61,29 @@ class Scatter:
         return np.asarray(self.origin_D + self.sum_CD.sum(axis=0) / self.count_C.sum())
 
     @property
-    def means(self) -> NDArray[np.float64]:
-        """Mean of each label's vectors ``(C, D)``; the origin for a label without any."""
-        return np.asarray(self.origin_D + self.sum_CD / np.maximum(self.count_C, 1)[:, None])
+    def fault(self) -> str:
+        """Why no discriminant can be fitted, or an empty string."""
+        labels = int((self.count_C > 0).sum())
+        if labels < 2:
+            return f"a discriminant tells labels apart, found {labels}; prepare texts of at least 2"
+        if self.count_C.max() < 2:
+            return f"a discriminant needs a label of at least 2 texts, each of the {labels} has 1; prepare more texts"
+        least = NO_VARIANCE * np.trace(self.square_DD) / self.count_C.sum()
+        if np.trace(self.within()) <= least:
+            return "the texts of each label have one vector; prepare more distinct texts"
+        if np.square(self.between()).sum() <= least:
+            return "the labels have the same mean vector; give texts of one kind one label"
+        return ""
 
     def within(self) -> NDArray[np.float64]:
         """Return ``S_w (D, D)`` over n; a label of one vector adds nothing."""
         sums_CD = self.sum_CD / np.sqrt(np.maximum(self.count_C, 1))[:, None]
         return np.asarray((self.square_DD - sums_CD.T @ sums_CD) / self.count_C.sum())
+
+    def between(self) -> NDArray[np.float64]:
+        """Return ``A (C, D)`` of ``S_b = A^T A``: the labels' means less the mean, weighted by their shares' roots."""
+        means_CD = self.origin_D + self.sum_CD / np.maximum(self.count_C, 1)[:, None]
+        return np.asarray(np.sqrt(self.count_C / self.count_C.sum())[:, None] * (means_CD - self.mean))
 
     def fit(self, shrinkage: float, dimension: int | None = None) -> LinearMap:
         """Return the discriminant of these vectors, see ``fit_discriminant``."""
@@ -84,10 +99,9 @@ class Scatter:
         within_DD = self.within()
         width = len(within_DD)
         shrunk_DD = (1 - shrinkage) * within_DD + shrinkage * np.trace(within_DD) / width * np.eye(width)
-        between_CD = np.sqrt(self.count_C / self.count_C.sum())[:, None] * (self.means - self.mean)
         lower_DD = scipy.linalg.cholesky(shrunk_DD, lower=True)
         found_Dd, root_d, _ = scipy.linalg.svd(
-            scipy.linalg.solve_triangular(lower_DD, between_CD.T, lower=True), full_matrices=False
+            scipy.linalg.solve_triangular(lower_DD, self.between().T, lower=True), full_matrices=False
         )
         rank = int((root_d**2 > NO_VARIANCE * root_d[0] ** 2).sum())
         return np.asarray(scipy.linalg.solve_triangular(lower_DD, found_Dd[:, :rank], lower=True, trans="T"))
@@ -123,14 +137,7 @@ def scatter_of(vectors: NDArray[np.float32], label_N: NDArray[np.int64]) -> Scat
         CseError: a non-finite vector, one label, or no label whose vectors differ.
     """
     check_finite(vectors)
-    labels = len(np.unique(label_N))
-    if labels < 2:
-        raise CseError(f"post.kind: a discriminant tells labels apart, found {labels}; prepare texts of at least 2")
-    scatter = Scatter.of(vectors, label_N, labels, mean_vector(vectors))
-    if scatter.count_C.max() < 2:
-        raise CseError(
-            f"post.kind: a discriminant needs labels of at least 2 texts, each of the {labels} has 1; prepare more texts"
-        )
-    if np.trace(scatter.within()) <= NO_VARIANCE * np.trace(scatter.square_DD) / len(vectors):
-        raise CseError("post.kind: all texts of a label have the same vector; prepare other texts")
+    scatter = Scatter.of(vectors, label_N, int(label_N.max(initial=-1)) + 1, mean_vector(vectors))
+    if scatter.fault:
+        raise CseError(f"post.kind: {scatter.fault}")
     return scatter

@@ -45,6 +45,13 @@ class LinearMap(nn.Module):
         """Map ``(B, D)`` to ``(B, d)``; not normalised."""
         return (x_BD - self.mean) @ self.matrix
 
+    def as_layer(self) -> nn.Linear:
+        """Return the same map as a layer, ``y = x matrix - mean matrix``; rounds more, as it centres last."""
+        layer = nn.utils.skip_init(nn.Linear, self.width, self.dimension).requires_grad_(False)
+        layer.weight.copy_(self.matrix.T)
+        layer.bias.copy_(-(self.mean.double() @ self.matrix.double()))
+        return layer
+
     def config(self) -> dict[str, Any]:
         """Return what ``build_post`` needs, as JSON values."""
         return {"kind": self.kind, "width": self.width, "dimension": self.dimension}

@@ -12,11 +12,22 @@ from cse.settings.groups.group import Group, Positive
 class PostSettings(Group):
     """Post-processing fitted on training sentences, saved and exported with the encoder."""
 
-    kind: Literal["none", "whitening", "flow"] = Field(
-        "none", description="`whitening` (BERT-whitening), `flow` (BERT-flow) or `none`."
+    kind: Literal["none", "whitening", "discriminant", "flow"] = Field(
+        "none",
+        description="`whitening` (BERT-whitening), `discriminant` (linear discriminant analysis of labelled texts), "
+        "`flow` (BERT-flow) or `none`.",
     )
     dimension: Positive | None = Field(
-        None, description="`whitening`: number of leading dimensions to keep; null: all."
+        None,
+        description="`whitening`, `discriminant`: number of leading dimensions to keep; null: all (`discriminant`: one "
+        "fewer than labels, at most the encoder's).",
+    )
+    shrinkage: float | None = Field(
+        None,
+        gt=0.0,
+        le=1.0,
+        description="`discriminant`: share of a multiple of the identity in the covariance within labels; null: what "
+        "ranks held-out texts best, from 0.01 to 0.6.",
     )
     sentences: Positive = Field(
         100_000, description="Maximum distinct training sentences to fit on, picked at even intervals."
