@@ -350,6 +350,8 @@ def test_post_behind_a_bare_backbone_scores_and_encodes_like_any_checkpoint(cse,
         (("data/bundle", "--kind", "flow"), "this is an ONNX bundle"),
         (("data/checkpoint", "--kind", "whitening", "-s", "post.dimension=33"), "post.dimension"),
         (("data/checkpoint", "--kind", "whitening", "--data", "elsewhere"), "elsewhere"),
+        (("data/checkpoint", "--kind", "discriminant"), "data/prepared: its texts have no labels"),
+        (("data/checkpoint", "--kind", "discriminant", "-s", "post.shrinkage=0"), "post.shrinkage"),
     ],
 )
 def test_post_refuses_in_one_line(cse, project, args, message):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from cse.model.post import fit_whitening
+from cse.model.post.discriminant import fit_discriminant
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
 
@@ -45,9 +46,17 @@ PARTS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     }),
     "bert cls prompt cnn": ("bert", "hidden_state", {"pooler": "cnn", "cls": True}),
     "bert whitening": ("bert", "key_value", {"pooler": "mean", "post": "whitening"}),
+    "bert discriminant": ("bert", "key_value", {"pooler": "mean", "post": "discriminant"}),
     "bert lora": ("bert", "key_value", {"pooler": "mean", "trained": "lora", "lora_rank": 2}),
     "roberta flow mlp": ("roberta", None, {"pooler": "cls", "mlp": "always", "post": "flow"}),
 }  # fmt: skip
+
+# what each leaves of 32 numbers: 20, 7, 32
+POST = {
+    "whitening": lambda vectors: fit_whitening(vectors, 20),
+    "discriminant": lambda vectors: fit_discriminant(vectors, [str(row % 8) for row in range(len(vectors))], 0.1),
+    "flow": lambda vectors: new_flow(vectors, seed=3),
+}
 
 
 def make_encoder(
@@ -63,5 +72,5 @@ def make_encoder(
             weight.add_(0.1 * torch.randn_like(weight))
     if post is not None:
         vectors = (np.random.default_rng(3).normal(size=(200, 32)) * np.linspace(1, 3, 32)).astype(np.float32)
-        encoder.post = fit_whitening(vectors, 20) if post == "whitening" else new_flow(vectors, seed=3)
+        encoder.post = POST[post](vectors)
     return encoder.eval()

@@ -170,6 +170,7 @@ def test_no_sentence_needs_no_pass(banked):
         ("bert hidden_state block1", "pooler mean_first_last"),
         ("bert template mask", "template"),
         ("bert whitening", r"post-processing \(whitening\)"),
+        ("bert discriminant", r"post-processing \(discriminant\)"),
         ("roberta flow mlp", r"post-processing \(flow\)"),
         ("bert cls prompt cnn", "pooler cnn"),
     ],

@@ -45,9 +45,8 @@ def test_manifest_has_the_width_and_length_of_the_whole_encoder(exported_part):
     manifest = verify(exported_part.folder)
     encoder = exported_part.encoder
     assert (manifest.dimension, manifest.max_length) == (encoder.dimension, encoder.max_length)
-    assert manifest.dimension == (
-        20 if encoder.post is not None and encoder.post.config()["kind"] == "whitening" else 32
-    )
+    kind = None if encoder.post is None else encoder.post.config()["kind"]
+    assert manifest.dimension == {"whitening": 20, "discriminant": 7}.get(kind, 32)
 
 
 @pytest.mark.parametrize("row", ["roberta template denoised", "roberta trained template"])

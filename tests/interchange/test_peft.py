@@ -61,6 +61,7 @@ def test_the_adapter_is_written_without_peft(encoders, tmp_path):
         ("bert", "key_value", {"cls": True}, r"its \[CLS\] vector was trained"),
         ("bert", "key_value", {"trained": "full"}, "the language model was trained too"),
         ("bert", "key_value", {"mlp": "always"}, r"it has a projector \(tanh\)"),
+        ("bert", "key_value", {"post": "discriminant"}, r"it has post-processing \(discriminant\)"),
         ("bert", "key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2"),
         ("distilbert", "key_value", {}, "models of the distilbert family take no keys"),
         ("mpnet", "key_value", {}, "models of the mpnet family take no keys"),

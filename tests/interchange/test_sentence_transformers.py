@@ -40,6 +40,8 @@ PARTS = {
     "trained [CLS] alone": ("roberta", None, {"pooler": "cls", "cls": True}),
     "projector": ("bert", "key_value", {"pooler": "cls", "mlp": "always"}),
     "projector of the loss": ("bert", "key_value", {"pooler": "mean", "mlp": "train_only"}),
+    "whitening": ("bert", "key_value", {"pooler": "mean", "post": "whitening"}),
+    "projector and discriminant": ("bert", "hidden_state", {"pooler": "cls", "mlp": "always", "post": "discriminant"}),
     "last token": ("bert", "key_value", {"pooler": "last"}),
     "LoRA and prompt": ("bert", "key_value", {"pooler": "mean", "trained": "lora", "lora_rank": 2}),
     "whole model and prompt": ("roberta", "key_value", {"pooler": "mean", "trained": "full"}),
@@ -127,6 +129,19 @@ def test_a_whole_model_becomes_an_ordinary_folder(encoders, tmp_path, case):
     written = write(encoders(case, None, trained="full"), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))
     same(written, opened(written.folder))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_discriminant_behind_a_bare_model_is_a_layer_before_the_scaling(encoders, tmp_path, normalize):
+    written = write(encoders("bert", None, pooler="mean", post="discriminant"), tmp_path / "model", normalize=normalize)
+    model = opened(written.folder)
+    kinds = [type(module).__name__ for module in model]
+    assert kinds == ["Transformer", "Pooling", "Dense", *["Normalize"] * normalize]
+    assert model.get_embedding_dimension() == written.encoder.dimension == 7
+    found = model.encode(SENTENCES)
+    np.testing.assert_allclose(found, written.encoder.encode(SENTENCES, normalize=normalize), atol=1e-5, rtol=0)
+    plain = sentence_encoder(written.encoder.backbone, pooler="mean").encode(SENTENCES, normalize=False)
+    assert not np.allclose(plain[:, :7], found, atol=0.1), "the layer is in force"
 
 
 @pytest.mark.parametrize("case", ["albert", "modernbert", "qwen3", "distilbert"])
@@ -248,7 +263,7 @@ def test_options_that_would_have_no_effect_are_refused(tiny):
         ("key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2, not one of cls, mean, last"),
         ("key_value", {"pooler": "cnn"}, "its pooler is cnn"),
         (None, {"pooler": "mask", "template": {"text": "the {sentence} is {mask} ."}}, "its template puts words"),
-        ("key_value", {"pooler": "mean", "post": "whitening"}, r"it has post-processing \(whitening\)"),
+        ("key_value", {"pooler": "mean", "post": "flow"}, r"it has post-processing \(flow\)"),
         ("key_value", {"mlp": "always", "projector": "batch_norm"}, "its projector is batch_norm, not tanh"),
     ],
 )

@@ -18,11 +18,11 @@ from cse.model.checkpoint import save_checkpoint
 from cse.model.checkpoint_config import CONFIG_FILE, WEIGHTS_FILE, identity_of, is_checkpoint, write_config
 from cse.model.counts import count_parameters
 from cse.model.mlm_head import load_mlm_head
-from cse.model.post import fit_whitening
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.seal import describe_files
 from tests.conftest import make_backbone_folder
-from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
+from tests.export.systems import POST
+from tests.parts import new_prompt, new_template, sentence_encoder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
 TEMPLATE = "the man reads {sentence} near {mask} ."
@@ -137,13 +137,13 @@ def test_projectors_of_every_kind_come_back(tmp_path):
     assert not torch.equal(encoder.mlp[0].weight, head.dense.weight), "the test moved it"
 
 
-@pytest.mark.parametrize("kind", ["whitening", "flow"])
-def test_post_processing_comes_back(bert, tmp_path, kind):
+@pytest.mark.parametrize(("kind", "dimension"), [("whitening", 20), ("discriminant", 7), ("flow", 32)])
+def test_post_processing_comes_back(bert, tmp_path, kind, dimension):
     encoder = make_encoder(bert, pooler="mean")
-    vectors = np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32)
-    encoder.post = (fit_whitening(vectors, 8) if kind == "whitening" else new_flow(vectors)).eval()
+    encoder.post = POST[kind](np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32))
     loaded = load_checkpoint(save(encoder, tmp_path / "checkpoint"))
-    assert loaded.dimension == encoder.dimension == (8 if kind == "whitening" else 32)
+    assert loaded.dimension == encoder.dimension == dimension
+    assert loaded.post.config()["kind"] == kind
     np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
 
 

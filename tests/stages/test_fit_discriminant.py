@@ -1,0 +1,184 @@
+"""A discriminant from prepared labels: which texts it sees, its shrinkage, in training and behind a model."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.errors import CseError
+from cse.evaluation.tasks.labels import same_label_precisions
+from cse.model.checkpoint_config import read_config
+from cse.model.post.discriminant import fit_discriminant, numbered
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.settings.groups.data import DataSettings
+from cse.stages.fit_discriminant import SHRINKAGES, choose_shrinkage, labelled_texts
+from cse.stages.post import put_behind
+from cse.stages.train import train_stage
+from tests.conftest import WORDS
+
+# four labels of a few words each
+TEXTS = {label: [f"{a} {b}" for a in WORDS[at : at + 6] for b in WORDS[at + 3 : at + 8]] for label, at in
+         {"one": 0, "two": 8, "three": 16, "four": 24}.items()}  # fmt: skip
+ROWS = [(text, label) for label, texts in TEXTS.items() for text in texts]
+
+
+def prepared_from(folder, rows, *, hold_out=0.0):
+    """Prepare labelled texts, and with a share to hold out a dev task of them."""
+    for part in ("dev", "evaluation"):
+        (folder / part).mkdir()
+    lines = ["text,label", *(f"{text},{label}" for text, label in rows)]
+    (folder / "train.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    paths = {"train_path": str(folder / "train.csv"), "dev_path": str(folder / "dev")}
+    options = {"source": "files", "view": "categories", "evaluation_path": str(folder / "evaluation")}
+    prepare(DataSettings(**options, **paths, hold_out=hold_out), folder / "prepared", progress=False)
+    return folder / "prepared"
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    return prepared_from(tmp_path, ROWS, hold_out=0.2)
+
+
+def noisy(labels: int, rows: int, width: int = 24, seed: int = 0) -> tuple[np.ndarray, list[str]]:
+    """Rows of each label around its mean in four channels; what tells them apart is small, what does not is large."""
+    rng = np.random.default_rng(seed)
+    label = np.repeat(np.arange(labels), rows)
+    vectors = rng.normal(size=(len(label), width)) * np.geomspace(8, 0.5, width)
+    vectors[:, -4:] += rng.normal(size=(labels, 4))[label]
+    order = rng.permutation(len(label))
+    return vectors[order].astype(np.float32), [f"label {one:03}" for one in label[order]]
+
+
+def several(rows) -> set[str]:
+    return {text for text, _ in rows if len({label for other, label in rows if other == text}) > 1}
+
+
+def test_texts_with_two_labels_are_left_out_and_counted(tmp_path, capsys):
+    rows = [*ROWS, ("the old cat", "one"), ("the old cat", "two"), (ROWS[0][0], "four")]
+    found = labelled_texts(PreparedData(prepared_from(tmp_path, rows)))
+    assert several(rows) >= {"the old cat", ROWS[0][0]}
+    assert set(found) == {text for text, _ in rows} - several(rows)
+    assert all(found[text] == label for text, label in rows if text in found)
+    total = len({text for text, _ in rows})
+    assert f"{len(several(rows))} of {total} texts have more than one label" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("view", ["sentences", "triplets", "labelled"])
+def test_rows_without_labels_are_refused_before_encoding(data, models, settings, tmp_path, monkeypatch, view):
+    """The labels of NLI pairs are of pairs, not of texts."""
+    monkeypatch.setattr(SentenceEncoder, "encode_cut", lambda *_, **__: pytest.fail("encoded"))
+    post = settings({"post.kind": "discriminant"}).post
+    with pytest.raises(
+        CseError, match=r"its texts have no labels; prepare texts with labels \(data.view: categories\)"
+    ):
+        put_behind(str(models["bert"]), post, prepared=data[view], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+class TestShrinkage:
+    def test_each_score_is_that_of_folds_fitted_one_by_one(self):
+        vectors, labels = noisy(7, 13)
+        label, order = numbered(labels), np.argsort(labels, kind="stable")
+        expected = {}
+        for shrinkage in SHRINKAGES:
+            precisions = []
+            for fold in range(5):
+                held = order[np.arange(len(order)) // 2 % 5 == fold]
+                rest = np.setdiff1d(order, held)
+                fitted = fit_discriminant(vectors[rest], [labels[row] for row in rest], shrinkage)
+                projected = torch.nn.functional.normalize(fitted(torch.from_numpy(vectors[held]))).numpy()
+                precisions.append(same_label_precisions(projected, label[held]))
+            assert len(np.concatenate(precisions)) > 60
+            expected[shrinkage] = np.concatenate(precisions).mean()
+        found = choose_shrinkage(vectors, labels, None)
+        assert found == pytest.approx(expected, abs=1e-6)
+        assert len({round(score, 4) for score in found.values()}) > 1
+
+    def test_few_texts_in_many_channels_need_more_of_it(self):
+        few, many = (choose_shrinkage(*noisy(8, rows, width=100), None) for rows in (8, 600))
+        assert max(few, key=few.get) > max(many, key=many.get)
+
+    def test_a_large_fold_is_ranked_in_part(self, monkeypatch):
+        ranked = []
+
+        def count(vectors, label):
+            ranked.append(np.bincount(label).max())
+            return same_label_precisions(vectors, label)
+
+        monkeypatch.setattr("cse.stages.fit_discriminant._HELD_OUT", 24)
+        monkeypatch.setattr("cse.stages.fit_discriminant.same_label_precisions", count)
+        choose_shrinkage(*noisy(6, 100), None)
+        assert ranked == [4] * 25
+
+    @pytest.mark.parametrize("sizes", [[2, 1, 1, 1], [2, 2]])
+    def test_too_few_texts_to_hold_out(self, sizes):
+        labels = [str(number) for number, size in enumerate(sizes) for _ in range(size)]
+        vectors = np.random.default_rng(0).normal(size=(len(labels), 8)).astype(np.float32)
+        assert choose_shrinkage(vectors, labels, None) == {}
+
+
+@pytest.mark.parametrize("shrinkage", [None, 0.2])
+def test_behind_a_model_it_raises_the_dev_score_and_is_recorded(
+    models, settings, prepared, tmp_path, capsys, shrinkage
+):
+    post = settings({"post.kind": "discriminant", "post.shrinkage": shrinkage}).post
+    facts = put_behind(str(models["bert"]), post, prepared=prepared, out=tmp_path / "out", measure="MAP")
+    said = capsys.readouterr()
+    before, after = map(float, re.search(r"dev MAP (\d+\.\d\d) -> (\d+\.\d\d)$", said.out.strip()).groups())
+    assert after > before + 10
+    assert facts == {"dev_score": pytest.approx(after, abs=0.01), "dev_measure": "MAP"}
+    assert read_config(tmp_path / "out")["facts"] == facts
+    assert bool(re.search(r"post.shrinkage 0\.\d+ \(MAP of held-out texts: 0.01 \d+\.\d\d, ", said.err)) == (
+        shrinkage is None
+    )
+    loaded = SentenceEncoder.load(tmp_path / "out")
+    assert loaded.encode("the cat").shape == (3,)
+    fitted = labelled_texts(PreparedData(prepared))
+    vectors = SentenceEncoder.load(models["bert"]).encode_cut(list(fitted), 64, normalize=False)
+    if shrinkage is None:
+        shrinkage = float(re.search(r"post.shrinkage (\S+)", said.err).group(1))
+    expected = fit_discriminant(vectors, list(fitted.values()), shrinkage)
+    torch.testing.assert_close(loaded.post.matrix, expected.matrix, atol=1e-4, rtol=1e-4)
+
+
+def test_two_labels_leave_one_dimension_and_it_says_so(models, settings, tmp_path, capsys):
+    prepared = prepared_from(tmp_path, [row for row in ROWS if row[1] in ("one", "three")])
+    post = settings({"post.kind": "discriminant"}).post
+    assert put_behind(str(models["bert"]), post, prepared=prepared, out=tmp_path / "out") == {}
+    assert "one dimension is left, in which a cosine is 1 or -1" in capsys.readouterr().err
+
+
+def test_a_checkpoint_keeps_its_facts_and_names_the_post_processing(models, settings, prepared, tmp_path):
+    chosen = settings({"data.view": "categories", "train.dev_measure": "MAP"})
+    options = {"prepared": prepared, "corrupted": tmp_path / "none", "scratch": tmp_path / "scratch"}
+    train_stage(
+        chosen, **options, checkpoint=tmp_path / "plain", metrics=tmp_path / "train.json", plots=tmp_path / "plots"
+    )
+    post = settings({"post.kind": "discriminant", "post.dimension": 2}).post
+    scores = put_behind(str(tmp_path / "plain"), post, prepared=prepared, out=tmp_path / "out", measure="MAP")
+    plain, behind = (read_config(tmp_path / name)["facts"] for name in ("plain", "out"))
+    assert behind["dev_score"] == scores["dev_score"] != plain["dev_score"]
+    assert "start_dev_score" not in behind
+    assert (behind["steps"], behind["data"]) == (plain["steps"], plain["data"])
+    assert (plain["settings"]["post"]["kind"], behind["settings"]["post"]["kind"]) == ("none", "discriminant")
+    assert SentenceEncoder.load(tmp_path / "out").dimension == 2
+
+
+def test_training_fits_it_last(settings, prepared, tmp_path):
+    chosen = settings({"data.view": "categories", "post.kind": "discriminant", "post.shrinkage": 0.1})
+    options = {"prepared": prepared, "corrupted": tmp_path / "none", "scratch": tmp_path / "scratch"}
+    train_stage(
+        chosen, **options, checkpoint=tmp_path / "out", metrics=tmp_path / "train.json", plots=tmp_path / "plots"
+    )
+    loaded = SentenceEncoder.load(tmp_path / "out")
+    assert (loaded.dimension, loaded.post.config()["kind"]) == (3, "discriminant")
+    texts = labelled_texts(PreparedData(prepared))
+    projected = loaded.encode_cut(list(texts), 64, normalize=False).astype(np.float64)
+    np.testing.assert_allclose(projected.mean(0), 0, atol=1e-3)
+    assert "dev_score" in json.loads((tmp_path / "train.json").read_text(encoding="utf-8"))
