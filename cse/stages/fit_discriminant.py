@@ -80,7 +80,7 @@ def choose_shrinkage(vectors: np.ndarray, labels: Sequence[str], dimension: int 
         held = order[fold_of == fold]
         rest = whole - Scatter.of(vectors[held], label[held], len(whole.count_C), whole.origin_D)
         ranked = _few_of_each(held, label, max(2, _HELD_OUT // len(whole.count_C)))
-        if rest.fault:
+        if not len(held) or rest.fault:
             continue
         for shrinkage, precisions in found.items():
             projected = normalize(rest.fit(shrinkage, dimension)(torch.from_numpy(vectors[ranked]))).numpy()
