@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePath
 
+from cse.adapt.ladder import BARE, HEAD, HEADED
 from cse.errors import CseError
 from cse.outputs import MANIFEST, Kind, check_folder, read_manifest, remove_output
 
 # kind of each output; None: a file
 _RUN: dict[str, Kind | None] = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
-_SYSTEMS = ("prompts", "full")
+_SEEDED = [f"{system}-[0-9]*" for system in (*HEADED.values(), *HEADED) if system not in (BARE, HEAD)]
+_MODELS = (BARE, HEAD, *_SEEDED)
 _MADE: dict[str, Kind | None] = {
     "journal.json": None,
     "params.yaml": None,
@@ -25,14 +27,9 @@ _MADE: dict[str, Kind | None] = {
     "corrupted": Kind.CORRUPTED_ROWS,
     "bundle": Kind.BUNDLE,
     "report": Kind.REPORT,
-    "records/backbone": Kind.RECORD,
-    **{f"records/{system}-[0-9]*": Kind.RECORD for system in _SYSTEMS},
-    **{
-        f"{folder}/{system}-[0-9]*/{name}": kind
-        for folder in ("trials", "runs")
-        for system in _SYSTEMS
-        for name, kind in _RUN.items()
-    },
+    **{f"records/{model}": Kind.RECORD for model in _MODELS},
+    **{f"runs/{model}/{name}": kind for model in _MODELS for name, kind in _RUN.items()},
+    **{f"trials/{model}/{name}": kind for model in _SEEDED for name, kind in _RUN.items()},
 }
 _DRAFT = re.compile(r"\.(.+)\.cse-(?:tmp|old)-\w+-\d+-\d+")  # see cse.outputs
 

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from cse.adapt.ladder import FULL, PROMPTS
 from cse.errors import CseError
 from cse.stages.checks import counted
 
 SEEDS, EPOCHS = 3, 10  # at most
 EVALUATIONS = 8  # on the dev task, in a training; one more before it
 _FOR_SEARCH = 0.5  # share of the time that tries learning rates
-PROMPTS, FULLY = "prompts", "full"
 # learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
-_RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULLY: (5e-5, 1.5e-4, 1.5e-5)}
-_RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.3, 0.03), FULLY: (2e-4, 5e-4, 5e-5)}
+_RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULL: (5e-5, 1.5e-4, 1.5e-5)}
+_RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.3, 0.03), FULL: (2e-4, 5e-4, 5e-5)}
 
 
 def rates_of(view: str, system: str, own: float) -> tuple[float, ...]:
     """Return the learning rates to try for a system, that of the settings (``own``, of prompts) first."""
     known = (_RATES_OF_LABELS if view == "categories" else _RATES)[system]
-    return known if system == FULLY else tuple(dict.fromkeys((own, *known)))
+    return known if system == FULL else tuple(dict.fromkeys((own, *known)))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
-"""Adapt a backbone to a user's own text: rows, plan, seeds, measures, bundle, report, one after the other.
+"""Adapt a backbone to a user's own text: rows, a ladder of models from cheap to dear, a choice, measures, bundle.
 
 Every step is a stage of the pipeline, run in the adaptation's own folder. A killed adaptation goes on: finished steps
 are not repeated, the training that was running resumes, and what the clock decided is in the journal before it is acted
-on, so the models are those of an undisturbed one.
+on, so the models are those of an undisturbed one. What held-out rows chose is there before a test set is opened.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,18 +18,20 @@ from typing import Any
 import click
 
 from cse.adapt.journal import PLAN, Journal
+from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, IN_WORDS, PROMPTS, Ladder, Rung
 from cse.adapt.language import other_language
 from cse.adapt.look import Found
 from cse.adapt.made import is_whole
 from cse.adapt.pace import time_training
-from cse.adapt.plan import FULLY, PROMPTS, Pace, Plan, Work, make_plan, rates_of
+from cse.adapt.plan import Pace, Plan, Work, make_plan, rates_of
 from cse.adapt.rows import Rows
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
 from cse.errors import CseError
 from cse.evaluation.compared import Compared
-from cse.evaluation.dev_facts import dev_of, value_of
-from cse.outputs import Kind, publish_folder
+from cse.evaluation.dev_facts import dev_keys, dev_of, value_of
+from cse.files import write_json
+from cse.outputs import Kind, publish_file, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
 from cse.settings import PARAMS_FILE, Settings
@@ -40,12 +42,19 @@ from cse.stages.evaluate_models import evaluate_models, record_folder, save_reco
 from cse.stages.export import export_stage
 from cse.stages.open_backbone import bare_of
 from cse.stages.open_model import BackboneOf
+from cse.stages.post import put_behind
 from cse.stages.prepare import files_of
 from cse.stages.train import train_stage
 
 RATE = "train.learning_rate"
-BARE = "backbone"
-_FULL = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0}
+_NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
+_UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
+_WITH_HEAD = {"post.kind": "discriminant"}
+_OF = {
+    BARE: _UNTRAINED,
+    HEAD: _UNTRAINED | _WITH_HEAD,
+    FULL: {**_NO_PROMPT, "train.parameters": "full"},
+}
 
 
 @dataclass(frozen=True)
@@ -54,21 +63,31 @@ class Adapted:
 
     Attributes:
         folder: everything it made.
-        systems: the bare backbone, the prompts, and the fully fine-tuned model if asked for.
+        systems: those that were measured: the bare backbone, the chosen one, and the best of the other kind.
         main: task and measure that say whether it helped, named before training; None: no task to measure.
-        won: comparisons of the prompts with the bare backbone.
-        full: comparisons of the fully fine-tuned model with the prompts.
+        ladder: all that was tried, with the scores on held-out rows.
+        chosen: what held-out rows chose.
+        won: comparisons of what was chosen with the bare backbone; empty if that was chosen.
+        other: what of the other kind was measured, see ``Ladder.other_kind``; None: nothing.
+        others: comparisons of that with what was chosen.
+        model: name of the model in the bundle.
         seconds: working time.
         notes: what the user should know.
+        stopped: whether the user stopped it before the ladder's end.
     """
 
     folder: Path
     systems: list[System]
     main: tuple[str, str] | None
+    ladder: Ladder
+    chosen: Rung
     won: list[Compared]
-    full: list[Compared]
+    other: Rung | None
+    others: list[Compared]
+    model: str
     seconds: float
     notes: list[str]
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +111,7 @@ class Adaptation:
     again: bool = False
 
     def run(self) -> Adapted:
-        """Do what is not done yet.
+        """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken.
 
         Raises:
             CseError: something wrong with the text or the task, or a budget that is too short for one training.
@@ -108,37 +127,79 @@ class Adaptation:
             _say(f"note: {strange}")
         rows = self._rows
         journal.run("prepare", partial(rows.prepare, self.settings), [rows.prepared, rows.mined, rows.corrupted])
-        self._measure(journal, BARE, None)
+        self._measure(journal, BARE)
         main = journal.run("main measure", rows.main_measure)
-        paces = {system: self._pace(journal, system) for system in (PROMPTS, *([FULLY] * self.compare_full))}
-        plan = Plan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
-        _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
-        prompts, devs = self._seeds(journal, plan, PROMPTS)
-        if self.compare_full:
-            self._seeds(journal, plan, FULLY)
-        best = max(range(plan.seeds), key=lambda seed: devs[seed] or 0.0)
-        journal.run("export", partial(self._export, self._place("runs", PROMPTS, best)), [self.folder / "bundle"])
-        own = settings_with(prompts, {"train.seed": prompts.train.seed + best})
-        write_values(self.folder / PARAMS_FILE, flatten(own.model_dump(mode="json")))
-        systems = group(find_records([self.folder / "records"]))
-        won = _compared(systems, BARE, PROMPTS)
-        full = _compared(systems, PROMPTS, FULLY) if self.compare_full else []
-        notes = [strange] if strange else []
+        ladder, made, notes, stopped = Ladder(), {}, [strange] if strange else [], False
+        try:
+            notes += self._climb(journal, ladder, made, main)
+        except KeyboardInterrupt:
+            if len(ladder.rungs) < 2:
+                raise
+            stopped = True
+            _say("stopped: the best so far is measured and exported; Ctrl-C again ends without it")
+        chosen, other = self._choice(journal, ladder, stopped=stopped)
+        names = list(dict.fromkeys([BARE, *chosen.models, *(other.models if other else ())]))
+        for name in names:
+            self._measure(journal, name)
+        systems = group(find_records([self._record_of(name) for name in names]))
+        won = [] if chosen.system == BARE else _compared(systems, BARE, chosen.system)
+        others = [] if other is None else _compared(systems, chosen.system, other.system)
+        fell = any((one.task, one.measure) == tuple(main or ()) and one.comparison.verdict == "worse" for one in won)
+        model = BARE if fell else chosen.best
+        journal.run(f"export {model}", partial(self._export, self._run_of(model)), [self.folder / "bundle"])
+        write_values(self.folder / PARAMS_FILE, flatten(made[model].model_dump(mode="json")))
         return Adapted(
-            self.folder, systems, main and (main[0], main[1]), won, full, journal.seconds, notes + plan.notes
-        )
+            self.folder, systems, main and (main[0], main[1]), ladder, chosen, won, other, others, model,
+            journal.seconds, notes, stopped,
+        )  # fmt: skip
 
     @property
     def _rows(self) -> Rows:
         return Rows(self.folder)
 
+    def _run_of(self, model: str) -> Path:
+        return self.folder / "runs" / model
+
+    def _record_of(self, model: str) -> Path:
+        return self.folder / "records" / record_folder(model)
+
+    def _climb(
+        self, journal: Journal, ladder: Ladder, made: dict[str, Settings], main: Sequence[str] | None
+    ) -> list[str]:
+        """Add one rung after the other, with the settings of each model; return what the user should know of it."""
+        labels = self.found.view == "categories"
+        for system in (BARE, *([HEAD] if labels else [])):
+            self._rung(journal, ladder, made, system, system, settings_with(self.settings, _OF[system]))
+            _say(f"{ladder.rungs[system]}")
+        systems = (PROMPTS, *([FULL] if self.compare_full else []))
+        paces = {system: self._pace(journal, system) for system in systems}
+        plan = Plan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
+        _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
+        for system in systems:
+            self._seeds(journal, plan, system, ladder, made)
+            for each in (system, HEADED[system]):
+                if each in ladder.rungs:
+                    _say(f"{ladder.rungs[each]}")
+        return plan.notes
+
+    def _choice(self, journal: Journal, ladder: Ladder, *, stopped: bool) -> tuple[Rung, Rung | None]:
+        """Return what held-out rows choose, and the best of the other kind; recorded unless the ladder was cut short."""
+
+        def choose() -> list[str | None]:
+            chosen = ladder.chosen()
+            other = ladder.other_kind(chosen) if chosen else None
+            return [chosen and chosen.system, other and other.system]
+
+        chosen, other = choose() if stopped else journal.run("choice", choose)
+        return ladder.rungs[chosen], ladder.rungs.get(other)
+
     def _plan(self, journal: Journal, paces: Mapping[str, Pace]) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        train = self.settings.train
+        train, heads = self.settings.train, [f"train {HEAD}"] if f"train {HEAD}" in journal.steps else []
         work = Work(
             {system: rates_of(self.found.view, system, train.learning_rate) for system in paces},
             paces,
-            measuring=journal.took(f"measure {BARE}"),
+            measuring=sum(map(journal.took, [f"measure {BARE}", *heads])),  # a head is fitted behind each model
             epochs=train.epochs,
             steps=partial(self._rows.steps, self.settings),
             max_steps=train.max_steps,
@@ -151,25 +212,44 @@ class Adaptation:
         return Pace(**journal.run(f"time {system}", lambda: asdict(time_training(settings, self._rows))))
 
     def _of(self, system: str, rate: float, others: Mapping[str, Any]) -> Settings:
-        """Return the settings of a system."""
-        return settings_with(self.settings, {**(_FULL if system == FULLY else {}), RATE: rate, **others})
+        """Return the settings of a system that is trained."""
+        return settings_with(self.settings, {**_OF.get(system, {}), RATE: rate, **others})
 
-    def _place(self, folder: str, system: str, seed: int) -> Path:
-        return self.folder / folder / f"{system}-{self.settings.train.seed + seed}"
+    def _rung(
+        self,
+        journal: Journal,
+        ladder: Ladder,
+        made: dict[str, Settings],
+        system: str,
+        model: str,
+        settings: Settings,
+        work: Callable[[], float | None] | None = None,
+    ) -> None:
+        """Make a model unless it is there, and add it to its rung; without ``work`` it is trained with the settings."""
+        place = self._run_of(model)
+        work = work or partial(self._train, settings, place, None)
+        dev = journal.run(f"train {model}", work, [place / "checkpoint", place / "train.json"])
+        made[model] = settings
+        ladder.add(system, model, dev, journal.took(f"train {model}"))
 
-    def _seeds(self, journal: Journal, plan: Plan, system: str) -> tuple[Settings, list[float | None]]:
-        """Train and measure a system with every seed, and return its settings and the dev score of each seed."""
+    def _seeds(
+        self, journal: Journal, plan: Plan, system: str, ladder: Ladder, made: dict[str, Settings]
+    ) -> None:
+        """Train a system with every seed and, where there are labels, fit a head behind each model."""
         trials = {rate: self.folder / "trials" / f"{system}-{rate:g}" for rate in plan.rates[system]}
         rate = self._best_rate(journal, plan, system, trials)
-        settings, devs = self._of(system, rate, plan.training.settings), []
-        for seed in range(plan.seeds):
-            place = self._place("runs", system, seed)
-            own = settings_with(settings, {"train.seed": settings.train.seed + seed})
-            tried = trials[rate] if seed == 0 and plan.training == plan.trial else None
-            work = partial(self._train, own, place, tried)
-            devs.append(journal.run(f"train {place.name}", work, [place / "checkpoint", place / "train.json"]))
-            self._measure(journal, place.name, place)
-        return settings, devs
+        settings = self._of(system, rate, plan.training.settings)
+        for number in range(plan.seeds):
+            seed = settings.train.seed + number
+            model, headed = f"{system}-{seed}", f"{HEADED[system]}-{seed}"
+            own = settings_with(settings, {"train.seed": seed})
+            tried = trials[rate] if number == 0 and plan.training == plan.trial else None
+            work = partial(self._train, own, self._run_of(model), tried)
+            self._rung(journal, ladder, made, system, model, own, work)
+            if HEAD in ladder.rungs:
+                own = settings_with(own, _WITH_HEAD)
+                work = partial(self._fit_head, own, self._run_of(model), self._run_of(headed))
+                self._rung(journal, ladder, made, HEADED[system], headed, own, work)
 
     def _best_rate(self, journal: Journal, plan: Plan, system: str, trials: Mapping[float, Path]) -> float:
         """Return the rate with the best dev score, the only one without a trial."""
@@ -214,9 +294,25 @@ class Adaptation:
             )
         return value_of(dev_of(json.loads((place / "train.json").read_text(encoding="utf-8"))))
 
-    def _measure(self, journal: Journal, name: str, place: Path | None) -> None:
-        model = BackboneOf(bare_of(self.settings.backbone)) if place is None else str(place / "checkpoint")
-        record = self.folder / "records" / record_folder(name)
+    def _fit_head(self, settings: Settings, model: Path, place: Path) -> float | None:
+        """Fit a head behind a trained model, and return the dev score of both together."""
+        facts = put_behind(
+            str(model / "checkpoint"),
+            settings.post,
+            prepared=self._rows.prepared,
+            out=place / "checkpoint",
+            measure=settings.train.dev_measure,
+        )
+        trained = json.loads((model / "train.json").read_text(encoding="utf-8"))
+        kept = {key: value for key, value in trained.items() if key not in dev_keys()}
+        with publish_file(place / "train.json") as target:
+            write_json(target, kept | facts)
+        return value_of(dev_of(facts))
+
+    def _measure(self, journal: Journal, name: str) -> None:
+        bare = BackboneOf(bare_of(self.settings.backbone))
+        model = bare if name == BARE else str(self._run_of(name) / "checkpoint")
+        record = self._record_of(name)
         journal.run(f"measure {name}", lambda: self._record(name, model, record), [record])
 
     def _record(self, name: str, model: str | BackboneOf, record: Path) -> None:

@@ -4,34 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cse.adapt.ladder import BARE, IN_WORDS, ORDER, shares_backbone
 from cse.adapt.run import Adapted
 from cse.data.tasks.kinds import PROXY
 from cse.evaluation.compared import ONE_TRAINING, STS, Compared, corrected
 
 
 def summary(adapted: Adapted) -> str:
-    """Return what was won, what it cost in general quality, whether full fine-tuning wins more, and where it lies.
+    """Return what was won, what it cost in general quality, what was tried, what was chosen, and where it lies.
 
     The main measure was named before training and stands alone; all others are corrected for their number.
     """
     won = _with_others_corrected(adapted.won, adapted.main)
     own = [one for one in won if one.task != STS]
     general = [one for one in won if one.task == STS]
-    lines = [_verdict(won, adapted.main), *(f"  {one.sentence()}" for one in own)]
-    lines += [f"general similarity: {one.sentence()}" for one in general] or [
-        "general similarity: not measured; set data.evaluation_path to SentEval's folder to see what it lost"
-    ]
-    if adapted.full:
-        lines.append("full fine-tuning against prompts:")
-        lines += [f"  {one.sentence()}" for one in _with_others_corrected(adapted.full, adapted.main)]
+    if adapted.chosen.system == BARE:
+        lines = ["Nothing that was tried beats the bare backbone on held-out rows: keep it."]
+    else:
+        lines = [_verdict(won, adapted.main), *(f"  {one.sentence()}" for one in own)]
+        lines += [f"general similarity: {one.sentence()}" for one in general] or [
+            "general similarity: not measured; set data.evaluation_path to SentEval's folder to see what it lost"
+        ]
+    if adapted.other is not None:
+        lines.append(f"{IN_WORDS[adapted.other.system]} against {IN_WORDS[adapted.chosen.system]}:")
+        lines += [f"  {one.sentence()}" for one in _with_others_corrected(adapted.others, adapted.main)]
+    lines.append("tried, with the score on held-out rows that chose:")
+    for system in ORDER:
+        if system in adapted.ladder.rungs:
+            rung = adapted.ladder.rungs[system]
+            lines.append(f"  {rung}{' (chosen)' if rung is adapted.chosen else ''}")
+    lines.append(_shipped(adapted))
     if any(one.task.endswith(PROXY) for one in own):
         lines.append(
             "proxy: held-out rows of the same making stand for your task; name a task of your own with --task to know"
         )
     lines += [f"note: {note}" for note in adapted.notes]
-    minutes = adapted.seconds / 60
-    lines.append(f"{minutes:.0f} minutes; model {adapted.folder / 'bundle'}, report {adapted.folder / 'report'}")
+    if adapted.stopped:
+        lines.append("note: stopped before the end; the same command goes on")
+    minutes, bundle = adapted.seconds / 60, adapted.folder / "bundle"
+    lines.append(f"{minutes:.0f} minutes; model {bundle}, report {adapted.folder / 'report'}; next: cse serve {bundle}")
     return "\n".join(lines)
+
+
+def _shipped(adapted: Adapted) -> str:
+    """Return what the bundle holds, and why."""
+    chosen = adapted.chosen
+    if adapted.model == BARE:
+        why = "" if chosen.system == BARE else f", since {IN_WORDS[chosen.system]} did worse"
+        return f"in the bundle: the bare backbone{why}"
+    dev = dict(zip(chosen.models, chosen.devs, strict=True))[adapted.model]
+    score = "" if dev is None else f", dev {dev:.2f}"
+    own = "" if shares_backbone(chosen.system) else "; its weights are its own, so no bank can hold it"
+    return f"in the bundle: {adapted.model} ({IN_WORDS[chosen.system]}{score}){own}"
 
 
 def _with_others_corrected(found: Sequence[Compared], main: tuple[str, str] | None) -> list[Compared]:

@@ -51,7 +51,7 @@ class _Duration(click.ParamType):
 @click.option("--labels", type=click.Path(path_type=Path), help="Labelled texts to train on and to measure.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
 @click.option("--budget", type=_Duration(), default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
-@click.option("--compare", type=click.Choice(["full"]), help="Also train the whole model, to see what it would win.")
+@click.option("--compare", type=click.Choice(["full"]), help="Train the whole model too; it is taken if it is better.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT, show_default=True, help="Folder to work in.")
 @click.option("--again", is_flag=True, help="Start over if the folder has an adaptation to other text or settings.")
 @params_option
@@ -73,9 +73,12 @@ def adapt(
     SOURCE is your text: documents, plain sentences, pairs or triplets, as a file or folder. Further ones, such as NLI
     triplets, are trained on beside it, a batch of each in turn.
 
-    The command makes training rows, holds some out, measures the bare backbone, tries a few settings, trains with
-    several seeds, measures again with an interval and a p value, exports the best model, and writes a report. An honest
-    answer may be that it did not help.
+    The command makes training rows, holds some out and climbs a ladder: the bare backbone, with labels a head on its
+    vectors (a minute), prompts, prompts with a head, and with --compare full the same of the whole model. Held-out rows
+    choose; what they chose is measured with an interval and a p value, exported and reported. The answer may be that
+    nothing helped: the bundle is the bare backbone's then.
+
+    Ctrl-C ends the ladder: the best so far is measured and exported. The same command goes on from there.
     """
     from cse.adapt.look import look
     from cse.adapt.run import Adaptation
@@ -100,3 +103,5 @@ def adapt(
     text = summary(adapted)
     (out / "summary.txt").write_text(text + "\n", encoding="utf-8")
     click.echo(text)
+    if adapted.stopped:
+        raise SystemExit(130)  # as at any Ctrl-C: the work is not done

@@ -13,11 +13,11 @@ from cse.report.systems import System
 
 
 def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[tuple[System, System, list[Compared]]]:
-    """Compare every trained system with its baseline.
+    """Compare every system that is more than a bare backbone with its baseline.
 
     Args:
         systems: from ``group``.
-        baseline: name of the system to compare all others with; None: each trained one with its bare backbone, where
+        baseline: name of the system to compare all others with; None: each with its bare backbone, where
             that was evaluated too, else with the first system.
 
     Returns:
@@ -71,9 +71,9 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
 def _baseline_of(system: System, systems: Sequence[System], baseline: str | None) -> System | None:
     if baseline is not None:
         return None if system.name == baseline else next(one for one in systems if one.name == baseline)
-    if not system.trained:
+    if system.bare:
         return None
-    bare = [one for one in systems if not one.trained and one.backbone == system.backbone]
+    bare = [one for one in systems if one.bare and one.backbone == system.backbone]
     if bare:  # behind other task texts it is no baseline: the gain would be theirs
         alike = [one for one in bare if one.reads.get("texts") == system.reads.get("texts")]
         return next((one for one in alike if one.reads == system.reads), alike[0] if alike else None)

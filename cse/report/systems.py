@@ -78,6 +78,11 @@ class System:
         return self.first.model["kind"] != "backbone" and self.settings.get("train", {}).get("parameters") != "none"
 
     @property
+    def bare(self) -> bool:
+        """Whether it is a backbone alone: neither trained nor with post-processing, as far as known."""
+        return not self.trained and not self.first.model.get("post")
+
+    @property
     def backbone(self) -> str:
         """The backbone's name without its folder."""
         return Path(str(self.first.model.get("backbone", {}).get("name") or "unknown")).name

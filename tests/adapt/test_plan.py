@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from cse.adapt.plan import FULLY, PROMPTS, Length, Pace, Plan, Work, make_plan, rates_of
+from cse.adapt.ladder import FULL, PROMPTS
+from cse.adapt.plan import Length, Pace, Plan, Work, make_plan, rates_of
 from cse.errors import CseError
 
 # a training takes 100 s for each epoch, measuring a model 30 s
@@ -20,7 +21,7 @@ WORK = Work(
     max_steps=None,
     selects=True,
 )
-BOTH = replace(WORK, rates=WORK.rates | {FULLY: (1e-4, 2e-4)}, paces={PROMPTS: Pace(0, 1, 0), FULLY: Pace(0, 1.6, 0)})
+BOTH = replace(WORK, rates=WORK.rates | {FULL: (1e-4, 2e-4)}, paces={PROMPTS: Pace(0, 1, 0), FULL: Pace(0, 1.6, 0)})
 
 
 def planned(work: Work, left: float) -> tuple[int, int, int]:
@@ -53,7 +54,7 @@ def test_full_fine_tuning_is_counted_with_its_own_pace(left, plan):
 
 
 def test_a_system_has_no_more_rates_than_are_known():
-    assert make_plan(BOTH, budget=100_000, spent=0).rates == {PROMPTS: [0.1, 0.3, 0.03, 1.0], FULLY: [1e-4, 2e-4]}
+    assert make_plan(BOTH, budget=100_000, spent=0).rates == {PROMPTS: [0.1, 0.3, 0.03, 1.0], FULL: [1e-4, 2e-4]}
 
 
 def test_a_budget_below_one_training_is_refused():
@@ -108,4 +109,4 @@ def test_what_the_budget_did_not_allow_is_noted():
 def test_the_rate_of_the_settings_is_tried_first():
     assert rates_of("sentences", PROMPTS, 0.05)[:2] == (0.05, 0.01)
     assert rates_of("categories", PROMPTS, 0.3) == (0.3, 0.1, 0.03)
-    assert rates_of("categories", FULLY, 0.3) == (2e-4, 5e-4, 5e-5)
+    assert rates_of("categories", FULL, 0.3) == (2e-4, 5e-4, 5e-5)

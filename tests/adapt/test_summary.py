@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cse.adapt.ladder import BARE, FULL, PROMPTS, Ladder
 from cse.adapt.run import Adapted
 from cse.adapt.summary import summary
 from cse.evaluation.compared import STS, Compared
@@ -27,7 +29,14 @@ def one(measure: str, difference: float, z: float, task: str = "intents", *, see
 
 
 def said(*won: Compared, main: tuple[str, str] | None = MAIN, full: tuple[Compared, ...] = ()) -> list[str]:
-    return summary(Adapted(Path("out"), [], main, list(won), list(full), 60, [])).splitlines()
+    ladder = Ladder()
+    for system, dev in ((BARE, 50.0), (PROMPTS, 70.0), (FULL, 60.0)):
+        ladder.add(system, system, dev, seconds=3)
+    other = ladder.rungs[FULL] if full else None
+    found = Adapted(
+        Path("out"), [], main, ladder, ladder.rungs[PROMPTS], list(won), other, list(full), PROMPTS, 60, []
+    )
+    return summary(found).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -74,11 +83,40 @@ def test_the_other_lines_are_corrected_for_their_number():
     assert "p 0.036 (0.071 corrected), 3,080" in lines[2]
     assert lines[3].startswith("general similarity: STS Spearman, Avg.: 50.00 -> 53.00, no difference at this size")
     full = said(one("kNN", 1.0, 3), full=(one("kNN", 1, 2.1), one("MAP", 2.0, 2.1), one("probe", 2.0, 2.1)))
-    assert [line.split("; ")[0] for line in full[-4:-1]] == [
+    heading = full.index("full fine-tuning against prompts:")
+    assert [line.split("; ")[0] for line in full[heading + 1 : heading + 4]] == [
         "  intents kNN: 50.00 -> 51.00, better by 1.00",
         "  intents MAP: 50.00 -> 52.00, no difference at this size (+2.00)",
         "  intents probe: 50.00 -> 52.00, no difference at this size (+2.00)",
     ]
+
+
+def test_what_was_tried_and_what_is_in_the_bundle_stand_below():
+    assert said(one("kNN", 1.0, 3))[3:] == [
+        "tried, with the score on held-out rows that chose:",
+        "  the bare backbone: dev 50.00, 3 s",
+        "  prompts: dev 70.00, 3 s (chosen)",
+        "  full fine-tuning: dev 60.00, 3 s",
+        "in the bundle: prompts (prompts, dev 70.00)",
+        "1 minutes; model out/bundle, report out/report; next: cse serve out/bundle",
+    ]
+
+
+def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
+    ladder = Ladder()
+    ladder.add(BARE, BARE, 50.0, seconds=3)
+    ladder.add(FULL, "full-42", 60.0, seconds=3)
+    bare, full = ladder.rungs.values()
+    fell = Adapted(Path("out"), [], MAIN, ladder, full, [one("kNN", -1.0, -3)], None, [], BARE, 60, [])
+    lines = summary(fell).splitlines()
+    assert lines[0] == "It did not help: intents kNN fell by 1.00."
+    assert "in the bundle: the bare backbone, since full fine-tuning did worse" in lines
+    shipped = summary(replace(fell, won=[one("kNN", 1.0, 3)], model="full-42", stopped=True)).splitlines()
+    assert "in the bundle: full-42 (full fine-tuning, dev 60.00); its weights are its own, so no bank can hold it" in shipped
+    assert shipped[-2] == "note: stopped before the end; the same command goes on"
+    lines = summary(replace(fell, chosen=bare, won=[])).splitlines()
+    assert lines[0] == "Nothing that was tried beats the bare backbone on held-out rows: keep it."
+    assert "in the bundle: the bare backbone" in lines
 
 
 def test_without_a_true_difference_the_first_line_seldom_says_something():

@@ -1,0 +1,44 @@
+"""What held-out rows choose."""
+
+from __future__ import annotations
+
+import pytest
+
+from cse.adapt.ladder import BARE, FULL, FULL_HEAD, HEAD, PROMPTS, PROMPTS_HEAD, Ladder
+
+
+def ladder(**devs: float | tuple[float | None, ...] | None) -> Ladder:
+    made = Ladder()
+    for system, found in devs.items():
+        for number, dev in enumerate(found if isinstance(found, tuple) else (found,)):
+            made.add(system, f"{system}-{42 + number}", dev, seconds=3)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("devs", "chosen", "other"),
+    [
+        ({BARE: 50.0}, BARE, None),
+        ({BARE: 50.0, HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 69.9}, HEAD, None),
+        ({BARE: 50.0, HEAD: 50.0, PROMPTS: 50.0}, BARE, None),  # the cheaper of equal ones
+        ({BARE: 50.0, PROMPTS: (40.0, 70.0)}, PROMPTS, None),  # the mean of its seeds
+        ({BARE: 60.0, PROMPTS: (40.0, 70.0)}, BARE, None),
+        ({BARE: 50.0, HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 75.0, FULL: 80.0, FULL_HEAD: 78.0}, FULL, PROMPTS_HEAD),
+        ({BARE: 50.0, HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 85.0, FULL: 80.0, FULL_HEAD: 83.0}, PROMPTS_HEAD, FULL_HEAD),
+        ({BARE: None, PROMPTS: (None, None)}, PROMPTS, None),  # nothing selects
+        ({BARE: None, PROMPTS: None, FULL: None}, FULL, PROMPTS),
+    ],
+)  # fmt: skip
+def test_the_best_on_held_out_rows_and_of_equal_ones_the_cheaper(devs, chosen, other):
+    made = ladder(**devs)
+    found = made.chosen()
+    assert found.system == chosen
+    rest = made.other_kind(found)
+    assert (rest and rest.system) == other
+
+
+def test_the_model_of_the_best_seed_is_the_one_to_ship():
+    rung = ladder(prompts=(60.0, 71.5, 71.5)).rungs[PROMPTS]
+    assert rung.best == "prompts-43"
+    assert str(rung) == "prompts: dev 67.67, mean of 3 seeds, 9 s"
+    assert str(ladder(head=None).rungs[HEAD]) == "a head on the bare backbone: no dev score, 3 s"
