@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from cse.adapt.journal import PLAN, Journal
-from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, IN_WORDS, PROMPTS, Ladder, Rung
+from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS, Ladder, Rung
 from cse.adapt.language import other_language
 from cse.adapt.look import Found
 from cse.adapt.made import is_whole
@@ -183,7 +183,7 @@ class Adaptation:
         return plan.notes
 
     def _choice(self, journal: Journal, ladder: Ladder, *, stopped: bool) -> tuple[Rung, Rung | None]:
-        """Return what held-out rows choose, and the best of the other kind; recorded unless the ladder was cut short."""
+        """Return what held-out rows choose and the best of the other kind, recorded unless the ladder was cut short."""
 
         def choose() -> list[str | None]:
             chosen = ladder.chosen()
@@ -232,9 +232,7 @@ class Adaptation:
         made[model] = settings
         ladder.add(system, model, dev, journal.took(f"train {model}"))
 
-    def _seeds(
-        self, journal: Journal, plan: Plan, system: str, ladder: Ladder, made: dict[str, Settings]
-    ) -> None:
+    def _seeds(self, journal: Journal, plan: Plan, system: str, ladder: Ladder, made: dict[str, Settings]) -> None:
         """Train a system with every seed and, where there are labels, fit a head behind each model."""
         trials = {rate: self.folder / "trials" / f"{system}-{rate:g}" for rate in plan.rates[system]}
         rate = self._best_rate(journal, plan, system, trials)

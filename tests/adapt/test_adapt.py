@@ -16,7 +16,6 @@ from cse.adapt.plan import EVALUATIONS
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.model.checkpoint_config import identity_of
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.settings import load_settings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
 
@@ -56,7 +55,7 @@ LABELS = (
 def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: F811
     done = cse(*LABELS, "--budget", "20s", "--out", "out")
     assert done.code == 0, done.err
-    lines = done.out.splitlines()[-8:]
+    lines = (place / "out/summary.txt").read_text().splitlines()
     assert any("labels held out kNN:" in line and "95 % interval" in line and "10 items" in line for line in lines), (
         done.out
     )
@@ -64,7 +63,18 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     assert (place / "out/report/report.html").is_file()
     page = (place / "out/report/report.html").read_text()
     assert "Is it better?" in page and "Tables of the papers" not in page
-    assert OnnxEncoder(place / "out/bundle", provider="cpu").encode("the cat").shape == (32,)
+    steps = (
+        "the bare backbone: dev ",
+        "a head on the bare backbone: dev ",
+        "prompts: dev ",
+        "prompts with a head: dev ",
+    )
+    assert [line for line in done.err.splitlines() if line.startswith(steps)] == [
+        line.strip().removesuffix(" (chosen)") for line in lines if line.strip().startswith(steps)
+    ], "each step was said as it happened"
+    (shipped,) = (line.split()[3] for line in lines if line.startswith("in the bundle: "))
+    assert shipped in ("head", "prompts_head-42"), "these labels lie on a line"
+    assert OnnxEncoder(place / "out/bundle", provider="cpu").encode("the cat").shape == (4,)
     assert (place / "out/summary.txt").read_text() in done.out
     again = cse(*LABELS, "--budget", "20s", "--out", "out")
     assert again.code == 0
@@ -73,8 +83,7 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     params = ("--params", "out/params.yaml")
     for command in ("prepare", "mine", "train"):
         assert cse(command, *params).code == 0
-    seed = load_settings(Path("out/params.yaml")).train.seed
-    places = (Path("data/checkpoint"), Path(f"out/runs/prompts-{seed}/checkpoint"))
+    places = (Path("data/checkpoint"), Path(f"out/runs/{shipped}/checkpoint"))
     assert len(set(map(identity_of, places))) == 1, "the pipeline makes the same model of the settings that it left"
 
 

@@ -23,8 +23,8 @@ def ladder(**devs: float | tuple[float | None, ...] | None) -> Ladder:
         ({BARE: 50.0, HEAD: 50.0, PROMPTS: 50.0}, BARE, None),  # the cheaper of equal ones
         ({BARE: 50.0, PROMPTS: (40.0, 70.0)}, PROMPTS, None),  # the mean of its seeds
         ({BARE: 60.0, PROMPTS: (40.0, 70.0)}, BARE, None),
-        ({BARE: 50.0, HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 75.0, FULL: 80.0, FULL_HEAD: 78.0}, FULL, PROMPTS_HEAD),
-        ({BARE: 50.0, HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 85.0, FULL: 80.0, FULL_HEAD: 83.0}, PROMPTS_HEAD, FULL_HEAD),
+        ({HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 75.0, FULL: 80.0, FULL_HEAD: 78.0}, FULL, PROMPTS_HEAD),
+        ({HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 85.0, FULL: 80.0, FULL_HEAD: 83.0}, PROMPTS_HEAD, FULL_HEAD),
         ({BARE: None, PROMPTS: (None, None)}, PROMPTS, None),  # nothing selects
         ({BARE: None, PROMPTS: None, FULL: None}, FULL, PROMPTS),
     ],

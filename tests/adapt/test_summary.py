@@ -33,9 +33,7 @@ def said(*won: Compared, main: tuple[str, str] | None = MAIN, full: tuple[Compar
     for system, dev in ((BARE, 50.0), (PROMPTS, 70.0), (FULL, 60.0)):
         ladder.add(system, system, dev, seconds=3)
     other = ladder.rungs[FULL] if full else None
-    found = Adapted(
-        Path("out"), [], main, ladder, ladder.rungs[PROMPTS], list(won), other, list(full), PROMPTS, 60, []
-    )
+    found = Adapted(Path("out"), [], main, ladder, ladder.rungs[PROMPTS], list(won), other, list(full), PROMPTS, 60, [])
     return summary(found).splitlines()
 
 
@@ -112,7 +110,10 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
     assert lines[0] == "It did not help: intents kNN fell by 1.00."
     assert "in the bundle: the bare backbone, since full fine-tuning did worse" in lines
     shipped = summary(replace(fell, won=[one("kNN", 1.0, 3)], model="full-42", stopped=True)).splitlines()
-    assert "in the bundle: full-42 (full fine-tuning, dev 60.00); its weights are its own, so no bank can hold it" in shipped
+    assert (
+        "in the bundle: full-42 (full fine-tuning, dev 60.00); its weights are its own, so no bank can hold it"
+        in shipped
+    )
     assert shipped[-2] == "note: stopped before the end; the same command goes on"
     lines = summary(replace(fell, chosen=bare, won=[])).splitlines()
     assert lines[0] == "Nothing that was tried beats the bare backbone on held-out rows: keep it."
