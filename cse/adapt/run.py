@@ -8,6 +8,7 @@ on, so the models are those of an undisturbed one. What held-out rows chose is t
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +28,7 @@ from cse.adapt.plan import Pace, Plan, Work, make_plan, rates_of
 from cse.adapt.rows import Rows
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
-from cse.errors import CseError
+from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
 from cse.evaluation.dev_facts import dev_keys, dev_of, value_of
 from cse.files import write_json
@@ -132,8 +133,9 @@ class Adaptation:
         ladder, made, notes, stopped = Ladder(), {}, [strange] if strange else [], False
         try:
             notes += self._climb(journal, ladder, made, main)
-        except KeyboardInterrupt:
-            if len(ladder.rungs) < 2:
+        except (KeyboardInterrupt, Interrupted) as stop:
+            asked = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
+            if not asked or len(ladder.rungs) < 2:
                 raise
             stopped = True
             _say("stopped: the best so far is measured and exported; Ctrl-C again ends without it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -32,6 +33,11 @@ def models(out: Path) -> dict[str, bytes]:
 
 def steps_in(out: Path) -> dict:
     return json.loads((out / "journal.json").read_text())["steps"]
+
+
+def without_times(text: str) -> list[str]:
+    """The last lines of the screen without what a part made again adds to the time."""
+    return [re.sub(r", \d+ s\b", "", line) for line in text.splitlines()[-9:-1]]
 
 
 class Clock:
@@ -109,18 +115,47 @@ def test_a_killed_adaptation_ends_in_the_same_models(cse, place, clock, monkeypa
 
 
 @pytest.mark.slow
+def test_ctrl_c_ends_the_ladder_with_the_best_so_far(cse, place, clock, monkeypatch):  # noqa: F811
+    logged = CsvLog.step
+
+    def interrupted(self, record) -> None:
+        logged(self, record)
+        if clock.now > 3:  # amid the second seed
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CsvLog, "step", interrupted)
+        done = cse(*LABELS, *BUDGET, "--out", "out")
+    assert done.code == 130
+    lines = done.out.splitlines()
+    assert re.search("^in the bundle: (head|prompts_head-42) ", done.out, re.MULTILINE), "the second seed is not there"
+    assert any("labels held out kNN: " in line for line in lines), "it was measured"
+    assert lines[-2] == "note: stopped before the end; the same command goes on"
+    assert (place / "out/bundle/model/checkpoint.json").is_file()
+    again = cse(*LABELS, *BUDGET, "--out", "out")
+    assert again.code == 0, again.err
+    assert "  prompts with a head: dev " in again.out and "stopped" not in again.out
+    (shipped,) = (line.split()[3] for line in again.out.splitlines() if line.startswith("in the bundle: "))
+    facts = [
+        json.loads((place / f"out/{of}/checkpoint.json").read_text())["facts"]
+        for of in ("bundle/model", f"runs/{shipped}/checkpoint")
+    ]
+    assert facts[0] == facts[1], "the bundle is what the whole ladder chose"
+
+
+@pytest.mark.slow
 def test_a_part_that_went_missing_is_made_again(cse, place, clock):  # noqa: F811
     done = cse(*LABELS, *BUDGET, "--out", "out")
     assert done.code == 0, done.err
     out = place / "out"
-    whole, said = models(out), done.out.splitlines()[-6:-1]
+    whole, said = models(out), without_times(done.out)
     for name in ("prepared", "trials", "runs", "records", "bundle"):
         shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
         done = cse(*LABELS, *BUDGET, "--out", "out")
         assert done.code == 0, (name, done.err)
         assert ("missing, or not whole; making it again" in done.err) == (name != "trials"), name
         assert (out / name).exists() == (name != "trials"), name
-        assert done.out.splitlines()[-6:-1] == said
+        assert without_times(done.out) == said
     (out / "runs/prompts-43/checkpoint/checkpoint.json").unlink()
     assert cse(*LABELS, *BUDGET, "--out", "out", "--again").code == 0
     assert models(out) == whole
