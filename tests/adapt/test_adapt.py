@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -177,11 +178,14 @@ def test_a_search_three_seeds_and_full_fine_tuning(cse, place):  # noqa: F811
     done = cse(*LABELS, "--budget", "10m", "--compare", "full", "--out", "out")
     assert done.code == 0, done.err
     assert "3 seeds" in done.out
-    assert "full fine-tuning against prompts:" in done.out
+    kinds = r"^(full fine-tuning|prompts)( with a head)? against (full fine-tuning|prompts)( with a head)?:$"
+    assert re.search(kinds, done.out, re.MULTILINE), "the best of the other kind"
     steps = json.loads((place / "out/journal.json").read_text())["steps"]
     assert "best of 3 learning rates (prompts)" in done.err and "best of 3 learning rates (full)" in done.err
-    assert {f"measure {system}-{seed}" for system in ("prompts", "full") for seed in (42, 43, 44)} <= steps.keys()
-    assert done.out.count("\ntrained ") == 2 * (3 + 3), "three rates and, for more epochs, three seeds of each system"
+    assert {f"train {system}-{seed}" for system in ("prompts", "full_head") for seed in (42, 43, 44)} <= steps.keys()
+    assert list(steps).index("choice") < min(n for n, step in enumerate(steps) if step.startswith("measure full"))
+    trained = [line for line in done.out.splitlines() if re.match("trained [1-9]", line)]
+    assert len(trained) == 2 * (3 + 3), "three rates and, for more epochs, three seeds of each system"
 
 
 def test_nothing_to_measure_is_said_before_training(cse, place):  # noqa: F811
