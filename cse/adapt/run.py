@@ -130,12 +130,14 @@ class Adaptation:
         journal.run("prepare", partial(rows.prepare, self.settings), [rows.prepared, rows.mined, rows.corrupted])
         self._measure(journal, BARE)
         main = journal.run("main measure", rows.main_measure)
-        ladder, made, notes, stopped = Ladder(), {}, [strange] if strange else [], False
+        ladder, stopped = Ladder(), False
+        made: dict[str, Settings] = {}
+        notes = [strange] if strange else []
         try:
             notes += self._climb(journal, ladder, made, main)
         except (KeyboardInterrupt, Interrupted) as stop:
-            asked = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
-            if not asked or len(ladder.rungs) < 2:
+            by_hand = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
+            if not by_hand or len(ladder.rungs) < 2:
                 raise
             stopped = True
             _say("stopped: the best so far is measured and exported; Ctrl-C again ends without it")
@@ -187,13 +189,14 @@ class Adaptation:
     def _choice(self, journal: Journal, ladder: Ladder, *, stopped: bool) -> tuple[Rung, Rung | None]:
         """Return what held-out rows choose and the best of the other kind, recorded unless the ladder was cut short."""
 
-        def choose() -> list[str | None]:
+        def choose() -> list[str]:
             chosen = ladder.chosen()
             other = ladder.other_kind(chosen) if chosen else None
-            return [chosen and chosen.system, other and other.system]
+            return [rung.system for rung in (chosen, other) if rung]
 
-        chosen, other = choose() if stopped else journal.run("choice", choose)
-        return ladder.rungs[chosen], ladder.rungs.get(other)
+        systems = choose() if stopped else journal.run("choice", choose)
+        chosen, *others = [ladder.rungs[system] for system in systems]
+        return chosen, others[0] if others else None
 
     def _plan(self, journal: Journal, paces: Mapping[str, Pace]) -> dict[str, Any]:
         """Return the plan as JSON values."""

@@ -50,6 +50,11 @@ class BankEncoder(Compatible, nn.Module):
         files = find_recorded_backbone(bank.folder, {"backbone": bank.manifest.backbone}, backbone)
         return cls(load_backbone(files), bank)
 
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return self.bare.dimension
+
     @in_their_words
     def encode(
         self,
@@ -99,7 +104,7 @@ class BankEncoder(Compatible, nn.Module):
                 domain,
                 normalize=normalize,
                 tokenizers=self.bare.text_tokenizers,
-                dimension=self.bare.dimension,
+                dimension=self.dimension,
                 max_length=self.bare.max_length,
                 pad_id=self.bare.backbone.pad_id,
                 batch_size=64 if batch_size is None else batch_size,

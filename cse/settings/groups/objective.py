@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import create_model, model_validator
 
@@ -34,6 +34,10 @@ _Terms: Any = create_model("_Terms", __base__=Group, **_FIELDS)
 
 class ObjectiveSettings(_Terms):
     """The terms of the loss."""
+
+    if TYPE_CHECKING:  # the terms are found when the project runs
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def terms(self) -> dict[str, TermSettings]:
         """Return the terms with a positive weight, by name and in order."""
