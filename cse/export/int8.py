@@ -26,7 +26,7 @@ def quantize(path: Path) -> None:
                 path,
                 made,
                 per_channel=True,
-                weight_type=QuantType.QInt8,
+                weight_type=QuantType.QUInt8,  # without VNNI, signed weights overflow the 16 bits of a sum
                 op_types_to_quantize=["MatMul"],
                 use_external_data_format=external,
             )
