@@ -73,6 +73,12 @@ class Journal:
         """Return the time that a step took."""
         return float(self.steps[name]["seconds"])
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Take steps as not done: something else is to stand where their output is."""
+        if known := self.steps.keys() & set(names):
+            self.steps = {name: step for name, step in self.steps.items() if name not in known}
+            self._write()
+
     def run(self, name: str, work: Callable[[], Any], makes: Iterable[Path] = ()) -> Any:
         """Do a step unless it is done, and return its result, a JSON value.
 

@@ -150,6 +150,7 @@ class Adaptation:
         others = [] if other is None else _compared(systems, chosen.system, other.system)
         fell = any((one.task, one.measure) == tuple(main or ()) and one.comparison.verdict == "worse" for one in won)
         model = BARE if fell else chosen.best
+        journal.forget(f"export {name}" for name in made if name != model)  # one bundle, whatever an earlier stop chose
         journal.run(f"export {model}", partial(self._export, self._run_of(model)), [self.folder / "bundle"])
         write_values(self.folder / PARAMS_FILE, flatten(made[model].model_dump(mode="json")))
         return Adapted(

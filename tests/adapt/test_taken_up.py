@@ -237,3 +237,11 @@ def test_a_step_is_done_again_only_if_something_of_it_is_missing(tmp_path):
     assert [done.run("one", work, [made]), done.run("one", work, [made])] == [1, 1]
     made.unlink()
     assert [done.run("one", work, [made]), Journal(tmp_path / "out", {}, [], asked={}).run("one", work)] == [2, 2]
+
+
+def test_a_step_whose_output_another_replaces_is_forgotten(tmp_path):
+    done = Journal(tmp_path / "out", {}, [], asked={})
+    for name in ("export head", "export prompts-42"):
+        done.run(name, lambda: None)
+        done.forget(other for other in ("export head", "export prompts-42") if other != name)
+    assert Journal(tmp_path / "out", {}, [], asked={}).steps.keys() == {"export prompts-42"}
