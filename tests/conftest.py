@@ -1,4 +1,4 @@
-"""Shared fixtures: tiny random backbones, so that no test needs a download."""
+"""Shared fixtures: tiny random backbones, so that no test needs a download, and finished clones of the project."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -27,6 +28,9 @@ from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import LENGTH
 from cse.model.sentence_encoder import SentenceEncoder
+
+if TYPE_CHECKING:
+    from tests.pipeline.workspace import Workspace
 
 WORDS = [
     "a", "the", "cat", "dog", "bird", "child", "woman", "man", "sits", "sleeps", "runs", "eats", "reads", "on",
@@ -122,6 +126,29 @@ def empty_banks(tiny_folders, tmp_path_factory) -> Callable[[str], Path]:
         return bank
 
     return get
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory, worker_id) -> Path:
+    """A folder that all processes of a test run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
+
+
+@pytest.fixture(scope="session")
+def finished_clone(shared_folder) -> Workspace:
+    """A clone after ``dvc repro`` with the default backbone and few rows; copy it before you change anything."""
+    from tests.pipeline.finished import make_default, make_once
+
+    return make_once(shared_folder / "finished", make_default)
+
+
+@pytest.fixture(scope="session")
+def finished_tiny_clone(shared_folder) -> Workspace:
+    """A clone after ``dvc repro`` with a tiny random backbone; copy it before you change anything."""
+    from tests.pipeline.finished import make_once, make_tiny
+
+    return make_once(shared_folder / "finished-tiny", make_tiny)
 
 
 @pytest.fixture(params=["bert", "roberta"])

@@ -11,7 +11,7 @@ from moto.server import ThreadedMotoServer
 
 from tests.flows.prefect_server import free_port
 from tests.flows.test_train_cse import environment_of
-from tests.pipeline.workspace import STAGES, Workspace, ran, tiny_clone
+from tests.pipeline.workspace import STAGES, Workspace, ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,10 +32,10 @@ def bucket(monkeypatch):
     server.stop()
 
 
-def test_push_and_pull_through_s3(bucket, tmp_path):
+def test_push_and_pull_through_s3(bucket, finished_tiny_clone, tmp_path):
     """The two lines of docs/pipeline.md, a flow that pushes, and a clone elsewhere that pulls the same bytes."""
     client, url = bucket
-    workspace = tiny_clone(tmp_path / "here" / "clone")
+    workspace = finished_tiny_clone.copy(tmp_path / "here" / "clone")
     workspace.environment |= environment_of(workspace) | SECRETS
     workspace.dvc("remote", "add", "--default", "shared", "s3://models/cse")
     workspace.dvc("remote", "modify", "shared", "endpointurl", url)
@@ -58,12 +58,11 @@ def test_push_and_pull_through_s3(bucket, tmp_path):
     assert json.loads(elsewhere.dvc("status", "--json")) == {}
 
 
-def test_a_bucket_that_is_not_there(bucket, tmp_path):
-    workspace = tiny_clone(tmp_path / "clone", evaluation__compare_backbone=False)
+def test_a_bucket_that_is_not_there(bucket, finished_tiny_clone, tmp_path):
+    workspace = finished_tiny_clone.copy(tmp_path / "clone")
     workspace.environment |= environment_of(workspace) | SECRETS
     workspace.dvc("remote", "add", "--default", "shared", "s3://no-such-bucket/cse")
     workspace.dvc("remote", "modify", "shared", "endpointurl", bucket[1])
-    workspace.dvc("repro")
     output = workspace.run("cse", "flow", "train", "--push", fails=True)
     assert "error: push: the remote refused or does not respond" in output
     assert output.count("Finished in state Skipped") == len(STAGES)

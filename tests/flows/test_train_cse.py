@@ -176,11 +176,10 @@ socket.getaddrinfo = getaddrinfo
 """
 
 
-def test_quiet_and_private_on_a_slow_first_start(tmp_path):
+def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
     """A fresh home, a machine that is busy with other things, and two runs that start at the same moment."""
-    finished = tiny_clone(tmp_path / "one/clone")
-    finished.dvc("repro")
-    finished.copy(tmp_path / "two/clone")
+    for name in ("one", "two"):
+        finished_tiny_clone.copy(tmp_path / name / "clone")
     (tmp_path / "watch").mkdir()
     (tmp_path / "watch/sitecustomize.py").write_text(WATCH)
     (tmp_path / "calls").write_text("")
@@ -239,9 +238,9 @@ def test_a_second_flow_in_a_broken_tree(tmp_path):
     assert workspace.lock() == lock
 
 
-def test_sweep_and_gate(tmp_path):
+def test_sweep_and_gate(finished_tiny_clone, tmp_path):
     """The best of a grid goes on and into service; a worse model is registered and refused."""
-    workspace = tiny_clone(tmp_path / "clone")
+    workspace = finished_tiny_clone.copy(tmp_path / "clone")
     workspace.environment |= environment_of(workspace)
     params = (workspace.folder / "params.yaml").read_text()
     output = workspace.run("cse", "flow", "train", "--sweep", "train.learning_rate=[0.02,1.0]", "--promote", "promote")
@@ -279,10 +278,9 @@ def test_sweep_and_gate(tmp_path):
     assert (workspace.folder / "bundle/bundle.json").is_file()
 
 
-def test_a_full_disk_during_export(tmp_path):
+def test_a_full_disk_during_export(finished_tiny_clone, tmp_path):
     """A limit on the size of a file fails as a full disk does; the earlier bundle is not lost."""
-    workspace = tiny_clone(tmp_path / "clone")
-    workspace.dvc("repro")
+    workspace = finished_tiny_clone.copy(tmp_path / "clone")
     workspace.environment |= environment_of(workspace)
     bundle, lock = workspace.bytes_of("data/bundle"), workspace.lock()
     workspace.set({"export.normalize": False})
@@ -302,9 +300,10 @@ def test_a_full_disk_during_export(tmp_path):
     assert output.count("Finished in state Executed") == 1
 
 
-def test_a_stopped_flow_stops_its_stage(tmp_path):
+def test_a_stopped_flow_stops_its_stage(finished_tiny_clone, tmp_path):
     """A signal to the flow alone: the stage saves its state, and nothing runs on."""
-    workspace = tiny_clone(tmp_path / "clone", train__epochs=2000, train__save_seconds=0.0)
+    workspace = finished_tiny_clone.copy(tmp_path / "clone")
+    workspace.set({"train.epochs": 2000, "train.save_seconds": 0.0})
     log = tmp_path / "log"
     with log.open("w") as stream:
         process = subprocess.Popen(

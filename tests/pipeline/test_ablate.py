@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.workspace import Workspace, tiny_clone
+from tests.pipeline.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-COMMAND = (sys.executable, "-c", "from cse.cli import main; main()", "ablate", "prompt-length")
+COMMAND = ("python", "-m", "cse", "ablate", "prompt-length")
 LENGTHS = ("--values", "2,5", "--seeds", "1,2")
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory) -> Workspace:
-    return tiny_clone(tmp_path_factory.mktemp("ablate") / "work")
+def workspace(finished_tiny_clone, tmp_path_factory) -> Workspace:
+    return finished_tiny_clone.copy(tmp_path_factory.mktemp("ablate") / "work")
 
 
 def cells(workspace: Workspace) -> dict[str, dict[str, dict[str, float]]]:
@@ -38,7 +38,7 @@ def experiments(workspace: Workspace) -> set[str]:
 def kill_in_training(workspace: Workspace, *command: str) -> None:
     """Start a command and end it and all that it started, without warning, once a training has saved its state."""
     process = subprocess.Popen(
-        command, cwd=workspace.folder, env=workspace.environment, start_new_session=True,
+        command, cwd=workspace.folder, env=workspace.real_environment, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     saved = workspace.folder / ".cse/resume"
@@ -51,7 +51,7 @@ def kill_in_training(workspace: Workspace, *command: str) -> None:
     process.wait()
 
 
-def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_path):
+def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, finished_tiny_clone, tmp_path):
     params = (workspace.folder / "params.yaml").read_bytes()
     kill_in_training(workspace, *COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert list((workspace.folder / ".cse/resume").iterdir())
@@ -71,7 +71,7 @@ def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_pa
     assert not list((workspace.folder / ".cse/resume").iterdir())
 
     # undisturbed elsewhere, the cell that was killed gives the same scores
-    alone = tiny_clone(tmp_path / "alone")
+    alone = finished_tiny_clone.copy(tmp_path / "alone")
     alone.run(*COMMAND, "--values", "2", "--seeds", "1", "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert cells(alone)["prompt length 2"]["1"] == found["prompt length 2"]["1"]
 
@@ -87,8 +87,8 @@ def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, tmp_pa
     ]  # fmt: skip
 
 
-def test_an_experiment_can_be_applied_and_reproduced(tmp_path):
-    workspace = tiny_clone(tmp_path / "work")
+def test_an_experiment_can_be_applied_and_reproduced(finished_tiny_clone, tmp_path):
+    workspace = finished_tiny_clone.copy(tmp_path / "work")
     workspace.run(*COMMAND, "--values", "3")
     (name,) = experiments(workspace)
     expected = cells(workspace)["prompt length 3"]["42"]
@@ -99,8 +99,8 @@ def test_an_experiment_can_be_applied_and_reproduced(tmp_path):
     assert "didn't change, skipping" in workspace.dvc("repro")
 
 
-def test_data_that_git_and_dvc_do_not_know_are_read_where_they_lie(tmp_path):
-    workspace = tiny_clone(tmp_path / "work")
+def test_data_that_git_and_dvc_do_not_know_are_read_where_they_lie(finished_tiny_clone, tmp_path):
+    workspace = finished_tiny_clone.copy(tmp_path / "work")
     (workspace.folder / "data/raw/train/rows.csv").rename(tmp_path / "outside.csv")
     workspace.set({"data.train_path": "../outside.csv"})
     workspace.commit()
@@ -111,8 +111,8 @@ def test_data_that_git_and_dvc_do_not_know_are_read_where_they_lie(tmp_path):
     assert (workspace.folder / "params.yaml").read_bytes() == params
 
 
-def test_a_cell_that_fails_costs_no_other_and_says_why(tmp_path):
-    workspace = tiny_clone(tmp_path / "work")
+def test_a_cell_that_fails_costs_no_other_and_says_why(finished_tiny_clone, tmp_path):
+    workspace = finished_tiny_clone.copy(tmp_path / "work")
     # 600 prompts do not fit beside the tokens of a backbone with few positions
     output = workspace.run(*COMMAND, "--values", "600,3", fails=True)
     assert "prompt-length-prompt-length-600-s42-" in output
@@ -122,9 +122,9 @@ def test_a_cell_that_fails_costs_no_other_and_says_why(tmp_path):
     assert cells(workspace)["prompt length 600"] == {}
 
 
-def test_every_cell_of_another_ablation_trains_and_scores(tmp_path):
+def test_every_cell_of_another_ablation_trains_and_scores(finished_tiny_clone, tmp_path):
     """Cells of the remaining ablations are trained, without DVC, in tests/systems/test_every_preset.py."""
-    workspace = tiny_clone(tmp_path / "work")
+    workspace = finished_tiny_clone.copy(tmp_path / "work")
     # without dev pairs the last weights are kept; with them every cell could keep one and the same start
     options = ("-s", "data.dev_path=data/raw/cxc", "-s", "train.learning_rate=0.3")
     output = workspace.run(*COMMAND[:-1], "margin", "--values", "0,0.2", *options)
@@ -145,8 +145,8 @@ def test_every_cell_of_another_ablation_trains_and_scores(tmp_path):
         (["-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
     ],
 )
-def test_mistakes_are_one_line_before_anything_runs(tmp_path, arguments, message):
-    workspace = tiny_clone(tmp_path / "work")
+def test_mistakes_are_one_line_before_anything_runs(finished_tiny_clone, tmp_path, arguments, message):
+    workspace = finished_tiny_clone.copy(tmp_path / "work")
     output = workspace.run(*COMMAND, *arguments, fails=True)
     (line,) = output.splitlines()
     assert line.startswith("error: ")
@@ -157,5 +157,7 @@ def test_mistakes_are_one_line_before_anything_runs(tmp_path, arguments, message
 def test_outside_a_project_it_is_one_line(tmp_path):
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     (tmp_path / "params.yaml").write_text("prompt: {length: 4}\n", encoding="utf-8")
-    done = subprocess.run(COMMAND, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *COMMAND[1:]], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
     assert done.stderr.strip().endswith("no dvc.yaml or .dvc here; run `cse ablate` in the project's folder")

@@ -20,23 +20,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.workspace import STAGES, Workspace, clone, ran, tiny_clone, write_triplets
+from tests.pipeline.workspace import STAGES, Workspace, ran, tiny_clone, write_triplets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PREPARE, MINE, CORRUPT, TRAIN, EVALUATE, EXPORT = STAGES
 OUTPUTS = ("data/prepared", "data/metrics", "data/checkpoint", "data/plots", "data/bundle")
-LONG = {"train__epochs": 30, "train__save_seconds": 0.0}  # 600 updates, a few seconds
+LONG = {"train.epochs": 30, "train.save_seconds": 0.0}  # 600 updates, a few seconds
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Workspace:
+def finished(finished_tiny_clone, tmp_path_factory) -> Workspace:
     """A clone after ``dvc repro``; tests copy it before they change anything."""
-    workspace = tiny_clone(tmp_path_factory.mktemp("finished") / "clone")
-    output = workspace.dvc("repro")
-    assert ran(output) == list(STAGES), output
-    workspace.commit()
-    return workspace
+    return finished_tiny_clone.copy(tmp_path_factory.mktemp("finished") / "clone")
 
 
 @pytest.fixture
@@ -228,7 +224,7 @@ def kill_when(workspace: Workspace, there: Callable[[], object]) -> str:
     log = workspace.folder.parent / "killed.log"
     with log.open("w", encoding="utf-8") as stream:
         process = subprocess.Popen(
-            ["dvc", "repro"], cwd=workspace.folder, env=workspace.environment,
+            ["dvc", "repro"], cwd=workspace.folder, env=workspace.real_environment,
             stdout=stream, stderr=stream, start_new_session=True,
         )  # fmt: skip
         give_up = time.monotonic() + 200
@@ -251,16 +247,18 @@ def wait_until_gone(group: int) -> None:
             time.sleep(0.1)
 
 
-def test_killed_training_resumes_to_the_same_bytes(tmp_path):
-    whole = tiny_clone(tmp_path / "whole" / "clone", **LONG)
-    whole.dvc("repro", TRAIN)
-    killed = tiny_clone(tmp_path / "killed" / "clone", **LONG)
+def test_killed_training_resumes_to_the_same_bytes(finished, tmp_path):
+    whole, killed = (finished.copy(tmp_path / name / "clone") for name in ("whole", "killed"))
+    for workspace in (whole, killed):
+        workspace.set(LONG)
+    assert ran(whole.dvc("repro", TRAIN)) == [TRAIN]
+    before = killed.lock()
 
     def saved() -> list[Path]:
         return list(killed.folder.glob(".cse/resume/*/state.pt"))
 
     kill_when(killed, saved)
-    assert list(killed.locked_stages()) == [PREPARE, MINE, CORRUPT]
+    assert killed.lock() == before
     assert not (killed.folder / "data/checkpoint").exists()
     assert saved()
     last = saved()[0].stat().st_mtime_ns
@@ -331,12 +329,9 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(copy, limit):
 # ---- the defaults -------------------------------------------------------------------------------------------------
 
 
-def test_the_default_settings_with_fewer_rows(tmp_path):
-    """``git clone``, ``dvc repro`` with the real backbone; only the number of generated rows is changed."""
-    workspace = clone(tmp_path / "clone")
-    workspace.set({"data.sample_rows": 200})
-    output = workspace.dvc("repro")
-    assert ran(output) == list(STAGES), output
+def test_the_default_settings_with_fewer_rows(finished_clone, tmp_path):
+    """``git clone``, ``dvc repro`` with the real backbone, which the fixture has run; only numbers are changed."""
+    workspace = finished_clone.copy(tmp_path / "clone")
     scores = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text())
     assert scores.keys() == {"trained", "backbone"}
     manifest = json.loads((workspace.folder / "data/bundle/bundle.json").read_text())

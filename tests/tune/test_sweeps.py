@@ -14,7 +14,6 @@ import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.pipeline.workspace import tiny_clone
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -149,8 +148,10 @@ def test_refusals_are_one_line_and_fast(folder):
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    return tiny_clone(tmp_path_factory.mktemp("tune") / "work")
+def workspace(finished_tiny_clone, tmp_path_factory):
+    workspace = finished_tiny_clone.copy(tmp_path_factory.mktemp("tune") / "work")
+    workspace.environment = workspace.real_environment  # it starts Ray
+    return workspace
 
 
 OVER = ("--over", "train.learning_rate=[0.02, 0.5]", "--over", "prompt.length=[3, 5]")
