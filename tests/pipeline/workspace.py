@@ -16,6 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from tests.conftest import WORDS, make_backbone_folder
+from tests.pipeline.forking import launchers
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv/bin" if (ROOT / ".venv/bin/dvc").exists() else Path(sys.executable).parent
@@ -52,12 +53,18 @@ class Workspace:
         # what a user's shell has: byte code is written, the virtual environment comes first
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
             "OMP_NUM_THREADS": "1",  # tiny models; two threads that wait for a busy core spin
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([str(launchers(str(BIN / "python"))), str(BIN), os.environ["PATH"]]),
             "DVC_NO_ANALYTICS": "1",
             "DVC_SITE_CACHE_DIR": str(folder.parent / "dvc-site"),
             "GIT_CONFIG_GLOBAL": os.devnull,
             **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
         }
+
+    @property
+    def real_environment(self) -> dict[str, str]:
+        """The environment in which commands start as a user's do, not forked: for tests that lose or kill processes."""
+        _, path = self.environment["PATH"].split(os.pathsep, 1)
+        return self.environment | {"PATH": path}
 
     def run(self, *command: str, fails: bool = False, **options: Any) -> str:
         """Run a command here and return what it wrote, both streams together."""

@@ -1,0 +1,247 @@
+"""Commands of Python that need no import of torch: a server that has done it forks one process for each.
+
+``launchers()`` makes a folder for the front of ``PATH`` in which ``cse ...`` and ``python -m`` with a module of the
+project are launchers. A launcher connects to the server of its environment, which it starts if there is none, and hands
+over its folder, arguments, variables, limits and standard streams; the server forks, and the child runs the command.
+Its exit code or the signal that ended it becomes the launcher's; signals go from the launcher to the child, and a
+launcher that is killed takes the child with it. What differs from a real start is what is imported already: nothing of
+the project.
+
+A child names the launcher as its Python, so that the stages that it runs are forked too. Whatever else it starts,
+such as DVC and Ray's workers, starts for real.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import fcntl
+import functools
+import gc
+import hashlib
+import importlib
+import json
+import os
+import re
+import resource
+import runpy
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+# what the stages import that costs time; not onnxruntime, which starts a thread
+PRELOADED = (
+    "numpy", "pyarrow", "pandas", "scipy.stats", "sklearn.linear_model", "onnx", "tokenizers", "torch",
+    "transformers.models.auto.modeling_auto", "transformers.models.bert.modeling_bert", "datasets",
+)  # fmt: skip
+# what no import looks at; every other variable has a server of its own
+FREE = re.compile("_|PWD|OLDPWD|SHLVL|PATH|(PYTEST|DVC|GIT|PREFECT|CSE|AWS)_.*")
+OWN = re.compile(r"(cse|flows)\b")
+IDLE = 60.0  # seconds after which a server ends
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
+
+
+@functools.cache
+def launchers(python: str) -> Path:
+    """Make the folder of launchers for an interpreter; it and its servers end with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="forking-"))
+    for name in ("cse", "python"):
+        launcher = folder / name
+        launcher.write_text(
+            f"#!{python} -IS\nimport runpy, sys\n"
+            f"sys.argv[1:1] = ['launch', {str(folder)!r}, {str(Path(python).parent)!r}, {name!r}]\n"
+            f"runpy.run_path({__file__!r}, run_name='__main__')\n"
+        )
+        launcher.chmod(0o755)
+    owner = os.getpid()
+    atexit.register(lambda: os.getpid() == owner and end_servers(folder))
+    return folder
+
+
+def end_servers(folder: Path) -> None:
+    """End every server of a folder of launchers, and remove it."""
+    for file in folder.glob("*.pid"):
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            os.kill(int(file.read_text()), signal.SIGTERM)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- the launcher: only the standard library, so that it starts in milliseconds ------------------------------------
+
+
+def launch(folder: str, bin_folder: str, name: str, arguments: list[str]) -> None:
+    """Run a command in a child of the server, or start the real one if it is none of the project's."""
+    real = f"{bin_folder}/{name}"
+    if name == "python" and not (arguments[:1] == ["-m"] and OWN.match(" ".join(arguments[1:]))):
+        os.execv(real, [real, *arguments])
+    limits = [(limit, resource.getrlimit(limit)) for limit in LIMITS]
+    request = {
+        "folder": str(Path.cwd()), "environment": dict(os.environ), "limits": limits, "umask": _umask(),
+        "python": f"{folder}/python", "script": real if name == "cse" else None, "arguments": arguments,
+    }  # fmt: skip
+    connection = _connect(folder, f"{bin_folder}/python", limits)
+    for number in SIGNALS:
+        signal.signal(number, lambda received, frame: connection.sendall(bytes([received])))
+    text = json.dumps(request).encode()
+    streams = array.array("i", [0, 1, 2]).tobytes()
+    connection.sendmsg([len(text).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+    connection.sendall(text)
+    answer = connection.recv(4)
+    if len(answer) < 4:
+        sys.exit("forking: the server ended before the command did")
+    code = int.from_bytes(answer, "big", signed=True)
+    if code < 0:
+        with contextlib.suppress(OSError):  # of SIGKILL, which has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _umask() -> int:
+    os.umask(mask := os.umask(0))
+    return mask
+
+
+def _connect(folder: str, python: str, limits: list[Any]) -> socket.socket:
+    """Return a connection to the server of this environment, started if there is none."""
+    kept = {name: value for name, value in sorted(os.environ.items()) if not FREE.fullmatch(name)}
+    stem = Path(folder) / hashlib.sha256(json.dumps([kept, limits]).encode()).hexdigest()[:16]
+    address = str(stem.with_suffix(".socket"))
+    connection = socket.socket(socket.AF_UNIX)
+    with stem.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            connection.connect(address)
+        except OSError:
+            Path(address).unlink(missing_ok=True)
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(address)
+            listener.listen(64)
+            with stem.with_suffix(".log").open("ab") as log:
+                subprocess.Popen(
+                    [python, __file__, "serve", str(listener.fileno()), str(stem)], env=kept, cwd="/", stdout=log,
+                    stderr=log, stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()], start_new_session=True,
+                )  # fmt: skip
+            listener.close()
+            connection.connect(address)
+    return connection
+
+
+# ---- the server ---------------------------------------------------------------------------------------------------
+
+
+def serve(number: int, stem: Path) -> dict[str, Any]:
+    """Fork for each connection until none comes for a while; returns, in a child only, the request to run."""
+    stem.with_suffix(".pid").write_text(str(os.getpid()))
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    listener = socket.socket(fileno=number)
+    quiet_since = time.monotonic()
+    while True:
+        if _children_run():
+            quiet_since = time.monotonic()
+        if select.select([listener], [], [], 1)[0]:
+            connection, _ = listener.accept()
+            if not os.fork():
+                listener.close()
+                return _keep(connection)
+            connection.close()
+        elif time.monotonic() - quiet_since > IDLE or not stem.with_suffix(".lock").exists():
+            _end(listener, stem)
+
+
+def _children_run() -> bool:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _end(listener: socket.socket, stem: Path) -> None:
+    """Leave, unless a launcher is connecting: it holds the lock while it does."""
+    with contextlib.suppress(FileNotFoundError), stem.with_suffix(".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if select.select([listener], [], [], 0)[0]:
+            return
+        for suffix in (".socket", ".pid"):
+            stem.with_suffix(suffix).unlink()
+    os._exit(0)
+
+
+def _keep(connection: socket.socket) -> dict[str, Any]:
+    """Fork the process of a request and look after it; returns, in that process only, the request."""
+    streams = array.array("i")
+    length, control, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(12))
+    for _, _, data in control:
+        streams.frombytes(data)
+    text = b""
+    while len(text) < int.from_bytes(length, "big"):
+        text += connection.recv(1 << 16) or os._exit(1)
+    child = os.fork()
+    if not child:
+        connection.close()
+        for target, stream in enumerate(streams):
+            os.dup2(stream, target)
+            os.close(stream)
+        return json.loads(text)
+    for stream in (*streams, 0, 1, 2):  # whoever reads waits for the child alone
+        os.close(stream)
+    ended = os.pidfd_open(child)
+    while ended not in select.select([ended, connection], [], [])[0]:
+        numbers = connection.recv(64)
+        for number in numbers or [signal.SIGKILL]:  # nothing: the launcher is gone
+            os.kill(child, number)
+        if not numbers:
+            break
+    status = os.waitpid(child, 0)[1]
+    with contextlib.suppress(OSError):
+        connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
+    os._exit(0)
+
+
+# ---- the child ----------------------------------------------------------------------------------------------------
+
+
+def prepare(request: dict[str, Any]) -> None:
+    """Make this process what a fresh one with the same command would be."""
+    os.setpgid(0, 0)
+    os.umask(request["umask"])
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    for limit, values in request["limits"]:
+        resource.setrlimit(limit, tuple(values))
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - these stay open
+    sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)
+    sys.modules["numpy"].random.seed()
+    sys.executable = request["python"]
+    script, arguments = request["script"], request["arguments"]
+    sys.path[0] = str(Path(script).parent) if script else request["folder"]
+    sys.argv = [script, *arguments] if script else arguments[1:]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "launch":
+        launch(*sys.argv[2:5], sys.argv[5:])
+    request = serve(int(sys.argv[2]), Path(sys.argv[3]))
+    prepare(request)
+    if request["script"]:
+        runpy.run_path(request["script"], run_name="__main__")
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
