@@ -17,12 +17,17 @@ PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 test: $(STAMP) lint        ## fast tests, lint and types (under 10 minutes)
 	$(PYTEST)
 
-test-all: $(STAMP)         ## slow end-to-end and fault tests (under 50 minutes)
-	$(PYTEST) -m slow --timeout 1800 --ignore tests/scale
-	python -m pytest -m slow --timeout 1800 tests/scale # loses workers and machines: timing counts, so nothing beside it
+SLOW := -p tests.pages.plugin -m slow --timeout 1800 -rs
+PAGES := README.md docs deploy/README.md
+# workers and machines are lost: timing counts, so nothing runs beside these
+ALONE := $(addprefix tests/scale/test_,cluster.py elastic.py workers.py)
+
+test-all: $(STAMP)         ## slow end-to-end and fault tests, and the pages (about an hour)
+	$(PYTEST) $(SLOW) $(addprefix --ignore ,$(ALONE)) tests $(PAGES)
+	python -m pytest $(SLOW) $(ALONE)
 
 test-pages: $(STAMP)       ## every command block of README.md, docs/ and deploy/README.md, in copies of a finished clone
-	$(PYTEST) -p tests.pages.plugin -m slow --timeout 1800 -rs README.md docs deploy/README.md
+	$(PYTEST) $(SLOW) $(PAGES)
 
 lint: $(STAMP)
 	ruff check .
