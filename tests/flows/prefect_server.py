@@ -87,6 +87,18 @@ class PrefectServer:
     def log(self) -> str:
         return (self.folder / "worker.log").read_text()
 
+    # ---- runs, as another client of its API would start them: the command line imports for ten seconds -----------
+
+    def start_run(self, deployment: str, name: str, **parameters: Any) -> None:
+        """Start a run of a deployment, here ``flow/name``, under a name."""
+        found = httpx.get(f"{self.url}/deployments/name/{deployment}", timeout=30).raise_for_status().json()
+        self.post(f"deployments/{found['id']}/create_flow_run", name=name, parameters=parameters)
+
+    def run(self, deployment: str, name: str, **parameters: Any) -> dict[str, Any]:
+        """Start a run of a deployment and return it once it is over."""
+        self.start_run(deployment, name, **parameters)
+        return self.finished(name)
+
     # ---- what the server knows ------------------------------------------------------------------------------------
 
     def post(self, path: str, **body: Any) -> Any:

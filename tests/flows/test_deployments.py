@@ -100,8 +100,7 @@ def test_a_deployment_runs_the_pipeline(project, server, first_run):
 
 
 def test_the_second_run_skips_everything(project, server, first_run):
-    run_deployment(server, project, "train-cse", "--watch", "--flow-run-name", "second")
-    run = server.finished("second")
+    run = server.run("train-cse/local", "second")
     assert server.task_states(run) == SKIPPED
     assert "+0.00 compared with the previous run" in server.artifacts(run)["run-summary"]
 
@@ -114,12 +113,8 @@ def tree_times(project: Workspace) -> dict[str, int]:
 def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first_run):
     project.commit()
     before, lock = tree_times(project), project.lock()
-    output = run_deployment(
-        server, project, "train-cse", "-p", 'overrides={"train.learning_rate": 0.5}', "--watch",
-        "--flow-run-name", "hot",
-    )  # fmt: skip
-    run = server.finished("hot")
-    assert run["state_type"] == "COMPLETED", output + server.log()
+    run = server.run("train-cse/local", "hot", overrides={"train.learning_rate": 0.5})
+    assert run["state_type"] == "COMPLETED", server.log()
     assert dict(server.task_states(run)) == {
         "prepare": "Skipped", "mine": "Skipped", "corrupt": "Skipped",
         "train": "Executed", "evaluate": "Executed", "export": "Executed",
@@ -138,11 +133,7 @@ def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first
     assert output.count("didn't change") == len(STAGES), output
 
     # once more: nothing is trained again, all comes from DVC's cache
-    run_deployment(
-        server, project, "train-cse", "-p", 'overrides={"train.learning_rate": 0.5}', "--watch",
-        "--flow-run-name", "hot-again",
-    )  # fmt: skip
-    states = dict(server.task_states(server.finished("hot-again")))
+    states = dict(server.task_states(server.run("train-cse/local", "hot-again", overrides={"train.learning_rate": 0.5})))
     assert [states[stage] for stage in ("train", "evaluate", "export")] == ["Restored"] * 3
 
 
@@ -184,8 +175,7 @@ def test_changed_data_retrain_through_the_automation(project, server, first_run)
     project.dvc("repro")
     write_triplets(project.folder / "data/raw/train/rows.csv", 150, seed=3)
     before = {run["id"] for run in server.flow_runs()}
-    run_deployment(server, project, "watch-data", "--watch", "--flow-run-name", "watched")
-    assert "data/raw/train" in server.finished("watched")["state"]["message"]
+    assert "data/raw/train" in server.run("watch-data/local", "watched")["state"]["message"]
 
     def started() -> list[dict]:
         flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
@@ -196,8 +186,7 @@ def test_changed_data_retrain_through_the_automation(project, server, first_run)
     assert dict(server.task_states(run))["prepare"] == "Executed"
     assert json.loads((project.folder / "data/metrics/prepare.json").read_text())["rows"] == 150
     assert "sentence-encoder@v1.0.0" in project.run("git", "tag"), "the trigger asks for a version"
-    run_deployment(server, project, "watch-data", "--watch", "--flow-run-name", "watched-again")
-    assert "unchanged since the last run" in server.finished("watched-again")["state"]["message"]
+    assert "unchanged since the last run" in server.run("watch-data/local", "watched-again")["state"]["message"]
     project.commit()
 
 
@@ -205,9 +194,8 @@ def test_drift_retrains_through_the_automation(project, server, first_run):
     before = {run["id"] for run in server.flow_runs()}
     one = {"model": "bundle", "version": "v1", "distance": 0.31, "texts": 1200, "reference_texts": 9, "reason": None}
     with drift_server(models=[one]) as url:
-        options = ("-p", f"url={url}", "--watch", "--flow-run-name")
-        run_deployment(server, project, "watch-drift", *options, "drifted")
-        assert "drifted: bundle v1, distance 0.310" in server.finished("drifted")["state"]["message"]
+        message = server.run("watch-drift/local", "drifted", url=url)["state"]["message"]
+        assert "drifted: bundle v1, distance 0.310" in message
 
         def started() -> list[dict]:
             flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
@@ -216,38 +204,30 @@ def test_drift_retrains_through_the_automation(project, server, first_run):
 
         run = server.finished(wait_for(started, 60, server.log)[0]["name"])
         assert run["state_type"] == "COMPLETED"
-        run_deployment(server, project, "watch-drift", *options, "drifted-again")
-        assert "reported before" in server.finished("drifted-again")["state"]["message"]
+        assert "reported before" in server.run("watch-drift/local", "drifted-again", url=url)["state"]["message"]
     assert len(started()) == 1
 
 
 def test_the_other_flows(project, server, first_run, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a cat sleeps\nthe dog runs\n")
-    for name, *parameters in (
-        ("evaluate-cse", 'models=["data/checkpoint", "data/bundle"]'),
-        ("export-cse", f"out={tmp_path / 'bundle'}"),
-        ("embed-cse", f"text={text}", f"out={tmp_path / 'vectors.npy'}"),
+    for name, parameters in (
+        ("evaluate-cse", {"models": ["data/checkpoint", "data/bundle"]}),
+        ("export-cse", {"out": str(tmp_path / "bundle")}),
+        ("embed-cse", {"text": str(text), "out": str(tmp_path / "vectors.npy")}),
     ):
-        options = [part for parameter in parameters for part in ("-p", parameter)]
-        run_deployment(server, project, name, *options, "--watch", "--flow-run-name", name)
-        assert server.finished(name)["state_type"] == "COMPLETED", server.log()
+        assert server.run(f"{name}/local", name, **parameters)["state_type"] == "COMPLETED", server.log()
     rows = json.loads(server.artifacts(server.flow_run("evaluate-cse"))["scores"])
     assert [row["model"] for row in rows] == ["data/checkpoint", "data/bundle"]
     assert rows[0]["evaluation"] == pytest.approx(rows[1]["evaluation"], abs=0.1)
     assert (tmp_path / "bundle/bundle.json").is_file()
     assert (tmp_path / "vectors.npy").stat().st_size == 128 + 2 * 32 * 4
-    run_deployment(
-        server, project, "embed-cse", "-p", f"corpus={text}", "-p", f"out={tmp_path / 'vectors'}", "-p", "workers=1",
-        "-p", "keep_text=true", "--watch", "--flow-run-name", "embed-a-corpus",
-    )  # fmt: skip
-    assert "2 vectors of 32 dimensions in 1 shard" in server.finished("embed-a-corpus")["state"]["message"]
+    corpus = {"corpus": str(text), "out": str(tmp_path / "vectors"), "workers": 1, "keep_text": True}
+    run = server.run("embed-cse/local", "embed-a-corpus", **corpus)
+    assert "2 vectors of 32 dimensions in 1 shard" in run["state"]["message"]
     assert json.loads((tmp_path / "vectors/manifest.json").read_text())["rows"] == 2
-    run_deployment(
-        server, project, "embed-cse", "-p", "text=nowhere.txt", "-p", "out=x.npy", "--watch",
-        "--flow-run-name", "no-text", fails=True,
-    )  # fmt: skip
-    assert "nowhere.txt" in server.finished("no-text")["state"]["message"]
+    run = server.run("embed-cse/local", "no-text", text="nowhere.txt", out="x.npy")
+    assert "nowhere.txt" in run["state"]["message"]
 
 
 def test_adapt(project, server, first_run, tmp_path):
@@ -255,15 +235,15 @@ def test_adapt(project, server, first_run, tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(["text,category", *rows]) + "\n")
     (tmp_path / "no-dev").mkdir()
     overrides = {"train.batch_size": 8, "prompt.length": 4, "data.dev_path": str(tmp_path / "no-dev")}
-    run_deployment(
-        server, project, "adapt-cse", "-p", f"labels={tmp_path / 'labels.csv'}", "-p", f"out={tmp_path / 'adapt'}",
-        "-p", "budget=30s", "-p", f"overrides={json.dumps(overrides)}", "--watch", "--flow-run-name", "adapt",
+    run = server.run(
+        "adapt-cse/local", "adapt", labels=str(tmp_path / "labels.csv"), out=str(tmp_path / "adapt"), budget="30s",
+        overrides=overrides,
     )  # fmt: skip
-    assert server.finished("adapt")["state_type"] == "COMPLETED", server.log()
+    assert run["state_type"] == "COMPLETED", server.log()
     summary = (tmp_path / "adapt/summary.txt").read_text()
-    assert server.finished("adapt")["state"]["message"] == summary.splitlines()[0]
+    assert run["state"]["message"] == summary.splitlines()[0]
     assert "labels held out kNN:" in summary
-    assert summary in server.artifacts(server.flow_run("adapt"))["adaptation"]
+    assert summary in server.artifacts(run)["adaptation"]
 
 
 # ---- cancelled, killed, away --------------------------------------------------------------------------------------
@@ -273,7 +253,7 @@ def start_long(server: PrefectServer, project: Workspace, name: str, seed: int) 
     """Start a training that would take minutes, in a clone, and wait until it has saved a state."""
     known = {path.name for path in project.folder.glob(".cse/resume/*")}
     overrides = {"train.epochs": 3000, "train.save_seconds": 0.0, "train.seed": seed}
-    run_deployment(server, project, "train-cse", "-p", f"overrides={json.dumps(overrides)}", "--flow-run-name", name)
+    server.start_run("train-cse/local", name, overrides=overrides)
     wait_for(lambda: states_beside(project, known), 120, server.log)
 
 
@@ -321,9 +301,8 @@ def automations(project, server):
 def test_a_lost_worker_and_the_undisturbed_score(project, server, first_run, automations, tmp_path_factory):
     """Everything on the worker's machine dies at once; when a worker is back, the same run goes on by itself."""
     overrides = {"train.epochs": 40, "train.save_seconds": 0.0, "train.seed": 103}
-    parameters = ("-p", f"overrides={json.dumps(overrides)}")
     known = {path.name for path in project.folder.glob(".cse/resume/*")}
-    run_deployment(server, project, "train-cse", *parameters, "--flow-run-name", "killed")
+    server.start_run("train-cse/local", "killed", overrides=overrides)
     saved = wait_for(lambda: states_beside(project, known), 120, server.log)
     victims = [*stage_processes(project), psutil.Process(server.workers[-1].pid)]
     for process in victims:
@@ -355,9 +334,7 @@ def experiment(project: Workspace, name: str) -> str:
 def test_the_server_is_lost_in_the_middle(project, server, first_run):
     """The work goes on and is not lost; with the server back, the run ends as it should."""
     overrides = {"train.epochs": 60, "train.seed": 104}
-    run_deployment(
-        server, project, "train-cse", "-p", f"overrides={json.dumps(overrides)}", "--flow-run-name", "orphan"
-    )
+    server.start_run("train-cse/local", "orphan", overrides=overrides)
     wait_for(lambda: is_training(project), 90, server.log)
     server.stop(kill=True)
     time.sleep(5)
@@ -380,7 +357,7 @@ def test_the_server_is_away_at_the_start(project, tmp_path):
 def test_two_runs_at_once_in_one_folder(project, server, first_run):
     """The second, here by hand, says whom it waits for, and then finds nothing to do."""
     project.set({"train.epochs": 150, "train.seed": 105})
-    run_deployment(server, project, "train-cse", "--flow-run-name", "in-front")
+    server.start_run("train-cse/local", "in-front")
     wait_for(lambda: is_training(project), 90, server.log)
     second = Workspace(project.folder)
     second.environment |= server.environment
@@ -407,12 +384,8 @@ def test_a_worker_clones_pulls_runs_and_pushes(project, server, first_run, tmp_p
     (elsewhere.folder / "cse/stages/train.py").write_text("raise SystemExit('a dirty tree on the worker')\n")
     shutil.rmtree(elsewhere.folder / ".dvc/cache")
     server.worker(project, "cse-gpu", elsewhere.folder)
-    output = run_deployment(
-        server, project, "train-cse/gpu", "-p", 'overrides={"train.learning_rate": 0.3}', "--watch",
-        "--flow-run-name", "far-away",
-    )  # fmt: skip
-    run = server.finished("far-away")
-    assert run["state_type"] == "COMPLETED", output + server.log()
+    run = server.run("train-cse/gpu", "far-away", overrides={"train.learning_rate": 0.3})
+    assert run["state_type"] == "COMPLETED", server.log()
     states = dict(server.task_states(run))
     assert states["pull"] == states["push"] == "Completed"
     assert states["prepare"] in ("Skipped", "Restored"), "pulled, not computed"
@@ -442,14 +415,11 @@ def test_a_remote_that_refuses(project, server, first_run):
         remote.rename(kept)
     remote.write_text("not a folder")
     try:
-        run_deployment(
-            server, project, "train-cse", "-p", "push=true", "--watch", "--flow-run-name", "refused", fails=True
-        )
+        run = server.run("train-cse/local", "refused", push=True)
     finally:
         remote.unlink()
         if kept.exists():
             kept.rename(remote)
-    run = server.finished("refused")
     assert run["state_type"] == "FAILED"
     assert "push: the remote refused or does not respond" in run["state"]["message"]
     assert "run the same again to continue with the push" in run["state"]["message"]

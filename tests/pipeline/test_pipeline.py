@@ -251,7 +251,8 @@ def test_killed_training_resumes_to_the_same_bytes(finished, tmp_path):
     whole, killed = (finished.copy(tmp_path / name / "clone") for name in ("whole", "killed"))
     for workspace in (whole, killed):
         workspace.set(LONG)
-    assert ran(whole.dvc("repro", TRAIN)) == [TRAIN]
+    assert ran(whole.dvc("repro", TRAIN)) == [CORRUPT, TRAIN]
+    assert ran(killed.dvc("repro", CORRUPT)) == [CORRUPT]
     before = killed.lock()
 
     def saved() -> list[Path]:
