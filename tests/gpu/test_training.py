@@ -13,7 +13,7 @@ from cse.model.backbone_files import find_backbone
 from cse.training.batch import Cut
 from tests.gpu.base import CPU, TOLERANCE, distance, every_step, fit, relative
 from tests.parts import new_plan, new_prompt, sentence_encoder
-from tests.systems.tiny import Watch, cover_of_parts, make_data, make_models, make_warm_start, run_training, tiny
+from tests.systems.tiny import Watch, cover, make_data, make_models, make_warm_start, run_training, structure, tiny
 from tests.training.helpers import losses_of, make_table
 from tests.training.systems import SYSTEMS, make_system, take_step
 
@@ -118,7 +118,7 @@ def world(root):
     return models, data, make_warm_start(models, data, root / "warm")
 
 
-@pytest.mark.parametrize("name", cover_of_parts())
+@pytest.mark.parametrize("name", cover(structure))
 def test_stage_train_with_a_preset(world, device, figure, tmp_path, name):
     """The whole stage: settings, training, choice of weights, post-processing, checkpoint."""
     models, data, warm_start = world

@@ -45,7 +45,7 @@ PRELOADED = (
 # what no import looks at; every other variable has a server of its own
 FREE = re.compile("_|PWD|OLDPWD|SHLVL|PATH|(PYTEST|DVC|GIT|PREFECT|CSE|AWS)_.*")
 OWN = re.compile(r"(cse|flows)\b")
-IDLE = 60.0  # seconds after which a server ends
+IDLE = 600.0  # seconds after which a server ends
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
 

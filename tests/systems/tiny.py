@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -175,18 +175,12 @@ def served(name: str) -> frozenset:
     )
 
 
-def exported_once(first: Sequence[str]) -> set[str]:
-    """One preset for each graph that presets export, where possible one of ``first``."""
-    by_graph = {served(name): name for name in reversed([*first, *preset_names()])}
-    return set(by_graph.values())
-
-
-def cover_of_parts() -> list[str]:
-    """A few presets that together cover every part, chosen greedily."""
-    left = {part for name in preset_names() for part in structure(name)}
+def cover(parts_of: Callable[[str], Iterable], first: Sequence[str] = ()) -> list[str]:
+    """A few presets that together have every part, chosen greedily; of equals one of ``first``, where there is one."""
+    left = {part for name in preset_names() for part in parts_of(name)}
     chosen = []
     while left:
-        best = max(preset_names(), key=lambda name: len(left & set(structure(name))))
+        best = max([*first, *preset_names()], key=lambda name: len(left & set(parts_of(name))))
         chosen.append(best)
-        left -= set(structure(best))
+        left -= set(parts_of(best))
     return chosen
