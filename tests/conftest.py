@@ -96,6 +96,13 @@ def make_backbone_folder(
     return folder
 
 
+def pytest_ignore_collect(collection_path, config) -> bool | None:
+    """Do not import files without a slow test where only slow ones are wanted: it takes longer than some of them."""
+    if config.option.markexpr == "slow" and collection_path.name.startswith("test_"):
+        return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 @pytest.fixture(scope="session")
 def tiny_folders(tmp_path_factory) -> dict[str, Path]:
     """Folders of a tiny random BERT, which declares its length as most embedders do, and RoBERTa, which does not."""

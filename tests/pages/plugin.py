@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from sybil.integration.pytest import SybilItem
 
 from tests.conftest import finished_clone, shared_folder  # noqa: F401 - pages lie outside tests/
+from tests.pages.blocks import ROOT
+from tests.pages.counts import COUNTS, check_counts
 from tests.pages.sybils import pages
 from tests.pipeline.finished import make_for_pages, make_once
 
@@ -13,11 +18,14 @@ pytest_collect_file = pages.pytest()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Mark pages as slow: one takes seconds to minutes."""
-    for item in items:
-        if isinstance(item, SybilItem):
-            item.add_marker(pytest.mark.slow)
+def pytest_collection_modifyitems(config, items):
+    """Mark pages as slow: a block takes seconds to minutes; and see that no block is missing."""
+    blocks = [item for item in items if isinstance(item, SybilItem)]
+    for item in blocks:
+        item.add_marker(pytest.mark.slow)
+    found = Counter(item.path.relative_to(ROOT).as_posix() for item in blocks)
+    asked = [Path(argument).absolute() for argument in config.args]
+    check_counts({page: found[page] for page in COUNTS if any((ROOT / page).is_relative_to(path) for path in asked)})
 
 
 @pytest.fixture(scope="session")

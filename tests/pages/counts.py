@@ -1,0 +1,44 @@
+"""How many code blocks each page has; a run of the pages that misses one ends before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+# blocks that the slow tests run in a clone, blocks that a test of its own runs, blocks that say why they are not run
+COUNTS = {
+    "README.md": (13, 0, 2),
+    "deploy/README.md": (1, 0, 2),
+    "docs/adapt.md": (3, 0, 3),
+    "docs/backbones.md": (2, 0, 2),
+    "docs/bank.md": (5, 0, 0),
+    "docs/comparison.md": (0, 0, 4),
+    "docs/corpus.md": (5, 0, 3),
+    "docs/drift.md": (2, 0, 1),
+    "docs/evaluate.md": (5, 0, 3),
+    "docs/export.md": (4, 0, 0),
+    "docs/extend.md": (0, 10, 0),
+    "docs/flows.md": (4, 0, 3),
+    "docs/gpu.md": (0, 0, 1),
+    "docs/interchange.md": (5, 0, 5),
+    "docs/models.md": (2, 0, 2),
+    "docs/pipeline.md": (2, 0, 0),
+    "docs/report.md": (3, 0, 0),
+    "docs/serve.md": (3, 7, 0),
+    "docs/speed.md": (1, 0, 1),
+    "docs/study.md": (0, 0, 2),
+    "docs/systems.md": (1, 0, 0),
+    "docs/tools.md": (0, 8, 0),
+    "docs/train.md": (8, 0, 1),
+    "docs/tune.md": (2, 0, 0),
+    "docs/without-training.md": (2, 0, 1),
+    "docs/your-own-data.md": (7, 0, 1),
+}
+
+
+def check_counts(found: Mapping[str, int]) -> None:
+    """Refuse a run that has collected fewer or more blocks of a page than there are."""
+    for page, number in found.items():
+        if number != (wanted := sum(COUNTS[page])):
+            raise pytest.UsageError(f"{page}: {number} of {wanted} code blocks were collected")
