@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,10 +137,29 @@ def empty_banks(tiny_folders, tmp_path_factory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def shared_folder(tmp_path_factory, worker_id) -> Path:
+def shared_folder(tmp_path_factory) -> Path:
     """A folder that all processes of a test run share."""
     base = tmp_path_factory.getbasetemp()
-    return base if worker_id == "master" else base.parent
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session", autouse=True)
+def graphs(shared_folder) -> Iterator[None]:
+    """Trace each model that tests export once; ``traced_anew`` is without that."""
+    from cse.export import graph
+    from tests.export.memo import remembered
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph, "_export", remembered(graph._export, shared_folder / "graphs"))
+        yield
+
+
+@pytest.fixture
+def traced_anew(monkeypatch) -> None:
+    """Trace every model that this test exports."""
+    from cse.export import graph
+
+    monkeypatch.setattr(graph, "_export", graph._export.__wrapped__)
 
 
 @pytest.fixture(scope="session")

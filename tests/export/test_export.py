@@ -172,7 +172,7 @@ def contents(folder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_failed_export_leaves_the_older_bundle_and_a_repeated_one_has_its_bytes(first_row, tmp_path):
+def test_failed_export_leaves_the_older_bundle_and_a_repeated_one_has_its_bytes(first_row, tmp_path, traced_anew):
     out = Path(shutil.copytree(first_row.folder, tmp_path / "bundle"))
     before, drafted = contents(out), {}
     with (

@@ -133,7 +133,8 @@ def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first
     assert output.count("didn't change") == len(STAGES), output
 
     # once more: nothing is trained again, all comes from DVC's cache
-    states = dict(server.task_states(server.run("train-cse/local", "hot-again", overrides={"train.learning_rate": 0.5})))
+    run = server.run("train-cse/local", "hot-again", overrides={"train.learning_rate": 0.5})
+    states = dict(server.task_states(run))
     assert [states[stage] for stage in ("train", "evaluate", "export")] == ["Restored"] * 3
 
 
