@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import pickle
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from cse.export import graph
@@ -28,7 +30,7 @@ def remembered(export: Export, folder: Path) -> Export:
     @functools.wraps(export)
     def once(module: nn.Module, given: dict[str, Any], path: Path) -> None:
         try:
-            content = pickle.dumps((module, given, path.name, graph.EXTERNAL_DATA_BYTES))
+            content = _content((module, given, path.name, graph.EXTERNAL_DATA_BYTES))
         except Exception:
             export(module, given, path)
             return
@@ -41,6 +43,20 @@ def remembered(export: Export, folder: Path) -> Export:
                 shutil.copyfile(file, path.with_name(file.name))
 
     return once
+
+
+class _Pickler(pickle.Pickler):
+    """Writes a tensor as its values: torch's own form has addresses in it."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, torch.Tensor):
+            return tuple, ((type(thing).__name__, thing.detach().numpy()),)
+        return NotImplemented
+
+
+def _content(thing: Any) -> bytes:
+    _Pickler(stream := io.BytesIO()).dump(thing)
+    return stream.getvalue()
 
 
 def _keep(files: list[Path], kept: Path) -> None:

@@ -142,8 +142,9 @@ class PrefectServer:
     def finished(self, name: str, seconds: float = 240) -> dict[str, Any]:
         """Return a flow run once it is over."""
         wait_for(
-            lambda: self.flow_run(name)["state_type"] in FINAL, seconds, lambda: f"{self.flow_run(name)}{self.log()}"
-        )
+            lambda: self.flow_run(name)["state_type"] in FINAL, seconds,
+            lambda: f"{self.flow_run(name)}{self.log()}", every=1.0,
+        )  # fmt: skip
         return self.flow_run(name)
 
 
@@ -192,10 +193,10 @@ def processes_with(variable: str, value: str) -> list[psutil.Process]:
     return found
 
 
-def wait_for(there: Callable[[], Any], seconds: float, tell: Callable[[], str] = lambda: "") -> Any:
-    """Wait until ``there()`` is true and return it."""
+def wait_for(there: Callable[[], Any], seconds: float, tell: Callable[[], str] = lambda: "", every: float = 0.2) -> Any:
+    """Wait until ``there()`` is true, asking every so many seconds, and return it."""
     give_up = time.monotonic() + seconds
     while not (found := there()):
         assert time.monotonic() < give_up, f"not within {seconds} s\n{tell()}"
-        time.sleep(0.2)
+        time.sleep(every)
     return found

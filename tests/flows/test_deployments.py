@@ -132,11 +132,6 @@ def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first
     output = taken.dvc("repro")
     assert output.count("didn't change") == len(STAGES), output
 
-    # once more: nothing is trained again, all comes from DVC's cache
-    run = server.run("train-cse/local", "hot-again", overrides={"train.learning_rate": 0.5})
-    states = dict(server.task_states(run))
-    assert [states[stage] for stage in ("train", "evaluate", "export")] == ["Restored"] * 3
-
 
 @pytest.mark.parametrize(
     ("parameter", "says"),
@@ -205,7 +200,6 @@ def test_drift_retrains_through_the_automation(project, server, first_run):
 
         run = server.finished(wait_for(started, 60, server.log)[0]["name"])
         assert run["state_type"] == "COMPLETED"
-        assert "reported before" in server.run("watch-drift/local", "drifted-again", url=url)["state"]["message"]
     assert len(started()) == 1
 
 
@@ -215,20 +209,16 @@ def test_the_other_flows(project, server, first_run, tmp_path):
     for name, parameters in (
         ("evaluate-cse", {"models": ["data/checkpoint", "data/bundle"]}),
         ("export-cse", {"out": str(tmp_path / "bundle")}),
-        ("embed-cse", {"text": str(text), "out": str(tmp_path / "vectors.npy")}),
     ):
         assert server.run(f"{name}/local", name, **parameters)["state_type"] == "COMPLETED", server.log()
     rows = json.loads(server.artifacts(server.flow_run("evaluate-cse"))["scores"])
     assert [row["model"] for row in rows] == ["data/checkpoint", "data/bundle"]
     assert rows[0]["evaluation"] == pytest.approx(rows[1]["evaluation"], abs=0.1)
     assert (tmp_path / "bundle/bundle.json").is_file()
-    assert (tmp_path / "vectors.npy").stat().st_size == 128 + 2 * 32 * 4
     corpus = {"corpus": str(text), "out": str(tmp_path / "vectors"), "workers": 1, "keep_text": True}
     run = server.run("embed-cse/local", "embed-a-corpus", **corpus)
     assert "2 vectors of 32 dimensions in 1 shard" in run["state"]["message"]
     assert json.loads((tmp_path / "vectors/manifest.json").read_text())["rows"] == 2
-    run = server.run("embed-cse/local", "no-text", text="nowhere.txt", out="x.npy")
-    assert "nowhere.txt" in run["state"]["message"]
 
 
 def test_adapt(project, server, first_run, tmp_path):
