@@ -154,6 +154,12 @@ def graphs(shared_folder) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Draw the same weights in a test whatever ran before it: its models are then known from other tests."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def traced_anew(monkeypatch) -> None:
     """Trace every model that this test exports."""

@@ -83,7 +83,7 @@ def stays(folder: Path, before: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_full_disk(cse, disk, name):
+def test_a_full_disk(cse, disk, name, traced_anew):
     command, where, file_bytes = COMMANDS[name]
     if name == "embed":
         shutil.rmtree(disk / "vectors")

@@ -277,28 +277,6 @@ def test_sweep_and_gate(finished_tiny_clone, tmp_path):
     assert (workspace.folder / "bundle/bundle.json").is_file()
 
 
-def test_a_full_disk_during_export(finished_tiny_clone, tmp_path):
-    """A limit on the size of a file fails as a full disk does; the earlier bundle is not lost."""
-    workspace = finished_tiny_clone.copy(tmp_path / "clone")
-    workspace.environment |= environment_of(workspace)
-    bundle, lock = workspace.bytes_of("data/bundle"), workspace.lock()
-    workspace.set({"export.normalize": False})
-    dvc_yaml = workspace.folder / "dvc.yaml"
-    whole = dvc_yaml.read_text()
-    command = "python -m cse.stages.export"
-    dvc_yaml.write_text(whole.replace(f"cmd: {command}", f"cmd: ulimit -f 16; {command}"))
-    output = workspace.run("cse", "flow", "train", fails=True)
-    assert re.search(r"error: export: no space left while writing .*: free some space and run again", output)
-    assert workspace.lock() == lock
-    assert workspace.leftovers() == []
-    workspace.dvc("checkout", "data/bundle", "--force")
-    assert workspace.bytes_of("data/bundle") == bundle
-    dvc_yaml.write_text(whole)
-    output = workspace.run("cse", "flow", "train")
-    assert output.count("Finished in state Skipped") == len(STAGES) - 1, "what was finished is not done again"
-    assert output.count("Finished in state Executed") == 1
-
-
 def test_a_stopped_flow_stops_its_stage(finished_tiny_clone, tmp_path):
     """A signal to the flow alone: the stage saves its state, and nothing runs on."""
     workspace = finished_tiny_clone.copy(tmp_path / "clone")
