@@ -18,7 +18,7 @@ from tests.pipeline.workspace import Workspace
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 COMMAND = ("python", "-m", "cse", "ablate", "prompt-length")
-LENGTHS = ("--values", "2,5", "--seeds", "1,2")
+LENGTHS = ("--values", "2", "--seeds", "1,2")
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,11 @@ def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, finish
     kill_in_training(workspace, *COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
     assert list((workspace.folder / ".cse/resume").iterdir())
     output = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
-    assert "prompt length 5, seed 2: evaluation " in output
-    assert len(experiments(workspace)) == 4
+    assert "prompt length 2, seed 2: evaluation " in output
+    assert len(experiments(workspace)) == 2
     found = cells(workspace)
-    assert {label: set(runs) for label, runs in found.items()} == {
-        "prompt length 2": {"1", "2"},
-        "prompt length 5": {"1", "2"},
-    }
-    assert len({scores["dev"] for runs in found.values() for scores in runs.values()}) == 4
+    assert {label: set(runs) for label, runs in found.items()} == {"prompt length 2": {"1", "2"}}
+    assert len({scores["dev"] for runs in found.values() for scores in runs.values()}) == 2
 
     # nothing of the user's has changed, and nothing is left of killed runs
     assert (workspace.folder / "params.yaml").read_bytes() == params
