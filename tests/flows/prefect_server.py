@@ -102,7 +102,12 @@ class PrefectServer:
     # ---- what the server knows ------------------------------------------------------------------------------------
 
     def post(self, path: str, **body: Any) -> Any:
-        found = httpx.post(f"{self.url}/{path}", json=body, timeout=30)
+        """Ask again, as Prefect's own client does, where the server is too busy (503)."""
+        for _ in range(10):
+            found = httpx.post(f"{self.url}/{path}", json=body, timeout=30)
+            if found.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(1)
         found.raise_for_status()
         return found.json()
 

@@ -233,7 +233,7 @@ def test_adapt(project, server, first_run, tmp_path):
     assert run["state_type"] == "COMPLETED", server.log()
     summary = (tmp_path / "adapt/summary.txt").read_text()
     assert run["state"]["message"] == summary.splitlines()[0]
-    assert "labels held out kNN:" in summary
+    assert "tried, with the score on held-out rows" in summary
     assert summary in server.artifacts(run)["adaptation"]
 
 
