@@ -50,7 +50,7 @@ from cse.stages.train import train_stage
 RATE = "train.learning_rate"
 _NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
 _UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
-_WITH_HEAD = {"post.kind": "discriminant"}
+_WITH_HEAD = {"post.kind": "linear"}
 _OF = {
     BARE: _UNTRAINED,
     HEAD: _UNTRAINED | _WITH_HEAD,

@@ -169,16 +169,19 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 @params_option
 @set_option
 @click.option(
-    "--kind", type=click.Choice(["whitening", "discriminant", "flow"]), required=True, help="Post-processing to add."
+    "--kind",
+    type=click.Choice(["whitening", "discriminant", "linear", "flow"]),
+    required=True,
+    help="Post-processing to add.",
 )
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the new checkpoint.")
 def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Path, out: Path) -> None:
-    """Fit whitening, a discriminant or flow and add it to MODEL.
+    """Fit whitening, a discriminant, a linear head or flow and add it to MODEL.
 
-    It is fitted on the training sentences, a discriminant also on their labels (data.view: categories). MODEL is a
-    checkpoint, or a bare backbone given by folder, hub id or file of word vectors. Set further options in group post of
-    params.yaml.
+    It is fitted on the training sentences, a discriminant and a linear head also on their labels (data.view:
+    categories). MODEL is a checkpoint, or a bare backbone given by folder, hub id or file of word vectors. Set further
+    options in group post of params.yaml.
     """
     from cse.stages.post import put_behind
 

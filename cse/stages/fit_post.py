@@ -1,4 +1,4 @@
-"""Fit post-processing, whitening, discriminant or flow, on the prepared training sentences."""
+"""Fit post-processing, whitening, discriminant, linear head or flow, on the prepared training sentences."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import nn
 
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.model.post import LINEAR_KINDS, Flow, fit_flow, fit_whitening, kept_dimension
+from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, Flow, fit_flow, fit_whitening, kept_dimension
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.post import PostSettings
-from cse.stages.fit_discriminant import fit_labelled, labelled_texts
+from cse.stages.fit_discriminant import decide_shrinkage, fit_labelled, labelled_texts
+from cse.stages.fit_linear import fit_linear
 
 FIT_BATCH = 64  # sentences
 
@@ -22,13 +23,13 @@ def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData)
     """Refuse post-processing that does not fit an encoder or the data, before training or encoding.
 
     Raises:
-        CseError: the encoder already has post-processing, its width does not fit, or a discriminant has no labels.
+        CseError: the encoder already has post-processing, its width does not fit, or what learns from labels has none.
     """
     if post.kind == "none":
         return
     if encoder.post is not None:
         raise CseError(f"post.kind: the encoder already has {encoder.post.config()['kind']}; use one without")
-    if post.kind == "discriminant":
+    if post.kind in LABELLED_KINDS:
         data.check_labelled()
     if post.kind in LINEAR_KINDS:
         kept_dimension(post.dimension, encoder.dimension)
@@ -43,7 +44,7 @@ def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -
         CseError: what ``check_post`` raises, too few sentences, or too few labels.
     """
     check_post(encoder, post, data)
-    label_of = labelled_texts(data) if post.kind == "discriminant" else None
+    label_of = labelled_texts(data) if post.kind in LABELLED_KINDS else None
     found = list(dict.fromkeys(data.sentences()) if label_of is None else label_of)
     sentences = [found[i] for i in np.linspace(0, len(found) - 1, min(post.sentences, len(found)), dtype=int)]
     click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)
@@ -52,7 +53,11 @@ def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -
     vectors = encoder.encode_cut(sentences, longest, FIT_BATCH, normalize=False, show_progress_bar=bar)
     if label_of is not None:
         labels = [label_of[sentence] for sentence in sentences]
-        fitted: nn.Module = fit_labelled(vectors, labels, post.shrinkage, post.dimension)
+        shrinkage = post.shrinkage or decide_shrinkage(vectors, labels, post.dimension)
+        if post.kind == "linear":
+            fitted: nn.Module = fit_linear(vectors, labels, shrinkage, post.dimension, post.seed, bar)
+        else:
+            fitted = fit_labelled(vectors, labels, shrinkage, post.dimension)
     elif post.kind == "whitening":
         fitted = fit_whitening(vectors, post.dimension)
     else:

@@ -9,6 +9,7 @@ import torch
 
 from cse.model.post import fit_whitening
 from cse.model.post.discriminant import fit_discriminant
+from cse.model.post.linear import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
 
@@ -51,10 +52,11 @@ PARTS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "roberta flow mlp": ("roberta", None, {"pooler": "cls", "mlp": "always", "post": "flow"}),
 }  # fmt: skip
 
-# what each leaves of 32 numbers: 20, 7, 32
+# what each leaves of 32 numbers: 20, 7, 7, 32
 POST = {
     "whitening": lambda vectors: fit_whitening(vectors, 20),
     "discriminant": lambda vectors: fit_discriminant(vectors, [str(row % 8) for row in range(len(vectors))], 0.1),
+    "linear": lambda vectors: LinearMap.of("linear", np.ones(32), np.asarray(vectors[:7], dtype=np.float64).T),
     "flow": lambda vectors: new_flow(vectors, seed=3),
 }
 

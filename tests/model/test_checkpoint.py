@@ -137,7 +137,7 @@ def test_projectors_of_every_kind_come_back(tmp_path):
     assert not torch.equal(encoder.mlp[0].weight, head.dense.weight), "the test moved it"
 
 
-@pytest.mark.parametrize(("kind", "dimension"), [("whitening", 20), ("discriminant", 7), ("flow", 32)])
+@pytest.mark.parametrize(("kind", "dimension"), [("whitening", 20), ("discriminant", 7), ("linear", 7), ("flow", 32)])
 def test_post_processing_comes_back(bert, tmp_path, kind, dimension):
     encoder = make_encoder(bert, pooler="mean")
     encoder.post = POST[kind](np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32))

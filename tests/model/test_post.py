@@ -16,6 +16,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from cse.errors import CseError
 from cse.model.post import POST_KINDS, Flow, LinearMap, build_post, fit_whitening
 from cse.model.post.discriminant import Scatter, fit_discriminant, numbered, scatter_of
+from cse.stages.fit_linear import fit_linear
 from tests.parts import new_flow
 
 WIDTH = 16
@@ -359,6 +360,7 @@ class TestFlow:
 FITS = {
     "whitening": lambda vectors: fit_whitening(vectors, 12),
     "discriminant": lambda vectors: fit_discriminant(vectors, [str(row % 9) for row in range(len(vectors))], 0.1),
+    "linear": lambda vectors: fit_linear(vectors, [str(row % 9) for row in range(len(vectors))], 0.1, None, seed=1),
     "flow": new_flow,
 }
 
@@ -417,6 +419,6 @@ def test_a_vector_that_is_not_finite_is_named():
 def test_unknown_kind():
     with pytest.raises(
         CseError,
-        match=r"post\.kind: 'whitenning' is not one of whitening, discriminant, flow; did you mean 'whitening'",
+        match=r"post\.kind: 'whitenning' is not one of whitening, discriminant, linear, flow; did you mean 'whitening'",
     ):
         build_post({"kind": "whitenning"})

@@ -5,6 +5,7 @@ kind         what it does                                 source
 ============ ============================================ ======================================
 whitening    linear: zero mean, identity covariance       Su et al. 2021, "BERT-whitening"
 discriminant linear: identity covariance within labels    Fisher 1936; Friedman 1989
+linear       a discriminant trained on by a loss          Khosla et al. 2020, "SupCon"
 flow         invertible network towards ``N(0, I)``       Li et al. 2020, "BERT-flow"
 ============ ============================================ ======================================
 """
@@ -22,7 +23,8 @@ from cse.model.post.flow_training import fit_flow
 from cse.model.post.linear import LinearMap, kept_dimension
 from cse.model.post.whitening import fit_whitening
 
-LINEAR_KINDS = ("whitening", "discriminant")
+LABELLED_KINDS = ("discriminant", "linear")  # fitted on labelled texts
+LINEAR_KINDS = ("whitening", *LABELLED_KINDS)
 POST_SIZES = {  # of ``config()``
     **dict.fromkeys(LINEAR_KINDS, ("width", "dimension")),
     "flow": ("width", "levels", "depth", "hidden"),
@@ -30,6 +32,7 @@ POST_SIZES = {  # of ``config()``
 POST_KINDS = tuple(POST_SIZES)
 
 __all__ = [
+    "LABELLED_KINDS",
     "LINEAR_KINDS",
     "POST_KINDS",
     "POST_SIZES",

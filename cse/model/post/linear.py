@@ -1,4 +1,4 @@
-"""A linear map of sentence vectors: what whitening and the discriminant are once they are fitted."""
+"""A linear map of sentence vectors: what whitening, a discriminant and a linear head are once they are fitted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LinearMap(nn.Module):
     """``y = (x - mean) matrix``; all zeros until it is fitted or its weights are loaded.
 
     Args:
-        kind: ``whitening`` or ``discriminant``.
+        kind: ``whitening``, ``discriminant`` or ``linear``.
         width: input width D.
         dimension: output width d, at most ``width``.
 

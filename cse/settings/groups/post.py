@@ -12,22 +12,22 @@ from cse.settings.groups.group import Group, Positive
 class PostSettings(Group):
     """Post-processing fitted on training sentences, saved and exported with the encoder."""
 
-    kind: Literal["none", "whitening", "discriminant", "flow"] = Field(
+    kind: Literal["none", "whitening", "discriminant", "linear", "flow"] = Field(
         "none",
         description="`whitening` (BERT-whitening), `discriminant` (linear discriminant analysis of labelled texts), "
-        "`flow` (BERT-flow) or `none`.",
+        "`linear` (the discriminant, trained on by the supervised contrastive loss), `flow` (BERT-flow) or `none`.",
     )
     dimension: Positive | None = Field(
         None,
-        description="`whitening`, `discriminant`: number of leading dimensions to keep; null: all (`discriminant`: one "
-        "fewer than labels, at most the encoder's).",
+        description="`whitening`, `discriminant`, `linear`: number of leading dimensions to keep; null: all (labels: "
+        "one fewer than there are, at most the encoder's).",
     )
     shrinkage: float | None = Field(
         None,
         gt=0.0,
         le=1.0,
-        description="`discriminant`: share of a multiple of the identity in the covariance within labels; null: what "
-        "ranks held-out texts best, from 0.01 to 0.6.",
+        description="`discriminant`, `linear`: share of a multiple of the identity in the covariance within labels; "
+        "null: what ranks held-out texts best, from 0.01 to 0.6.",
     )
     sentences: Positive = Field(
         100_000, description="Maximum distinct training sentences to fit on, picked at even intervals."
@@ -38,4 +38,4 @@ class PostSettings(Group):
     learning_rate: float = Field(1e-3, gt=0.0, description="`flow`: Adam's learning rate.")
     batch_size: int = Field(32, ge=2, description="`flow`: sentences per step.")
     epochs: Positive = Field(1, description="`flow`: passes over the sentences.")
-    seed: int = Field(42, ge=0, description="`flow`: seed for initialisation and data order.")
+    seed: int = Field(42, ge=0, description="`linear`, `flow`: seed for initialisation and data order.")
