@@ -112,7 +112,7 @@ def _train(
         rows = np.concatenate([random.permutation(rows_of[one])[:_OF_EACH] for one in chosen])
         loss = supervised_contrastive(centred[rows] @ matrix, torch.from_numpy(label[rows]), _TEMPERATURE)
         adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         adam.step()
         falling.step()
     return LinearMap.of("linear", start.mean.double().numpy(), matrix.detach().double().numpy())
