@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export DVC_NO_ANALYTICS := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# where it is set, every process compiles the project anew: a second of each, and of tests half a minute
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: repro test test-all test-pages lint install benchmark benchmark-serve gpu clean
+.PHONY: repro test fast test-all test-pages lint install benchmark benchmark-serve gpu clean
 
 repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
@@ -14,7 +16,10 @@ repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has cha
 # two processes share the files out; each keeps to one thread
 PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 
-test: $(STAMP) lint        ## fast tests, lint and types (under 10 minutes)
+test: $(STAMP)             ## fast tests, lint and types (under 10 minutes)
+	$(MAKE) --no-print-directory -j2 lint fast # types are checked on one processor: tests take the other
+
+fast: $(STAMP)
 	$(PYTEST)
 
 SLOW := -p tests.pages.plugin -m slow --timeout 1800 -rs
