@@ -19,7 +19,7 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SWEEP = (sys.executable, "-m", "cse.cli.sweep")
-GRID = ("-s", "tune.over=['train.learning_rate=[0.01, 0.05, 1e30]', 'prompt.length=[2, 3]']")
+GRID = ("-s", "tune.over=['train.learning_rate=[0.01, 1e30]', 'prompt.length=[2, 3]']")
 LONG = ("-s", "train.epochs=60", "-s", "train.eval_every=100", "-s", "train.save_seconds=0")
 
 
@@ -60,13 +60,13 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     first.kill()
     first.communicate(timeout=60)
     done = {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/result.json")}
-    assert 1 <= len(done) < 6  # in mid-sweep
+    assert 1 <= len(done) < 4  # in mid-sweep
 
     output = finish(folder, *GRID, *LONG)
     assert "resuming the sweep" in output
     after = {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/result.json")}
     assert after.items() >= done.items()  # nothing that was done is done again
-    assert len(trials_of(folder)) == 6
+    assert len(trials_of(folder)) == 4
 
     other = tmp_path_factory.mktemp("undisturbed")
     for name in ("data", "params.yaml"):
