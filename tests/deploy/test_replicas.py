@@ -7,8 +7,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,10 +15,8 @@ import httpx
 import numpy as np
 import psutil
 import pytest
-from ray.cluster_utils import Cluster
 
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.session import ray_session
 from tests.deploy.servers import serving
 from tests.waiting import wait_for
 
@@ -117,44 +113,3 @@ def test_replicas_are_gone_when_the_server_ends(small_bundle, tmp_path):
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0
     wait_for(lambda: not any(child.is_running() and child.status() != "zombie" for child in children), seconds=30)
-
-
-WAITS = """
-import sys
-import cse.scale.machines
-cse.scale.machines.WAIT_SECONDS = 0.5
-sys.argv = ["cse", *sys.argv[1:]]
-from cse.cli.main import main
-main()
-"""
-
-
-def test_on_a_cluster_without_room_replicas_are_refused_or_say_what_they_wait_for(small_bundle, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # though this user may have a token
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 10**8})
-    command = [sys.executable, "-c", WAITS, "serve", str(small_bundle), "--port", "0", "--replicas"]
-    log = tmp_path / "log"
-    try:
-        monkeypatch.setenv("RAY_ADDRESS", made.address)
-        refused = subprocess.run([*command, "3"], capture_output=True, text=True, timeout=120, check=False)
-        assert refused.returncode == 2
-        line = "--replicas 3: each takes 1 CPU of one machine, and Ray has 1 machine of 2 CPUs"
-        assert line in refused.stderr.splitlines()[-1]
-        with ray_session() as ray, log.open("wb") as stream:
-            hold = ray.remote(num_cpus=1)(Hold).remote()
-            ray.get(hold.__ray_ready__.remote())
-            process = subprocess.Popen([*command, "2"], stderr=stream)
-            try:
-                wait_for(lambda: "1 machine of 2 CPUs; 0 CPUs in all are free" in log.read_text(), seconds=90)
-                ray.kill(hold)
-                wait_for(lambda: '"listening"' in log.read_text(), seconds=90)
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(60)
-    finally:
-        made.shutdown()
-
-
-class Hold:
-    """Takes a CPU."""
