@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -142,5 +141,5 @@ def test_replicas_that_find_no_room_are_refused_or_say_what_they_wait_for(cluste
         try:
             wait_for(lambda: "0 CPUs in all are free" in log.read_text(), seconds=90)
         finally:
-            process.send_signal(signal.SIGTERM)
+            process.kill()
             process.wait(60)
