@@ -22,18 +22,16 @@ test: $(STAMP)             ## fast tests, lint and types (under 10 minutes)
 fast: $(STAMP)
 	$(PYTEST)
 
-SLOW := -p tests.pages.plugin -m slow --timeout 1800 -rs
-# what a new user runs first; `make test-pages` runs every page
-FIRST := README.md docs/bank.md
+SLOW := -m slow --timeout 1800 -rs
 # workers and machines are lost: timing counts, so nothing runs beside these
 ALONE := $(addprefix tests/scale/test_,cluster.py elastic.py workers.py)
 
-test-all: $(STAMP)         ## slow end-to-end and fault tests, and the first pages (under an hour)
-	$(PYTEST) $(SLOW) $(addprefix --ignore ,$(ALONE)) tests $(FIRST)
+test-all: $(STAMP)         ## slow end-to-end and fault tests (under an hour)
+	$(PYTEST) $(SLOW) $(addprefix --ignore ,$(ALONE)) tests
 	python -m pytest $(SLOW) $(ALONE)
 
 test-pages: $(STAMP)       ## every command block of README.md, docs/ and deploy/README.md, in copies of a finished clone
-	$(PYTEST) $(SLOW) README.md docs deploy/README.md
+	$(PYTEST) -p tests.pages.plugin $(SLOW) README.md docs deploy/README.md
 
 lint: $(STAMP)
 	ruff check .
