@@ -311,13 +311,14 @@ def test_killed_export_leaves_nothing_that_looks_finished(copy):
 # ---- a full disk --------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoint(copy):
-    """A limit on the size of a file fails as a full disk does; other limits are in tests/cli/test_disks.py."""
+@pytest.mark.parametrize("limit", [512, 6000])
+def test_a_full_disk_leaves_the_earlier_checkpoint(copy, limit):
+    """A limit on the size of a file fails as a full disk does, at other moments for other limits."""
     expected = copy.bytes_of(*OUTPUTS)
     copy.set({"train.seed": 7})
     output = copy.run(
         sys.executable, "-m", "cse.stages.train", fails=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )  # fmt: skip
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, output
