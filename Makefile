@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # where it is set, every process compiles the project anew: a second of each, and of tests half a minute
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: repro test fast test-all test-pages lint install benchmark benchmark-serve gpu clean
+.PHONY: repro test fast test-all slow lost test-pages lint install benchmark benchmark-serve gpu clean
 
 repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
@@ -23,12 +23,17 @@ fast: $(STAMP)
 	$(PYTEST)
 
 SLOW := -m slow --timeout 1800 -rs
-# workers and machines are lost: timing counts, so nothing runs beside these
-ALONE := $(addprefix tests/scale/test_,cluster.py elastic.py workers.py)
+# what these lose, machines and workers, is waited for: a process of their own fills the pauses of the others
+LOST := $(addprefix tests/scale/test_,cluster.py elastic.py workers.py)
 
 test-all: $(STAMP)         ## slow end-to-end and fault tests (under an hour)
-	$(PYTEST) $(SLOW) $(addprefix --ignore ,$(ALONE)) tests
-	python -m pytest $(SLOW) $(ALONE)
+	$(MAKE) --no-print-directory -j2 slow lost
+
+slow: $(STAMP)
+	$(PYTEST) $(SLOW) $(addprefix --ignore ,$(LOST)) tests
+
+lost: $(STAMP)
+	OMP_NUM_THREADS=1 python -m pytest $(SLOW) $(LOST)
 
 test-pages: $(STAMP)       ## every command block of README.md, docs/ and deploy/README.md, in copies of a finished clone
 	$(PYTEST) -p tests.pages.plugin $(SLOW) README.md docs deploy/README.md

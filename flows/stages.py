@@ -22,6 +22,12 @@ from flows.workspace import Workspace
 
 SKIPPED, RESTORED, EXECUTED = "Skipped", "Restored", "Executed"
 RETRY_SECONDS: list[float] = [10, 60]  # before the second and the third attempt
+# no later attempt will be told otherwise
+_REFUSED = re.compile(
+    r"bucket does not exist|NoSuchBucket|Access ?Denied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch|"
+    r"Unable to locate credentials|Permission denied|Not a directory|File exists|Read-only file system"
+)
+_BEFALLEN = re.compile(r"failed to transfer '.*' - |unexpected error - ")
 _STEP = re.compile(r"^step \d+/\d+ \((\d+) %\)")
 
 
@@ -116,14 +122,19 @@ def _with_remote(arguments: list[str], workspace: Workspace) -> State[Any]:
     try:
         run_dvc(arguments, workspace.folder, lambda line: log.info("%s", line))
     except CommandError as error:
-        said = [line for line in error.last_lines if line.startswith("ERROR: ")] or error.last_lines[-1:]
+        reason = reason_of_remote(error.last_lines)
         return failed(
-            f"{arguments[0]}: the remote refused or does not respond: {' '.join(said).removeprefix('ERROR: ')}; "
-            "check it with `dvc remote list`. Results are in DVC's cache: run the same again to continue with "
-            f"the {arguments[0]}",
-            later=True,
+            f"{arguments[0]}: the remote refused or does not respond: {reason}; check it with `dvc remote list`. "
+            f"Results are in DVC's cache: run the same again to continue with the {arguments[0]}",
+            later=not _REFUSED.search(reason),
         )
     return Completed()
+
+
+def reason_of_remote(lines: list[str]) -> str:
+    """Return why a remote failed, from the end of what DVC said: each reason once, without the files it befell."""
+    said = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines[-1:]
+    return "; ".join(dict.fromkeys(_BEFALLEN.sub("", line) for line in said))
 
 
 def raise_for(state: State[Any]) -> None:

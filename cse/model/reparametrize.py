@@ -52,7 +52,8 @@ class Reparametrized(nn.Module):
         """Return the table."""
         vectors_PD = self.start
         if self.lstm is not None:
-            vectors_PD = self.lstm(vectors_PD.unsqueeze(0))[0].squeeze(0)
+            with torch.autocast(vectors_PD.device.type, enabled=False):  # not every processor has an LSTM in bf16
+                vectors_PD = self.lstm(vectors_PD.unsqueeze(0))[0].squeeze(0)
         rows = self.layers(vectors_PD)
         if self.axis == 0:
             return rows.view(self.shape)

@@ -137,10 +137,7 @@ def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first
     ("parameter", "says"),
     [
         ("preset=promse-eh", "did you mean 'promcse-eh-minilm'?"),
-        ('overrides={"train.epoch": 1}', "did you mean 'train.epochs'?"),
-        ('overrides={"train.epochs": 0}', "0 is less than the minimum of 1"),
         ('data={"view": "pair"}', "'pair' is not one of"),
-        ('sweep={"train.epochs": []}', "train.epochs: the list is empty"),
         ("weather=1", "weather"),
     ],
 )
@@ -227,7 +224,7 @@ def test_adapt(project, server, first_run, tmp_path):
     (tmp_path / "no-dev").mkdir()
     overrides = {"train.batch_size": 8, "prompt.length": 4, "data.dev_path": str(tmp_path / "no-dev")}
     run = server.run(
-        "adapt-cse/local", "adapt", labels=str(tmp_path / "labels.csv"), out=str(tmp_path / "adapt"), budget="30s",
+        "adapt-cse/local", "adapt", labels=str(tmp_path / "labels.csv"), out=str(tmp_path / "adapt"), budget="10s",
         overrides=overrides,
     )  # fmt: skip
     assert run["state_type"] == "COMPLETED", server.log()
@@ -281,9 +278,12 @@ def test_a_cancelled_run_leaves_no_process_and_no_result(project, server, first_
 
 
 @pytest.fixture
-def automations(project, server):
-    """Those of ``deploy/lost-workers.yaml``: a run without heartbeats is lost, a lost run starts again."""
-    output = project.run("prefect", "automation", "create", "--from-file", str(ROOT / "deploy/lost-workers.yaml"))
+def automations(project, server, tmp_path):
+    """Those of ``deploy/lost-workers.yaml``, sooner: a run without heartbeats is lost, a lost run starts again."""
+    text = (ROOT / "deploy/lost-workers.yaml").read_text()
+    assert "within: 90" in text
+    (tmp_path / "sooner.yaml").write_text(text.replace("within: 90", "within: 45"))  # a heartbeat takes 30 s
+    output = project.run("prefect", "automation", "create", "--from-file", str(tmp_path / "sooner.yaml"))
     yield
     for identity in re.findall(r"with id ([0-9a-f-]{36})", output):
         project.run("prefect", "automation", "delete", "--id", identity)
@@ -347,7 +347,7 @@ def test_the_server_is_away_at_the_start(project, tmp_path):
 
 def test_two_runs_at_once_in_one_folder(project, server, first_run):
     """The second, here by hand, says whom it waits for, and then finds nothing to do."""
-    project.set({"train.epochs": 150, "train.seed": 105})
+    project.set({"train.epochs": 60, "train.seed": 105})
     server.start_run("train-cse/local", "in-front")
     wait_for(lambda: is_training(project), 90, server.log)
     second = Workspace(project.folder)

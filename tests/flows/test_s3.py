@@ -64,5 +64,6 @@ def test_a_bucket_that_is_not_there(bucket, finished_tiny_clone, tmp_path):
     workspace.dvc("remote", "add", "--default", "shared", "s3://no-such-bucket/cse")
     workspace.dvc("remote", "modify", "shared", "endpointurl", bucket[1])
     output = workspace.run("cse", "flow", "train", "--push", fails=True)
-    assert "error: push: the remote refused or does not respond" in output
+    assert "error: push: the remote refused or does not respond: The specified bucket does not exist" in output
+    assert "Retry" not in output, "it will not be there in a minute either"
     assert output.count("Finished in state Skipped") == len(STAGES)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from flows.processes import CommandError, explain, run_dvc, run_module
-from flows.stages import EXECUTED, RESTORED, SKIPPED, outcome_in
+from flows.stages import EXECUTED, RESTORED, SKIPPED, outcome_in, reason_of_remote
 
 
 def outcome(root, stage: str) -> str:
@@ -104,3 +104,11 @@ def test_lines_and_exit_code_of_cse(tmp_path):
     assert caught.value.code == 2
     assert lines == caught.value.last_lines
     assert lines[-1].startswith("error: ")
+
+
+def test_the_reason_of_a_remote_is_said_once():
+    missing = "The specified bucket does not exist"
+    files = [f"ERROR: failed to transfer '/cache/{name}' - {missing}" for name in ("a", "b")]
+    lines = ["2 files pushed", *files, f"ERROR: unexpected error - {missing}", "Having any troubles?"]
+    assert reason_of_remote(lines) == missing
+    assert reason_of_remote(["fatal: no remote"]) == "fatal: no remote"

@@ -30,21 +30,17 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def forms(tmp_path_factory):
-    """A checkpoint trained for a few steps on generated rows, and what is exported from it."""
+def forms(finished_clone, tmp_path_factory):
+    """The checkpoint and the bundle of a finished clone, and what else is exported from the checkpoint."""
     folder = tmp_path_factory.mktemp("forms")
-    quick = ["-s", "data.sample_rows=500", "-s", "train.device=cpu"]
-
-    def cse(*arguments):
+    data = finished_clone.folder / "data"
+    (folder / "checkpoint").symlink_to(data / "checkpoint")
+    (folder / "onnx").symlink_to(data / "bundle")
+    for name in ("sentence-transformers", "peft"):
+        options = ["--params", finished_clone.folder / "params.yaml", "--data", data / "prepared"]
+        arguments = ["export", data / "checkpoint", *options, "--format", name, "--out", folder / name]
         done = CliRunner().invoke(cli, [str(argument) for argument in arguments], catch_exceptions=False)
         assert done.exit_code == 0, done.output
-
-    params = ["-p", Path(__file__).parents[2] / "params.yaml", *quick]
-    data = ["--data", folder / "prepared"]
-    cse("prepare", *params, "--out", folder / "prepared")
-    cse("train", *params, *data, "--out", folder / "checkpoint")
-    for name in ("onnx", "sentence-transformers", "peft"):
-        cse("export", folder / "checkpoint", *params, *data, "--format", name, "--out", folder / name)
     return folder
 
 

@@ -41,6 +41,7 @@ from typing import Any
 PRELOADED = (
     "numpy", "pyarrow", "pandas", "scipy.stats", "sklearn.linear_model", "onnx", "tokenizers", "torch",
     "transformers.models.auto.modeling_auto", "transformers.models.bert.modeling_bert", "datasets",
+    "onnxscript", "torch.onnx._internal.exporter._core", "torch._functorch.aot_autograd", "networkx",
 )  # fmt: skip
 # what no import looks at; every other variable has a server of its own
 FREE = re.compile("_|PWD|OLDPWD|SHLVL|PATH|(PYTEST|DVC|GIT|PREFECT|CSE|AWS)_.*")

@@ -84,18 +84,6 @@ def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, finish
     ]  # fmt: skip
 
 
-def test_an_experiment_can_be_applied_and_reproduced(finished_tiny_clone, tmp_path):
-    workspace = finished_tiny_clone.copy(tmp_path / "work")
-    workspace.run(*COMMAND, "--values", "3")
-    (name,) = experiments(workspace)
-    expected = cells(workspace)["prompt length 3"]["42"]
-    workspace.dvc("exp", "apply", name)
-    metrics = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text(encoding="utf-8"))
-    assert {key: value for key, value in expected.items() if key != "dev"} == metrics["trained"]
-    assert "length: 3" in (workspace.folder / "params.yaml").read_text(encoding="utf-8")
-    assert "didn't change, skipping" in workspace.dvc("repro")
-
-
 def test_data_that_git_and_dvc_do_not_know_are_read_where_they_lie(finished_tiny_clone, tmp_path):
     workspace = finished_tiny_clone.copy(tmp_path / "work")
     (workspace.folder / "data/raw/train/rows.csv").rename(tmp_path / "outside.csv")
@@ -103,12 +91,16 @@ def test_data_that_git_and_dvc_do_not_know_are_read_where_they_lie(finished_tiny
     workspace.commit()
     params = (workspace.folder / "params.yaml").read_bytes()
     shutil.copytree(workspace.folder / "backbone", workspace.folder / "other")  # not committed
-    workspace.run(*COMMAND, "--values", "3", "-s", "backbone.name=other")
-    assert set(cells(workspace)["prompt length 3"]) == {"42"}
+    output = workspace.run(*COMMAND[:-1], "margin", "--values", "0.2", "-s", "backbone.name=other")
+    tree = json.loads((workspace.folder / "data/ablations/margin/cells.json").read_text(encoding="utf-8"))
+    assert [set(cell["runs"]) for cell in tree["cells"]] == [{"42"}, {"42"}]
+    for cell in tree["cells"]:
+        assert f"{cell['label']}, seed 42: evaluation {cell['runs']['42']['evaluation']:.2f}" in output
+    assert tree["data"] == "outside.csv, 160 triplets"
     assert (workspace.folder / "params.yaml").read_bytes() == params
 
 
-def test_a_cell_that_fails_costs_no_other_and_says_why(finished_tiny_clone, tmp_path):
+def test_a_cell_that_fails_costs_no_other_and_the_other_can_be_applied(finished_tiny_clone, tmp_path):
     workspace = finished_tiny_clone.copy(tmp_path / "work")
     # 600 prompts do not fit beside the tokens of a backbone with few positions
     output = workspace.run(*COMMAND, "--values", "600,3", fails=True)
@@ -118,20 +110,13 @@ def test_a_cell_that_fails_costs_no_other_and_says_why(finished_tiny_clone, tmp_
     assert set(cells(workspace)["prompt length 3"]) == {"42"}
     assert cells(workspace)["prompt length 600"] == {}
 
-
-def test_every_cell_of_another_ablation_trains_and_scores(finished_tiny_clone, tmp_path):
-    """Cells of the remaining ablations are trained, without DVC, in tests/systems/test_every_preset.py."""
-    workspace = finished_tiny_clone.copy(tmp_path / "work")
-    # without dev pairs the last weights are kept; with them every cell could keep one and the same start
-    options = ("-s", "data.dev_path=data/raw/cxc", "-s", "train.learning_rate=0.3")
-    output = workspace.run(*COMMAND[:-1], "margin", "--values", "0.2", *options)
-    tree = json.loads((workspace.folder / "data/ablations/margin/cells.json").read_text(encoding="utf-8"))
-    assert len(tree["cells"]) == 2
-    scores = [cell["runs"]["42"]["evaluation"] for cell in tree["cells"]]
-    assert len(set(scores)) > 1, "cells are different trainings"
-    for cell in tree["cells"]:
-        assert f"{cell['label']}, seed 42: evaluation {cell['runs']['42']['evaluation']:.2f}" in output
-    assert tree["data"] == "rows.csv, 160 triplets"
+    (name,) = experiments(workspace)
+    expected = cells(workspace)["prompt length 3"]["42"]
+    workspace.dvc("exp", "apply", name)
+    metrics = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text(encoding="utf-8"))
+    assert {key: value for key, value in expected.items() if key != "dev"} == metrics["trained"]
+    assert "length: 3" in (workspace.folder / "params.yaml").read_text(encoding="utf-8")
+    assert "didn't change, skipping" in workspace.dvc("repro")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def folder(tiny_folders, tmp_path):
 
 
 def start(folder, out, *settings):
-    options = [part for setting in ("train.epochs=8", "train.eval_every=20", *settings) for part in ("-s", setting)]
+    options = [part for setting in ("train.epochs=4", "train.eval_every=20", *settings) for part in ("-s", setting)]
     command = [sys.executable, "-m", "cse.cli", "train", "--out", str(folder / out), *options]
     return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -92,7 +92,7 @@ def test_a_killed_command_goes_on(folder):
     _, errors = second.communicate(timeout=240)
     assert second.returncode == 0, errors
     assert "resuming after step" in errors
-    assert metrics(folder, "out")["steps"] == 400
+    assert metrics(folder, "out")["steps"] == 200
 
 
 def test_what_cannot_work_is_said_in_one_line(folder):
