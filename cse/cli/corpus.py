@@ -136,13 +136,12 @@ def search(
     one by one.
     """
     from cse.scale.corpus.output import open_vectors
-    from cse.scale.corpus.search import open_encoder, role_of_queries
-    from cse.scale.corpus.search import search as find
+    from cse.scale.corpus.search import open_encoder, role_of_queries, search_vectors
 
     vectors = open_vectors(folder)
     encoder = open_encoder(vectors, model, provider)
     role = role or role_of_queries(vectors, encoder)
-    found = find(vectors, encoder.encode(list(queries), normalize=True, role=role), k, scan=scan)
+    found = search_vectors(vectors, encoder.encode(list(queries), normalize=True, role=role), k, scan=scan)
     for query, hits in zip(queries, found, strict=True):
         if as_json:
             listed = [_as_json(rank, hit, vectors.text) for rank, hit in enumerate(hits, start=1)]

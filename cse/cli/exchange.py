@@ -100,11 +100,11 @@ def push(
             target.write_text(text, encoding="utf-8")
         click.echo(f"{card}: the card of {model}; nothing was sent")
         return
-    from cse.interchange.hub import push as send
+    from cse.interchange import hub
 
     if leaving.backbone.get("name") != found.backbone.get("name"):
         click.echo(f"backbone named {leaving.backbone['name']} in the pushed copy; --backbone gives it a hub id")
-    url = send(leaving, repo, text, public=public, message=message)
+    url = hub.push(leaving, repo, text, public=public, message=message)
     click.echo(f"{url}: {found.kind}, {len(found.files)} files and a card")
 
 
@@ -117,9 +117,9 @@ def pull(repo: str, out: Path, revision: str | None) -> None:
 
     REPO is OWNER/NAME, sent by `cse push`. A file that differs from what was sent is refused, and OUT stays as it was.
     """
-    from cse.interchange.hub import pull as fetch
+    from cse.interchange import hub
 
-    kind, commit, code = fetch(repo, out, revision=revision)
+    kind, commit, code = hub.pull(repo, out, revision=revision)
     if code:
         told = "which its library runs if you pass trust_remote_code=True: read it first"
         click.echo(f"note: {repo} holds Python code ({', '.join(code)}), {told}", err=True)

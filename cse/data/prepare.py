@@ -23,8 +23,7 @@ from cse.data.suite import SuiteData, complete, only_pairs
 from cse.data.suite_store import write_suite
 from cse.data.tasks.kinds import Task, held_out_texts
 from cse.data.tasks.prepare import read_dev_task, read_own_tasks, task_in_report
-from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
-from cse.data.tasks.store import write_tasks
+from cse.data.tasks.store import DEV_TASK_FILE, write_tasks
 from cse.errors import CseError
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.data import DataSettings

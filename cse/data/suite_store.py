@@ -13,7 +13,7 @@ import pyarrow as pa
 from cse.data.cxc import CaptionPairs
 from cse.data.store import PreparedData, open_pairs, read_table, write_pairs, write_table
 from cse.data.suite import STSB_SPLITS, SuiteData
-from cse.data.tasks.store import TASKS_FILE, open_tasks, write_tasks
+from cse.data.tasks.store import OWN_TASKS_FILE, open_tasks, write_tasks
 from cse.data.transfer import Labelled, TransferTask
 
 STSB_FILE, TRANSFER_FILE, CXC_FILE = "stsb.arrow", "transfer.arrow", "cxc.arrow"
@@ -48,7 +48,7 @@ def write_suite(folder: Path, suite: SuiteData) -> None:
     cxc = suite.cxc
     captions = [] if cxc is None else [getattr(cxc, name) for name in _CXC.names]
     write_table(folder / CXC_FILE, _CXC, zip(*captions, strict=True))
-    write_tasks(folder / TASKS_FILE, suite.tasks)
+    write_tasks(folder / OWN_TASKS_FILE, suite.tasks)
 
 
 def open_suite(data: PreparedData) -> SuiteData:

@@ -29,7 +29,7 @@ AGGREGATES: tuple[Aggregate, ...] = ("all", "mean", "wmean")
 
 
 @dataclass(frozen=True)
-class TaskScore:
+class StsScore:
     """Scores of one task, correlations times 100.
 
     Attributes:
@@ -57,7 +57,7 @@ class StsResults:
         items: ``cosine`` and ``gold`` of each pair by task, float64 ``(n,)``.
     """
 
-    tasks: dict[str, TaskScore]
+    tasks: dict[str, StsScore]
     sentences: int
     items: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, compare=False)
 
@@ -155,7 +155,7 @@ def dev_score(encoder: Encoder, pairs: ScoredPairs, batch_size: int = 64) -> flo
     return 100 * spearman(cosines_of(vectors, pairs), pairs.score, pairs.name)
 
 
-def _score(task: ScoredPairs, cosines: np.ndarray) -> TaskScore:
+def _score(task: ScoredPairs, cosines: np.ndarray) -> StsScore:
     subset_of = np.asarray(task.subset)
     subsets: dict[str, float | None] = {}
     sizes = []
@@ -168,7 +168,7 @@ def _score(task: ScoredPairs, cosines: np.ndarray) -> TaskScore:
             subsets[name] = None
     values = [value for value in subsets.values() if value is not None]
     complete = len(values) == len(subsets) > 0
-    return TaskScore(
+    return StsScore(
         all=100 * spearman(cosines, task.score, task.name),
         mean=float(np.mean(values)) if complete else None,
         wmean=float(np.average(values, weights=sizes)) if complete else None,

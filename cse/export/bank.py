@@ -23,8 +23,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.bank import DOMAINS, FORMAT, Bank, BankManifest
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
-from cse.runtime.domain import FORMAT as DOMAIN_FORMAT
-from cse.runtime.domain import POOLERS, Domain, DomainFacts, check_name, hashes_of
+from cse.runtime.domain import DOMAIN_FORMAT, POOLERS, Domain, DomainFacts, check_name, hashes_of
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import Moments

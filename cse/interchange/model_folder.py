@@ -209,7 +209,7 @@ def read_listing(path: Path, repo: str) -> tuple[Kind, dict[str, Any]]:
         raise CseError(str(error).replace(str(path), str(shown), 1)) from None
     if listing.get("format") != _FORMAT:
         raise CseError(f"{shown}: format {str(listing.get('format'))[:20]}, this version reads {_FORMAT}; update cse")
-    check_seal(listing, shown, _AGAIN, needed=True)
+    check_seal(listing, shown, _AGAIN)
     check_entries(listing.get("files"), shown, (), _AGAIN)
     try:
         return Kind(listing["kind"]), listing["files"]

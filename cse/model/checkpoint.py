@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from cse.model.checkpoint_config import AGAIN, CONFIG_FILE, FORMAT, WEIGHTS_FILE
 from cse.model.encoder import Encoder
 from cse.model.static_words import StaticWords
 from cse.runtime.seal import check_files, describe_files
-
-_log = logging.getLogger("cse")
 
 
 def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None = None) -> None:
@@ -160,12 +157,8 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Ten
     """
     path = folder / WEIGHTS_FILE
     check_files(folder, config["files"], CONFIG_FILE, AGAIN)
-    if not config["files"]:
-        _log.warning("%s: written before checkpoints were hashed; its weights are taken on trust", folder)
     try:
         weights = load_file(path)
-    except FileNotFoundError:
-        raise CseError(f"{path}: missing; the checkpoint is incomplete, {AGAIN}") from None
     except (SafetensorError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise CseError(f"{path}: truncated or not a safetensors file ({reason}); {AGAIN}") from None

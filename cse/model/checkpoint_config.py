@@ -12,12 +12,11 @@ from cse.errors import CseError
 from cse.model.generator import UNIGRAM
 from cse.model.post import POST_KINDS, POST_SIZES
 from cse.model.prompts import PROMPT_KINDS
-from cse.runtime.seal import SEAL, check_entries, check_seal, describe_files, digest, read_object, sealed
+from cse.runtime.seal import SEAL, check_entries, check_seal, digest, read_object, sealed, short
 
 CONFIG_FILE = "checkpoint.json"
 WEIGHTS_FILE = "weights.safetensors"
 FORMAT = 3
-UNSEALED = (1, 2)  # formats before checkpoints had hashes and a seal
 WORDS = "words"  # folder with the tokenizer of static word vectors
 AGAIN = "train or fetch the checkpoint again"
 
@@ -44,8 +43,6 @@ def identity_of(folder: Path) -> str:
         CseError: the checkpoint is missing or unreadable.
     """
     config = read_config(folder)
-    if not config["files"]:
-        config["files"] = describe_files(folder, [WEIGHTS_FILE])
     return digest({name: value for name, value in _without_place(config).items() if name != "facts"})
 
 
@@ -69,8 +66,6 @@ def training_notes(folder: Path) -> str:
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the config of a checkpoint, see ``describe``; ``facts`` are those of ``save_checkpoint``.
 
-    ``files`` holds the hashes of its files; it is empty for checkpoints written before hashes were added.
-
     Raises:
         CseError: the checkpoint is missing, truncated, changed, or of another format.
     """
@@ -81,32 +76,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CseError(f"{folder}: no checkpoint here ({CONFIG_FILE} is missing); `cse train` writes one") from None
     except OSError as error:
         raise CseError(f"{path}: unreadable ({error.strerror}); {AGAIN}") from None
-    if type(config.get("format")) is not int or config["format"] not in (*UNSEALED, FORMAT):
-        raise CseError(f"{path}: not a checkpoint of format {FORMAT}; it was written by another version of cse")
-    if config["format"] == FORMAT:
-        check_seal(_without_place(config), path, AGAIN, needed=True)
-        check_entries(config.get("files"), path, [WEIGHTS_FILE], AGAIN)
-    else:
-        config["files"] = {}
-    if config["format"] == 1:
-        config = _from_format_1(config)
-    config = {"texts": {}, "widths": [], "lora_rank": 0} | config  # not written before models had them
+    if type(config.get("format")) is not int or config["format"] != FORMAT:
+        raise CseError(f"{path}: format {short(config.get('format'))}, this version reads {FORMAT}; {AGAIN}")
+    check_seal(_without_place(config), path, AGAIN)
+    check_entries(config.get("files"), path, [WEIGHTS_FILE], AGAIN)
     _check_config(config, path)
     return config
-
-
-def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the keys that format 1 did not have; anything else that is missing is rejected later."""
-    later: dict[str, dict[str, Any]] = {
-        "backbone": {"words": None, "width": 0},
-        "prompt": {"shared": False},
-        "pooler": {"projector": "tanh"},
-    }
-    upgraded = {"cls": False, "template": None, "post": None} | config
-    for name, values in later.items():
-        if isinstance(upgraded.get(name), dict):
-            upgraded[name] = values | upgraded[name]
-    return upgraded
 
 
 def _check_config(config: dict[str, Any], path: Path) -> None:

@@ -25,37 +25,34 @@ from cse.objectives.precision import in_float32
 
 
 def nt_xent(
-    positive_BN: torch.Tensor,
-    negative_BN: torch.Tensor | None = None,
+    positive_BB: torch.Tensor,
+    negative_BB: torch.Tensor | None = None,
     *,
     temperature: float,
     hard_negative_weight: float = 0.0,
-    first: int = 0,
     queue_BQ: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the loss, a scalar.
 
     Args:
-        positive_BN: cosines between ``B`` anchors and ``N >= B`` candidate positives.
-        negative_BN: cosines between the anchors and every row's hard negative, or None.
+        positive_BB: cosines between the anchors and every row's positive.
+        negative_BB: cosines between the anchors and every row's hard negative, or None.
         temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative; the log of its weight.
-        first: column of anchor 0's own positive, for anchors that are a slice of a larger gathered batch.
         queue_BQ: cosines between the anchors and ``Q`` further negatives that belong to no row, or None.
     """
-    rows = torch.arange(positive_BN.shape[0], device=positive_BN.device)
-    own = rows + first
-    logits = positive_BN / temperature
-    if negative_BN is not None:
-        negative_logits = negative_BN / temperature
+    own_B = torch.arange(len(positive_BB), device=positive_BB.device)
+    logits = positive_BB / temperature
+    if negative_BB is not None:
+        negative_logits = negative_BB / temperature
         if hard_negative_weight != 0.0:
             weight = torch.zeros_like(negative_logits)
-            weight[rows, own] = hard_negative_weight
+            weight[own_B, own_B] = hard_negative_weight
             negative_logits = negative_logits + weight
         logits = torch.cat([logits, negative_logits], dim=1)
     if queue_BQ is not None:
         logits = torch.cat([logits, queue_BQ / temperature], dim=1)
-    return F.cross_entropy(logits, own)
+    return F.cross_entropy(logits, own_B)
 
 
 @in_float32

@@ -250,7 +250,7 @@ def read_bank_manifest(folder: Path) -> BankManifest:
             f"{path}: format {short(tree.get('format'))}, this version reads {FORMAT}; {_AGAIN} or install the version "
             "of cse that wrote it"
         )
-    check_seal(tree, path, _AGAIN, needed=True)
+    check_seal(tree, path, _AGAIN)
     manifest = fields_of(BankManifest, tree, path, _AGAIN)
     limits = {"max_length": (SHORTEST, LONGEST), "positions": (manifest.max_length, 2**31), "pad_id": (0, 2**31)}
     limits |= dict.fromkeys(("dimension", "layers", "heads", "head_size"), (1, WIDEST))

@@ -30,7 +30,6 @@ from cse.runtime.seal import (
 __all__ = ["FORMAT", "MANIFEST", "MODEL", "TOKENIZER", "Bundle", "describe_files", "read_manifest", "sha256", "verify"]
 
 FORMAT = 2
-UNSEALED = 1  # format without a seal
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
@@ -97,12 +96,12 @@ def read_manifest(folder: Path | str) -> Bundle:
         tree = read_object(path, "export the bundle again or copy it whole")
     except (FileNotFoundError, NotADirectoryError):
         raise CseError(f"{folder}: no bundle here ({MANIFEST} is missing); `cse export` writes one") from None
-    if type(tree.get("format")) is not int or tree["format"] not in (UNSEALED, FORMAT):
+    if type(tree.get("format")) is not int or tree["format"] != FORMAT:
         raise CseError(
             f"{path}: format {short(tree.get('format'))}, this version reads {FORMAT}; export the bundle again or "
             "install the version of cse that wrote it"
         )
-    check_seal(tree, path, _EXPORT, needed=tree["format"] != UNSEALED)
+    check_seal(tree, path, _EXPORT)
     bundle = fields_of(Bundle, tree, path, _EXPORT)
     _check_plausible(bundle, path)
     check_entries(bundle.files, path, (MODEL, TOKENIZER), _EXPORT)

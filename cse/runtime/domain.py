@@ -22,7 +22,7 @@ from cse.errors import CseError
 from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed
 
 AUTO = "auto"  # as a domain: choose by the text
-FORMAT = 1
+DOMAIN_FORMAT = 1
 SUFFIX = ".safetensors"
 POOLERS = ("cls", "mean")
 _AGAIN = "add the domain again"
@@ -231,9 +231,9 @@ def _facts(path: Path, text: str | None) -> DomainFacts:
         tree = json.loads(text or "")
     except (ValueError, RecursionError):
         tree = None
-    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
-        raise CseError(f"{path}: not a domain of format {FORMAT}; {_AGAIN} with this version of cse")
-    check_seal(tree, path, _AGAIN, needed=True)
+    if not isinstance(tree, dict) or tree.get("format") != DOMAIN_FORMAT:
+        raise CseError(f"{path}: not a domain of format {DOMAIN_FORMAT}; {_AGAIN} with this version of cse")
+    check_seal(tree, path, _AGAIN)
     return fields_of(DomainFacts, tree, path, _AGAIN)
 
 

@@ -98,20 +98,17 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, SEAL: digest(facts)}
 
 
-def check_seal(facts: Mapping[str, Any], manifest: Path, again: str, *, needed: bool) -> None:
+def check_seal(facts: Mapping[str, Any], manifest: Path, again: str) -> None:
     """Refuse facts that were modified after sealing.
 
     Args:
         facts: contents of the manifest, including its seal.
         manifest: path of the manifest.
         again: how to fix a difference, to end error messages with.
-        needed: whether to refuse facts without a seal; older versions wrote none.
 
     Raises:
         CseError: the seal is missing or does not match.
     """
-    if SEAL not in facts and not needed:
-        return
     try:
         whole = facts.get(SEAL) == digest(facts)
     except RecursionError:
@@ -154,7 +151,7 @@ def read_sealed(path: Path, again: str) -> dict[str, Any]:
         OSError: the file cannot be read.
     """
     tree = read_object(path, again)
-    check_seal(tree, path, again, needed=True)
+    check_seal(tree, path, again)
     return tree
 
 

@@ -10,13 +10,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, NodeEvent
 
 from cse.errors import CseError, nearest
 from cse.settings.tree import ANY_VIEW, Settings
 
 PARAMS_FILE = Path("params.yaml")
-_MOST_BYTES, _MOST_VALUES, _DEEPEST = 1 << 18, 10_000, 20  # limits of a settings file; the default has 14 kB, 300 and 4
+_MOST_BYTES = 1 << 18  # of a settings file; the default has 14 kB
 _LARGEST = 1 << 63
 _SHOWN = 100  # characters of a wrong value in an error
 
@@ -71,15 +70,12 @@ def parse_yaml(text: str, where: str) -> Any:
     """Return the value of a YAML document.
 
     Raises:
-        CseError: broken YAML; too many values, counting aliases each time they are used; a value without a Python
-            equivalent, such as a 13th month; an integer of more than 64 bits.
+        CseError: broken YAML; a value without a Python equivalent, such as a 13th month; an integer of more than 64
+            bits.
     """
     yaml = YAML(typ="safe", pure=True)
     try:
-        _check_size(text, where)
         value = yaml.load(text)
-    except CseError:
-        raise
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise CseError(f"{where}:{line}: not valid YAML: {error.problem}") from None
@@ -89,44 +85,16 @@ def parse_yaml(text: str, where: str) -> Any:
     return value
 
 
-def _check_size(text: str, where: str) -> None:
-    """Refuse documents that are too deep or too large, from parse events alone, before building anything."""
-    sizes: dict[str, int] = {}  # number of values below each anchor
-    open_nodes: list[tuple[str | None, int]] = [(None, 0)]
-    for event in YAML(typ="safe", pure=True).parse(text):
-        if isinstance(event, CollectionStartEvent):
-            open_nodes.append((event.anchor, 1))
-            if len(open_nodes) > _DEEPEST:
-                line = event.start_mark.line + 1
-                raise CseError(f"{where}:{line}: more than {_DEEPEST} levels; settings have two or three")
-            continue
-        if isinstance(event, CollectionEndEvent):
-            anchor, size = open_nodes.pop()
-        elif isinstance(event, AliasEvent):
-            if any(event.anchor == anchor for anchor, _ in open_nodes):
-                raise CseError(
-                    f"{where}:{event.start_mark.line + 1}: *{event.anchor} contains itself; write the value out"
-                )
-            anchor, size = None, sizes.get(event.anchor, 1)
-        elif isinstance(event, NodeEvent):
-            anchor, size = event.anchor, 1
-        else:
-            continue
-        if anchor is not None:
-            sizes[anchor] = size
-        parent, held = open_nodes.pop()
-        if held + size > _MOST_VALUES:
-            raise CseError(
-                f"{where}:{event.start_mark.line + 1}: more than {_MOST_VALUES:,} values; settings have far fewer"
-            )
-        open_nodes.append((parent, held + size))
-
-
-def _check_numbers(value: Any, where: str) -> None:
-    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
-        raise CseError(f"{where}: {_shortened(hex(value))} does not fit in 64 bits; use a smaller number")
-    for part in [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_numbers(part, where)
+def _check_numbers(tree: Any, where: str) -> None:
+    seen: set[int] = set()  # an alias may name a value again, or the value it stands in
+    todo = [tree]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+            raise CseError(f"{where}: {_shortened(hex(value))} does not fit in 64 bits; use a smaller number")
+        if isinstance(value, dict | list) and id(value) not in seen:
+            seen.add(id(value))
+            todo += [*value, *value.values()] if isinstance(value, dict) else value
 
 
 def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = False) -> Settings:
@@ -170,14 +138,9 @@ def walk_keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[t
             yield f"{prefix}{name}", field
 
 
-_RENAMED = {"train.save_every": "train.save_seconds, the seconds (not steps) between saved states"}
-
-
 def _one_line(problem: dict[str, Any]) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        if key in _RENAMED:
-            return f"{key}: renamed to {_RENAMED[key]}"
         known = [name for name, _ in walk_keys()] + list(Settings.model_fields)
         return f"{key}: unknown key{nearest(key, known)}"
     message = problem["msg"].removeprefix("Value error, ")

@@ -8,9 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -36,20 +34,6 @@ SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse")).expanduser()
 MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
-# later settings: what they were before they were there
-ADDED_LATER: Mapping[str, Any] = {
-    "post.shrinkage": None,
-    "train.max_steps": None,
-    "train.dev_measure": None,
-    "train.lora_rank": 1,
-    "train.mix": "batches",
-    "train.average": 0.0,
-    "train.start_share": 0.0,
-    "objective.distillation.teacher_folder": "data/raw/teacher",
-    "objective.distillation.teacher": "backbone",
-    "objective.distillation": {"weight": 0.0, "temperature": 0.05},
-}
-
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = ("data", "evaluation", "model", "objectives", "runtime", "scale", "stages", "training")
 
@@ -73,16 +57,6 @@ def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
     mine, bare = (sum(round(model[task], 2) for task in tasks) / len(tasks) for model in (trained, backbone))
     over = tasks[0] if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     return f"below its bare backbone: {mine:.2f} against {bare:.2f} ({over})" if mine < bare else ""
-
-
-def as_before(groups: dict[str, Any]) -> dict[str, Any]:
-    """Take later settings that change nothing out of a tree, so that what it names keeps its name."""
-    for key, usual in ADDED_LATER.items():
-        *path, last = key.split(".")
-        group = reduce(dict.__getitem__, path, groups)
-        if group[last] == usual:
-            del group[last]
-    return groups
 
 
 def training_code() -> list[Path]:

@@ -28,7 +28,7 @@ from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from
 from cse.stages.checks import check_early_stop, check_sources, say_small
-from cse.stages.common import MINED, as_before, training_code
+from cse.stages.common import MINED, training_code
 from cse.stages.fit_post import check_post
 from cse.stages.inputs import training_inputs
 from cse.stages.mined import check_backbone, rows_to_train
@@ -262,6 +262,6 @@ def open_training(
 
 def groups_of(settings: Settings) -> dict[str, Any]:
     """Return the groups of settings that affect training, as JSON values."""
-    groups = as_before({name: getattr(settings, name).model_dump(mode="json") for name in GROUPS if name != "data"})
+    groups = {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS if name != "data"}
     more = settings.data.more_in_training
     return groups | ({"data": {"more": more}} if more else {})

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData, source_file
-from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
-from cse.data.tasks.store import open_dev
+from cse.data.tasks.store import DEV_TASK_FILE, open_dev
 from cse.errors import CseError, full_disk_in
 from cse.evaluation.dev_facts import SPEARMAN
 from cse.files import fingerprint, naming
@@ -24,7 +23,7 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
-from cse.stages.common import MINED, as_before, training_code
+from cse.stages.common import MINED, training_code
 from cse.tune.job import ATTEMPT, FAILED, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
@@ -263,7 +262,7 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
 
 def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, rows: Sequence[Path] = ()) -> str:
     """Return a name for the sweep folder that changes with anything that could change a trial's score."""
-    values = flatten(as_before(settings.model_dump(mode="json")))
+    values = flatten(settings.model_dump(mode="json"))
     others = ("data.", "evaluation.", "export.", "promotion.")
     around = {
         key: value

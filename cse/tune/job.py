@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, join_rows, open_rows, source_file
-from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
+from cse.data.tasks.store import DEV_TASK_FILE
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
 from cse.settings import Settings

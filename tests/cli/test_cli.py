@@ -101,7 +101,6 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["train", "--lenght", "3"], "No such option '--lenght'"),
         (["train", "-s", "train.epochs"], "--set train.epochs: write it as KEY=VALUE"),
         (["train", "-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
-        (["train", "-s", "train.save_every=25"], "train.save_every: renamed to train.save_seconds, the seconds"),
         (
             ["train", "-s", "objective.nt_xent.temperature=1e-40"],
             "objective.nt_xent.temperature: input should be greater",

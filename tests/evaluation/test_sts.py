@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.measures import UndefinedScore
-from cse.evaluation.sts import SEVEN_TASKS, StsResults, TaskScore, dev_score, evaluate_sts
+from cse.evaluation.sts import SEVEN_TASKS, StsResults, StsScore, dev_score, evaluate_sts
 from cse.evaluation.table import format_table
 
 WIDTH = 6
@@ -62,7 +62,7 @@ def reference_scores(task, encoder):
 def seven(**more):
     scores = [76.994, 80.005, 70.115, 85.25, 81.337, 79.999, 72.001]
     parts = {"news": 1.0, "forums": 2.0}
-    tasks = {name: TaskScore(score, score - 1, score - 2, 10, parts) for name, score in zip(SEVEN_TASKS, scores)}  # noqa: B905
+    tasks = {name: StsScore(score, score - 1, score - 2, 10, parts) for name, score in zip(SEVEN_TASKS, scores)}  # noqa: B905
     return StsResults(tasks | more, sentences=20)
 
 
@@ -151,7 +151,7 @@ def test_avg_is_the_mean_of_rounded_scores():
 
 
 def test_tasks_beside_the_seven_do_not_enter_avg():
-    own = TaskScore(1.0, 1.0, 1.0, 10, {})
+    own = StsScore(1.0, 1.0, 1.0, 10, {})
     assert seven(own=own).average() == seven().average()
     assert seven(own=own).average_name == "Avg."
 
@@ -291,7 +291,7 @@ def test_a_task_with_subsets_keeps_the_rows_that_differ():
 
 
 def test_columns_stand_in_the_usual_order():
-    tasks = dict(reversed(seven(own=TaskScore(1.0, 1.0, 1.0, 10, {})).tasks.items()))
+    tasks = dict(reversed(seven(own=StsScore(1.0, 1.0, 1.0, 10, {})).tasks.items()))
     assert format_table({"m": StsResults(tasks, 1)}).split()[1:9] == [*SEVEN_TASKS, "own"]
 
 

@@ -138,24 +138,6 @@ def test_order_of_rows_and_scale_of_vectors_do_not_matter(views):
     assert values(tuple(view * 7.5 for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
 
 
-def test_slices_of_a_gathered_batch_average_to_the_whole(views):
-    """Workers, each with its share of the anchors and all candidates, see the loss of the one batch."""
-    z1, z2, z3 = views
-    z2 = z1 + 0.5 * z2  # positives are the nearest candidates, so it shows where one is taken for a negative
-    positive, negative = cosines(z1, z2), cosines(z1, z3)
-
-    def loss(positive: torch.Tensor, negative: torch.Tensor, first: int) -> torch.Tensor:
-        return nt_xent(positive, negative, temperature=0.05, hard_negative_weight=0.4, first=first)
-
-    for shares in ([3, 3], [2, 2, 2], [4, 1, 1]):
-        firsts = np.cumsum([0, *shares[:-1]]).tolist()
-        parts = [
-            rows / ROWS * loss(positive[first : first + rows], negative[first : first + rows], first)
-            for first, rows in zip(firsts, shares, strict=True)
-        ]
-        assert sum(parts).item() == pytest.approx(loss(positive, negative, 0).item(), rel=1e-12)
-
-
 def test_every_term_of_the_settings_has_a_builder_or_an_equation():
     names = set(ObjectiveSettings.model_fields)
     assert names > TERMS.keys()

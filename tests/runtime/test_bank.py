@@ -20,8 +20,7 @@ from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import BANK, DOMAINS, FORMAT, Bank, BankManifest
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
-from cse.runtime.domain import FORMAT as DOMAIN_FORMAT
-from cse.runtime.domain import SUFFIX, Domain, DomainFacts, hashes_of, read_domain
+from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, Domain, DomainFacts, hashes_of, read_domain
 from cse.runtime.mixed import feed, finish
 from cse.runtime.seal import sealed
 

@@ -60,6 +60,7 @@ LISTED = {name: {"sha256": HASH, "bytes": 1} for name in (MODEL, TOKENIZER)}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"format": 1}, "format 1, this version reads 2"),
         ({"format": 3}, "format 3, this version reads 2"),
         ({"format": True}, "format True, this version reads 2"),
         ({"format": 1.0}, r"format 1\.0, this version reads 2"),
@@ -129,12 +130,3 @@ def test_an_edit_by_hand_is_noticed(bundle):
         (bundle / MANIFEST).write_bytes(before)
     rewrite(bundle, lambda tree: None)  # written anew, it says the same
     read_manifest(bundle)
-
-
-def test_a_bundle_of_format_1_is_read(bundle):
-    """What was exported before manifests had a seal is still in service."""
-    expected = OnnxEncoder(bundle, provider="cpu").encode(["the cat"])
-    for key in ("seal", "checkpoint"):
-        rewrite(bundle, lambda tree, key=key: tree.pop(key))
-    rewrite(bundle, lambda tree: tree.update(format=1))
-    assert (OnnxEncoder(bundle, provider="cpu").encode(["the cat"]) == expected).all()

@@ -22,7 +22,7 @@ from cse.scale.corpus import pool
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.pool import PieceActor
-from cse.scale.corpus.search import search
+from cse.scale.corpus.search import search_vectors
 from cse.scale.corpus.storage import Folder
 from tests.flows.prefect_server import free_port
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
@@ -69,7 +69,7 @@ def test_from_bucket_to_bucket(bucket, bundle, tmp_path, ending, workers):  # no
     again = embed()
     assert (again.rows, again.found) == (35, 25)
     queries = OnnxEncoder(bundle, provider="cpu").encode([TEXTS[3]])
-    (hits,) = search(open_vectors(f"s3://texts/{out}"), queries, 1)
+    (hits,) = search_vectors(open_vectors(f"s3://texts/{out}"), queries, 1)
     assert hits[0].cosine == pytest.approx(1, abs=1e-6)
 
 

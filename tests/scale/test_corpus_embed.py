@@ -18,7 +18,7 @@ from cse.runtime.seal import sealed
 from cse.scale.corpus import embed as module
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.output import open_vectors
-from cse.scale.corpus.search import search
+from cse.scale.corpus.search import search_vectors
 from cse.scale.corpus.worker import Worker
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents, full_disk
@@ -111,7 +111,7 @@ def test_folders_on_other_file_systems(bundle, tmp_path, corpus):  # noqa: F811
         assert memory.cat_file(f"/vectors/{name}") == (tmp_path / "vectors" / name).read_bytes()
     again = embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=0)
     assert (again.rows, again.found) == (48, 48)
-    found = search(open_vectors("memory://vectors"), OnnxEncoder(bundle).encode(["the cat"]), 1)
+    found = search_vectors(open_vectors("memory://vectors"), OnnxEncoder(bundle).encode(["the cat"]), 1)
     assert found[0][0].id == TEXTS.index("the cat")
     with pytest.raises(CseError, match="memory:// exists in this process alone; use --workers 0"):
         embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=1)

@@ -11,8 +11,7 @@ import pytest
 
 from cse.data.store import DEV_FILE, PreparedData, write_pairs
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
-from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
-from cse.data.tasks.store import TASKS_FILE, open_dev, write_tasks
+from cse.data.tasks.store import DEV_TASK_FILE, OWN_TASKS_FILE, open_dev, write_tasks
 from cse.errors import CseError
 from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import DevScore, dev_of
@@ -70,7 +69,7 @@ def test_the_main_measure_selects_and_is_named_everywhere(run, settings, prepare
     assert not [key for key in metrics if "spearman" in key]
     facts = read_config(tmp_path / "run/checkpoint")["facts"]
     assert facts["dev_score"] == metrics["dev_score"]
-    assert "dev_measure" not in facts["settings"]["train"], "null is not recorded"
+    assert facts["settings"]["train"]["dev_measure"] is None
     found = score_dev(load_checkpoint(tmp_path / "run/checkpoint"), open_dev(PreparedData(prepared)))
     assert metrics["dev_score"] == pytest.approx(found.value, abs=1e-3)
     with (tmp_path / "run/plots/dev.csv").open(encoding="utf-8", newline="") as stream:
@@ -131,7 +130,7 @@ def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
 
 
 def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
-    write_tasks(prepared / TASKS_FILE, [labelled()])
+    write_tasks(prepared / OWN_TASKS_FILE, [labelled()])
     share_data(prepared, tmp_path / "trials")
     there = {path.name for path in (tmp_path / "trials").iterdir()}
     assert there == {"train.arrow", "dev.arrow", DEV_TASK_FILE, "report.json"}
@@ -168,7 +167,7 @@ def test_the_gate_compares_by_the_measure_that_selected(run, settings, prepared,
 def test_the_stage_evaluates_prepared_tasks_by_default(run, settings, prepared, tmp_path, capsys):
     texts = [text for some in TEXTS.values() for text in some]
     search = Retrieval("search", texts[:2], texts[2:], *([[0, 1, 1], [4, 5, 9], [1, 1, 2]]))
-    write_tasks(prepared / TASKS_FILE, [labelled(), search])
+    write_tasks(prepared / OWN_TASKS_FILE, [labelled(), search])
     chosen = settings({"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0})
     run(chosen)
     outputs = {"checkpoint": tmp_path / "run/checkpoint", "records": tmp_path / "records", "plots": tmp_path / "plots"}

@@ -10,8 +10,7 @@ import pytest
 from cse.data.scored import ScoredPairs
 from cse.data.store import DEV_FILE, PreparedData, write_pairs
 from cse.data.tasks.kinds import LabelledTexts
-from cse.data.tasks.store import DEV_FILE as DEV_TASK_FILE
-from cse.data.tasks.store import write_tasks
+from cse.data.tasks.store import DEV_TASK_FILE, write_tasks
 from cse.evaluation.sts import dev_score
 from cse.model.sentence_encoder import load_checkpoint
 from cse.runtime.onnx_encoder import OnnxEncoder

@@ -41,7 +41,7 @@ from cse.data.tasks.kinds import (
     kind_of,
 )  # fmt: skip
 
-TASKS_FILE, DEV_FILE = "tasks.arrow", "dev-task.arrow"
+OWN_TASKS_FILE, DEV_TASK_FILE = "tasks.arrow", "dev-task.arrow"
 _TEXTS = ("task", "kind", "part", "text", "second", "third", "label")
 _SCHEMA = pa.schema([*((name, pa.string()) for name in _TEXTS), ("score", pa.float64())])
 _Cells = tuple[str | None, str | None, str | None, str | None, float | None]
@@ -61,7 +61,7 @@ def open_tasks(data: PreparedData) -> list[Task]:
     Raises:
         CseError: a truncated file.
     """
-    return _read(data.folder / TASKS_FILE)
+    return _read(data.folder / OWN_TASKS_FILE)
 
 
 def open_dev(data: PreparedData) -> Task | None:
@@ -70,7 +70,7 @@ def open_dev(data: PreparedData) -> Task | None:
     Raises:
         CseError: a truncated file.
     """
-    found = _read(data.folder / DEV_FILE)
+    found = _read(data.folder / DEV_TASK_FILE)
     return found[0] if found else data.dev
 
 

@@ -84,7 +84,9 @@ def _made(made: dict[str, Any], facts: dict[str, Any]) -> bool:
     return facts == made
 
 
-def search(vectors: VectorStore, queries: NDArray[np.float32], k: int, *, scan: bool = False) -> list[list[Hit]]:
+def search_vectors(
+    vectors: VectorStore, queries: NDArray[np.float32], k: int, *, scan: bool = False
+) -> list[list[Hit]]:
     """Return the ``k`` rows with the largest cosine for each query, best first; ties go to the earlier row.
 
     Args:

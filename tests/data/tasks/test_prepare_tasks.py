@@ -7,7 +7,7 @@ import pytest
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
-from cse.data.tasks.store import DEV_FILE, TASKS_FILE, open_dev, open_tasks
+from cse.data.tasks.store import DEV_TASK_FILE, OWN_TASKS_FILE, open_dev, open_tasks
 from cse.errors import CseError
 from cse.outputs import MANIFEST
 from cse.settings.groups.data import DataSettings
@@ -68,7 +68,7 @@ def test_tasks_are_stored_counted_and_held_out(raw):
     assert "task        bank: labelled texts: 2 labels, 4 reference and 3 test rows" in summary(report)
     assert not any("no evaluation tasks" in note for note in report["notes"])
     prepare(settings(raw), raw / "again")
-    for name in (TASKS_FILE, "report.json"):
+    for name in (OWN_TASKS_FILE, "report.json"):
         assert (raw / "out" / name).read_bytes() == (raw / "again" / name).read_bytes()
     assert prepare(settings(raw, drop_evaluation_overlap=False), raw / "out")["train"]["evaluation_overlap_kept"] == 2
 
@@ -117,7 +117,7 @@ def test_any_task_selects_checkpoints(raw):
 def test_a_dev_file_with_a_score_is_read_as_ever(raw, lines, kind):
     write_lines(raw / "dev/own.csv", lines)
     report = prepare(settings(raw), raw / "out")
-    assert (raw / "out" / DEV_FILE).exists() == (kind is not None)
+    assert (raw / "out" / DEV_TASK_FILE).exists() == (kind is not None)
     assert report["dev"].get("task", {}).get("kind") == kind
     assert report["dev"]["pairs"] == (0 if kind else 2)
 
