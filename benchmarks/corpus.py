@@ -34,7 +34,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cse.data.sample import sample_rows
-from cse.runtime.bundle import MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.providers import usable_cpus
 
@@ -140,7 +140,7 @@ def small_model(folder: Path) -> Path:
     ]
     graph = helper.make_graph(nodes, "small", inputs, outputs, constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(folder / MODEL))
-    Bundle(1, WIDTH, "sum", True, 128, 0, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
+    Bundle(FORMAT, WIDTH, "sum", True, 128, 0, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
     return folder
 
 

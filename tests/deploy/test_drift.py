@@ -132,7 +132,7 @@ def test_off_it_says_how_to_turn_it_on(server):
     assert httpx.get(f"{server.url}/info").json()["drift"] is None
 
 
-def test_a_bundle_of_an_older_export_has_no_distance(small_bundle, tmp_path):
+def test_a_bundle_without_a_sketch_has_no_distance(small_bundle, tmp_path):
     with serving(small_bundle, "--drift", log=tmp_path / "log") as server:
         server.post("/v1/embeddings", {"model": "small", "input": texts_of(ANIMALS, 10, 0)})
         found = drift_of(server)["small"]
