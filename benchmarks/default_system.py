@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
-from datasets import Dataset
 
 from cse.data.store import view_of
 from cse.errors import CseError
@@ -67,7 +67,7 @@ def default_encoder(settings: Settings, backbone: Path | str = MINILM) -> Senten
 
 
 def seconds_per_step(
-    rows: Dataset, device: torch.device, group: Group = ALONE, *, backbone: Path | str = MINILM, **changes: Any
+    rows: pa.Table, device: torch.device, group: Group = ALONE, *, backbone: Path | str = MINILM, **changes: Any
 ) -> float:
     """Train on rows and return seconds per step; ``changes`` are settings of ``train``."""
     view = view_of(rows)

@@ -17,8 +17,8 @@ import sys
 import tempfile
 from typing import Any
 
+import pyarrow as pa
 import torch
-from datasets import Dataset
 
 from benchmarks.default_system import seconds_per_step
 from cse.data.sample import sample_rows
@@ -29,7 +29,7 @@ def measure(batch: int, steps: int, group: Group, **cut: Any) -> dict[str, float
     """Train for some steps and return seconds per step, sentences per second and peak memory in GB."""
     names = ("sent0", "sent1", "hard_neg")
     made = sample_rows("triplets", batch * steps, seed=1)
-    rows = Dataset.from_list([dict(zip(names, row, strict=True)) for row in made])
+    rows = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in made])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = seconds_per_step(rows, torch.device("cpu"), group, batch_size=batch, **cut)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from transformers import BertForMaskedLM
 from transformers.utils.logging import disable_progress_bar
@@ -98,10 +99,8 @@ def load(folder: Path) -> Backbone:
 
 def rows_of(batch_size: int, steps: int, backbone: Backbone) -> TokenTable:
     """Tokenise as many generated sentences as the steps need."""
-    from datasets import Dataset
-
     texts = [text for (text,) in sample_rows("sentences", batch_size * steps, 1)]
-    rows = Dataset.from_dict({"sent0": texts})
+    rows = pa.table({"sent0": texts})
     return tokenise(rows, "sentences", [backbone.tokenizer], max_length=MAX_LENGTH, pad_id=backbone.pad_id)
 
 

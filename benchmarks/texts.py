@@ -6,7 +6,7 @@ import argparse
 from itertools import islice
 from pathlib import Path
 
-from datasets import Dataset
+import pyarrow as pa
 from tokenizers import Tokenizer
 
 from cse.data.readers import read_rows
@@ -22,7 +22,7 @@ def add_texts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--triplets", type=Path, metavar="CSV", help="triplets; default: generated")
 
 
-def rows_of(view: str, count: int, triplets: Path | None) -> Dataset:
+def rows_of(view: str, count: int, triplets: Path | None) -> pa.Table:
     """Return training rows of a view.
 
     Args:
@@ -40,7 +40,7 @@ def rows_of(view: str, count: int, triplets: Path | None) -> Dataset:
     rows = [dict(zip(names, texts, strict=True)) for texts in islice(source, count)]
     if len(rows) < count:
         raise CseError(f"{triplets}: {len(rows):,} rows, but {count:,} are wanted; give a longer file or fewer steps")
-    return Dataset.from_list(rows)
+    return pa.Table.from_pylist(rows)
 
 
 def sentences_of(count: int, triplets: Path | None) -> list[str]:
@@ -50,7 +50,7 @@ def sentences_of(count: int, triplets: Path | None) -> list[str]:
         CseError: there is no such file, or it has fewer.
     """
     rows = rows_of("triplets", count, triplets)  # a row has a distinct sentence at least, or nearly
-    found = list(dict.fromkeys(text for row in rows for text in row.values()))
+    found = list(dict.fromkeys(text for row in rows.to_pylist() for text in row.values()))
     if len(found) < count:
         raise CseError(f"{triplets}: {len(found):,} distinct sentences, but {count:,} are wanted; give a longer file")
     return found[:count]

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
-from datasets import Dataset
 from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
@@ -46,7 +46,7 @@ Cost = dict[str, tuple[str, int]]
 
 
 def contestants(
-    rows: Dataset, folder: Path, device: torch.device, batch_size: int, max_length: int, changes: dict[str, Any]
+    rows: pa.Table, folder: Path, device: torch.device, batch_size: int, max_length: int, changes: dict[str, Any]
 ) -> tuple[dict[str, Callable[[], float]], Cost]:
     """Return what measures seconds per step, by contestant, and what each one's step costs.
 
@@ -118,7 +118,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with backbone_folder(options.backbone) as folder:
         config = AutoConfig.from_pretrained(folder)
         count = floor.weights(AutoModel.from_config(config))
-        texts = [text for name in rows.column_names for text in rows[name]]
+        texts = [text for name in rows.column_names for text in rows[name].to_pylist()]
         lengths = lengths_of(texts, folder, options.max_length)
         print(lengths_in_words(lengths, options.max_length))
         rates = floor.measure(config, device)

@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -70,7 +71,7 @@ def prefix_model(folder: Path, device: torch.device, max_length: int, *, bf16: b
 
 def train(
     model: SentenceTransformer,
-    rows: Dataset,
+    rows: pa.Table,
     *,
     batch_size: int,
     first: int,
@@ -90,7 +91,7 @@ def train(
         every: steps between two losses; 0: none, as reading them waits for the device.
     """
     if rows.column_names == ["sent0"]:
-        rows = rows.add_column("sent1", rows["sent0"])
+        rows = rows.append_column("sent1", rows["sent0"])
     device = model.device
     clock = Clock(first, device)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -114,7 +115,7 @@ def train(
         )
         with redirect_stderr(StringIO()):  # a progress bar of examples for the model's card
             trainer = SentenceTransformerTrainer(
-                model=model, args=arguments, train_dataset=rows, loss=MultipleNegativesRankingLoss(model)
+                model=model, args=arguments, train_dataset=Dataset(rows), loss=MultipleNegativesRankingLoss(model)
             )
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(clock)

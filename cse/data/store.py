@@ -1,4 +1,4 @@
-"""Prepared data on disk: plain Arrow streams that ``datasets`` maps into memory.
+"""Prepared data on disk: plain Arrow streams, mapped into memory.
 
 The bytes depend only on the rows: there are no time stamps, fingerprints or paths, and batches have a fixed number of
 rows.
@@ -12,16 +12,13 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 TRAIN_FILE, DEV_FILE, TASKS_FILE, REPORT_FILE = "train.arrow", "dev.arrow", "evaluation.arrow", "report.json"
 _MORE = "train-"  # before the name of a further source
@@ -57,41 +54,42 @@ def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]], *, groupe
     return write_table(path, schema, rows)
 
 
-def open_rows(path: Path) -> Dataset:
+def open_rows(path: Path) -> pa.Table:
     """Map training rows into memory.
 
     Raises:
         CseError: a missing or truncated file, or columns that match no view.
     """
-    from datasets import Dataset
-
-    _check_whole(path)
-    dataset = Dataset.from_file(str(path))
-    view_of(dataset)
-    return dataset
+    rows = _map_table(path)
+    view_of(rows)
+    return rows
 
 
-def view_of(dataset: Dataset) -> str:
-    """Return the view that matches a data set's columns, a group aside; raise ``CseError`` if there is none."""
-    names = tuple(dataset.column_names)
+def texts_in(rows: pa.Table, name: str) -> Iterator[str]:
+    """Yield the texts of one column."""
+    for chunk in rows[name].chunks:
+        yield from chunk.to_pylist()
+
+
+def view_of(rows: pa.Table) -> str:
+    """Return the view that matches the columns of rows, a group aside; raise ``CseError`` if there is none."""
+    names = tuple(rows.column_names)
     for view, columns in VIEW_COLUMNS.items():
         if names in (columns, (*columns, GROUP)):
             return view
-    raise CseError(f"prepared rows have the columns {', '.join(dataset.column_names)}; run `cse prepare`")
+    raise CseError(f"prepared rows have the columns {', '.join(names)}; run `cse prepare`")
 
 
-def join_rows(sources: Sequence[Dataset]) -> Dataset:
+def join_rows(sources: Sequence[pa.Table]) -> pa.Table:
     """Return rows of one view, source after source; where some have a group, each row of the others gets its own."""
-    from datasets import concatenate_datasets
-
     grouped = any(GROUP in rows.column_names for rows in sources)
     parts = [
         rows
         if GROUP in rows.column_names or not grouped
-        else rows.add_column(GROUP, [f"\0{number} {row}" for row in range(len(rows))])
+        else rows.append_column(GROUP, pa.array([f"\0{number} {row}" for row in range(len(rows))], pa.string()))
         for number, rows in enumerate(sources)
     ]
-    return concatenate_datasets(parts)
+    return pa.concat_tables(parts)
 
 
 def write_pairs(path: Path, tasks: Iterable[ScoredPairs]) -> int:
@@ -139,9 +137,7 @@ def read_table(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
     Raises:
         CseError: a missing or truncated file, or wrong columns.
     """
-    _check_whole(path)
-    with pa.memory_map(str(path)) as source:
-        table = pa.ipc.open_stream(source).read_all()
+    table = _map_table(path)
     if table.schema.names != schema.names:
         found, wanted = ", ".join(table.column_names), ", ".join(schema.names)
         raise CseError(f"{path}: has columns {found}, expected {wanted}; {_AGAIN}")
@@ -175,7 +171,7 @@ class PreparedData:
         return sorted(path.stem.removeprefix(_MORE) for path in self.folder.glob(source_file("*")))
 
     @cached_property
-    def train(self) -> Dataset:
+    def train(self) -> pa.Table:
         """Training rows, mapped into memory, with the columns of ``VIEW_COLUMNS`` and perhaps ``GROUP``."""
         return open_rows(self.rows_file)
 
@@ -188,7 +184,7 @@ class PreparedData:
         """Yield the sentences of the training rows, column after column."""
         for name in VIEW_COLUMNS[self.view]:
             if name != "label":
-                yield from self.train[name]
+                yield from texts_in(self.train, name)
 
     def check_labelled(self) -> None:
         """Raise a CseError if the training rows were not made from labelled texts."""
@@ -206,7 +202,7 @@ class PreparedData:
         self.check_labelled()
         found: dict[str, dict[str, None]] = {}
         for name in VIEW_COLUMNS[self.view]:
-            for text, label in zip(self.train[name], self.train[GROUP], strict=True):
+            for text, label in zip(texts_in(self.train, name), texts_in(self.train, GROUP), strict=True):
                 found.setdefault(text, {})[label] = None
         return {text: list(labels) for text, labels in found.items()}
 
@@ -243,8 +239,12 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
         yield writer
 
 
-def _check_whole(path: Path) -> None:
-    """Reject a file that is missing or not a complete Arrow stream."""
+def _map_table(path: Path) -> pa.Table:
+    """Map a table into memory.
+
+    Raises:
+        CseError: the file is missing or not a complete Arrow stream.
+    """
     if not path.is_file():
         raise CseError(f"{path}: no such file; {_AGAIN}")
     with path.open("rb") as file:
@@ -253,12 +253,12 @@ def _check_whole(path: Path) -> None:
         whole = file.read() == _END_OF_STREAM
     try:
         with pa.memory_map(str(path)) as source:
-            for _ in pa.ipc.open_stream(source):
-                pass
+            table = pa.ipc.open_stream(source).read_all()
     except (pa.ArrowInvalid, OSError):
         whole = False
     if not whole:
         raise CseError(f"{path}: cut off or damaged; {_AGAIN}")
+    return table
 
 
 def _batches(rows: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:

@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import f1_score
-from sklearn.model_selection import StratifiedKFold
 
 from cse.data.transfer import TRANSFER_TASKS, Labelled, TransferTask
 from cse.errors import CseError
@@ -190,6 +188,8 @@ def _choose(fitted: list[Fitted], how: Classifier) -> tuple[float, float]:
 
 
 def _folds(label: np.ndarray, how: Classifier) -> list[tuple[np.ndarray, np.ndarray]]:
+    from sklearn.model_selection import StratifiedKFold
+
     folds = StratifiedKFold(n_splits=how.folds, shuffle=True, random_state=how.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # classes smaller than the number of folds were checked before
@@ -213,6 +213,8 @@ def _features(vectors: Vectors, part: Labelled) -> np.ndarray:
 
 
 def _f1(label: np.ndarray, predicted: np.ndarray) -> float | None:
+    from sklearn.metrics import f1_score
+
     return _round(100 * f1_score(label, predicted)) if label.max() == 1 else None
 
 

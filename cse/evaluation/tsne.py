@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.manifold import TSNE
 
 from cse.runtime.encode import unit_rows
 
@@ -17,6 +16,8 @@ def tsne(rows: np.ndarray) -> np.ndarray:
     Neighbours in the plane were neighbours in the space; distances between far groups mean nothing. Fewer than four
     rows cannot be projected: they all get the origin.
     """
+    from sklearn.manifold import TSNE  # imports pandas: a second of every evaluation
+
     if len(rows) < 4:
         return np.zeros((len(rows), 2))
     perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)

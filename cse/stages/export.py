@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cse.data.scored import ScoredPairs
-from cse.data.store import PreparedData
+from cse.data.store import PreparedData, texts_in
 from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import open_tasks
 from cse.errors import CseError
@@ -105,7 +105,7 @@ def vectors_sketched(onnx: OnnxEncoder | DomainEncoder, texts: Sequence[str]) ->
 
 def training_sentences(data: PreparedData, count: int) -> list[str]:
     """Return up to ``count`` distinct training sentences, spread over the whole set."""
-    texts = dict.fromkeys(data.train[data.train.column_names[0]])
+    texts = dict.fromkeys(texts_in(data.train, data.train.column_names[0]))
     step = max(len(texts) // count, 1)
     return list(texts)[::step][:count]
 

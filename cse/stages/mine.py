@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cse.data.store import GROUP, TRAIN_FILE, PreparedData, write_rows
+from cse.data.store import GROUP, TRAIN_FILE, PreparedData, texts_in, write_rows
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
@@ -109,7 +109,7 @@ def _mine(
     facts: dict[str, object] = {"neighbours": mine.neighbours, CONTENT: backbone.files.content()}
     groups = None
     if mine.neighbours:
-        sentences = list(dict.fromkeys(data.train["sent0"]))
+        sentences = list(dict.fromkeys(texts_in(data.train, "sent0")))
         vectors = encode(sentences)
         numbers = mutual_neighbours(vectors, mine.neighbours, mine.exact_rows)
         if not len(numbers):
@@ -117,8 +117,8 @@ def _mine(
         first, second = ([sentences[number] for number in column] for column in numbers.T)
         facts["sentences"] = len(sentences)
     else:
-        first, second = list(data.train["sent0"]), list(data.train["sent1"])
-        groups = list(data.train[GROUP]) if GROUP in data.train.column_names else None
+        first, second = (list(texts_in(data.train, name)) for name in ("sent0", "sent1"))
+        groups = list(texts_in(data.train, GROUP)) if GROUP in data.train.column_names else None
     if not mine.negatives:
         write_rows(folder / TRAIN_FILE, "pairs", zip(first, second, strict=True))
         cosine = mining.mean_cosine(vectors[numbers[:, 0]], vectors[numbers[:, 1]])

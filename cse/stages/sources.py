@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datasets import Dataset
+import pyarrow as pa
 
 from cse.data.store import PreparedData, join_rows
 from cse.files import fingerprint
@@ -93,7 +93,7 @@ def tables_of(
 def _table(
     settings: Settings,
     encoder: SentenceEncoder,
-    rows: Dataset,
+    rows: pa.Table,
     source: Source,
     files: Sequence[Path],
     folder: Path | None,

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-from datasets import Dataset
+import pyarrow as pa
 
 from cse.data.store import GROUP, VIEW_COLUMNS, view_of
 
@@ -104,7 +104,7 @@ def _keys_of(keys_RK: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.concatenate([keys_RK[rows], own_R1], axis=1)
 
 
-def row_keys(rows: Dataset) -> np.ndarray:
+def row_keys(rows: pa.Table) -> np.ndarray:
     """Return the keys that no two rows of a batch may share, int64 ``(rows, K)``: group and texts as numbers.
 
     ``NO_KEY`` stands for a key that keeps no rows apart: of one row alone, or a text that occurs in one group alone.
@@ -127,10 +127,10 @@ def row_keys(rows: Dataset) -> np.ndarray:
     return _without_single(np.concatenate([group_R[:, None] + number, texts_RK], axis=1))
 
 
-def _digests(rows: Dataset, name: str) -> np.ndarray:
+def _digests(rows: pa.Table, name: str) -> np.ndarray:
     found = np.empty(len(rows), np.uint64)
     for start in range(0, len(rows), _CHUNK):
-        texts = rows[start : start + _CHUNK][name]
+        texts = rows[name].slice(start, _CHUNK).to_pylist()
         data = b"".join(blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts)
         found[start : start + len(texts)] = np.frombuffer(data, np.uint64)
     return found

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from datasets import Dataset
+import pyarrow as pa
 from filelock import FileLock
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
 from cse.data.labels import LABELS
+from cse.data.store import texts_in
 from cse.files import write_array
 from cse.outputs import Kind, publish_folder
 from cse.training.batches import Rows
@@ -65,7 +66,7 @@ class TokenTable:
 
 
 def tokenise(
-    rows: Dataset,
+    rows: pa.Table,
     view: str,
     tokenizers: Sequence[Tokenizer],
     *,
@@ -103,12 +104,12 @@ def tokenise(
     labels = None
     if view == "labelled":
         places = {label: number for number, label in enumerate(LABELS)}
-        labels = np.fromiter((places[label] for label in rows["label"]), dtype=np.int64, count=len(rows))
+        labels = np.fromiter((places[label] for label in texts_in(rows, "label")), dtype=np.int64, count=len(rows))
     return TokenTable(tuple(columns), pad_id, labels)
 
 
 def _tokenise_column(
-    rows: Dataset,
+    rows: pa.Table,
     name: str,
     tokenizer: Tokenizer,
     max_length: int,
@@ -121,7 +122,7 @@ def _tokenise_column(
     tokenizer.enable_truncation(max_length)
     pieces, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
     for start in tqdm(range(0, len(rows), _CHUNK), desc=f"tokenise {name}", disable=not progress, leave=False):
-        texts: Sequence[str] = rows[start : start + _CHUNK][name]
+        texts: list[str] = rows[name].slice(start, _CHUNK).to_pylist()
         if change is not None:
             texts = [change(text, row) for row, text in enumerate(texts, start=start)]
         if task:

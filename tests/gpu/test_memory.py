@@ -7,9 +7,9 @@ import sys
 import weakref
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -105,7 +105,7 @@ def measure(shape: dict[str, int], batch: int, cut: Cut, device: torch.device, p
     backbone = load_backbone(find_backbone(str(save_bert(place / "bert", shape))))
     prompt = new_prompt("key_value", backbone, length=16)
     encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only")
-    rows = Dataset.from_dict({"sent0": sentences(batch * STEPS)})
+    rows = pa.table({"sent0": sentences(batch * STEPS)})
     table = tokenise(rows, "sentences", [backbone.tokenizer], max_length=32, pad_id=backbone.pad_id)
     losses, batches = Losses({"nt_xent": contrast(encoder)}), []
     losses.register_forward_pre_hook(

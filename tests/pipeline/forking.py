@@ -39,8 +39,8 @@ from typing import Any
 
 # what the stages import that costs time; not onnxruntime, which starts a thread
 PRELOADED = (
-    "numpy", "pyarrow", "pandas", "scipy.stats", "sklearn.linear_model", "onnx", "tokenizers", "torch",
-    "transformers.models.auto.modeling_auto", "transformers.models.bert.modeling_bert", "datasets",
+    "numpy", "pyarrow", "scipy.stats", "sklearn.linear_model", "onnx", "tokenizers", "torch",
+    "transformers.models.auto.modeling_auto", "transformers.models.bert.modeling_bert",
     "onnxscript", "torch.onnx._internal.exporter._core", "torch._functorch.aot_autograd", "networkx",
 )  # fmt: skip
 # what no import looks at; every other variable has a server of its own

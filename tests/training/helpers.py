@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import torch
-from datasets import Dataset
 
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.objective import ObjectiveSettings
@@ -19,7 +19,7 @@ from tests.conftest import WORDS
 from tests.parts import new_prompt, sentence_encoder
 
 
-def make_rows(count: int = 40, seed: int = 0) -> Dataset:
+def make_rows(count: int = 40, seed: int = 0) -> pa.Table:
     """Triplets of random words; the positive repeats most of the anchor."""
     rng = np.random.default_rng(seed)
 
@@ -31,7 +31,7 @@ def make_rows(count: int = 40, seed: int = 0) -> Dataset:
         anchor = text(int(rng.integers(2, 9)))
         negative = text(int(rng.integers(1, 5)))
         rows.append({"sent0": " ".join(anchor), "sent1": " ".join(anchor[:-1]), "hard_neg": " ".join(negative)})
-    return Dataset.from_list(rows)
+    return pa.Table.from_pylist(rows)
 
 
 def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: bool = True, rows: int = 40):

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset
 
 from cse.training.batches import NO_KEY, Batches, distinct_batches, row_keys
 from cse.training.loop import train
@@ -22,15 +22,15 @@ from tests.training.helpers import Recorder, losses_of, make_problem, make_table
 PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=3, cut=Cut(3, None), eval_every=4, save_seconds=0, seed=5)
 
 
-def batches_of(rows: Dataset, *, batch_size: int, epoch: int = 0) -> list[list[int]]:
+def batches_of(rows: pa.Table, *, batch_size: int, epoch: int = 0) -> list[list[int]]:
     found = distinct_batches(row_keys(rows), batch_size=batch_size, seed=3, epoch=epoch)
     assert sorted(row for batch in found for row in batch) == list(range(len(rows))), "every row once"
     return [batch.tolist() for batch in found]
 
 
-def pairs(first: list[str], second: list[str], group: list[str] | None = None) -> Dataset:
+def pairs(first: list[str], second: list[str], group: list[str] | None = None) -> pa.Table:
     columns = {"sent0": first, "sent1": second}
-    return Dataset.from_dict(columns if group is None else columns | {"group": group})
+    return pa.table(columns if group is None else columns | {"group": group})
 
 
 def test_off_is_a_slice_of_the_epochs_permutation():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from datasets import Dataset
 
 from cse.data.store import join_rows
 from cse.training.batches import Batches, Rows, row_keys
@@ -113,8 +113,8 @@ def test_a_row_drawn_twice_does_not_meet_itself():
 
 
 def test_joined_rows_keep_their_groups_and_texts_apart():
-    labelled = Dataset.from_dict({"sent0": ["a", "b"], "sent1": ["c", "d"], "group": ["one", "one"]})
-    plain = Dataset.from_dict({"sent0": ["e", "a", "f"], "sent1": ["g", "h", "i"]})
+    labelled = pa.table({"sent0": ["a", "b"], "sent1": ["c", "d"], "group": ["one", "one"]})
+    plain = pa.table({"sent0": ["e", "a", "f"], "sent1": ["g", "h", "i"]})
     rows = join_rows([labelled, plain])
     assert rows["sent0"][:] == ["a", "b", "e", "a", "f"]
     assert len(set(rows["group"][2:])) == 3
