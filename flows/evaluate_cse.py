@@ -11,39 +11,25 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas import State
 
-from flows.cse_command import ended, run_command
-from flows.parameters import Overrides, as_options
+from cse.cli.evaluate import evaluate
+from flows.cse_command import arguments_of, ended, run_command, takes
 
 
 @flow(name="evaluate-cse")
+@takes(evaluate, but=("json_path", "style"))
 def evaluate_cse(
     models: list[str] = ["data/checkpoint"],  # noqa: B006 - shown in Prefect's form, never changed
-    suite: str | None = None,
-    data: str | None = None,
-    task: list[str] = [],  # noqa: B006
-    cxc: str | None = None,
-    out: str | None = None,
-    overrides: Overrides = {},  # noqa: B006
+    **given: Any,
 ) -> State[Any]:
     """Score models like `cse evaluate`.
 
     Args:
         models: checkpoints, bundles, or bare backbones given by folder or hub id; `NAME=MODEL` names a row.
-        suite: `full`, or a comma-separated list from sts,cxc,transfer,retrieval,space,tasks; default:
-            `evaluation.measures`.
-        data: SentEval's downstream folder, scored pairs, or prepared data; default: the pipeline's.
-        task: your own tasks, files or folders; without `data` and `suite`, nothing else is measured.
-        cxc: CSV of CxC-STS that includes the captions.
-        out: folder for records, for `cse report`.
-        overrides: settings by dotted key.
+        **given: the options of the command:
     """
     with tempfile.TemporaryDirectory() as folder:
         scores = Path(folder, "scores.json")
-        arguments = ["evaluate", *models, *as_options(overrides), "--json", str(scores)]
-        for option, value in (("--suite", suite), ("--data", data), ("--cxc", cxc), ("--out", out)):
-            arguments += [option, value] if value is not None else []
-        for path in task:
-            arguments += ["--task", path]
+        arguments = arguments_of(evaluate, given | {"models": models, "json_path": str(scores)})
         state = run_command("evaluate", arguments, return_state=True)
         if state.is_completed():
             create_table_artifact(table=_rows(json.loads(scores.read_text())), key="scores")

@@ -7,21 +7,19 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas import State
 
-from flows.cse_command import ended, run_command
-from flows.parameters import Overrides, as_options
+from cse.cli.export import export
+from flows.cse_command import arguments_of, ended, run_command, takes
 
 
 @flow(name="export-cse")
-def export_cse(
-    out: str,
-    model: str = "data/checkpoint",
-    overrides: Overrides = {},  # noqa: B006 - shown in Prefect's form, never changed
-) -> State[Any]:
+@takes(export)
+def export_cse(out: str, model: str = "data/checkpoint", **given: Any) -> State[Any]:
     """Write a bundle like `cse export`.
 
     Args:
         out: output folder; train-cse writes the pipeline's own, data/bundle.
         model: a checkpoint, or a bare backbone given by folder or hub id.
-        overrides: settings by dotted key.
+        **given: the options of the command:
     """
-    return ended(run_command("export", ["export", model, *as_options(overrides), "--out", out], return_state=True))
+    arguments = arguments_of(export, given | {"out": out, "model": model})
+    return ended(run_command("export", arguments, return_state=True))

@@ -118,17 +118,18 @@ def train_changed(place: Workspace, names: list[str]) -> State[Any]:
     if not names:
         return Completed(name=SKIPPED, message="nothing changed")
     log = get_run_logger()
-    done: list[str] = []
-
-    def read(line: str) -> None:
-        log.info("%s", line)
-        done.extend(name for name in names if line == f"domain {name}: trained")
-
     problem: tuple[str, bool] | None = None
-    try:
-        run_module("cse.scale.domains", names, place.folder, read, place.environment)
-    except CommandError as error:
-        problem = explain("train", error.code, error.last_lines)
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder, "ended.json")
+        try:
+            run_module(
+                "cse.scale.domains", [*names, "--json", str(told)], place.folder,
+                lambda line: log.info("%s", line), place.environment,
+            )  # fmt: skip
+        except CommandError as error:
+            problem = explain("train", error.code, error.last_lines)
+        ended = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
+    done = [name for name in names if ended.get(name) == ""]
     if done:
         stages = [f"{STAGE}@{name}" for name in done]
         try:

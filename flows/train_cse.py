@@ -9,7 +9,9 @@ settings works in a throwaway clone and leaves a DVC experiment; the folder stay
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -26,7 +28,7 @@ from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.groups.data import DataSettings
 from cse.stages.common import SCRATCH, run_safely
-from cse.tune.outcome import FOLDER_LINE, read_sweep
+from cse.tune.outcome import read_sweep
 from flows.artifacts import Summary, publish, read_scores, read_shortfall
 from flows.cse_command import run_command
 from flows.parameters import (
@@ -171,11 +173,13 @@ def _search(place: Workspace, summary: Summary, sweep: str | Mapping[str, Any], 
     for stage in stages_before(place):
         _run(place, stage, summary, pull)
     started = time.monotonic()
-    arguments = [*as_options(wanted), "--scratch", str((place.source / SCRATCH).resolve())]
-    state = run_command.with_options(name="sweep")("sweep", arguments, "cse.cli.sweep", place, return_state=True)
-    summary.stages.append(("sweep", state.name or "?", time.monotonic() - started))
-    raise_for(state)
-    found = read_sweep(Path((state.message or "").removeprefix(FOLDER_LINE)))
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder, "sweep.json")
+        arguments = [*as_options(wanted), "--scratch", str((place.source / SCRATCH).resolve()), "--json", str(told)]
+        state = run_command.with_options(name="sweep")("sweep", arguments, "cse.cli.sweep", place, return_state=True)
+        summary.stages.append(("sweep", state.name or "?", time.monotonic() - started))
+        raise_for(state)
+        found = read_sweep(Path(json.loads(told.read_text(encoding="utf-8"))["folder"]))
     assert found is not None  # noqa: S101 - the command wrote it
     names = keep_trials(place, found, summary.flow_run, get_run_logger().info)
     best = found.best

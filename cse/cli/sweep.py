@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from cse.cli.options import params_option, set_option, settings_from
+from cse.files import write_json
 from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH, run_safely
 from cse.tune.driver import run_sweep
-from cse.tune.outcome import FOLDER_LINE, describe
+from cse.tune.outcome import describe
 
 
 @click.command()
@@ -21,12 +22,23 @@ from cse.tune.outcome import FOLDER_LINE, describe
 @click.option("--mined", type=click.Path(path_type=Path), default=MINED, show_default=True)
 @click.option("--corrupted", type=click.Path(path_type=Path), default=CORRUPTED, show_default=True)
 @click.option("--scratch", type=click.Path(path_type=Path), default=SCRATCH, show_default=True)
-def main(params: Path, overrides: Sequence[str], data: Path, mined: Path, corrupted: Path, scratch: Path) -> None:
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write here where the sweep lies.")
+def main(
+    params: Path,
+    overrides: Sequence[str],
+    data: Path,
+    mined: Path,
+    corrupted: Path,
+    scratch: Path,
+    json_path: Path | None,
+) -> None:
     """Search for better settings than those in params.yaml, as set in group tune."""
     settings = settings_from(params, overrides)
     sweep = run_sweep(settings, prepared=data, mined=mined, corrupted=corrupted, scratch=scratch)
     click.echo(describe(sweep))
-    click.echo(f"{FOLDER_LINE}{sweep.folder}")
+    click.echo(f"sweep folder: {sweep.folder}")
+    if json_path is not None:
+        write_json(json_path, {"folder": str(sweep.folder)})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Train several domains of the bank side by side with Ray; each worker loads the backbone once.
 
-    python -m cse.scale.domains NAME...
+    python -m cse.scale.domains NAME... --json ended.json
 
 Each domain does what stage ``domain`` of ``dvc.yaml`` does, in the same folders; the flow train-bank then commits the
 results to DVC.
@@ -16,9 +16,10 @@ from typing import NamedTuple
 import click
 
 from cse.errors import CseError, error_line, one_line
-from cse.files import fingerprint
+from cse.files import fingerprint, write_json
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
+from cse.outputs import publish_file
 from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
 from cse.settings.domains import settings_of_domain
@@ -91,8 +92,12 @@ def train_domains(settings: Settings, names: Sequence[str], *, scratch: Path = S
         yield ended.result or Trained(ended.name, ended.lost)
 
 
-def main(names: Sequence[str]) -> None:
-    """Train the named domains of ``params.yaml`` and print a line for each as it ends.
+def main(names: Sequence[str], json_path: Path | None = None) -> None:
+    """Train the named domains of ``params.yaml`` and say as each ends what became of it.
+
+    Args:
+        names: domains to train.
+        json_path: file for that too: why each domain failed, by name; empty if it did not.
 
     Raises:
         CseError: a name is unknown, or at least one domain failed; the others are finished.
@@ -107,13 +112,25 @@ def main(names: Sequence[str]) -> None:
                 f"bank.domains.{name}: train.workers is {workers}, but domains are trained side by side, one worker "
                 f"each; set it to 1, or run `dvc repro domain@{name}`"
             )
-    failed = []
+    ended: dict[str, str] = {}
     for done in train_domains(settings, names):
+        ended[done.name] = done.reason
         click.echo(f"domain {done.name}: {done.reason or 'trained'}")
-        failed += [f"{done.name}: {done.reason}"] if done.reason else []
+        if json_path is not None:
+            with publish_file(json_path) as target:
+                write_json(target, ended)
+    failed = [f"{name}: {reason}" for name, reason in ended.items() if reason]
     if failed:
         raise CseError(f"{len(failed)} of {len(names)} domains failed: {'; '.join(failed)}")
 
 
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write here what became of each domain.")
+def command(names: Sequence[str], json_path: Path | None) -> None:
+    """Train the named domains of params.yaml side by side."""
+    main(names, json_path)
+
+
 if __name__ == "__main__":
-    sys.exit(run_safely(lambda: main(sys.argv[1:])))
+    sys.exit(run_safely(lambda: command.main(standalone_mode=False)))

@@ -17,7 +17,6 @@ from cse.settings.presets import MACHINE_KEYS
 from cse.settings.spaces import Dimension, Space
 from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve
 
-FOLDER_LINE = "sweep folder: "  # starts the last line of `python -m cse.cli.sweep`
 SWEEP, TRIALS, PAGE = "sweep.json", "trials.csv", "sweep.html"
 
 

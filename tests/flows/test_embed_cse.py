@@ -41,14 +41,16 @@ def test_a_folder_is_made_by_embed(said):
 def test_the_flow_takes_what_the_command_takes():
     properties = parameter_schema(module.embed_cse).model_dump()["properties"]
     command = {parameter.name: parameter for parameter in cli.get_command(None, "embed").params}
-    assert properties.keys() - {"text"} == command.keys()
+    assert properties.keys() == command.keys()
     rows = properties["shard_rows"]
     assert (rows["type"], rows["minimum"], rows["default"]) == ("integer", 1, 8192)
     assert rows["description"] == command["shard_rows"].help
     assert properties["provider"]["enum"] == ["auto", "cpu", "cuda"]
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"index": "tree"}, {"workers": -1}, {"colour": "red"}])
+@pytest.mark.parametrize(
+    "wrong", [{"batch_size": 0}, {"index": "tree"}, {"workers": -1}, {"colour": "red"}, {"corpus": None}]
+)
 def test_prefect_refuses_what_the_command_does_not_take(wrong):
     given = {"out": "data/vectors", "corpus": "tickets.jsonl"}
     with pytest.raises((ParameterTypeError, SignatureMismatchError)):
@@ -62,32 +64,8 @@ def test_prefect_calls_the_flow_with_what_was_given(said):
     assert said[0][said[0].index("--shard-rows") + 1] == "9"
 
 
-def test_an_npy_file_is_made_by_encode(said):
-    module.embed_cse.fn(out="tickets.npy", text="tickets.txt", normalize=False)
-    assert said == [
-        [
-            "encode",
-            "data/bundle",
-            "tickets.txt",
-            "--out",
-            "tickets.npy",
-            "--device",
-            "auto",
-            "--batch-size",
-            "64",
-            "--raw",
-        ]
-    ]
-
-
-@pytest.mark.parametrize("out", ["vectors", "vectors.npy"])
-def test_a_column_names_the_domains(said, out):
-    module.embed_cse.fn(out=out, corpus="tickets.csv", model="data/bank", domain_column="queue")
+def test_a_column_names_the_domains(said):
+    module.embed_cse.fn(out="vectors", corpus="tickets.csv", model="data/bank", domain_column="queue")
     ((name, *arguments),) = said
     given = cli.get_command(None, name).make_context(name, arguments, resilient_parsing=True).params
     assert (given["model"], given["domain_column"]) == ("data/bank", "queue")
-
-
-def test_no_corpus_is_said(said):
-    assert "corpus: missing" in module.embed_cse.fn(out="data/vectors").message
-    assert said == []

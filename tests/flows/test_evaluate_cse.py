@@ -31,7 +31,7 @@ def test_models_and_tasks_of_ones_own_become_a_table(monkeypatch):
     monkeypatch.setattr(module, "run_command", run_command)
     monkeypatch.setattr(module, "create_table_artifact", lambda table, key: tables.update({key: table}))
     state = module.evaluate_cse.fn(
-        models=["data/checkpoint", "bare=model"], task=["my-questions", "my-search"], out="runs/mine"
+        models=["data/checkpoint", "bare=model"], tasks=["my-questions", "my-search"], out="runs/mine"
     )
     assert state.message == "done"
     given = cli.get_command(None, "evaluate").make_context("evaluate", said[0][1:]).params
