@@ -12,7 +12,7 @@ from cse.errors import CseError
 from cse.settings import load_settings
 from cse.settings.load import PARAMS_FILE
 from flows.registry import (
-    Model,
+    ModelVersion,
     assign,
     domain_scores_at,
     fetch_tags,
@@ -67,7 +67,7 @@ def list_models(as_json: bool) -> None:
         click.echo(f"\n{format_rows(rows, 'text').rstrip()}")
 
 
-def _cells(model: Model, scores: dict[str, Any]) -> list[str]:
+def _cells(model: ModelVersion, scores: dict[str, Any]) -> list[str]:
     """Return the cells of the table: version, stage, dev score, STS average, time, commit."""
     from cse.evaluation.measures import headline_name
 
@@ -150,7 +150,7 @@ def _check_finished() -> None:
         raise CseError(f"{', '.join(stale)}: not up to date; run `dvc repro` first, or give a VERSION")
 
 
-def _facts(root: Path, model: Model, scores: dict[str, Any]) -> dict[str, Any]:
+def _facts(root: Path, model: ModelVersion, scores: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,

@@ -26,7 +26,7 @@ _FIRST = "v1.0.0"
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelVersion:
     """A version in the registry.
 
     Attributes:
@@ -56,7 +56,7 @@ def name_of_domain(name: str, domain: str) -> str:
     return f"{name}-{domain}"
 
 
-def models(root: Path, name: str) -> list[Model]:
+def models(root: Path, name: str) -> list[ModelVersion]:
     """Return all versions of a model, the newest first."""
     import gto.api
     from gto.exceptions import ArtifactNotFound
@@ -74,7 +74,7 @@ def models(root: Path, name: str) -> list[Model]:
             newest[stage["stage"]] = max(newest.get(stage["stage"], (0, "")), (number, version["version"]))
     holders = {stage: version for stage, (_, version) in newest.items()}
     listed = [
-        Model(
+        ModelVersion(
             name,
             version["version"],
             version["commit_hexsha"],
@@ -87,7 +87,7 @@ def models(root: Path, name: str) -> list[Model]:
     return sorted(listed, key=lambda model: _number(model.version), reverse=True)
 
 
-def find(root: Path, name: str, wanted: str | None = None) -> Model:
+def find(root: Path, name: str, wanted: str | None = None) -> ModelVersion:
     """Return a version (``v1.2.0``) or the version in a stage (``production``); None: the newest.
 
     Raises:
@@ -105,12 +105,12 @@ def find(root: Path, name: str, wanted: str | None = None) -> Model:
     raise CseError(f"{name}: no version or stage {wanted!r}{nearest(wanted, names)}; see `cse models list`")
 
 
-def in_stage(root: Path, name: str, stage: str) -> Model | None:
+def in_stage(root: Path, name: str, stage: str) -> ModelVersion | None:
     """Return the version in a stage."""
     return next((model for model in models(root, name) if stage in model.stages), None)
 
 
-def register(root: Path, name: str, revision: str, message: str = "") -> Model:
+def register(root: Path, name: str, revision: str, message: str = "") -> ModelVersion:
     """Give a commit the next version, unless it already has one.
 
     Raises:
@@ -127,7 +127,7 @@ def register(root: Path, name: str, revision: str, message: str = "") -> Model:
     return next(model for model in models(root, name) if model.revision == revision)
 
 
-def assign(root: Path, model: Model, stage: str) -> str:
+def assign(root: Path, model: ModelVersion, stage: str) -> str:
     """Put a version into a stage and return the tag; do not tag again if it is there already."""
     import gto.api
 
@@ -141,7 +141,7 @@ def assign(root: Path, model: Model, stage: str) -> str:
     return max(tags, key=_promotion)
 
 
-def judge_model(root: Path, model: Model, settings: Settings) -> Verdict:
+def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:
     """Compare a version with the one in its stage; files of both come from DVC's cache or remote.
 
     Raises:

@@ -7,14 +7,14 @@ from cse.data.tasks.kinds import PROXY, Task
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.sts import dev_score
 from cse.evaluation.tasks.score import dev_measure, score_task
-from cse.evaluation.vectors import Encoder
+from cse.evaluation.vectors import TextEncoder
 
 
-def score_dev(encoder: Encoder, task: Task, batch_size: int = 64, measure: str | None = None) -> DevScore:
+def score_dev(encoder: TextEncoder, task: Task, batch_size: int = 64, measure: str | None = None) -> DevScore:
     """Score an encoder on a dev task.
 
     Args:
-        encoder: see ``Encoder``.
+        encoder: see ``TextEncoder``.
         task: scored pairs, or another task.
         batch_size: texts per forward pass.
         measure: one of the task's measures; None: its main measure.

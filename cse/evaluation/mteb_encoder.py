@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cse.errors import CseError, nearest
-from cse.evaluation.vectors import Encoder
+from cse.evaluation.vectors import TextEncoder
 from cse.runtime.uses import role_for
 
 try:
@@ -29,12 +29,12 @@ class MtebEncoder:
     """An encoder with the interface of ``mteb.EncoderProtocol``.
 
     Args:
-        encoder: see ``Encoder``: a ``SentenceEncoder``, an ``OnnxEncoder`` or similar.
+        encoder: see ``TextEncoder``: a ``SentenceEncoder``, an ``OnnxEncoder`` or similar.
         name: name for the results.
         batch_size: sentences per forward pass; None: as ``mteb`` requests.
     """
 
-    def __init__(self, encoder: Encoder, name: str, batch_size: int | None = None) -> None:
+    def __init__(self, encoder: TextEncoder, name: str, batch_size: int | None = None) -> None:
         self.encoder = encoder
         self.batch_size = batch_size
         organisation = "" if "/" in name else "cse/"

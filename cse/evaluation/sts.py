@@ -21,7 +21,7 @@ import numpy as np
 from cse.data.scored import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.measures import UndefinedScore, average_name, pair_cosines, spearman
-from cse.evaluation.vectors import Encoder, Vectors
+from cse.evaluation.vectors import TextEncoder, Vectors
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 Aggregate = Literal["all", "mean", "wmean"]
@@ -97,12 +97,12 @@ class StsResults:
 
 
 def evaluate_sts(
-    encoder: Encoder, tasks: Sequence[ScoredPairs], batch_size: int = 64, progress: bool = False
+    encoder: TextEncoder, tasks: Sequence[ScoredPairs], batch_size: int = 64, progress: bool = False
 ) -> StsResults:
     """Score an encoder on similarity tasks; each distinct sentence is encoded once, in one call.
 
     Args:
-        encoder: see ``Encoder``.
+        encoder: see ``TextEncoder``.
         tasks: the tasks, with distinct names.
         batch_size: sentences per forward pass.
         progress: whether the encoder shows its progress bar.
@@ -144,7 +144,7 @@ def cosines_of(vectors: Vectors, task: ScoredPairs) -> np.ndarray:
     return pair_cosines(vectors.of(task.sentence1), vectors.of(task.sentence2))
 
 
-def dev_score(encoder: Encoder, pairs: ScoredPairs, batch_size: int = 64) -> float:
+def dev_score(encoder: TextEncoder, pairs: ScoredPairs, batch_size: int = 64) -> float:
     """Spearman times 100 over all pairs of one task: the score that selects checkpoints.
 
     Raises:

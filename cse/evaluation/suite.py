@@ -23,7 +23,7 @@ from cse.evaluation.space import SpaceScore, score_space
 from cse.evaluation.sts import StsResults, score_sts, sentences_of
 from cse.evaluation.tasks.score import TaskScore, score_task
 from cse.evaluation.transfer import TransferResults, score_transfer, sentences_of_transfer
-from cse.evaluation.vectors import Encoder, Vectors
+from cse.evaluation.vectors import TextEncoder, Vectors
 
 MEASURES = ("sts", "cxc", "transfer", "retrieval", "space", "tasks")
 
@@ -80,7 +80,7 @@ class SuiteResults:
 
 
 def evaluate_suite(
-    encoder: Encoder,
+    encoder: TextEncoder,
     data: SuiteData,
     *,
     batch_size: int = 64,
@@ -96,7 +96,7 @@ def evaluate_suite(
     """Measure an encoder on the available data.
 
     Args:
-        encoder: see ``Encoder``.
+        encoder: see ``TextEncoder``.
         data: from ``read_suite``.
         batch_size: sentences per forward pass.
         progress: whether the encoder shows its progress bar.

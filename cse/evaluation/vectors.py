@@ -10,7 +10,7 @@ import numpy as np
 from cse.evaluation.measures import NotFinite
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """Anything that turns sentences into vectors: the training model, the ONNX runtime, a baseline."""
 
     def encode(
@@ -24,7 +24,7 @@ class Vectors:
     """Embeddings by sentence.
 
     Args:
-        encoder: see ``Encoder``.
+        encoder: see ``TextEncoder``.
         sentences: the sentences to look up later; repetitions allowed.
         batch_size: sentences per forward pass.
         progress: whether the encoder shows its progress bar.
@@ -36,7 +36,7 @@ class Vectors:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: TextEncoder,
         sentences: Iterable[str],
         batch_size: int = 64,
         progress: bool = False,

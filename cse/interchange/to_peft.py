@@ -51,7 +51,7 @@ def export_adapter(
             import peft
         except ModuleNotFoundError:
             return None
-        again = _LoadedBack(encoder, folder, f"{TOOL} {peft.__version__}")
+        again = _LoadedAdapter(encoder, folder, f"{TOOL} {peft.__version__}")
         return check_parity(encoder, again, sentences, tolerance=tolerance, name=TOOL)
 
 
@@ -123,7 +123,7 @@ def _own_obstacle(encoder: SentenceEncoder) -> str:
     return ""
 
 
-class _LoadedBack:
+class _LoadedAdapter:
     """The language model with the adapter, and an encoder's tokenizer and pooler around it."""
 
     def __init__(self, encoder: SentenceEncoder, folder: Path, provider: str) -> None:

@@ -67,7 +67,7 @@ def export_sentence_transformers(
     with quietly(), merged(encoder.backbone), publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:
         write_folder(encoder, folder, normalize=normalize)
         with _loaded_back(folder) as model:
-            return check_parity(encoder, _LoadedBack(model), sentences, tolerance=tolerance, name=TOOL)
+            return check_parity(encoder, _LoadedModel(model), sentences, tolerance=tolerance, name=TOOL)
 
 
 def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> None:
@@ -202,7 +202,7 @@ def _write_json(path: Path, tree: Any) -> None:
     path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
 
 
-class _LoadedBack:
+class _LoadedModel:
     """The loaded model with an encoder's interface."""
 
     provider = f"{TOOL} {sentence_transformers.__version__}"

@@ -13,7 +13,7 @@ from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.declared import Declared
 from cse.model.mlm_head import load_mlm_head
-from cse.model.passes import Alteration, Constants, Tokens
+from cse.model.passes import Alteration, Constants, TokenBatch
 from cse.model.pooling import (
     NEEDS_ALL_LAYERS,
     OVER_TOKENS,
@@ -224,7 +224,7 @@ class Encoder(nn.Module):
         template_B: torch.Tensor | None = None,
         alter: Alteration | None = None,
         pooler: str | None = None,
-    ) -> Tokens:
+    ) -> TokenBatch:
         """Run the backbone and pool, by default with the loss's pooler.
 
         Args:
@@ -256,7 +256,7 @@ class Encoder(nn.Module):
             pooled_BD = pool(pooler, states, counted_BL, 0 if self.first_layer == "embeddings" else 1)
         if self.backbone.dense is not None:
             pooled_BD = self.backbone.dense(pooled_BD)
-        return Tokens(states, local_BLD, pooled_BD, noise_BD)
+        return TokenBatch(states, local_BLD, pooled_BD, noise_BD)
 
     def project(self, pooled_BD: torch.Tensor, noise_BD: torch.Tensor | None = None) -> torch.Tensor:
         """Return the vectors that the loss compares, ``(B, D)``: pooled minus noise, after the projector if any.

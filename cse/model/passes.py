@@ -34,7 +34,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenBatch:
     """Outputs for a slice of rows.
 
     Attributes:

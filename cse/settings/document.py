@@ -17,7 +17,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cse.settings.groups.group import LARGEST, Group
+from cse.settings.groups.group import LARGEST, SettingsGroup
 from cse.settings.load import load_settings
 from cse.settings.tree import Settings
 
@@ -80,7 +80,7 @@ def yaml_value(value: Any) -> str:
         return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(yaml_value(item) for item in value) + "]"
-    if isinstance(value, Group):
+    if isinstance(value, SettingsGroup):
         value = value.model_dump()
     if isinstance(value, dict):
         return "{" + ", ".join(f"{yaml_value(key)}: {yaml_value(item)}" for key, item in value.items()) + "}"
@@ -91,7 +91,7 @@ def _leaves(group: BaseModel | None = None, prefix: str = "") -> Iterator[tuple[
     group = group or Settings()
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
-        if isinstance(value, Group):
+        if isinstance(value, SettingsGroup):
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field, value
@@ -101,18 +101,18 @@ def _leaves(group: BaseModel | None = None, prefix: str = "") -> Iterator[tuple[
                 yield f"{prefix}{name}[].{part}", own, own.default
 
 
-def _listed_group(annotation: Any) -> type[Group] | None:
+def _listed_group(annotation: Any) -> type[SettingsGroup] | None:
     """Return the group that a list holds, or None."""
     (item, *_) = get_args(annotation) if get_origin(annotation) is list else (None,)
-    return item if isinstance(item, type) and issubclass(item, Group) else None
+    return item if isinstance(item, type) and issubclass(item, SettingsGroup) else None
 
 
-def _render_group(group: Group, depth: int) -> list[str]:
+def _render_group(group: SettingsGroup, depth: int) -> list[str]:
     lines: list[str] = []
     indent = _INDENT * depth
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
-        if isinstance(value, Group):
+        if isinstance(value, SettingsGroup):
             lines += [""] if depth == 0 else []
             lines += _comment((type(value).__doc__ or "").splitlines()[0].replace("`", ""), indent)
             lines += [f"{indent}{name}:", *_render_group(value, depth + 1)]

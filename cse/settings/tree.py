@@ -14,7 +14,7 @@ from cse.settings.groups.bank import BankSettings
 from cse.settings.groups.data import DataSettings
 from cse.settings.groups.evaluation import EvaluationSettings
 from cse.settings.groups.export import ExportSettings
-from cse.settings.groups.group import Group
+from cse.settings.groups.group import SettingsGroup
 from cse.settings.groups.mine import MineSettings
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.groups.pooler import PoolerSettings
@@ -29,7 +29,7 @@ from cse.settings.terms import TermSettings
 ANY_VIEW = "any view"  # in the validation context: accept an objective that does not fit data.view
 
 
-class Settings(Group):
+class Settings(SettingsGroup):
     """All settings in ``params.yaml``."""
 
     data: DataSettings = DataSettings()

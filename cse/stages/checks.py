@@ -12,12 +12,12 @@ from cse.errors import CseError
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.groups.train import TrainSettings
-from cse.stages.sources import Source
+from cse.stages.sources import TrainingSource
 from cse.training.batches import most_frequent
 from cse.training.tokens import TokenTable
 
 
-def check_sources(settings: Settings, sources: Sequence[Source]) -> None:
+def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None:
     """Refuse rows that were prepared for another objective, or too few.
 
     Raises:
@@ -50,7 +50,7 @@ def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSe
             )
 
 
-def _check_rows(where: str, source: Source, train: TrainSettings) -> None:
+def _check_rows(where: str, source: TrainingSource, train: TrainSettings) -> None:
     """Refuse too few rows to provide negatives: the loss would always be 0."""
     rows, objective = len(source.data.train), source.objective
     if train.parameters != "none" and rows < objective.least_rows:

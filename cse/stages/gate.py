@@ -14,7 +14,7 @@ from cse.evaluation.compared import Measured, compare_measured
 from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import dev_label, measure_in
 from cse.evaluation.tasks.score import MEASURES, dev_measure, score_task
-from cse.evaluation.vectors import Encoder
+from cse.evaluation.vectors import TextEncoder
 from cse.export.parity import check_parity
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
@@ -125,7 +125,7 @@ def judge_encoders(
     return Verdict(tuple(reasons), dev, before, difference)
 
 
-def _fall(task: Task, before: Encoder, after: Encoder, measure: str) -> str | None:
+def _fall(task: Task, before: TextEncoder, after: TextEncoder, measure: str) -> str | None:
     """Return the interval of the difference in words; None if it may be chance."""
     plain = _plain(measure)
     items = [score_task(encoder, task, batch_size=BATCH, measures=(plain,)).items for encoder in (before, after)]

@@ -22,7 +22,7 @@ from cse.runtime.opening import open_onnx, refuse_whole_bank
 from cse.training.precision import choose_device
 
 if TYPE_CHECKING:
-    from cse.evaluation.vectors import Encoder
+    from cse.evaluation.vectors import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class BackboneOf:
 
 def open_model(
     model: str | BackboneOf, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None
-) -> Encoder:
+) -> TextEncoder:
     """Open a checkpoint or bundle folder, a bank's domain (``BANK:NAME``), or a backbone by folder or hub id.
 
     Args:

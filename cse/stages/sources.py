@@ -21,7 +21,7 @@ from cse.training.tokens import TokenTable, shared_table, tokenise
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainingSource:
     """A source of training rows.
 
     Attributes:
@@ -37,7 +37,7 @@ class Source:
     weight: float
 
 
-def sources_of(settings: Settings, data: PreparedData) -> list[Source]:
+def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
     """Return the sources that a training reads, the main one first; alone if nothing is trained.
 
     Args:
@@ -46,9 +46,9 @@ def sources_of(settings: Settings, data: PreparedData) -> list[Source]:
     """
     objective = settings.objective
     return [
-        Source("data.train_path", data, objective, 1.0),
+        TrainingSource("data.train_path", data, objective, 1.0),
         *(
-            Source(
+            TrainingSource(
                 f"data.more.{source.name}",
                 data.of(source.name),
                 objective.with_weights(source.terms or {}),
@@ -67,7 +67,7 @@ def own_weights(settings: Settings) -> list[dict[str, float]]:
 
 
 def tables_of(
-    settings: Settings, encoder: SentenceEncoder, sources: Sequence[Source], folder: Path | None
+    settings: Settings, encoder: SentenceEncoder, sources: Sequence[TrainingSource], folder: Path | None
 ) -> list[TokenTable]:
     """Return the rows of each source as token ids; those of all in one table with ``train.mix: rows``.
 
@@ -94,7 +94,7 @@ def _table(
     settings: Settings,
     encoder: SentenceEncoder,
     rows: pa.Table,
-    source: Source,
+    source: TrainingSource,
     files: Sequence[Path],
     folder: Path | None,
 ) -> TokenTable:

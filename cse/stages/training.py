@@ -33,7 +33,7 @@ from cse.stages.fit_post import check_post
 from cse.stages.inputs import training_inputs
 from cse.stages.mined import check_backbone, rows_to_train
 from cse.stages.open_backbone import open_backbone
-from cse.stages.sources import Source, own_weights, sources_of, tables_of
+from cse.stages.sources import TrainingSource, own_weights, sources_of, tables_of
 from cse.stages.uses import check_roles, set_widths, texts_before
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
@@ -95,7 +95,7 @@ class Training:
         return SPEARMAN
 
     @cached_property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[TrainingSource]:
         """The sources of the rows, the main one first."""
         return sources_of(self.settings, self.data)
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from cse.model.attention import Prefix
-from cse.model.passes import Alteration, Constants, Tokens
+from cse.model.passes import Alteration, Constants, TokenBatch
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
-from cse.training.group import ALONE, Group, Layout, order_of
+from cse.training.group import ALONE, Group, GroupLayout, order_of
 from cse.training.on_device import on_device
 from cse.training.replay import RandomState, run_twice
 from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost
@@ -96,7 +96,7 @@ class Slice:
     ids_BL: torch.Tensor
     mask_BL: torch.Tensor
     prefix: Callable[[], Prefix | None]
-    tokens: Tokens
+    tokens: TokenBatch
     twice: bool
 
     def run(self, further: Callable[..., R], *tensors: torch.Tensor) -> R:
@@ -126,8 +126,8 @@ class Batch:
     rows: np.ndarray
     slices: tuple[Slice, ...]
     group: Group
-    layout: Layout
-    anchors: Layout
+    layout: GroupLayout
+    anchors: GroupLayout
     longest: int
     projected_XD: torch.Tensor
     labels_B: torch.Tensor | None
@@ -146,7 +146,9 @@ class Batch:
         return self.layout.join(self.group, parts)
 
 
-def project_in_order(encoder: SentenceEncoder, layout: Layout, group: Group, parts: Sequence[Tokens]) -> torch.Tensor:
+def project_in_order(
+    encoder: SentenceEncoder, layout: GroupLayout, group: Group, parts: Sequence[TokenBatch]
+) -> torch.Tensor:
     """Return the embeddings that the loss compares, ``(X, D)`` in float32, in batch order.
 
     All rows pass through the projector together because it may normalise over them.
@@ -210,14 +212,14 @@ def encode_batch(
             _encode_slice(encoder, part, staged[4 * number : 4 * number + 4], noise_TND, augmentation, twice=twice)
             for number, part in enumerate(own)
         ]
-        layout = Layout([len(part) for part in places], order)
+        layout = GroupLayout([len(part) for part in places], order)
         projected_XD = project_in_order(encoder, layout, group, [piece.tokens for piece in slices])
     return Batch(
         rows,
         tuple(slices),
         group,
         layout,
-        Layout([len(part) for part in anchors], anchor_order),
+        GroupLayout([len(part) for part in anchors], anchor_order),
         longest,
         projected_XD,
         None if table.labels is None else staged[-1],
@@ -250,9 +252,9 @@ def _encode_slice(
         tokens = encoder.pooled(ids_BL, mask_BL, Constants(prefix, noise_TND), template_B=template_B, alter=alter)
         return Slice(part, places, ids_BL, mask_BL, lambda: prefix, tokens, twice)
 
-    def encode(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Tokens:
+    def encode(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
         made = encoder.pooled(ids_BL, mask_BL, Constants(draw(), noise_TND), template_B=template_B, alter=alter)
-        return Tokens([], made.local_BLD if encoder.cnn is not None else None, made.pooled_BD, made.noise_BD)
+        return TokenBatch([], made.local_BLD if encoder.cnn is not None else None, made.pooled_BD, made.noise_BD)
 
     before = RandomState(ids_BL.device)  # a prompt for all rows in all layers is large, so redraw it where needed
     tokens = run_twice(encode, ids_BL, mask_BL)
@@ -263,9 +265,9 @@ def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
     """Return an encoder's embeddings of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
     noise_TND = encoder.noise(batch.longest + 1) if encoder.denoise != "none" else None
 
-    def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Tokens:
+    def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
         made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
-        return Tokens([], None, made.pooled_BD, made.noise_BD)
+        return TokenBatch([], None, made.pooled_BD, made.noise_BD)
 
     found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in batch.slices]
     found = [(piece, own) for piece, own in found if len(own)] or found[:1]

@@ -193,7 +193,7 @@ def order_of(places: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(places).argsort()
 
 
-class Layout:
+class GroupLayout:
     """Order of the workers' rows in the flattened batch.
 
     Args:

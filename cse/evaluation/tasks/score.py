@@ -29,7 +29,7 @@ from cse.data.tasks.kinds import (
 from cse.errors import CseError, nearest
 from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
 from cse.evaluation.tasks import labels, pairs, retrieval
-from cse.evaluation.vectors import Encoder, Vectors
+from cse.evaluation.vectors import TextEncoder, Vectors
 from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for
 
@@ -85,7 +85,7 @@ class TaskScore:
 
 
 def score_task(
-    encoder: Encoder,
+    encoder: TextEncoder,
     task: Task,
     *,
     batch_size: int = 64,
@@ -97,7 +97,7 @@ def score_task(
     Queries and documents get the task text of their role, where the encoder has one; no other text does.
 
     Args:
-        encoder: see ``Encoder``.
+        encoder: see ``TextEncoder``.
         task: the task.
         batch_size: texts per forward pass.
         progress: whether the encoder shows its progress bar.
@@ -144,7 +144,7 @@ def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
 class _Encoded:
     """Unit vectors of texts, float32, each distinct one encoded once per call."""
 
-    encoder: Encoder
+    encoder: TextEncoder
     batch_size: int
     progress: bool
 

@@ -17,10 +17,10 @@ from cse.runtime.providers import no_cuda_reason, open_session
 from cse.scale.corpus.cluster import check_workers, running_ray
 from cse.scale.corpus.model import find_model
 from cse.scale.corpus.output import MANIFEST, finish, only_writer, open_plan
-from cse.scale.corpus.pieces import Rows, read_pieces
+from cse.scale.corpus.pieces import PieceRows, read_pieces
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.pool import make_shards
-from cse.scale.corpus.progress import Progress, own_stderr
+from cse.scale.corpus.progress import CorpusProgress, own_stderr
 from cse.scale.corpus.sources import Corpus, CorpusFile, find_corpus
 from cse.scale.corpus.storage import Folder
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
@@ -76,7 +76,7 @@ def embed_corpus(
         plan, names = open_plan(folder, files, choices, chosen, again=again)
         missing = [piece for piece in plan.pieces() if piece.shard not in names]
         found = plan.rows - sum(piece.rows for piece in missing)
-        progress = Progress(plan.rows, found, stream)
+        progress = CorpusProgress(plan.rows, found, stream)
         truncated = 0
         if missing:
             config = WorkerConfig(
@@ -116,10 +116,10 @@ def _provider(asked: str, bundle: str) -> str:
 
 def _make(
     config: WorkerConfig,
-    todo: Iterator[tuple[Piece, Rows]],
+    todo: Iterator[tuple[Piece, PieceRows]],
     sources: list[CorpusFile],
     workers: int | None,
-    progress: Progress,
+    progress: CorpusProgress,
 ) -> int:
     """Make the missing shards, here or with Ray; return how many rows were truncated."""
 

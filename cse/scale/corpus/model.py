@@ -20,7 +20,7 @@ _NONE = Domains({}, {})
 
 
 @dataclass(frozen=True)
-class Model:
+class CorpusModel:
     """A bundle or a bank, before its graph is opened.
 
     Attributes:
@@ -63,7 +63,7 @@ class Model:
             self.bank.choose(self.domains, name, 1)
 
 
-def find_model(model: str, domain_column: str | None = None) -> Model:
+def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
     """Find a model and, in a bank, the domains that can be used.
 
     Args:
@@ -82,7 +82,7 @@ def find_model(model: str, domain_column: str | None = None) -> Model:
                 f"--domain-column {domain_column}: {model} is a bundle of one model; rows can choose among the domains "
                 "of a bank (`cse bank create`)"
             )
-        return Model(model, manifest)
+        return CorpusModel(model, manifest)
     folder, name = named or (Path(model), None)
     if name is not None and domain_column is not None:
         raise CseError(
@@ -101,10 +101,10 @@ def find_model(model: str, domain_column: str | None = None) -> Model:
         nearest_domains(np.empty((0, bank.manifest.dimension), np.float32), domains, folder)
     elif name is not None:
         domains = Domains({one.name: one for one in bank.choose(domains, name, 1) if one is not None}, {})
-    return Model(str(folder), bank.manifest, bank, name, domains)
+    return CorpusModel(str(folder), bank.manifest, bank, name, domains)
 
 
-def model_facts(model: Model) -> dict[str, Any]:
+def model_facts(model: CorpusModel) -> dict[str, Any]:
     """Return the facts that identify a model; those of a bundle do not mention domains."""
     manifest = model.manifest
     files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
@@ -117,7 +117,7 @@ def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
 
     Args:
         bank: of an encoder that was just opened.
-        identities: see ``Model.identities``.
+        identities: see ``CorpusModel.identities``.
 
     Raises:
         CseError: one of them is gone, damaged or replaced.

@@ -16,7 +16,7 @@ from cse.errors import CseError, nearest
 from cse.outputs import check_place
 from cse.process import only_one
 from cse.scale.corpus.columns import IdType
-from cse.scale.corpus.model import Model, model_facts
+from cse.scale.corpus.model import CorpusModel, model_facts
 from cse.scale.corpus.plan import PLAN, Choices, CorpusPlan, difference, is_plan, make_plan, plan_facts
 from cse.scale.corpus.sources import Corpus
 from cse.scale.corpus.storage import DRAFTS, Folder
@@ -104,7 +104,7 @@ def only_writer(folder: Folder) -> Iterator[None]:
 
 
 def open_plan(
-    folder: Folder, corpus: Corpus, choices: Choices, model: Model, *, again: bool
+    folder: Folder, corpus: Corpus, choices: Choices, model: CorpusModel, *, again: bool
 ) -> tuple[CorpusPlan, set[str]]:
     """Return the plan of the folder, made now if there is none, and the names of the files already there.
 
@@ -129,7 +129,7 @@ def open_plan(
     return plan, set()
 
 
-def finish(folder: Folder, plan: CorpusPlan, model: Model) -> None:
+def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
     """Check that every shard is there and write the manifest.
 
     Raises:

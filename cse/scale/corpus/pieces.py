@@ -21,7 +21,7 @@ from cse.scale.corpus.storage import filesystem, reading
 
 
 @dataclass(frozen=True)
-class Rows:
+class PieceRows:
     """Texts and ids (n) of a piece, in the order of the file, and the names of the domains (n; 0 without a column)."""
 
     texts: list[str]
@@ -31,7 +31,7 @@ class Rows:
 
 def read_pieces(
     pieces: Iterable[Piece], sources: Sequence[CorpusFile], kind: Format, columns: Columns, id_type: IdType
-) -> Iterator[tuple[Piece, Rows]]:
+) -> Iterator[tuple[Piece, PieceRows]]:
     """Yield each piece with its rows, read when it is asked for; each row group of a parquet file is read once.
 
     Args:
@@ -58,8 +58,8 @@ def read_pieces(
                 yield piece, _rows(piece, source, check.checked(_text(piece, source, kind, columns), source.shown))
 
 
-def _rows(piece: Piece, source: CorpusFile, rows: Iterable[tuple[str, list[Any], list[str]]]) -> Rows:
-    found = Rows([], [], [])
+def _rows(piece: Piece, source: CorpusFile, rows: Iterable[tuple[str, list[Any], list[str]]]) -> PieceRows:
+    found = PieceRows([], [], [])
     for text, ids, domains in rows:
         found.texts.append(text)
         found.ids.extend(ids)

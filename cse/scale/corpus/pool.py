@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cse.errors import CseError, error_line
-from cse.scale.corpus.pieces import Rows
+from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Piece
 from cse.scale.corpus.sources import CorpusFile
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
@@ -30,7 +30,7 @@ class PieceActor:
         except (CseError, OSError) as error:
             self.error = error_line(error)
 
-    def run(self, piece: Piece, rows: Rows) -> Made | str:
+    def run(self, piece: Piece, rows: PieceRows) -> Made | str:
         """Make the shard of a piece; an error is its result."""
         if self.error:
             return self.error
@@ -43,7 +43,7 @@ class PieceActor:
 def make_shards(
     ray: Any,
     config: WorkerConfig,
-    todo: Iterator[tuple[Piece, Rows]],
+    todo: Iterator[tuple[Piece, PieceRows]],
     sources: list[CorpusFile],
     crew: Crew,
     say: Callable[[str], object],

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 _SECONDS = 10.0
 
 
-class Progress:
+class CorpusProgress:
     """Counts rows; the clock starts with the ``with`` block.
 
     Args:
@@ -27,7 +27,7 @@ class Progress:
         self.began = self.said = time.monotonic()
         self.bar: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> CorpusProgress:
         """Start the clock and the bar."""
         self.began = self.said = time.monotonic()
         if self.stream.isatty():

@@ -12,13 +12,13 @@ from cse.errors import CseError
 from cse.runtime.encode import unit_rows
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.output import VectorStore
-from cse.scale.corpus.pieces import Rows
+from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Piece
 
 EMBEDDING = "embedding"
 
 
-def shard_bytes(rows: Rows, vectors: NDArray[np.float32], id_type: IdType, *, keep_text: bool) -> memoryview:
+def shard_bytes(rows: PieceRows, vectors: NDArray[np.float32], id_type: IdType, *, keep_text: bool) -> memoryview:
     """Return a parquet file: ``id``, ``text`` if it is stored, ``embedding`` (n, d) as fixed-size lists.
 
     Vectors are not compressed: zstd saves a tenth and slows down every reader.

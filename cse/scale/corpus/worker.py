@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.model import hold_domains
-from cse.scale.corpus.pieces import Rows
+from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.shard import shard_bytes
 from cse.scale.corpus.storage import Folder
@@ -58,7 +58,7 @@ class Worker:
             hold_domains(self.encoder.bank, config.domains)
         self.folder = Folder(config.out)
 
-    def make_shard(self, piece: Piece, rows: Rows) -> Made:
+    def make_shard(self, piece: Piece, rows: PieceRows) -> Made:
         """Encode and write a piece.
 
         Raises:

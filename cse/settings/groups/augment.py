@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, Share
+from cse.settings.groups.group import SettingsGroup, Share
 
 
-class AugmentSettings(Group):
+class AugmentSettings(SettingsGroup):
     """How the two copies of a sentence are made to differ, besides dropout."""
 
     repeat_words: Share = Field(

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, Positive
+from cse.settings.groups.group import Positive, SettingsGroup
 
 
-class BackboneSettings(Group):
+class BackboneSettings(SettingsGroup):
     """The pretrained language model under the prompts."""
 
     name: str = Field(

@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from cse.settings.groups.group import Group, Positive
+from cse.settings.groups.group import Positive, SettingsGroup
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}[a-z0-9]")  # also the end of a name in the registry, and a part of a key
 OWN_GROUPS = ("data", "mine", "prompt", "pooler", "augment", "objective", "train")  # what a domain may set for itself
 
 
-class DomainSettings(Group):
+class DomainSettings(SettingsGroup):
     """One domain of the bank: its data and what it sets differently."""
 
     data: str = Field(
@@ -30,7 +30,7 @@ class DomainSettings(Group):
         return value
 
 
-class BankSettings(Group):
+class BankSettings(SettingsGroup):
     """Domains that share one backbone in a bank; see docs/bank.md."""
 
     folder: str = Field("data/bank", description="The bank that `train-bank` adds domains to.")

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from cse.settings.groups.group import Group, NonNegative, Positive
+from cse.settings.groups.group import NonNegative, Positive, SettingsGroup
 
 View = Literal["sentences", "pairs", "triplets", "labelled", "documents", "categories"]
 Pairs = list[Literal["sentences", "title_body", "neighbours", "question_answer"]]
 VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3, "documents": 2, "categories": 2}
 
 
-class SourceSettings(Group):
+class SourceSettings(SettingsGroup):
     """A further source of training rows; documents and categories are read as group `data` says."""
 
     name: str = Field(
@@ -42,7 +42,7 @@ class SourceSettings(Group):
         return self
 
 
-class DataSettings(Group):
+class DataSettings(SettingsGroup):
     """Where the text comes from and how ``prepare`` processes it."""
 
     source: Literal["sample", "files", "hub"] = Field(

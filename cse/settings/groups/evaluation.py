@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, Positive
+from cse.settings.groups.group import Positive, SettingsGroup
 
 
-class EvaluationSettings(Group):
+class EvaluationSettings(SettingsGroup):
     """Evaluation on semantic textual similarity and other requested measures."""
 
     measures: list[Literal["sts", "cxc", "transfer", "retrieval", "space", "tasks"]] = Field(

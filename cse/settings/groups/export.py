@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from cse.choices import Precision
-from cse.settings.groups.group import Group, Positive
+from cse.settings.groups.group import Positive, SettingsGroup
 
 
-class ExportSettings(Group):
+class ExportSettings(SettingsGroup):
     """The ONNX bundle."""
 
     provider: Literal["auto", "cpu", "cuda"] = Field(

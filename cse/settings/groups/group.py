@@ -17,7 +17,7 @@ _UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 Temperature = Annotated[float, Field(ge=1e-6)]
 
 
-class Group(BaseModel):
+class SettingsGroup(BaseModel):
     """A group of settings: frozen, strictly typed, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, Positive
+from cse.settings.groups.group import Positive, SettingsGroup
 
 
-class MineSettings(Group):
+class MineSettings(SettingsGroup):
     """Pairs and hard negatives, mined with the bare backbone before training."""
 
     neighbours: int = Field(

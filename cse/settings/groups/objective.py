@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import create_model, model_validator
 
 from cse.settings import terms as package
-from cse.settings.groups.group import Group
+from cse.settings.groups.group import SettingsGroup
 from cse.settings.terms import TermSettings
 
 # in params.yaml and in the sum; a term that this does not name comes after these, by name
@@ -29,7 +29,7 @@ def _found() -> dict[str, type[TermSettings]]:
 
 
 _FIELDS: dict[str, Any] = {name: (kind, kind()) for name, kind in _found().items()}
-_Terms: Any = create_model("_Terms", __base__=Group, **_FIELDS)
+_Terms: Any = create_model("_Terms", __base__=SettingsGroup, **_FIELDS)
 
 
 class ObjectiveSettings(_Terms):

@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse
-from cse.settings.groups.group import Group
+from cse.settings.groups.group import SettingsGroup
 
 
-class PoolerSettings(Group):
+class PoolerSettings(SettingsGroup):
     """How token outputs are pooled into one vector."""
 
     kind: PoolerKind | None = Field(

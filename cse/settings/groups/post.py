@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, Positive
+from cse.settings.groups.group import Positive, SettingsGroup
 
 
-class PostSettings(Group):
+class PostSettings(SettingsGroup):
     """Post-processing fitted on training sentences, saved and exported with the encoder."""
 
     kind: Literal["none", "whitening", "discriminant", "linear", "flow"] = Field(

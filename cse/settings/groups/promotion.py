@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, NonNegative
+from cse.settings.groups.group import NonNegative, SettingsGroup
 
 
-class PromotionSettings(Group):
+class PromotionSettings(SettingsGroup):
     """Model versions and stages, and the bar a new version must clear."""
 
     name: str = Field(

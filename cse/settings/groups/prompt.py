@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, NonNegative, Positive, Share
+from cse.settings.groups.group import NonNegative, Positive, SettingsGroup, Share
 
 
-class PromptSettings(Group):
+class PromptSettings(SettingsGroup):
     """The trainable prompt vectors (PromCSE section 3.1)."""
 
     kind: Literal["none", "key_value", "hidden_state", "input"] = Field(

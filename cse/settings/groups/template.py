@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cse.settings.groups.group import Group
+from cse.settings.groups.group import SettingsGroup
 
 
-class TemplateSettings(Group):
+class TemplateSettings(SettingsGroup):
     """Text template around the sentence; the embedding is read at its mask (PromptBERT, SCPCSE)."""
 
     text: str | None = Field(

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, NonNegative, Positive, Share
+from cse.settings.groups.group import NonNegative, Positive, SettingsGroup, Share
 
 
-class TrainSettings(Group):
+class TrainSettings(SettingsGroup):
     """The training loop."""
 
     parameters: Literal["prompts", "biases", "norms", "lora", "full", "none"] = Field(

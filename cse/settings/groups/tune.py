@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, NonNegative, Positive
+from cse.settings.groups.group import NonNegative, Positive, SettingsGroup
 
 
-class TuneSettings(Group):
+class TuneSettings(SettingsGroup):
     """Hyperparameter search (`cse tune`) by dev score."""
 
     space: Literal["default", "promcse", "dcpcse", "d2cse"] = Field(

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from cse.settings.groups.group import Group, NonNegative
+from cse.settings.groups.group import NonNegative, SettingsGroup
 
 
-class TermSettings(Group):
+class TermSettings(SettingsGroup):
     """A loss term. Its class variables declare what the term needs; all checks read them.
 
     Attributes:
