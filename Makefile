@@ -22,7 +22,7 @@ test: $(STAMP)             ## fast tests, lint and types (under 10 minutes)
 fast: $(STAMP)
 	$(PYTEST)
 
-SLOW := -m slow --timeout 1800 -rs
+SLOW := -m slow --timeout 1800 -rs --durations 12
 # what these lose, machines and workers, is waited for: a process of their own fills the pauses of the others
 LOST := $(addprefix tests/scale/test_,cluster.py elastic.py workers.py)
 

@@ -22,7 +22,7 @@ from tests.cli.workspace import write_params, write_prepared
 from tests.deploy.bundles import write_bundle
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
