@@ -33,8 +33,8 @@ def test_unknown_shape_names_the_known_ones():
 def test_rows_and_sentences_of_a_file(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("sent0,sent1,hard_neg\na dog,the dog,a cat\na cat,the cat,a dog\n")
-    assert rows_of("triplets", 2, path).to_list()[1] == {"sent0": "a cat", "sent1": "the cat", "hard_neg": "a dog"}
-    assert rows_of("sentences", 2, path).to_list() == [{"sent0": "a dog"}, {"sent0": "a cat"}]
+    assert rows_of("triplets", 2, path).to_pylist()[1] == {"sent0": "a cat", "sent1": "the cat", "hard_neg": "a dog"}
+    assert rows_of("sentences", 2, path).to_pylist() == [{"sent0": "a dog"}, {"sent0": "a cat"}]
     assert sentences_of(2, path) == ["a dog", "the dog"]
     with pytest.raises(CseError, match="2 rows, but 3 are wanted"):
         rows_of("triplets", 3, path)

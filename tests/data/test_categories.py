@@ -38,11 +38,11 @@ def test_every_text_is_an_anchor_and_a_positive_of_its_label(tmp_path):
     report = prepare(settings(tmp_path, CARDS), tmp_path / "out", progress=False)
     data = PreparedData(tmp_path / "out")
     assert (data.view, data.train.column_names) == ("pairs", ["sent0", "sent1", "group"])
-    assert data.train["sent0"] == [
+    assert data.train["sent0"].to_pylist() == [
         *("Where is my card?", "My card is lost.", "Has my card been sent?", "When does my card come?"),
         *("I cannot find my card.", "My card is lost."),
     ]
-    assert data.train["group"] == ["arrival", "lost", "arrival", "arrival", "lost", "arrival"]
+    assert data.train["group"].to_pylist() == ["arrival", "lost", "arrival", "arrival", "lost", "arrival"]
     first, second, groups = (data.train[name] for name in ("sent0", "sent1", "group"))
     assert all(a != b for a, b in zip(first, second, strict=True))
     for column in (first, second):
@@ -76,7 +76,7 @@ def test_labels_may_be_numbers_and_columns_named(tmp_path):
     lines = [{"query": f"q{i}", "kind": i % 2} for i in range(5)]
     rows = settings(tmp_path, "\n".join(map(json.dumps, lines)), "rows.jsonl", columns=["query", "kind"])
     prepare(rows, tmp_path / "out", progress=False)
-    assert PreparedData(tmp_path / "out").train["group"] == ["0", "1", "0", "1", "0"]
+    assert PreparedData(tmp_path / "out").train["group"].to_pylist() == ["0", "1", "0", "1", "0"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def rows_of(folder, path, **more) -> tuple[list[dict], dict]:
     paths = {f"{part}_path": str(folder / part) for part in ("dev", "evaluation")}
     settings = DataSettings(source="files", view="documents", train_path=str(path), **paths, **more)
     report = prepare(settings, folder / "out", progress=False)
-    return list(PreparedData(folder / "out").train), report
+    return PreparedData(folder / "out").train.to_pylist(), report
 
 
 def jsonl(path, *records) -> None:

@@ -50,7 +50,7 @@ def test_texts_of_each_label_are_held_out(tmp_path, task):
     assert counts[0] in (2, 3) and counts[1] in (2, 3, 4), "about a fifth, at least two"
     assert counts[2] == 0, "a label of three keeps its texts"
     assert sorted([*dev.reference, *dev.test]) == sorted(text for text, _ in rows)
-    trained_on = {*data.train["sent0"], *data.train["sent1"]}
+    trained_on = {*data.train["sent0"].to_pylist(), *data.train["sent1"].to_pylist()}
     assert trained_on == set(dev.reference)
     assert not is_proxy(dev)
     said_to_be = f"labelled texts: 3 labels, {28 - sum(counts)} reference and {sum(counts)} test rows"
@@ -66,7 +66,7 @@ def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
     assert is_proxy(dev)
     held = {text.split()[-1] for text in dev.queries if text.startswith("Title")}
     assert 2 <= len(held) <= 6, "about a fifth"
-    assert all(text.split()[-1] not in held for text in data.train["sent0"] if text.startswith("Title"))
+    assert all(text.split()[-1] not in held for text in data.train["sent0"].to_pylist() if text.startswith("Title"))
     assert len(data.train) + len(dev.relevance) == 60, "three pairs of each document"
     by_query = {dev.queries[q]: dev.documents[d] for q, d in zip(dev.query, dev.document, strict=True)}
     number = next(iter(held))
@@ -94,14 +94,14 @@ def test_triplets_are_held_out_as_triplets(tmp_path, task):
     assert isinstance(dev, Triplets) and is_proxy(dev)
     assert 2 <= len(dev) <= 4
     assert len(data.train) + len(dev) == 15
-    assert set(dev.anchor).isdisjoint(data.train["sent0"])
+    assert set(dev.anchor).isdisjoint(data.train["sent0"].to_pylist())
 
 
 def test_rows_with_a_held_out_text_are_dropped_and_counted(tmp_path, task):
     rows = [(f"question {i}", "the one answer" if i % 2 else f"answer {i}") for i in range(20)]
     data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", task_path=task)
     texts = {*dev.queries, *dev.documents}
-    assert texts.isdisjoint({*data.train["sent0"], *data.train["sent1"]})
+    assert texts.isdisjoint({*data.train["sent0"].to_pylist(), *data.train["sent1"].to_pylist()})
     dropped = data.report["train"]["dropped"]["held_out_overlap"]["count"]
     assert len(data.train) + len(dev) + dropped == 20
     assert "the one answer" in texts and dropped > 2
@@ -126,7 +126,7 @@ def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
     assert all(3 <= len(part) <= 9 for part in (dev, measured)), "about a fifth each"
     assert len(dev) + len(measured) + len(data.train) == 30
     assert not {*dev.queries} & {*measured.queries}
-    assert {*dev.queries, *measured.queries, *data.train["sent0"]} == {question for question, _ in rows}
+    assert {*dev.queries, *measured.queries, *data.train["sent0"].to_pylist()} == {question for question, _ in rows}
 
 
 def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path):
@@ -137,7 +137,7 @@ def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path):
         counts = [part.test_label.count(label) for label in "abc"]
         assert 2 <= counts[0] <= 6
         assert counts[1:] == [2, 0], "five are too few for 2 + 2 + 2"
-        assert {*part.reference} == {*data.train["sent0"], *data.train["sent1"]}
+        assert {*part.reference} == {*data.train["sent0"].to_pylist(), *data.train["sent1"].to_pylist()}
     assert not {*dev.test} & {*measured.test}
 
 
@@ -184,7 +184,7 @@ def test_no_held_out_text_is_a_training_row_or_in_the_other_part_however_it_is_w
     ]
     data, dev = made(tmp_path, rows, ("question", "answer"), view="pairs", hold_out=0.1, columns=["question", "answer"])
     (measured,) = open_suite(data).tasks
-    trained = said(*data.train["sent0"], *data.train["sent1"])
+    trained = said(*data.train["sent0"].to_pylist(), *data.train["sent1"].to_pylist())
     selects, measures = said(*dev.queries, *dev.documents), said(*measured.queries, *measured.documents)
     assert len(said(*dev.queries)) > 5 < len(said(*measured.queries)) and len(data.train) > 200
     assert not trained & selects
@@ -221,7 +221,7 @@ def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
         (measured,) = open_suite(data).tasks
         texts = [said(*(part.test if view == "categories" else part.queries)) for part in (dev, measured)]
         assert all(60 < len(part) < 300 for part in texts)
-        found.append((*texts, said(*data.train["sent0"])))
+        found.append((*texts, said(*data.train["sent0"].to_pylist())))
     for before, after in zip(found[0][:2], found[1][:2], strict=True):
         assert before <= after, "a text that selects or measures went elsewhere"
         assert not found[0][2] & after, "a text was trained on before"

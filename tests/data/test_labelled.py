@@ -34,8 +34,8 @@ def test_rows_without_a_gold_label_and_repeated_rows_are_dropped_and_counted(tmp
     report = prepare(settings(tmp_path, SNLI), tmp_path / "out", progress=False)
     data = PreparedData(tmp_path / "out")
     assert data.view == "labelled"
-    assert data.train["label"] == ["entailment", "contradiction", "neutral", "contradiction"]
-    assert data.train[1] == {"sent0": "A man eats.", "sent1": "Nobody eats.", "label": "contradiction"}
+    assert data.train["label"].to_pylist() == ["entailment", "contradiction", "neutral", "contradiction"]
+    assert data.train.to_pylist()[1] == {"sent0": "A man eats.", "sent1": "Nobody eats.", "label": "contradiction"}
     dropped = {reason: entry for reason, entry in report["train"]["dropped"].items() if entry["count"]}
     assert dropped == {
         "no_label": {"count": 1, "first": "train.csv:3"},
@@ -70,7 +70,11 @@ def test_own_columns_and_a_tab_separated_text_file(tmp_path):
     ]
     own = settings(tmp_path, "x,y,z\n2,a b,c d\n", columns=["y", "z", "x"])
     prepare(own, tmp_path / "out", progress=False)
-    assert PreparedData(tmp_path / "out").train[0] == {"sent0": "a b", "sent1": "c d", "label": "contradiction"}
+    assert PreparedData(tmp_path / "out").train.to_pylist()[0] == {
+        "sent0": "a b",
+        "sent1": "c d",
+        "label": "contradiction",
+    }
 
 
 def test_a_label_in_the_evaluation_text_drops_nothing(tmp_path):

@@ -105,7 +105,7 @@ def test_a_row_counts_as_a_whole_and_held_out_text_by_text(tmp_path):
     def kept(**more) -> tuple[list[str], dict]:
         report = prepare(DataSettings(source="files", view="pairs", **paths, **more), tmp_path / "out", progress=False)
         counted = {reason: entry for reason, entry in report["train"]["dropped"].items() if entry["count"]}
-        return list(PreparedData(tmp_path / "out").train["sent1"]), counted
+        return list(PreparedData(tmp_path / "out").train["sent1"].to_pylist()), counted
 
     assert len(kept()[0]) == 4
     assert kept()[1] == {}

@@ -62,7 +62,7 @@ def test_same_input_same_bytes_wherever_it_is_written(tmp_path):
 
 def test_own_files_are_cleaned_and_accounted_for(raw):
     report = prepare(settings(raw), raw / "out")
-    assert PreparedData(raw / "out").train.to_list() == [
+    assert PreparedData(raw / "out").train.to_pylist() == [
         {"sent0": "a cat sits", "sent1": "a pet sits", "hard_neg": "a cat runs"}
     ]
     assert (report["train"]["read"], report["train"]["kept"]) == (4, 1)
@@ -86,10 +86,10 @@ def test_settings_are_honoured(raw):
     assert prepare(settings(raw, view="pairs", max_rows=2, **kept), raw / "out")["train"]["kept"] == 2
     assert prepare(settings(raw, view="pairs", max_words=2, **kept), raw / "out")["train"]["kept"] == 2
     prepare(settings(raw, view="sentences", columns=["hard_neg"]), raw / "out")
-    assert PreparedData(raw / "out").train["sent0"][:] == ["a cat runs", "z"]
+    assert PreparedData(raw / "out").train["sent0"].to_pylist() == ["a cat runs", "z"]
     (raw / "train/nli.csv").write_bytes("text\ncafé\n".encode("latin-1"))
     prepare(settings(raw, view="sentences", encoding="latin-1"), raw / "out")
-    assert PreparedData(raw / "out").train["sent0"][:] == ["café"]
+    assert PreparedData(raw / "out").train["sent0"].to_pylist() == ["café"]
     (raw / "evaluation/own.csv").write_text("sentence1,sentence2,score\na,b,-1\nc,d,1\n", encoding="utf-8")
     prepare(settings(raw, view="sentences", encoding="latin-1", score_range=[-1.0, 1.0]), raw / "out")
     assert PreparedData(raw / "out").tasks[0].score.tolist() == [-1.0, 1.0]
@@ -139,7 +139,7 @@ def test_rows_of_a_sorted_file_are_drawn_from_all_of_it(raw):
     lines = [f"class {n // 100} text {n}" for n in range(1000)]
     (raw / "train/nli.csv").write_text("text\n" + "\n".join(lines) + "\n", encoding="utf-8")
     report = prepare(settings(raw, view="sentences", max_rows=200), raw / "out")
-    found = PreparedData(raw / "out").train["sent0"][:]
+    found = PreparedData(raw / "out").train["sent0"].to_pylist()
     assert len({line.split()[1] for line in found}) == 10
     assert (report["train"]["kept"], report["train"]["not_drawn"]) == (200, 800)
     assert "200 of 1,000 rows kept from nli.csv" in stage.summary(report)
@@ -147,7 +147,7 @@ def test_rows_of_a_sorted_file_are_drawn_from_all_of_it(raw):
     prepare(settings(raw, view="sentences", max_rows=200), raw / "again")
     assert (raw / "out/train.arrow").read_bytes() == (raw / "again/train.arrow").read_bytes()
     prepare(settings(raw, view="sentences", max_rows=200, seed=7), raw / "again")
-    assert PreparedData(raw / "again").train["sent0"][:] != found
+    assert PreparedData(raw / "again").train["sent0"].to_pylist() != found
 
 
 def test_wrong_folders_are_refused(raw):

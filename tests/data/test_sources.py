@@ -60,9 +60,11 @@ def test_each_source_is_cleaned_and_reported_on_its_own(made, tmp_path):
     }
     data = PreparedData(tmp_path / "out")
     assert data.sources == ["faq", "nli"]
-    assert data.of("nli").train[:] == {"sent0": ["one"], "sent1": ["uno"], "hard_neg": ["dos"]}
-    assert data.of("faq").train[:] == {"sent0": ["one"], "sent1": ["two"]}, "it may repeat a text of the main source"
-    assert data.train["sent0"][:] == ["one", "two", "three"]
+    assert data.of("nli").train.to_pydict() == {"sent0": ["one"], "sent1": ["uno"], "hard_neg": ["dos"]}
+    assert data.of("faq").train.to_pydict() == {"sent0": ["one"], "sent1": ["two"]}, (
+        "it may repeat a text of the main source"
+    )
+    assert data.train["sent0"].to_pylist() == ["one", "two", "three"]
     assert json.loads((tmp_path / "out/report.json").read_text()) == report
     lines = summary(report).splitlines()
     assert "nli         1 of 4 rows kept from nli.csv (view triplets, 3 distinct sentences)" in lines
@@ -87,7 +89,7 @@ def test_held_out_texts_are_in_no_source(made, tmp_path):
     assert len(held) == 4 + 4
     assert report["more"]["copy"]["dropped"]["held_out_overlap"]["count"] == 8
     assert report["more"]["copy"]["kept"] == 13
-    assert held.isdisjoint(text.rstrip("!") for text in data.of("copy").train["sent1"])
+    assert held.isdisjoint(text.rstrip("!") for text in data.of("copy").train["sent1"].to_pylist())
 
 
 def test_labels_and_documents_beside_the_main_source(made, tmp_path):
@@ -103,7 +105,7 @@ def test_labels_and_documents_beside_the_main_source(made, tmp_path):
         "pages": ("pairs", "documents", 1),
     }
     data = PreparedData(tmp_path / "out")
-    assert data.of("pages").train[0] == {
+    assert data.of("pages").train.to_pylist()[0] == {
         "sent0": "Title", "sent1": "First sentence here. Second sentence there.", "group": "one.md",
     }  # fmt: skip
 

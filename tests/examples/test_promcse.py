@@ -34,7 +34,7 @@ def write_files(prepared: Path, folder: Path) -> tuple[Path, Path]:
     columns = VIEW_COLUMNS["triplets"]
     with triplets.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(
-            [columns, *([row[name] for name in columns] for row in open_rows(prepared / TRAIN_FILE))]
+            [columns, *([row[name] for name in columns] for row in open_rows(prepared / TRAIN_FILE).to_pylist())]
         )
     (task,) = PreparedData(prepared).tasks
     lines = zip(task.score, task.sentence1, task.sentence2, strict=True)

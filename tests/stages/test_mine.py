@@ -136,7 +136,14 @@ def test_faiss_finds_what_an_exact_search_finds(monkeypatch):
 def pairs_of_labels(data, tmp_path):
     """Prepared pairs with a group, out of the words of the other rows, with their dev pairs."""
     source = PreparedData(data["triplets"])
-    rows = list(zip(source.train["sent0"], source.train["sent1"], [str(i % 5) for i in range(24)], strict=True))
+    rows = list(
+        zip(
+            source.train["sent0"].to_pylist(),
+            source.train["sent1"].to_pylist(),
+            [str(i % 5) for i in range(24)],
+            strict=True,
+        )
+    )
     folder = tmp_path / "prepared"
     folder.mkdir()
     write_rows(folder / TRAIN_FILE, "pairs", rows, grouped=True)
@@ -163,10 +170,12 @@ def test_pairs_become_triplets_of_the_bare_backbone(settings, pairs_of_labels, m
     before, found = open_rows(pairs_of_labels / TRAIN_FILE), open_rows(tmp_path / "one" / TRAIN_FILE)
     assert found.column_names == ["sent0", "sent1", "hard_neg", GROUP]
     encoder = SentenceEncoder.load(str(models["bert"]))
-    texts = list(dict.fromkeys([*before["sent0"], *before["sent1"]]))
+    texts = list(dict.fromkeys([*before["sent0"].to_pylist(), *before["sent1"].to_pylist()]))
     vector = dict(zip(texts, encoder.encode(texts), strict=True))
-    expected = naive(before["sent0"], before["sent1"], before[GROUP], vector, Mining(0.95))
-    assert list(found["hard_neg"]) == [text for text in expected if text is not None]
+    expected = naive(
+        before["sent0"].to_pylist(), before["sent1"].to_pylist(), before[GROUP].to_pylist(), vector, Mining(0.95)
+    )
+    assert list(found["hard_neg"].to_pylist()) == [text for text in expected if text is not None]
     dropped = expected.count(None)
     assert 0 < dropped < 20
     out = capsys.readouterr().out.splitlines()[0]
@@ -182,13 +191,13 @@ def test_task_texts_go_before_the_texts_they_are_for(settings, pairs_of_labels, 
     mine_stage(settings(MINE | roles), prepared=pairs_of_labels, mined=tmp_path / "out")
     before, found = open_rows(pairs_of_labels / TRAIN_FILE), open_rows(tmp_path / "out" / TRAIN_FILE)
     encoder = SentenceEncoder.load(str(models["bert"]))
-    texts = list(dict.fromkeys([*before["sent0"], *before["sent1"]]))
+    texts = list(dict.fromkeys([*before["sent0"].to_pylist(), *before["sent1"].to_pylist()]))
     asked, vector = (
         dict(zip(texts, encoder.encode([task + text for text in texts]), strict=True)) for task in ("old rain ", "the ")
     )
-    rows = before["sent0"], before["sent1"], before[GROUP]
+    rows = before["sent0"].to_pylist(), before["sent1"].to_pylist(), before[GROUP].to_pylist()
     expected = naive(*rows, vector, Mining(0.95), asked)
-    assert list(found["hard_neg"]) == [text for text in expected if text is not None]
+    assert list(found["hard_neg"].to_pylist()) == [text for text in expected if text is not None]
     assert expected != naive(*rows, vector, Mining(0.95))
     with pytest.raises(CseError, match=r"^train.roles: 2 roles for 3 columns of text"):
         two = roles | {"train.roles": ["query", "passage"]}
@@ -308,7 +317,7 @@ NEIGHBOURS = {"data.view": "sentences", "mine.neighbours": 2}
 
 def test_sentences_become_pairs_of_neighbours(settings, data, models, tmp_path, capsys):
     mine_stage(settings(NEIGHBOURS), prepared=data["sentences"], mined=tmp_path / "mined")
-    sentences = list(dict.fromkeys(PreparedData(data["sentences"]).train["sent0"]))
+    sentences = list(dict.fromkeys(PreparedData(data["sentences"]).train["sent0"].to_pylist()))
     vectors = SentenceEncoder.load(str(models["bert"])).encode(sentences)
     cosine = vectors @ vectors.T
     np.fill_diagonal(cosine, -1)
@@ -317,7 +326,7 @@ def test_sentences_become_pairs_of_neighbours(settings, data, models, tmp_path, 
     numbers = [(i, j) for i in everyone for j in everyone if i < j and j in near[i] and i in near[j]]
     expected = [(sentences[i], sentences[j]) for i, j in numbers]
     found = open_rows(tmp_path / "mined" / TRAIN_FILE)
-    assert list(zip(found["sent0"], found["sent1"], strict=True)) == expected
+    assert list(zip(found["sent0"].to_pylist(), found["sent1"].to_pylist(), strict=True)) == expected
     told = capsys.readouterr().out
     assert f"{len(expected)} pairs of neighbours among {len(sentences)} sentences (mean cosine" in told
     facts = train(settings(NEIGHBOURS), tmp_path, data["sentences"], tmp_path / "mined")
@@ -329,7 +338,12 @@ def test_neighbours_may_have_hard_negatives_too(settings, data, tmp_path):
     mine_stage(chosen, prepared=data["sentences"], mined=tmp_path / "mined")
     found = open_rows(tmp_path / "mined" / TRAIN_FILE)
     assert found.column_names == ["sent0", "sent1", "hard_neg"]
-    assert all(len(set(row)) == 3 for row in zip(found["sent0"], found["sent1"], found["hard_neg"], strict=True))
+    assert all(
+        len(set(row)) == 3
+        for row in zip(
+            found["sent0"].to_pylist(), found["sent1"].to_pylist(), found["hard_neg"].to_pylist(), strict=True
+        )
+    )
 
 
 def test_neighbours_of_pairs_are_refused(settings, pairs_of_labels, tmp_path):

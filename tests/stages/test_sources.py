@@ -167,11 +167,10 @@ def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
     training = opened(settings, tmp_path)
     sentences, pairs = training.tables()
     tokenizer = training.encoder.tokenizer
-    expected = [tokenizer.encode(text + training.data.of("the-pairs").train[0][name]).ids[:12] for text, name in (
-        ("q: ", "sent0"), ("p: ", "sent1"),
-    )]  # fmt: skip
+    row = training.data.of("the-pairs").train.to_pylist()[0]
+    expected = [tokenizer.encode(text).ids[:12] for text in ("q: " + row["sent0"], "p: " + row["sent1"])]
     assert [column.ids[: column.offsets[1]].tolist() for column in pairs.columns] == expected
-    first = tokenizer.encode("q: " + training.data.train[0]["sent0"]).ids[:12]
+    first = tokenizer.encode("q: " + training.data.train["sent0"][0].as_py()).ids[:12]
     assert sentences.columns[0].ids[: sentences.columns[0].offsets[1]].tolist() == first
     with pytest.raises(CseError, match=r"^train.roles: 1 roles for 2 columns of text \(sent0, sent1\)$"):
         opened(several(source(files, "pairs"), **texts, **{"train.roles": ["query"]}), tmp_path)
@@ -182,7 +181,7 @@ def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path)
     settings = several(source(files, "pairs"), **changes)
     prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
     data = PreparedData(tmp_path / "prepared")
-    words = {word for row in data.of("the-pairs").train for text in row.values() for word in text.split()}
+    words = {word for row in data.of("the-pairs").train.to_pylist() for text in row.values() for word in text.split()}
     assert all(opened(settings, tmp_path).encoder.tokenizer.token_to_id(word) is not None for word in words)
 
 

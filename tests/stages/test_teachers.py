@@ -54,7 +54,7 @@ def test_a_training_learns_the_similarities_of_its_teachers(settings, models, da
     folders = {name: tmp_path / name for name in ("mined", "corrupted", "checkpoint", "plots", "scratch")}
     train_stage(chosen, prepared=prepared, metrics=tmp_path / "train.json", **folders)
     teachers = [SentenceEncoder.load(model) for model in (tmp_path / "teachers/prompted", models["bert"])]
-    texts = next(iter(PreparedData(prepared).train.to_dict().values()))
+    texts = next(iter(PreparedData(prepared).train.to_pydict().values()))
     target = np.mean([each.similarity(texts, texts) for each in teachers], axis=0)
 
     def agreement(model: str | Path) -> float:

@@ -38,7 +38,7 @@ def test_each_column_gets_the_text_of_its_role(opened):
     table, tokenizer, rows = training.tables()[0], training.encoder.tokenizer, training.data.train
     for column, name, text in zip(table.columns, rows.column_names, ("the old ", "a red ", "a red "), strict=True):
         for row in (0, 11, 23):
-            expected = tokenizer.encode(text + rows[row][name]).ids[:12]
+            expected = tokenizer.encode(text + rows[name][row].as_py()).ids[:12]
             found = column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
             assert found[:-1] == expected[: len(found) - 1]  # a cut text still ends in [SEP]
     plain = opened(TRIPLETS).tables()[0]

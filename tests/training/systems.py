@@ -115,9 +115,9 @@ def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:
     view, rows = VIEWS.get(name, "sentences"), make_rows(count)
     if view == "labelled":
         labels = ("entailment", "neutral", "contradiction")
-        rows = rows.remove_columns("hard_neg").add_column("label", [labels[row % 3] for row in range(count)])
+        rows = rows.drop_columns("hard_neg").append_column("label", [[labels[row % 3] for row in range(count)]])
     elif view == "sentences":
-        rows = rows.select_columns("sent0")
+        rows = rows.select(["sent0"])
     tokenizers = [encoder.tokenizer_of_view(0, training=True)]
     return tokenise(rows, view, tokenizers, max_length=16, pad_id=encoder.backbone.pad_id)
 

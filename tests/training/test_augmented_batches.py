@@ -177,7 +177,7 @@ def test_a_span_is_masked_in_the_text_of_the_second_copy_alone(backbone):
     assert np.array_equal(table.columns[1].ids, again.columns[1].ids)
     mask = backbone.special_ids["mask"]
     assert mask not in table.columns[0].ids
-    for row, text in enumerate(rows["sent0"]):
+    for row, text in enumerate(rows["sent0"].to_pylist()):
         column = table.columns[1]
         ids = column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
         assert ids.count(mask) == (len(text) > 5), text
@@ -206,7 +206,7 @@ def test_each_copy_has_its_own_template(backbone, denoise):
         batch = embed_rows(encoder, table, ROWS, PLAN)
         expected = [embed_rows(model, table_of(model, 1), ROWS, PLAN).views[0] for model in alone]
     for view, (template, other) in enumerate(zip(templates, expected, strict=True)):
-        for row, found in zip(data["sent0"], rows_of(batch, view), strict=False):
+        for row, found in zip(data["sent0"].to_pylist(), rows_of(batch, view), strict=False):
             words = template.text.format(sentence=row, mask=backbone.tokenizer.id_to_token(template.specials["mask"]))
             assert found == backbone.tokenizer.encode(words).ids
         torch.testing.assert_close(batch.views[view], other, atol=1e-5, rtol=1e-5)

@@ -35,7 +35,7 @@ def test_a_shared_table_reads_like_one_of_ones_own(bert, tmp_path):
 
 
 def test_a_column_that_is_two_views_is_stored_once(bert, tmp_path):
-    rows = make_rows(20).select_columns("sent0")
+    rows = make_rows(20).select(["sent0"])
     own = tokenise(rows, "sentences", [bert.tokenizer], max_length=12, pad_id=bert.pad_id)
     shared = shared_table(tmp_path / "table", lambda: own)
     assert shared.columns[0] is shared.columns[1]

@@ -56,7 +56,7 @@ def test_tasks_are_stored_counted_and_held_out(raw):
     data = PreparedData(raw / "out")
     assert [task.name for task in open_tasks(data)] == ["bank", "birds"]
     assert [task.name for task in open_suite(data).tasks] == ["bank", "birds"]
-    assert data.train["sent0"][:] == [ROWS[1], *ROWS[3:]], "documents and reference rows are training text"
+    assert data.train["sent0"].to_pylist() == [ROWS[1], *ROWS[3:]], "documents and reference rows are training text"
     assert report["train"]["dropped"]["evaluation_overlap"] == {"count": 2, "first": "train.csv:2"}
     assert report["tasks"]["birds"] == {
         "kind": "retrieval",
