@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ def look(sources: Sequence[Path], *, task: Path | None = None, labels: Path | No
         settings["data.task_path"] = str(task)
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
+        _check_labels(source)
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
         settings |= _PAIRS_ONLY | _OF_LABELS
@@ -161,12 +163,23 @@ def _answers(source: Path) -> bool:
 
 def _reference(labels: Path) -> Path:
     """Return the file of labelled texts to train on."""
+    check_exists(labels, "--labels")
     splits = splits_of(labels) if labels.is_dir() else None
     if splits is not None:
         return splits["train"]
     if labels.is_file():
         return labels
     raise CseError(f"{labels}: labelled texts are a file, or a folder with train.* and test.*")
+
+
+def _check_labels(file: Path) -> None:
+    """Refuse labels that make no pairs, or nothing to tell apart."""
+    counts = Counter(row.label for row in read_rows(file, "categories") if row.label and row.texts[0])
+    if len(counts) < 2:
+        found = f"all texts have the label {next(iter(counts))[:40]!r}" if counts else "no text has a label"
+        raise CseError(f"{file}: {found}; give texts of two labels or more")
+    if max(counts.values()) < 2:
+        raise CseError(f"{file}: none of its {len(counts):,} labels has two texts; pairs are made within a label")
 
 
 _TOLD = {

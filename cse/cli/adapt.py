@@ -81,11 +81,8 @@ def adapt(
     Ctrl-C ends the ladder: the best so far is measured and exported. The same command goes on from there.
     """
     from cse.adapt.look import look
-    from cse.adapt.run import Adaptation
-    from cse.adapt.summary import summary
     from cse.data.prepare import given_path
     from cse.outputs import Kind, check_folder, publish_folder
-    from cse.report.page import make_report, write_report
     from cse.settings.load import load_settings
 
     given = [name for name, value in (("--task", task), ("--labels", labels), ("--pairs", pairs)) if value is not None]
@@ -97,6 +94,12 @@ def adapt(
     if given_path(settings.data, "dev_path") is not None:  # it selects, by its own measure
         settings = load_settings(params, found.settings | {"train.dev_measure": None} | own)
     check_folder(out / "report", Kind.REPORT)
+
+    # mistakes so far are told in a second; torch alone takes longer
+    from cse.adapt.run import Adaptation
+    from cse.adapt.summary import summary
+    from cse.report.page import make_report, write_report
+
     adapted = Adaptation(settings, found, out, budget, compare_full=compare == "full", again=again).run()
     with publish_folder(out / "report", Kind.REPORT) as folder:
         write_report(make_report(adapted.systems, [], papers=False), folder)

@@ -9,6 +9,8 @@ import pytest
 from cse.adapt.look import look, view_of_source
 from cse.errors import CseError
 
+LABELLED = "text,category\na,x\nb,x\nc,y\n"
+
 
 def write(path, text="a b\nc d\n"):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,15 +48,33 @@ def test_a_folder_of_files_is_documents_and_one_of_lines_is_sentences(tmp_path):
 
 
 def test_labels_are_trained_on_and_measured(tmp_path):
-    write(tmp_path / "intents/train.csv", "text,category\na,b\n")
+    write(tmp_path / "intents/train.csv", LABELLED)
     write(tmp_path / "intents/test.csv", "text,category\na,b\n")
     found = look([], labels=tmp_path / "intents")
     assert found.settings["data.train_path"] == str(tmp_path / "intents/train.csv")
     assert found.settings["data.task_path"] == str(tmp_path / "intents")
     assert found.settings["train.distinct_batches"] is True
-    one = look([], labels=write(tmp_path / "intents.csv", "text,category\na,b\n"))
+    one = look([], labels=write(tmp_path / "intents.csv", LABELLED))
     assert one.settings["data.train_path"] == str(tmp_path / "intents.csv")
     assert "data.task_path" not in one.settings, "what is measured is held out"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("text,category\na,x\nb,x\n", "all texts have the label 'x'; give texts of two labels or more"),
+        ("text,category\na,x\nb,y\nc,z\n", "none of its 3 labels has two texts; pairs are made within a label"),
+    ],
+)
+def test_labels_that_make_no_pairs_are_told_before_anything_is_made(tmp_path, text, says):
+    with pytest.raises(CseError, match=rf"labels\.csv: {says}"):
+        look([], labels=write(tmp_path / "labels.csv", text))
+
+
+def test_a_missing_file_of_labels_is_called_missing(tmp_path):
+    write(tmp_path / "intents.csv", LABELLED)
+    with pytest.raises(CseError, match=r"intent\.csv: no such file or folder; did you mean 'intents.csv'\?"):
+        look([], labels=tmp_path / "intent.csv")
 
 
 def test_the_language_of_documents_is_found(tmp_path):
@@ -110,8 +130,6 @@ def test_further_sources_are_trained_on_beside_the_first(tmp_path):
     assert found.settings["data.more"] == [
         {"name": "lines", "path": str(lines), "view": "sentences", "terms": {"energy_hinge": 0.0}}
     ]
-    found = look(
-        [lines, write(tmp_path / "other/lines.txt")], labels=write(tmp_path / "labels.csv", "text,category\na,b\n")
-    )
+    found = look([lines, write(tmp_path / "other/lines.txt")], labels=write(tmp_path / "labels.csv", LABELLED))
     assert found.view == "categories"
     assert [one["name"] for one in found.settings["data.more"]] == ["lines", "lines-2"]

@@ -178,8 +178,12 @@ def test_missing_file_and_wrong_encoding(tmp_path):
         load_settings(tmp_path / "latin.yaml")
 
 
-def test_overrides_are_checked_like_the_file(complaint):
-    assert "train.epoch: unknown key" in complaint("", {"train.epoch": 2})
+def test_an_unknown_override_is_not_blamed_on_the_file(tmp_path, complaint):
+    (tmp_path / "params.yaml").write_text("")
+    for key in ("train.epoch", "trian.epochs"):
+        with pytest.raises(CseError, match=rf"^{key}: unknown key; did you mean 'train.epochs'"):
+            load_settings(tmp_path / "params.yaml", {key: 2})
+    assert "train.epochs: " in complaint("", {"train.epochs": 0})
 
 
 def test_a_value_is_no_group():
