@@ -24,7 +24,7 @@ from cse.evaluation.dev_facts import dev_of
 from cse.files import fingerprint, write_sealed
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings, load_settings
-from cse.settings.ablations import AblationCell, Grid, ablation_names, load_ablation
+from cse.settings.ablations import Grid, GridCell, ablation_names, load_ablation
 from cse.settings.load import PARAMS_FILE, flatten, parse_yaml, read_text
 from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
@@ -44,7 +44,7 @@ class Run:
         name: experiment name; depends on settings, seed and uncommitted code.
     """
 
-    cell: AblationCell
+    cell: GridCell
     seed: int
     changes: dict[str, Any]
     name: str
@@ -113,7 +113,7 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
         )
 
 
-def _run(grid: Grid, cell: AblationCell, seed: float, base: dict[str, Any], root: Path) -> Run:
+def _run(grid: Grid, cell: GridCell, seed: float, base: dict[str, Any], root: Path) -> Run:
     changes = {**_ALWAYS, **base, **cell.changes, "train.seed": seed}
     whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses what the key does not take
     state = {"settings": whole, "code": git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")}
@@ -153,7 +153,7 @@ def _scores(revision: str, root: Path) -> dict[str, float]:
 def _write(
     grid: Grid,
     settings: Settings,
-    cells: Sequence[AblationCell],
+    cells: Sequence[GridCell],
     runs: Sequence[Run],
     found: dict[str, dict[str, float]],
     counts: dict[str, Any],
@@ -195,7 +195,7 @@ def _source(settings: Settings) -> str:
     return settings.data.hub_id if settings.data.source == "hub" else "sample"
 
 
-def _table(cells: Sequence[AblationCell], runs: Sequence[Run], found: dict[str, dict[str, float]]) -> str:
+def _table(cells: Sequence[GridCell], runs: Sequence[Run], found: dict[str, dict[str, float]]) -> str:
     """Return mean ± standard deviation of each cell's headline scores."""
     from cse.evaluation.table import format_rows
 

@@ -18,7 +18,7 @@ _POSITIVE = "above 0"
 
 
 @dataclass(frozen=True)
-class AblationCell:
+class GridCell:
     """One setting of an ablation.
 
     Attributes:
@@ -52,11 +52,11 @@ class Grid:
     about: str
     key: str | None
     values: tuple[float, ...]
-    cells: tuple[AblationCell, ...]
+    cells: tuple[GridCell, ...]
     needs: Mapping[str, Any]
     hint: str
 
-    def grid(self, settings: Settings, values: Sequence[float] | None = None) -> list[AblationCell]:
+    def grid(self, settings: Settings, values: Sequence[float] | None = None) -> list[GridCell]:
         """Return the cells to run, after checking the base settings.
 
         Args:
@@ -76,7 +76,7 @@ class Grid:
             raise CseError(f"ablation {self.name}: does not vary a number; leave --values out")
         numbers = self.values if values is None else values
         cells = list(self.cells)
-        cells += [AblationCell(f"{self.title} {value:g}", float(value), {str(self.key): value}) for value in numbers]
+        cells += [GridCell(f"{self.title} {value:g}", float(value), {str(self.key): value}) for value in numbers]
         return cells
 
 
@@ -106,7 +106,7 @@ def _grids() -> Mapping[str, Grid]:
             about=entry["about"],
             key=entry.get("key"),
             values=tuple(entry.get("values", ())),
-            cells=tuple(AblationCell(cell["label"], None, dict(cell["set"])) for cell in entry.get("cells", ())),
+            cells=tuple(GridCell(cell["label"], None, dict(cell["set"])) for cell in entry.get("cells", ())),
             needs=entry["needs"],
             hint=entry["hint"],
         )
