@@ -91,9 +91,12 @@ def test_data_that_git_and_dvc_do_not_know_are_read_where_they_lie(finished_tiny
     workspace.commit()
     params = (workspace.folder / "params.yaml").read_bytes()
     shutil.copytree(workspace.folder / "backbone", workspace.folder / "other")  # not committed
-    output = workspace.run(*COMMAND[:-1], "margin", "--values", "0.2", "-s", "backbone.name=other")
+    # without dev pairs the last weights are kept; with them every cell could keep one and the same start
+    options = ("-s", "backbone.name=other", "-s", "data.dev_path=data/raw/cxc", "-s", "train.learning_rate=0.3")
+    output = workspace.run(*COMMAND[:-1], "margin", "--values", "0.2", *options)
     tree = json.loads((workspace.folder / "data/ablations/margin/cells.json").read_text(encoding="utf-8"))
     assert [set(cell["runs"]) for cell in tree["cells"]] == [{"42"}, {"42"}]
+    assert len({cell["runs"]["42"]["evaluation"] for cell in tree["cells"]}) == 2, "cells are different trainings"
     for cell in tree["cells"]:
         assert f"{cell['label']}, seed 42: evaluation {cell['runs']['42']['evaluation']:.2f}" in output
     assert tree["data"] == "outside.csv, 160 triplets"
