@@ -1,7 +1,7 @@
 """Presets are whole, and writing one into ``params.yaml`` leaves the rest of it alone.
 
-tests/systems/test_every_preset.py holds what their parts compute against recorded losses, with small batches and rates: that
-rates, batch sizes and epochs are the published ones is read in presets.yaml, beside their sources.
+tests/systems/test_every_preset.py holds what their parts compute against recorded losses, with small batches and rates.
+That rates, batch sizes and epochs are the published ones is read in presets.yaml, beside their sources.
 """
 
 import dataclasses
