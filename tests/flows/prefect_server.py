@@ -78,7 +78,7 @@ class PrefectServer:
         cwd.mkdir(parents=True, exist_ok=True)
         with (self.folder / "worker.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--limit", "1"],
+                [workspace.python, "-m", "prefect", "worker", "start", "--pool", pool, "--limit", "1"],
                 cwd=cwd, env=workspace.environment | self.environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.workers.append(process)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -76,7 +75,7 @@ def flow_run(tmp_path_factory) -> tuple[Workspace, str]:
     workspace.commit()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], cwd=workspace.folder,
+            [workspace.python, "-c", SCRIPT], cwd=workspace.folder,
             env=environment_of(workspace) | {"PYTHONPATH": str(ROOT)},  # for tests; the clone's own code comes first
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400,
         )  # fmt: skip

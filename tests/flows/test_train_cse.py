@@ -103,7 +103,7 @@ def flow_run(tmp_path_factory) -> tuple[Workspace, str]:
     workspace = tiny_clone(tmp_path_factory.mktemp("flow") / "clone")
     try:
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], cwd=workspace.folder, env=environment_of(workspace),
+            [workspace.python, "-c", SCRIPT], cwd=workspace.folder, env=environment_of(workspace),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
@@ -204,7 +204,7 @@ def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
                 env=environment,
                 stdout=log,
                 stderr=log,
-                preexec_fn=lambda: os.nice(10),
+                preexec_fn=lambda: os.nice(5),
             )
         )
     give_up = time.monotonic() + 300

@@ -1,14 +1,14 @@
 """Commands of Python that need no import of torch: a server that has done it forks one process for each.
 
-``launchers()`` makes a folder for the front of ``PATH`` in which ``cse ...`` and ``python -m`` with a module of the
-project are launchers. A launcher connects to the server of its environment, which it starts if there is none, and hands
+``launchers()`` makes an environment whose ``cse`` and ``python`` are launchers; put its folder ``bin`` in front of
+``PATH``. Modules of the project, run by ``cse ...`` or ``python -m``, are forked. A launcher connects to the server of its environment, which it starts if there is none, and hands
 over its folder, arguments, variables, limits and standard streams; the server forks, and the child runs the command.
 Its exit code or the signal that ended it becomes the launcher's; signals go from the launcher to the child, and a
 launcher that is killed takes the child with it. What differs from a real start is what is imported already: nothing of
 the project.
 
-A child names the launcher as its Python, so that the stages that it runs are forked too. Whatever else it starts,
-such as DVC and Ray's workers, starts for real.
+Whatever else ``python`` is asked for starts for real, such as DVC, Prefect's workers and Ray's. Both name the launcher
+as their Python (an environment is where its Python is called from), so that the stages that they run are forked too.
 """
 
 from __future__ import annotations
@@ -53,10 +53,17 @@ LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, res
 
 @functools.cache
 def launchers(python: str) -> Path:
-    """Make the folder of launchers for an interpreter; it and its servers end with this process."""
-    folder = Path(tempfile.mkdtemp(prefix="forking-"))
+    """Make an environment of launchers beside an interpreter's own; it and its servers end with this process.
+
+    Returns:
+        Its folder ``bin``.
+    """
+    folder, real = Path(tempfile.mkdtemp(prefix="forking-")), Path(python).parents[1]
+    (folder / "bin").mkdir()
+    (folder / "lib").symlink_to(real / "lib")
+    shutil.copyfile(real / "pyvenv.cfg", folder / "pyvenv.cfg")
     for name in ("cse", "python"):
-        launcher = folder / name
+        launcher = folder / "bin" / name
         launcher.write_text(
             f"#!{python} -IS\nimport runpy, sys\n"
             f"sys.argv[1:1] = ['launch', {str(folder)!r}, {str(Path(python).parent)!r}, {name!r}]\n"
@@ -65,7 +72,7 @@ def launchers(python: str) -> Path:
         launcher.chmod(0o755)
     owner = os.getpid()
     atexit.register(lambda: os.getpid() == owner and end_servers(folder))
-    return folder
+    return folder / "bin"
 
 
 def end_servers(folder: Path) -> None:
@@ -83,11 +90,11 @@ def launch(folder: str, bin_folder: str, name: str, arguments: list[str]) -> Non
     """Run a command in a child of the server, or start the real one if it is none of the project's."""
     real = f"{bin_folder}/{name}"
     if name == "python" and not (arguments[:1] == ["-m"] and OWN.match(" ".join(arguments[1:]))):
-        os.execv(real, [real, *arguments])
+        os.execv(real, [f"{folder}/bin/python", *arguments])
     limits = [(limit, resource.getrlimit(limit)) for limit in LIMITS]
     request = {
         "folder": str(Path.cwd()), "environment": dict(os.environ), "limits": limits, "umask": _umask(),
-        "python": f"{folder}/python", "script": real if name == "cse" else None, "arguments": arguments,
+        "python": f"{folder}/bin/python", "script": real if name == "cse" else None, "arguments": arguments,
     }  # fmt: skip
     connection = _connect(folder, f"{bin_folder}/python", limits)
     for number in SIGNALS:

@@ -61,6 +61,11 @@ class Workspace:
         }
 
     @property
+    def python(self) -> str:
+        """The Python whose stages are forked."""
+        return self.environment["PATH"].split(os.pathsep, 1)[0] + "/python"
+
+    @property
     def real_environment(self) -> dict[str, str]:
         """The environment in which commands start as a user's do, not forked: for tests that lose or kill processes."""
         _, path = self.environment["PATH"].split(os.pathsep, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +19,7 @@ from cse.scale.side_by_side import Crew, share_out, side_by_side
 from cse.tune import watch
 from tests.cli.workspace import write_params, write_prepared
 from tests.deploy.bundles import write_bundle
+from tests.scale.echo import Echo
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -39,15 +39,6 @@ def cluster():
             yield made
         finally:
             made.shutdown()
-
-
-class Echo:
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-
-    def run(self, name: str) -> str:
-        time.sleep(1)
-        return f"{name} on {self.threads}"
 
 
 def test_jobs_side_by_side_find_a_place(cluster):
@@ -108,7 +99,7 @@ def test_training_starts_though_its_part_of_the_sum_fits_no_machine(cluster, tin
     write_params(tmp_path / "params.yaml", tiny_folders["bert"])
     command = [sys.executable, "-m", "cse.cli", "train", "--out", "out", "-s", "train.workers=2"]
     done = subprocess.run(
-        [*command, "-s", "train.epochs=1"], cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False,
+        [*command, "-s", "train.epochs=1"], cwd=tmp_path, text=True, capture_output=True, timeout=500, check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -129,7 +120,7 @@ main()
 def test_replicas_that_find_no_room_are_refused_or_say_what_they_wait_for(cluster, tmp_path):
     bundle = write_bundle(tmp_path / "bundle")
     command = [sys.executable, "-c", SERVE, "serve", str(bundle), "--port", "0", "--replicas"]
-    refused = subprocess.run([*command, "7"], capture_output=True, text=True, timeout=120, check=False)
+    refused = subprocess.run([*command, "7"], capture_output=True, text=True, timeout=240, check=False)
     assert refused.returncode == 2
     line = "--replicas 7: each takes 1 CPU of one machine, and Ray has 3 machines of 2 CPUs"
     assert line in refused.stderr.splitlines()[-1]
