@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cse.cli.options import params_option, parse_overrides, set_option
 from cse.errors import CseError
@@ -78,21 +79,26 @@ def adapt(
     choose; what they chose is measured with an interval and a p value, exported and reported. The answer may be that
     nothing helped: the bundle is the bare backbone's then.
 
+    It starts from the defaults: params.yaml gives the backbone, the machine and the form of the bundle, -s all else.
+
     Ctrl-C ends the ladder: the best so far is measured and exported. The same command goes on from there.
     """
+    from cse.adapt.base import base_settings
     from cse.adapt.look import look
     from cse.data.prepare import given_path
     from cse.outputs import Kind, check_folder, publish_folder
-    from cse.settings.load import load_settings
 
     given = [name for name, value in (("--task", task), ("--labels", labels), ("--pairs", pairs)) if value is not None]
     if len(given) > 1:
         raise CseError(f"{' and '.join(given)}: give one of them; a folder may hold several tasks (--task)")
     found = look(sources, task=task or pairs, labels=labels)
     own = parse_overrides(overrides)
-    settings = load_settings(params, found.settings | own)
+    named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
+    settings, left = base_settings(params, found.settings | own, named=named)
     if given_path(settings.data, "dev_path") is not None:  # it selects, by its own measure
-        settings = load_settings(params, found.settings | {"train.dev_measure": None} | own)
+        settings, left = base_settings(params, found.settings | {"train.dev_measure": None} | own, named=named)
+    if left:
+        click.echo(left, err=True)
     check_folder(out / "report", Kind.REPORT)
 
     # mistakes so far are told in a second; torch alone takes longer

@@ -40,12 +40,12 @@ def load_settings(
     if not isinstance(tree, dict):
         raise CseError(f"{path}: expected groups of settings (data:, train:, ...), found {type(tree).__name__}")
     for key, value in (overrides or {}).items():
-        _check_known(key)
+        check_known(key)
         set_key(tree, key, value)
     return check_settings(tree, where=str(path), any_view=any_view)
 
 
-def _check_known(key: str) -> None:
+def check_known(key: str) -> None:
     """Refuse the key of an override that is no setting, group of settings or part of one: the file is not to blame."""
     known = [name for name, _ in walk_keys()]
     if not any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):

@@ -1,11 +1,11 @@
 """Commands of Python that need no import of torch: a server that has done it forks one process for each.
 
 ``launchers()`` makes an environment whose ``cse`` and ``python`` are launchers; put its folder ``bin`` in front of
-``PATH``. Modules of the project, run by ``cse ...`` or ``python -m``, are forked. A launcher connects to the server of its environment, which it starts if there is none, and hands
-over its folder, arguments, variables, limits and standard streams; the server forks, and the child runs the command.
-Its exit code or the signal that ended it becomes the launcher's; signals go from the launcher to the child, and a
-launcher that is killed takes the child with it. What differs from a real start is what is imported already: nothing of
-the project.
+``PATH``. Modules of the project, run by ``cse ...`` or ``python -m``, are forked. A launcher connects to the server of
+its variables, which it starts if there is none, and hands over its folder, arguments, variables, limits and standard
+streams; the server forks, and the child runs the command. Its exit code or the signal that ended it becomes the
+launcher's; signals go from the launcher to the child, and a launcher that is killed takes the child with it. What
+differs from a real start is what is imported already: nothing of the project.
 
 Whatever else ``python`` is asked for starts for real, such as DVC, Prefect's workers and Ray's. Both name the launcher
 as their Python (an environment is where its Python is called from), so that the stages that they run are forked too.
