@@ -9,11 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cse.data.checks import check_column, listed
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, read_documents
 from cse.data.language import language_of
-from cse.data.readers import USUAL_COLUMNS, check_exists, contents, data_files, find_data_file, read_rows
+from cse.data.readers import (
+    USUAL_COLUMNS,
+    check_exists,
+    choose_columns,
+    contents,
+    data_files,
+    find_data_file,
+    read_rows,
+)
 from cse.data.tables import TABLES, open_table
-from cse.data.tasks.layout import is_beir, splits_of
+from cse.data.tasks.kinds import LABELLED
+from cse.data.tasks.layout import COLUMNS, is_beir, splits_of
 from cse.errors import CseError
 
 HELD_OUT = 0.1  # share of the rows that select the settings; as many are measured where there is no task
@@ -47,24 +57,33 @@ class Found:
     language: str | None
 
 
-def look(sources: Sequence[Path], *, task: Path | None = None, labels: Path | None = None) -> Found:
+def look(
+    sources: Sequence[Path],
+    *,
+    task: Path | None = None,
+    labels: Path | None = None,
+    columns: Sequence[str | None] | None = None,
+) -> Found:
     """Choose settings for one or more sources, or for labelled texts.
 
     Args:
         sources: files or folders of text; the first is the main one, unless there are labels.
         task: the user's own task, measured at the end and never trained on.
         labels: labelled texts to train on and, for their test part, to measure.
+        columns: of the main source, in the order of its view; None, and a column that is None: the usual ones.
 
     Raises:
         CseError: nothing to train on, or columns that are those of nothing known.
     """
     settings: dict[str, Any] = {"data.source": "files"}
+    asked = columns
     if task is not None:
         check_exists(task, "the task")
         settings["data.task_path"] = str(task)
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
-        _check_labels(source)
+        columns = _labelled_columns(source, columns or (None, None))
+        _check_labels(source, columns)
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
         settings |= _PAIRS_ONLY | _OF_LABELS
@@ -72,18 +91,24 @@ def look(sources: Sequence[Path], *, task: Path | None = None, labels: Path | No
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")
     else:
         source, *more = sources
-        view = view_of_source(source)
+        check_exists(source, "the source")
+        if columns and len(columns) not in _VIEW_OF_COLUMNS:
+            raise CseError(f"data.columns: one for sentences, two for pairs, three for triplets, not {len(columns)}")
+        view = _VIEW_OF_COLUMNS[len(columns)] if columns else view_of_source(source)
         settings |= _for_view(view)
         if view == "documents" and _answers(source):
             settings["data.pairs"] = ["question_answer"]
-    language = language_of(_texts(source, view))
+    language = language_of(_texts(source, view, columns))
     if view == "documents" and language is not None:
         settings["data.language"] = language
     settings |= {"data.view": view, "data.train_path": str(source)}
+    if asked and columns:
+        settings["data.columns"] = list(columns)
     if more:
         settings["data.more"] = _further(more, hinge=view == "triplets")
     beside = "".join(f"; beside them {path}" for path in more)
-    return Found(view, f"{source}: {_TOLD[view]}{beside}", settings, language)
+    read = f" (columns {', '.join(map(str, columns))})" if columns else ""
+    return Found(view, f"{source}{read}: {_TOLD[view]}{beside}", settings, language)
 
 
 def _further(paths: Sequence[Path], *, hinge: bool) -> list[dict[str, Any]]:
@@ -145,14 +170,14 @@ def _for_view(view: str) -> dict[str, Any]:
     return {"data.hold_out": HELD_OUT} if view == "triplets" else _PAIRS_ONLY | {"train.distinct_batches": True}
 
 
-def _texts(source: Path, view: str) -> Iterator[str]:
+def _texts(source: Path, view: str, columns: Sequence[str | None] | None) -> Iterator[str]:
     """Yield the texts of a source as they stand there."""
     if view == "documents":
         for document in read_documents(source, questions=_answers(source)):
             yield document.title
             yield from (paragraph for section in document.sections for paragraph in section.paragraphs)
     else:
-        for row in read_rows(find_data_file(source), view):
+        for row in read_rows(find_data_file(source), view, [name for name in columns or () if name] or None):
             yield from (text for text in row.texts if text)
 
 
@@ -172,9 +197,33 @@ def _reference(labels: Path) -> Path:
     raise CseError(f"{labels}: labelled texts are a file, or a folder with train.* and test.*")
 
 
-def _check_labels(file: Path) -> None:
+def _labelled_columns(file: Path, asked: Sequence[str | None]) -> tuple[str, ...]:
+    """Return the columns of text and label: those that were asked for, and the usual ones for the rest."""
+    if file.suffix.lower() not in TABLES:
+        return ()
+    there = open_table(file).columns
+    if len(asked) != 2:
+        raise CseError(f"data.columns: labelled texts have two columns, text and label, not {len(asked)}")
+    if not any(asked):
+        return choose_columns(file, there, "categories", None, "--text-column or --label-column")
+    found = []
+    for name, usual, option in zip(asked, COLUMNS[LABELLED], ("--text-column", "--label-column"), strict=True):
+        if name:
+            check_column(name, there, str(file), option)
+        else:
+            name = next((one for one in usual if one in there and one not in asked), None)
+            if name is None:
+                raise CseError(
+                    f"{file}: no column {' or '.join(usual)}; the columns are {listed(there)}; give {option}"
+                )
+        found.append(name)
+    return tuple(found)
+
+
+def _check_labels(file: Path, columns: Sequence[str | None]) -> None:
     """Refuse labels that make no pairs, or nothing to tell apart."""
-    counts = Counter(row.label for row in read_rows(file, "categories") if row.label and row.texts[0])
+    rows = read_rows(file, "categories", [name for name in columns if name] or None)
+    counts = Counter(row.label for row in rows if row.label and row.texts[0])
     if len(counts) < 2:
         found = f"all texts have the label {next(iter(counts))[:40]!r}" if counts else "no text has a label"
         raise CseError(f"{file}: {found}; give texts of two labels or more")
@@ -182,6 +231,7 @@ def _check_labels(file: Path) -> None:
         raise CseError(f"{file}: none of its {len(counts):,} labels has two texts; pairs are made within a label")
 
 
+_VIEW_OF_COLUMNS = {1: "sentences", 2: "pairs", 3: "triplets"}
 _TOLD = {
     "categories": "labelled texts: pairs within a label, batches without two of one label",
     "sentences": "plain sentences: pairs of those that are among each other's five nearest",

@@ -50,6 +50,8 @@ class _Duration(click.ParamType):
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=click.Path(path_type=Path))
 @click.option("--task", type=click.Path(path_type=Path), help="Your own task (docs/evaluate.md); never trained on.")
 @click.option("--labels", type=click.Path(path_type=Path), help="Labelled texts to train on and to measure.")
+@click.option("--text-column", help="Column of the labelled texts, if it is not called text or sentence.")
+@click.option("--label-column", help="Column of their labels, if it is not called category, label or intent.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
 @click.option("--budget", type=_Duration(), default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
 @click.option("--compare", type=click.Choice(["full"]), help="Train the whole model too; it is taken if it is better.")
@@ -61,6 +63,8 @@ def adapt(
     sources: Sequence[Path],
     task: Path | None,
     labels: Path | None,
+    text_column: str | None,
+    label_column: str | None,
     pairs: Path | None,
     budget: float,
     compare: str | None,
@@ -91,8 +95,15 @@ def adapt(
     given = [name for name, value in (("--task", task), ("--labels", labels), ("--pairs", pairs)) if value is not None]
     if len(given) > 1:
         raise CseError(f"{' and '.join(given)}: give one of them; a folder may hold several tasks (--task)")
-    found = look(sources, task=task or pairs, labels=labels)
     own = parse_overrides(overrides)
+    columns = own.get("data.columns")
+    if columns is not None and not (isinstance(columns, list) and all(isinstance(name, str) for name in columns)):
+        raise CseError(f"data.columns: a list of names such as [utterance,scenario], found {columns!r}")
+    if text_column or label_column:
+        if labels is None or columns is not None:
+            raise CseError("--text-column and --label-column: for --labels, and without -s data.columns")
+        columns = (text_column, label_column)
+    found = look(sources, task=task or pairs, labels=labels, columns=columns)
     named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
     settings, left = base_settings(params, found.settings | own, named=named)
     if given_path(settings.data, "dev_path") is not None:  # it selects, by its own measure

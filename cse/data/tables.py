@@ -1,6 +1,7 @@
 """Tables in files: csv, tsv, jsonl and parquet, streamed row by row with their line numbers.
 
-* csv: a header, fields separated by commas, ``"`` around fields that hold commas, quotes (doubled) or line breaks.
+* csv: a header, fields separated by commas, or by what separates the header's names: semicolons, tabs or bars; ``"``
+  around fields that hold separators, quotes (doubled) or line breaks.
 * tsv: a header, fields separated by tabs; quotes are ordinary text.
 * jsonl: one JSON object per line; the columns are the keys of the first object.
 * parquet: columns of the file; row numbers serve as line numbers.
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cse.data.checks import check_columns, no_rows
 from cse.data.parquet import batch_rows, open_parquet, parquet_batches
@@ -35,10 +36,19 @@ TABLES = sorted(ending for ending, kind in FORMATS.items() if kind != "txt")
 BLANK: tuple[Any, ...] = ()
 Numbered = tuple[int, Any]
 _LONGEST_FIELD = 1 << 24  # characters; stops an unclosed quote from reading the whole file into memory
+_SEPARATORS = ",;\t|"
 _ADVICE = {
-    "csv": "put quotes around fields that hold commas",
+    "csv": "put quotes around fields that hold {}",
     "tsv": "remove tabs and line breaks from the sentences",
 }
+_IN_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+class Header(NamedTuple):
+    """The columns' names of a table, and what separates the fields of a csv file."""
+
+    columns: list[str]
+    separator: str = ","
 
 
 @dataclass(frozen=True)
@@ -47,15 +57,20 @@ class TableFile:
 
     Attributes:
         shown: name of the file in errors.
-        columns: names of all columns.
+        header: names of all columns.
         rows: given column names, yields ``(line, values)`` per row, with ``BLANK`` for a blank line.
         schema: Arrow schema of a parquet file.
     """
 
     shown: str
-    columns: list[str]
+    header: Header
     rows: Callable[[Sequence[str]], Iterator[Numbered]]
     schema: Any = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns."""
+        return self.header.columns
 
     def pick(self, names: Sequence[str], texts: int = 0) -> Iterator[Numbered]:
         """Return the rows with the values of the named columns, see ``rows``.
@@ -95,7 +110,7 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
 
 
 def text_table(
-    lines: Iterable[str], kind: Format, shown: str, first: int = 1, header: list[str] | None = None
+    lines: Iterable[str], kind: Format, shown: str, first: int = 1, header: Header | None = None
 ) -> TableFile | None:
     """Read a csv, tsv or jsonl table lazily from its lines.
 
@@ -104,7 +119,7 @@ def text_table(
         kind: ``csv``, ``tsv`` or ``jsonl``.
         shown: name of the file in errors.
         first: number of the first line.
-        header: column names, if the lines start below the header of a csv or tsv file.
+        header: of a csv or tsv file, if the lines start below it.
 
     Returns:
         The table, or None if the lines hold no header or no object.
@@ -112,7 +127,14 @@ def text_table(
     Raises:
         CseError: a broken first record.
     """
-    records = json_records(lines, shown, first) if kind == "jsonl" else delimited_records(lines, kind, shown, first)
+    separator = header.separator if header else ","
+    if kind == "csv" and header is None:
+        separator, lines = _separator_of(lines)
+    records = (
+        json_records(lines, shown, first)
+        if kind == "jsonl"
+        else delimited_records(lines, kind, shown, first, separator=separator)
+    )
     above: list[Numbered] = []
     if header is None:
         for head in records:
@@ -121,8 +143,9 @@ def text_table(
                 break
         else:
             return None
-        header = list(head[1]) if kind == "jsonl" else [name.strip() for name in above.pop()[1]]
-    columns = header
+        names = list(head[1]) if kind == "jsonl" else [name.strip() for name in above.pop()[1]]
+        header = Header(names, separator)
+    columns = header.columns
 
     def rows(names: Sequence[str]) -> Iterator[Numbered]:
         # an object may have a key that the first one lacks
@@ -134,15 +157,32 @@ def text_table(
                 yield number, [record.get(name) for name in names]
             elif len(record) != len(columns):
                 raise CseError(
-                    f"{shown}:{number}: {len(record)} fields, but the header has {len(columns)}; {_ADVICE[kind]}"
+                    f"{shown}:{number}: {len(record)} fields, but the header has {len(columns)}; "
+                    f"{_ADVICE[kind].format(_IN_WORDS[separator])}"
                 )
             else:
                 yield number, [record[place] for place in places]
 
-    return TableFile(shown, columns, rows)
+    return TableFile(shown, header, rows)
 
 
-def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int = 1) -> Iterator[Numbered]:
+def _separator_of(lines: Iterable[str]) -> tuple[str, Iterable[str]]:
+    """Return what separates the fields of a csv file, and its lines again.
+
+    It is the candidate that stands most often outside quotes in the first line that is not blank, else the comma.
+    """
+    lines, above = iter(lines), []
+    for line in lines:
+        above.append(line)
+        if line.strip():
+            break
+    bare = "".join(above[-1].split('"')[::2]) if above else ""
+    return max(_SEPARATORS, key=bare.count), chain(above, lines)
+
+
+def delimited_records(
+    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ","
+) -> Iterator[Numbered]:
     """Yield each csv or tsv record with the number of its first line.
 
     Args:
@@ -150,6 +190,7 @@ def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int
         kind: ``csv`` (line breaks inside quotes belong to the field) or ``tsv`` (a line is a record).
         shown: name of the file in errors.
         first: number of the first line.
+        separator: of the fields of a csv file.
 
     Raises:
         CseError: a broken csv record.
@@ -159,7 +200,7 @@ def delimited_records(lines: Iterable[str], kind: Format, shown: str, first: int
             yield number, line.split("\t") if line.strip() else BLANK
         return
     csv.field_size_limit(_LONGEST_FIELD)
-    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    reader = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=separator)
     while True:
         number = first + reader.line_num
         try:
@@ -201,4 +242,4 @@ def _parquet_table(path: Path) -> TableFile:
         for first, batch in parquet_batches(file, str(path), names):
             yield from batch_rows(batch, names, first)
 
-    return TableFile(str(path), list(file.schema_arrow.names), rows, file.schema_arrow)
+    return TableFile(str(path), Header(list(file.schema_arrow.names)), rows, file.schema_arrow)

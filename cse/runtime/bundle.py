@@ -95,7 +95,9 @@ def read_manifest(folder: Path | str) -> Bundle:
     try:
         tree = read_object(path, "export the bundle again or copy it whole")
     except (FileNotFoundError, NotADirectoryError):
-        raise CseError(f"{folder}: no bundle here ({MANIFEST} is missing); `cse export` writes one") from None
+        inside = [found.parent.name for found in sorted(Path(folder).glob(f"*/{MANIFEST}"))[:1]]
+        advice = f"did you mean {Path(folder) / inside[0]}?" if inside else "`cse export` writes one"
+        raise CseError(f"{folder}: no bundle here ({MANIFEST} is missing); {advice}") from None
     if type(tree.get("format")) is not int or tree["format"] != FORMAT:
         raise CseError(
             f"{path}: format {short(tree.get('format'))}, this version reads {FORMAT}; export the bundle again or "

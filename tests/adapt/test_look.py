@@ -71,6 +71,36 @@ def test_labels_that_make_no_pairs_are_told_before_anything_is_made(tmp_path, te
         look([], labels=write(tmp_path / "labels.csv", text))
 
 
+def test_columns_of_any_name(tmp_path):
+    text = "id;utterance;scenario;label\n1;a;x;1\n2;b;x;2\n3;c;y;3\n"
+    write(tmp_path / "intents/train.csv", text)
+    write(tmp_path / "intents/test.csv", text)
+    found = look([], labels=tmp_path / "intents", columns=("utterance", "scenario"))
+    assert found.settings["data.columns"] == ["utterance", "scenario"]
+    assert found.told.startswith(f"{tmp_path}/intents/train.csv (columns utterance, scenario): labelled texts")
+    usual = write(tmp_path / "a.csv", "sentence,intent,group\na,x,1\nb,x,1\nc,y,2\n")
+    assert "(columns sentence, intent)" in look([], labels=usual).told
+    assert "data.columns" not in look([], labels=usual).settings, "each file is read by its own usual names"
+    assert look([], labels=usual, columns=(None, "group")).settings["data.columns"] == ["sentence", "group"]
+    pairs = look([write(tmp_path / "p.csv", "q,a\nx,y\n")], columns=["q", "a"])
+    assert (pairs.view, pairs.settings["data.columns"]) == ("pairs", ["q", "a"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (None, r"no column 'text' for .*name yours in --text-column or --label-column"),
+        ((None, "scenario"), "no column text or sentence; the columns are utterance, scenario; give --text-column"),
+        (("utterence", "scenario"), r"no column 'utterence' \(--text-column\); did you mean 'utterance'"),
+        (["utterance"], "data.columns: labelled texts have two columns, text and label, not 1"),
+    ],
+)
+def test_columns_that_are_not_there(tmp_path, columns, says):
+    file = write(tmp_path / "labels.csv", "utterance,scenario\na,x\nb,x\nc,y\n")
+    with pytest.raises(CseError, match=says.replace(" for .*", ".*")):
+        look([], labels=file, columns=columns)
+
+
 def test_a_missing_file_of_labels_is_called_missing(tmp_path):
     write(tmp_path / "intents.csv", LABELLED)
     with pytest.raises(CseError, match=r"intent\.csv: no such file or folder; did you mean 'intents.csv'\?"):

@@ -107,6 +107,17 @@ def test_line_breaks_quotes_and_commas_inside_quoted_fields(tmp_path):
     assert [row.line for row in rows] == [2, 4]
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_what_separates_the_header_s_names_separates_fields(tmp_path, mark):
+    lines = [f'"sent0"{mark}sent1{mark}"hard, neg"', f'a, b{mark}"c{mark}d"{mark}e', f"one{mark}two, three"]
+    path = write(tmp_path / "a.csv", "\n".join(lines))
+    assert texts(write(tmp_path / "two.csv", "\n".join(lines[:2])), "pairs") == [("a, b", f"c{mark}d")]
+    name = {";": "semicolons", "\t": "tabs", "|": "bars"}[mark]
+    assert failure(path, "pairs").endswith(
+        f":3: 2 fields, but the header has 3; put quotes around fields that hold {name}"
+    )
+
+
 def test_quotes_are_ordinary_text_in_tsv(tmp_path):
     assert texts(write(tmp_path / "a.tsv", 'sent0\tsent1\n"a\tb "c"\n'), "pairs") == [('"a', 'b "c"')]
 

@@ -53,6 +53,11 @@ def test_folder_without_a_manifest_is_no_bundle(bundle, tmp_path):
             read_manifest(folder)
 
 
+def test_a_folder_with_a_bundle_inside_names_it(bundle):
+    with pytest.raises(CseError, match=f"{bundle.parent}: no bundle here .*; did you mean {bundle}\\?"):
+        read_manifest(bundle.parent)
+
+
 HASH = "0" * 64
 LISTED = {name: {"sha256": HASH, "bytes": 1} for name in (MODEL, TOKENIZER)}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.checks import check_text, no_rows, required_text
+from cse.data.checks import check_column, check_text, no_rows, required_text
 from cse.data.clean import MOST_CHARACTERS
 from cse.data.tables import open_table
 from cse.data.tasks.kinds import BINARY, HALVES, LABELLED, TRIPLETS, BinaryPairs, LabelledTexts, Triplets
@@ -50,14 +50,23 @@ def read_triplets(path: Path, name: str, encoding: str | None = None) -> Triplet
     return Triplets(name, list(anchor), list(positive), list(negative))
 
 
-def read_splits(train: Path, test: Path, name: str, encoding: str | None = None) -> LabelledTexts:
+def read_splits(
+    train: Path, test: Path, name: str, encoding: str | None = None, columns: Sequence[str] | None = None
+) -> LabelledTexts:
     """Read labelled texts that are split into reference (train) and test rows.
+
+    Args:
+        train: file of the reference rows.
+        test: file of the test rows.
+        name: of the task.
+        encoding: of text.
+        columns: names of the columns of text and label; None: the usual ones.
 
     Raises:
         CseError: anything wrong with a file, a single label, a label of test rows without a reference row, or no label
             with two test rows.
     """
-    reference, rows = _labelled(train, encoding), _labelled(test, encoding)
+    reference, rows = _labelled(train, encoding, columns), _labelled(test, encoding, columns)
     known = {label for _, _, label in reference}
     for line, _, label in rows:
         if label not in known:
@@ -66,15 +75,18 @@ def read_splits(train: Path, test: Path, name: str, encoding: str | None = None)
     return _task(name, reference, rows)
 
 
-def read_halves(path: Path, name: str, encoding: str | None = None) -> LabelledTexts:
+def read_halves(
+    path: Path, name: str, encoding: str | None = None, columns: Sequence[str] | None = None
+) -> LabelledTexts:
     """Read labelled texts from one file; half of each label's rows are reference rows, the others test rows.
 
-    The draw depends on nothing but the number of a label's rows; an odd one is a test row.
+    The draw depends on nothing but the number of a label's rows; an odd one is a test row. For ``columns`` see
+    ``read_splits``.
 
     Raises:
         CseError: anything wrong with the file, a single label, a label with one text, or none with two test rows.
     """
-    rows = _labelled(path, encoding)
+    rows = _labelled(path, encoding, columns)
     by_label: dict[str, list[int]] = {}
     for place, (_, _, label) in enumerate(rows):
         by_label.setdefault(label, []).append(place)
@@ -102,9 +114,9 @@ def _task(name: str, reference: Texts, test: Texts, *split: str) -> LabelledText
     return LabelledTexts(name, *texts, *split)  # type: ignore[arg-type]
 
 
-def _labelled(path: Path, encoding: str | None) -> Texts:
+def _labelled(path: Path, encoding: str | None, columns: Sequence[str] | None) -> Texts:
     rows = []
-    for line, (text, label) in _rows(path, LABELLED, 1, encoding):
+    for line, (text, label) in _rows(path, LABELLED, 1, encoding, columns):
         plain = _plain(label)
         check_text(plain, f"{path}:{line}")
         if not plain:
@@ -113,10 +125,14 @@ def _labelled(path: Path, encoding: str | None) -> Texts:
     return rows
 
 
-def _rows(path: Path, kind: str, texts: int, encoding: str | None) -> Iterator[tuple[int, list[Any]]]:
+def _rows(
+    path: Path, kind: str, texts: int, encoding: str | None, columns: Sequence[str] | None = None
+) -> Iterator[tuple[int, list[Any]]]:
     """Yield the line and the values of each row that is not blank; the first ``texts`` are checked and trimmed."""
     table = open_table(path, encoding)
-    names = names_of(kind, table.columns)
+    names = list(columns) if columns else names_of(kind, table.columns)
+    for name in columns or ():
+        check_column(name, table.columns, str(path), "data.columns")
     if names is None:
         wanted = ", ".join(usual[0] for usual in COLUMNS[kind])
         raise CseError(f"{path}: {kind} need the columns {wanted}; the columns are {', '.join(table.columns)}")

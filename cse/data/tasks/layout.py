@@ -4,7 +4,7 @@
 kind            layout
 =============== =======================================================================================
 retrieval       a folder with corpus.jsonl, queries.jsonl and qrels/ (BEIR)
-labelled texts  a folder with train.* and test.*, or a file with the columns text and category (or label)
+labelled texts  a folder with train.* and test.*, or a file with the columns text and category (label, intent)
 triplets        a file with the columns anchor, positive, negative
 binary pairs    a file with the columns sentence1, sentence2, label; the labels are 0, 1, true, false
 scored pairs    a file with the columns sentence1, sentence2, score
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cse.data.checks import listed
-from cse.data.readers import contents
+from cse.data.readers import USUAL_COLUMNS, contents
 from cse.data.scored_file import USUAL_PAIR_COLUMNS
 from cse.data.tables import TABLES
 from cse.data.tasks.kinds import BINARY, LABELLED, SCORED, TRIPLETS
@@ -30,7 +30,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     SCORED: (_FIRST, _SECOND, tuple(name for name in _SCORE if name != _LABEL)),
     BINARY: (_FIRST, _SECOND, (_LABEL, "is_duplicate")),
     TRIPLETS: (("anchor", "sent0"), ("positive", "sent1"), ("negative", "hard_neg")),
-    LABELLED: (("text",), ("category", _LABEL)),
+    LABELLED: tuple(tuple(dict.fromkeys(names)) for names in zip(*USUAL_COLUMNS["categories"], strict=True)),
 }
 CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
 _BEIR = (CORPUS, QUERIES, JUDGEMENTS)
@@ -64,8 +64,9 @@ def kind_of_columns(path: Path, there: Sequence[str]) -> str:
         told = " and ".join(f"{kind} ({', '.join(names)})" for kind, names in fits.items())
         raise CseError(f"{path}: the columns fit {told}; rename or remove those that are not meant")
     (kind,) = fits
-    if kind == LABELLED and {"category", _LABEL} <= set(there):
-        raise CseError(f"{path}: the columns category and label both fit; remove or rename one")
+    labels = [name for name in COLUMNS[LABELLED][1] if name in there]
+    if kind == LABELLED and len(labels) > 1:
+        raise CseError(f"{path}: the columns {' and '.join(labels)} both fit; remove or rename one")
     return kind
 
 

@@ -30,7 +30,7 @@ def read_dev_task(path: Path | None, settings: DataSettings) -> Task | None:
         columns = open_table(path, settings.encoding).columns if path.suffix.lower() in TABLES else []
         if names_of(SCORED, columns) or not any(names_of(kind, columns) for kind in COLUMNS):
             return None  # read as scored pairs
-    task = read_task(path, encoding=settings.encoding, score_range=_range(settings), setting=_DEV)
+    task = read_task(path, **_how(settings), setting=_DEV)
     return None if kind_of(task) == SCORED else task
 
 
@@ -42,7 +42,7 @@ def read_own_tasks(path: Path | None, settings: DataSettings) -> list[Task]:
     """
     if path is None:
         return []
-    return read_tasks(path, encoding=settings.encoding, score_range=_range(settings), setting="data.task_path")
+    return read_tasks(path, **_how(settings), setting="data.task_path")
 
 
 def task_in_report(task: Task) -> dict[str, Any]:
@@ -55,6 +55,7 @@ def task_in_report(task: Task) -> dict[str, Any]:
     }
 
 
-def _range(settings: DataSettings) -> tuple[float, float]:
-    lowest, highest = settings.score_range
-    return lowest, highest
+def _how(settings: DataSettings) -> dict[str, Any]:
+    """Return how to read tasks: labelled ones have the columns of the labelled rows to train on."""
+    labelled = settings.columns if settings.view == "categories" else None
+    return {"encoding": settings.encoding, "score_range": tuple(settings.score_range), "labelled": labelled}

@@ -30,6 +30,7 @@ def read_task(
     *,
     encoding: str | None = None,
     score_range: tuple[float, float] = SCORES,
+    labelled: Sequence[str] | None = None,
     setting: str = _SETTING,
 ) -> Task:
     """Read one task; its layout and its columns tell the kind.
@@ -38,6 +39,7 @@ def read_task(
         path: a csv, tsv, jsonl or parquet file, a folder with one such file, or the folder of a task.
         encoding: encoding of text files; None: UTF-8.
         score_range: lowest and highest gold score of scored pairs.
+        labelled: columns of text and label of labelled texts; None: the usual ones.
         setting: what names the path, for errors.
 
     Returns:
@@ -53,8 +55,10 @@ def read_task(
             return read_beir(path, name)
         splits = splits_of(path)
         if splits is not None:
-            return read_splits(splits["train"], splits["test"], name, encoding)
+            return read_splits(splits["train"], splits["test"], name, encoding, labelled)
         path = find_data_file(path, setting)
+    if labelled and set(labelled) <= set(open_table(path, encoding).columns):
+        return read_halves(path, name, encoding, labelled)
     kind = _kind_of_file(path, encoding)
     if kind == SCORED:
         return _read_scored(path, name, encoding, score_range)
@@ -77,6 +81,7 @@ def read_tasks(
     *,
     encoding: str | None = None,
     score_range: tuple[float, float] = SCORES,
+    labelled: Sequence[str] | None = None,
     setting: str = _SETTING,
 ) -> list[Task]:
     """Read a task, or each task in a folder of several; an empty folder gives none.
@@ -87,7 +92,10 @@ def read_tasks(
     check_exists(path, setting)
     several = path.is_dir() and not is_beir(path) and splits_of(path) is None
     paths = [path / name for name in contents(path)] if several else [path]
-    tasks = [read_task(each, encoding=encoding, score_range=score_range, setting=setting) for each in paths]
+    tasks = [
+        read_task(each, encoding=encoding, score_range=score_range, labelled=labelled, setting=setting)
+        for each in paths
+    ]
     check_names(tasks)
     return tasks
 

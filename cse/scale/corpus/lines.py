@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from cse.data.tables import Format, text_table
+from cse.data.tables import Format, Header, text_table
 from cse.data.text_files import MARK, decoded_lines, file_lines, without_end
 from cse.scale.corpus.columns import Columns, check_names
 
@@ -62,7 +62,7 @@ def split_text(
 
 
 def text_rows(
-    lines: Iterable[str], kind: Format, columns: Columns, shown: str, first: int = 1, header: list[str] | None = None
+    lines: Iterable[str], kind: Format, columns: Columns, shown: str, first: int = 1, header: Header | None = None
 ) -> Iterator[tuple[int, Any]]:
     """Yield the line number and the values (those of ``Columns.names``) of each row; skip blank records.
 
@@ -72,7 +72,7 @@ def text_rows(
         columns: which to read.
         shown: name of the file in errors.
         first: number of the first line.
-        header: names of all columns, if the lines come from below the header of a csv or tsv file.
+        header: of a csv or tsv file, if the lines come from below it.
 
     Raises:
         CseError: what ``text_table`` raises, or a missing column.
@@ -86,7 +86,7 @@ def text_rows(
                 yield number, values
 
 
-def read_header(file: BinaryIO, kind: Format, shown: str) -> list[str] | None:
-    """Return the column names of a csv or tsv file."""
+def read_header(file: BinaryIO, kind: Format, shown: str) -> Header | None:
+    """Return the header of a csv or tsv file."""
     table = text_table(file_lines(file, shown), kind, shown)
-    return None if table is None else table.columns
+    return None if table is None else table.header

@@ -154,6 +154,18 @@ def test_a_folder_of_several_tasks(tmp_path):
     assert read_tasks(tmp_path / "empty") == []
 
 
+def test_columns_of_labelled_texts_may_have_any_name(tmp_path):
+    lines = ["utterance;scenario;label", "a;x;1", "b;x;2", "c;y;3", "d;y;4", "e;y;5"]
+    for name in ("train", "test"):
+        write_lines(tmp_path / f"own/{name}.csv", lines)
+    for path in (tmp_path / "own", tmp_path / "own/test.csv"):
+        task = read_task(path, labelled=("utterance", "scenario"))
+        assert isinstance(task, LabelledTexts)
+        assert (set(task.test_label), "a" in [*task.reference, *task.test]) == ({"x", "y"}, True)
+    with pytest.raises(CseError, match=r"no column 'txt' \(data.columns\)"):
+        read_task(tmp_path / "own", labelled=("txt", "scenario"))
+
+
 # ---- what is refused ----------------------------------------------------------------------------------------------
 
 
