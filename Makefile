@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
+# what runs ONNX models; gpu brings 350 MB that only an NVIDIA GPU uses
+RUNTIME := $(if $(shell command -v nvidia-smi),gpu,cpu)
 export DVC_NO_ANALYTICS := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # where it is set, every process compiles the project anew: a second of each, and of tests half a minute
@@ -16,41 +19,41 @@ repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has cha
 # two processes share the files out; each keeps to one thread
 PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 
-test: $(STAMP)             ## fast tests, lint and types (under 10 minutes)
+test: $(TOOLS)             ## fast tests, lint and types (under 10 minutes)
 	$(MAKE) --no-print-directory -j2 lint fast # types are checked on one processor: tests take the other
 
-fast: $(STAMP)
+fast: $(TOOLS)
 	$(PYTEST)
 
 SLOW := -m slow --timeout 1800 -rs --durations 12
 # what these lose, machines and workers, is waited for: a process of their own fills the pauses of the others
 LOST := $(addprefix tests/scale/test_,cluster.py elastic.py workers.py)
 
-test-all: $(STAMP)         ## slow end-to-end and fault tests (under an hour)
+test-all: $(TOOLS)         ## slow end-to-end and fault tests (under an hour)
 	$(MAKE) --no-print-directory -j2 slow lost
 
-slow: $(STAMP)
+slow: $(TOOLS)
 	$(PYTEST) $(SLOW) $(addprefix --ignore ,$(LOST)) tests
 
-lost: $(STAMP)
+lost: $(TOOLS)
 	OMP_NUM_THREADS=1 python -m pytest $(SLOW) $(LOST)
 
-test-pages: $(STAMP)       ## every command block of README.md, docs/ and deploy/README.md, in copies of a finished clone
+test-pages: $(TOOLS)       ## every command block of README.md, docs/ and deploy/README.md, in copies of a finished clone
 	$(PYTEST) -p tests.pages.plugin $(SLOW) README.md docs deploy/README.md
 
-lint: $(STAMP)
+lint: $(TOOLS)
 	ruff check .
 	ruff format --check .
 	mypy
 	lint-imports
 
-install: $(STAMP)
+install: $(TOOLS)          ## all that the other targets need
 
 # some peers' pins do not agree with ours: they have environments of their own
 PEERS := .venv-peers
 benchmark: $(STAMP)        ## training, encoding, evaluation, a sweep: relative to peers at their best, in one run
 	-$(MAKE) --no-print-directory $(PEERS)/.installed # without it, its peers are skipped by name
-	pip install -q -c constraints.txt -e '.[benchmarks]'
+	$(PIP) -e '.[benchmarks]'
 	python -m benchmarks
 
 # with `make gpu PYTHON=...` no environment is made: torch and a few small packages are enough, see docs/gpu.md
@@ -65,7 +68,7 @@ endif
 
 INFINITY := .venv-infinity
 benchmark-serve: $(STAMP) $(INFINITY)/.installed ## `cse serve` against infinity and sentence-transformers, in one run
-	pip install -q -c constraints.txt -e '.[benchmarks,serve]'
+	$(PIP) -e '.[benchmarks,serve]'
 	python -m benchmarks.serve $(ARGUMENTS)
 
 $(INFINITY)/.installed: benchmarks/peers/infinity.txt
@@ -75,12 +78,13 @@ $(INFINITY)/.installed $(PEERS)/.installed:
 	$(@D)/bin/python -m pip install -q --disable-pip-version-check -r $<
 	touch $@
 
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 # pip, not uv or poetry: the constraints pin versions, and pip picks the build of torch that fits the machine
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP) $(TOOLS): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	$(PIP) torch
+	$(PIP) -e '.[$(if $(filter $@,$(TOOLS)),dev,train),$(RUNTIME)]'
+	touch $(STAMP) $@
 
 clean:                     ## remove the environments, keep data
 	rm -rf $(VENV) $(INFINITY) $(PEERS)

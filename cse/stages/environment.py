@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("cse", "torch", "transformers", "tokenizers", "onnxruntime-gpu", "numpy", "scipy", "scikit-learn")
+PACKAGES = (
+    "cse", "torch", "transformers", "tokenizers", "onnxruntime", "onnxruntime-gpu", "numpy", "scipy", "scikit-learn",
+)  # fmt: skip
 
 
 def environment(device: str) -> dict[str, str]:

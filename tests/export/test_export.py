@@ -152,7 +152,8 @@ def test_tokenizer_is_that_of_the_backbone(exported, tmp_path):
 
 def test_manifest_records_versions_and_parity(exported):
     manifest = verify(exported.folder)
-    assert {"cse", "torch", "transformers", "onnx", "onnxruntime-gpu", "tokenizers"} <= manifest.versions.keys()
+    assert {"cse", "torch", "transformers", "onnx", "tokenizers"} <= manifest.versions.keys()
+    assert {"onnxruntime", "onnxruntime-gpu"} & manifest.versions.keys()
     assert all(manifest.versions.values())
     assert manifest.parity["largest_difference"] < 1e-5
     assert manifest.parity["of_training"] == pytest.approx(1, abs=1e-3), "all that training changed is in the bundle"
