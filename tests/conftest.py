@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,6 +163,20 @@ def graphs(shared_folder) -> Iterator[None]:
 def seeded() -> None:
     """Draw the same weights in a test whatever ran before it: its models are then known from other tests."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def forking_python() -> str:
+    """A Python that forks commands of the project from a process that has torch imported."""
+    from tests.pipeline.forking import launchers
+
+    return str(launchers(sys.executable) / "python")
+
+
+@pytest.fixture
+def forked(forking_python, monkeypatch) -> None:
+    """Fork what this test starts by ``sys.executable``, and Ray's workers."""
+    monkeypatch.setattr(sys, "executable", forking_python)
 
 
 @pytest.fixture

@@ -104,9 +104,9 @@ def test_the_changes_of_the_example_fit_the_code(project, section):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", USE)
-def test_the_example_works(project, section):
+def test_the_example_works(project, forking_python, section):
     blocks = sections()[section]
-    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    programs = f"{Path(forking_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PYTHONPATH": str(project), "PATH": programs}
 
     def run(*command: str, **options) -> None:
@@ -123,4 +123,4 @@ def test_the_example_works(project, section):
     for command in [command for block in blocks if block.language == "sh" for command in block.commands()]:
         run("bash", "-c", command)
     use = re.sub(r"^ {8}", "", USE[section], flags=re.M)
-    run(sys.executable, "-c", SCRIPT + use)
+    run(forking_python, "-c", SCRIPT + use)

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.flows.prefect_server import share_database
 from tests.flows.repositories import DVC_YAML, commit, git_init, write
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prefect_database(shared_folder) -> None:
+    """One database for all homes of Prefect."""
+    share_database(shared_folder)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,10 +17,35 @@ from typing import Any
 
 import httpx
 import psutil
+from filelock import FileLock
 
 from tests.pipeline.workspace import Workspace
 
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+DATABASES = ("prefect.db", "cse-runs.db")  # of a server, of a run without one
+_migrated: list[Path] = []  # where the database of all homes lies, once a test run has said so
+
+
+def share_database(folder: Path) -> None:
+    """Name the folder in which all processes of a test run keep one new database."""
+    _migrated[:] = [folder / "prefect-home"]
+
+
+def new_home(home: Path) -> Path:
+    """Return a home of Prefect with new databases; migrating one takes a server 13 s of processor time."""
+    if home.exists():
+        return home
+    (shared,) = _migrated
+    with FileLock(f"{shared}.lock"):
+        if not (shared / DATABASES[0]).exists():
+            subprocess.run(
+                [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"], check=True,
+                env=os.environ | {"PREFECT_HOME": str(shared)}, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+    home.mkdir(parents=True)
+    for name in DATABASES:
+        shutil.copyfile(shared / DATABASES[0], home / name)
+    return home
 
 
 def free_port() -> int:
@@ -35,7 +61,7 @@ class PrefectServer:
         self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
-        self.home = folder / "server-home"
+        self.home = new_home(folder / "server-home")
         self.process: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
 

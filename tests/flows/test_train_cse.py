@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from flows.artifacts import read_shortfall
+from tests.flows.prefect_server import new_home
 from tests.pipeline.workspace import STAGES, Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,7 +27,7 @@ import json, time
 from pathlib import Path
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.testing.utilities import prefect_test_harness
+from flows.server import quiet_server
 from flows.train_cse import train_cse
 
 def run():
@@ -43,7 +44,7 @@ def run():
     return {"flow": name, "state": state.type.value, "name": state.name, "message": state.message,
             "tasks": [[task.name, task.state.name] for task in tasks]}
 
-with prefect_test_harness(server_startup_timeout=120):
+with quiet_server():
     found = [run()]
     with open("dvc.yaml", "r+") as file:
         text = file.read().replace("\\nartifacts:", '''
@@ -71,7 +72,7 @@ Path("../found.json").write_text(json.dumps(found))
 
 def environment_of(workspace: Workspace) -> dict[str, str]:
     return workspace.environment | {
-        "PREFECT_HOME": str(workspace.folder.parent / "prefect"),
+        "PREFECT_HOME": str(new_home(workspace.folder.parent / "prefect")),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "DO_NOT_TRACK": "1",

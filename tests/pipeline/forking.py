@@ -1,14 +1,14 @@
 """Commands of Python that need no import of torch: a server that has done it forks one process for each.
 
-``launchers()`` makes an environment whose ``cse`` and ``python`` are launchers; put its folder ``bin`` in front of
-``PATH``. Modules of the project, run by ``cse ...`` or ``python -m``, are forked. A launcher connects to the server of
-its variables, which it starts if there is none, and hands over its folder, arguments, variables, limits and standard
-streams; the server forks, and the child runs the command. Its exit code or the signal that ended it becomes the
-launcher's; signals go from the launcher to the child, and a launcher that is killed takes the child with it. What
-differs from a real start is what is imported already: nothing of the project.
+``launchers()`` makes an environment whose ``cse``, ``dvc`` and ``python`` are launchers: put its folder ``bin`` first
+in ``PATH``. The project, code (``-c``) that uses it, DVC and Ray's workers are forked. A launcher connects to the
+server of its variables, which it starts if there is none, and hands over its folder, arguments, variables, limits and
+standard streams; the server forks, and the child runs the command. Its exit code or the signal that ended it becomes
+the launcher's; signals go from the launcher to the child, and a launcher that is killed takes the child with it. What
+differs from a real start is what is imported already: nothing of the project, of Ray or of Prefect.
 
-Whatever else ``python`` is asked for starts for real, such as DVC, Prefect's workers and Ray's. Both name the launcher
-as their Python (an environment is where its Python is called from), so that the stages that they run are forked too.
+Whatever else ``python`` is asked for starts for real, such as Prefect's workers. Both name the launcher as their Python
+(an environment is where its Python is called from), so that the stages that they run are forked too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +43,16 @@ from typing import Any
 PRELOADED = (
     "numpy", "pyarrow", "scipy.stats", "sklearn.linear_model", "onnx", "tokenizers", "torch",
     "transformers.models.auto.modeling_auto", "transformers.models.bert.modeling_bert",
-    "onnxscript", "torch.onnx._internal.exporter._core", "torch._functorch.aot_autograd", "networkx",
+    "onnxscript", "torch.onnx._internal.exporter._core", "torch._functorch.aot_autograd", "networkx", "dvc.cli.parser",
+    "dvc.repo.reproduce", "dvc.repo.experiments", "dvc.stage.run", "dvc_data.index",
 )  # fmt: skip
 # what no import looks at; every other variable has a server of its own
-FREE = re.compile("_|PWD|OLDPWD|SHLVL|PATH|(PYTEST|DVC|GIT|PREFECT|CSE|AWS)_.*")
-OWN = re.compile(r"(cse|flows)\b")
+FREE = re.compile(
+    "_|SPT_NOENV|PWD|OLDPWD|SHLVL|PATH|PYTHONPATH|COLUMNS|NO_COLOR|DO_NOT_TRACK|(PYTEST|DVC|GIT|PREFECT|CSE|AWS|RAY)_.*"
+)
+OWN = re.compile(
+    r"-m (cse|flows|dvc)\b|-c .*\b(cse|flows|torch)\b|(-u )?\S+/ray/_private/workers/default_worker\.py ", re.DOTALL
+)
 IDLE = 600.0  # seconds after which a server ends
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
@@ -62,7 +69,7 @@ def launchers(python: str) -> Path:
     (folder / "bin").mkdir()
     (folder / "lib").symlink_to(real / "lib")
     shutil.copyfile(real / "pyvenv.cfg", folder / "pyvenv.cfg")
-    for name in ("cse", "python"):
+    for name in ("cse", "dvc", "python"):
         launcher = folder / "bin" / name
         launcher.write_text(
             f"#!{python} -IS\nimport runpy, sys\n"
@@ -89,17 +96,22 @@ def end_servers(folder: Path) -> None:
 def launch(folder: str, bin_folder: str, name: str, arguments: list[str]) -> None:
     """Run a command in a child of the server, or start the real one if it is none of the project's."""
     real = f"{bin_folder}/{name}"
-    if name == "python" and not (arguments[:1] == ["-m"] and OWN.match(" ".join(arguments[1:]))):
+    if name == "python" and not OWN.match(" ".join(arguments)):
         os.execv(real, [f"{folder}/bin/python", *arguments])
     limits = [(limit, resource.getrlimit(limit)) for limit in LIMITS]
     request = {
         "folder": str(Path.cwd()), "environment": dict(os.environ), "limits": limits, "umask": _umask(),
-        "python": f"{folder}/bin/python", "script": real if name == "cse" else None, "arguments": arguments,
+        "python": f"{folder}/bin/python", "arguments": arguments if name == "python" else [real, *arguments],
     }  # fmt: skip
     connection = _connect(folder, f"{bin_folder}/python", limits)
     for number in SIGNALS:
         signal.signal(number, lambda received, frame: connection.sendall(bytes([received])))
     text = json.dumps(request).encode()
+    for stream in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            os.fstat(stream)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # Ray's workers are started without an input; it takes the lowest number
     streams = array.array("i", [0, 1, 2]).tobytes()
     connection.sendmsg([len(text).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
     connection.sendall(text)
@@ -239,9 +251,42 @@ def prepare(request: dict[str, Any]) -> None:
         sys.stdout.reconfigure(write_through=True)
     sys.modules["numpy"].random.seed()
     sys.executable = request["python"]
-    script, arguments = request["script"], request["arguments"]
-    sys.path[0] = str(Path(script).parent) if script else request["folder"]
-    sys.argv = [script, *arguments] if script else arguments[1:]
+    arguments = request["arguments"]
+    arguments[:] = arguments[arguments[0] == "-u" :]
+    first = {"-m": request["folder"], "-c": ""}.get(arguments[0], str(Path(arguments[0]).parent))
+    sys.path[:1] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return its exit code; an error that ends it goes on as it would."""
+    kind, *rest = arguments
+    sys.argv = rest if kind == "-m" else ["-c", *rest[1:]] if kind == "-c" else arguments
+    try:
+        if kind == "-m":
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(rest[0], vars(sys.modules["__main__"]))
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as left:
+        if left.code is None or isinstance(left.code, int):
+            return (left.code or 0) & 0xFF
+        sys.stderr.write(f"{left.code}\n")
+        return 1
+    return 0
+
+
+def leave(code: int) -> None:
+    """End as an interpreter does, but for taking thousands of modules apart: that takes longer than most commands."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = code or 120
+    os._exit(code)
 
 
 if __name__ == "__main__":
@@ -249,7 +294,4 @@ if __name__ == "__main__":
         launch(*sys.argv[2:5], sys.argv[5:])
     request = serve(int(sys.argv[2]), Path(sys.argv[3]))
     prepare(request)
-    if request["script"]:
-        runpy.run_path(request["script"], run_name="__main__")
-    else:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    leave(run(request["arguments"]))

@@ -114,6 +114,29 @@ def test_the_script_and_other_commands(folder, environment):
     help_text = subprocess.run(["cse", "--help"], cwd=folder, env=environment | {"PYTHONPATH": str(ROOT)},
                                capture_output=True, text=True, check=True).stdout  # fmt: skip
     assert "adapt" in help_text
-    version = subprocess.run(["python", "-c", "import sys; print(sys.executable, 'torch' in sys.modules)"], cwd=folder,
-                             env=environment, capture_output=True, text=True, check=True).stdout  # fmt: skip
-    assert version.split() == [str(BIN / "python"), "False"]
+    show = "import sys, yaml; print(sys.executable, 'tor' + 'ch' in sys.modules, yaml.__file__)"
+    started = subprocess.run(["python", "-c", show], cwd=folder, env=environment, capture_output=True, text=True,
+                             check=True).stdout  # fmt: skip
+    bin_folder = launchers(str(BIN / "python"))
+    executable, imported, found = started.split()
+    assert (executable, imported) == (f"{bin_folder}/python", "False")
+    assert Path(found).is_relative_to(bin_folder.parent), "started, with the packages of the environment"
+    code = (
+        "import sys; from cse.program import here; print(__name__, sys.argv, here, 'torch' in sys.modules); sys.exit(3)"
+    )
+    write(folder, "here = 5")
+    forked = subprocess.run(
+        ["python", "-c", code, "a", "-b"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (forked.stdout, forked.returncode) == ("__main__ ['-c', 'a', '-b'] 5 True\n", 3)
+
+
+def test_what_a_command_finds_first(folder, environment):
+    """PYTHONPATH comes behind the folder of a module or script, as ever."""
+    (folder / "other/cse").mkdir(parents=True)
+    (folder / "other/beside.py").write_text("here = 'beside'")
+    (folder / "other/cse/__init__.py").write_text("raise SystemExit('the wrong one')")
+    command = write(folder, "import beside; print(beside.here)")
+    done = subprocess.run(command, cwd=folder, env=environment | {"PYTHONPATH": str(folder / "other")}, text=True,
+                          capture_output=True, check=False)  # fmt: skip
+    assert (done.stdout, done.stderr) == ("beside\n", "")

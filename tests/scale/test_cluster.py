@@ -26,9 +26,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(forking_python):
     """A head that holds no worker, and three machines of two CPUs: a third of the sum fits none of them."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", forking_python)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_MODE", "disabled")  # though this user may have a token
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8})

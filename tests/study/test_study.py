@@ -21,6 +21,8 @@ from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.study.workspace import write_study
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 RUN = ("study", "run", "tiny.study.yaml")
 OUT = Path(".cse/study/tiny")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -83,11 +82,11 @@ def alone(folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 3])
-def workers(folder, tmp_path_factory, request):
+def workers(folder, tmp_path_factory, forking_python, request):
     """What each of several worker processes found."""
     out = tmp_path_factory.mktemp("workers")
     processes = [
-        subprocess.Popen([sys.executable, "-c", SCRIPT, str(rank), str(request.param), folder, out / "meeting", out])
+        subprocess.Popen([forking_python, "-c", SCRIPT, str(rank), str(request.param), folder, out / "meeting", out])
         for rank in range(request.param)
     ]
     assert [process.wait(timeout=200) for process in processes] == [0] * request.param
@@ -169,11 +168,11 @@ dist.destroy_process_group()
 """
 
 
-def test_what_workers_tell_each_other(tmp_path):
+def test_what_workers_tell_each_other(forking_python, tmp_path):
     """Tokens: 0 and 1 of the workers, sums 3 and 6; the workers' mean of ``2 * sum / 1`` is 9 / 1."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", NUMBERS, str(rank), tmp_path / "meeting"], stdout=subprocess.PIPE, text=True
+            [forking_python, "-c", NUMBERS, str(rank), tmp_path / "meeting"], stdout=subprocess.PIPE, text=True
         )
         for rank in range(2)
     ]
@@ -220,12 +219,12 @@ for wait in (lambda: group.any(False), lambda: group.average({"loss": own.sum()}
 
 
 @pytest.fixture(scope="module")
-def talk(tmp_path_factory):
+def talk(tmp_path_factory, forking_python):
     """What two workers print, line by line."""
     meeting = tmp_path_factory.mktemp("talk") / "meeting"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", TALK, str(rank), meeting],
+            [forking_python, "-c", TALK, str(rank), meeting],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )
         for rank in range(2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -182,10 +181,10 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_workers_equal_one(tmp_path):
+def test_two_workers_equal_one(forking_python, tmp_path):
     folder = make_backbone_folder(tmp_path / "bert", "bert")
     processes = [
-        subprocess.Popen([sys.executable, "-c", WORKER, str(rank), str(folder), str(tmp_path)]) for rank in range(2)
+        subprocess.Popen([forking_python, "-c", WORKER, str(rank), str(folder), str(tmp_path)]) for rank in range(2)
     ]
     assert [process.wait(timeout=100) for process in processes] == [0, 0]
     expected, seen, _ = run(load_backbone(find_backbone(str(folder))), tmp_path / "one", dropout=0.0)

@@ -18,15 +18,14 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SWEEP = (sys.executable, "-m", "cse.cli.sweep")
 GRID = ("-s", "tune.over=['train.learning_rate=[0.01, 1e30]', 'prompt.length=[2, 3]']")
 LONG = ("-s", "train.epochs=60", "-s", "train.eval_every=100", "-s", "train.save_seconds=0")
 
 
 def start(folder, *options, **variables):
     return subprocess.Popen(
-        [*SWEEP, *options], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=os.environ | variables,
+        [sys.executable, "-m", "cse.cli.sweep", *options], cwd=folder, text=True, env=os.environ | variables,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
 
@@ -103,6 +102,7 @@ def test_a_killed_worker_is_replaced_and_its_trial_goes_on(folder):
     assert {row["state"] for row in trials_of(folder)} == {"finished"}
 
 
+@pytest.mark.usefixtures("forked")
 def test_default_search_stops_what_falls_behind(folder):
     """Four CPU-bound trials at a time would hide it: workers are reused, and TensorBoard has the settings."""
     output = finish(
@@ -128,6 +128,7 @@ def test_default_search_stops_what_falls_behind(folder):
     assert hparams == 8
 
 
+@pytest.mark.usefixtures("forked")
 def test_refusals_are_one_line_and_fast(folder):
     for options, says in [
         (("-s", "tune.gpus_per_trial=4.0"), "tune.gpus_per_trial: 4 GPUs per trial, but there are 0"),
@@ -149,9 +150,7 @@ def test_refusals_are_one_line_and_fast(folder):
 
 @pytest.fixture(scope="module")
 def workspace(finished_tiny_clone, tmp_path_factory):
-    workspace = finished_tiny_clone.copy(tmp_path_factory.mktemp("tune") / "work")
-    workspace.environment = workspace.real_environment  # it starts Ray
-    return workspace
+    return finished_tiny_clone.copy(tmp_path_factory.mktemp("tune") / "work")
 
 
 OVER = ("--over", "train.learning_rate=[0.02, 0.5]")
