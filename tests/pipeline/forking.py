@@ -97,7 +97,10 @@ def launch(folder: str, bin_folder: str, name: str, arguments: list[str]) -> Non
     """Run a command in a child of the server, or start the real one if it is none of the project's."""
     real = f"{bin_folder}/{name}"
     if name == "python" and not OWN.match(" ".join(arguments)):
-        os.execv(real, [f"{folder}/bin/python", *arguments])
+        plain = "/ray/dashboard/" in " ".join(
+            arguments
+        )  # it starts its modules by its own Python, and not by a launcher
+        os.execv(real, [real if plain else f"{folder}/bin/python", *arguments])
     limits = [(limit, resource.getrlimit(limit)) for limit in LIMITS]
     request = {
         "folder": str(Path.cwd()), "environment": dict(os.environ), "limits": limits, "umask": _umask(),
