@@ -8,6 +8,9 @@ from cse.adapt.ladder import BARE, IN_WORDS, ORDER, shares_backbone
 from cse.adapt.run import Adapted
 from cse.data.tasks.kinds import PROXY
 from cse.evaluation.compared import ONE_TRAINING, STS, Compared, corrected
+from cse.evaluation.tasks.score import CLASS_MEAN, KNN, PROBE
+
+ACCURACIES = (KNN, CLASS_MEAN, PROBE)  # shares of texts whose label is told right
 
 
 def summary(adapted: Adapted) -> str:
@@ -25,6 +28,7 @@ def summary(adapted: Adapted) -> str:
         lines += [f"general similarity: {one.sentence()}" for one in general] or [
             "general similarity: not measured; set data.evaluation_path to SentEval's folder to see what it lost"
         ]
+    lines += _enough(own)
     if adapted.other is not None:
         lines.append(f"{IN_WORDS[adapted.other.system]} against {IN_WORDS[adapted.chosen.system]}:")
         lines += [f"  {one.sentence()}" for one in _with_others_corrected(adapted.others, adapted.main)]
@@ -44,6 +48,20 @@ def summary(adapted: Adapted) -> str:
     minutes, bundle = adapted.seconds / 60, adapted.folder / "bundle"
     lines.append(f"{minutes:.0f} minutes; model {bundle}, report {adapted.folder / 'report'}; next: cse serve {bundle}")
     return "\n".join(lines)
+
+
+def _enough(own: Sequence[Compared]) -> list[str]:
+    """Return a line for each task whose labels a regression on the bare vectors tells as well as anything after."""
+    lines = []
+    for task in dict.fromkeys(one.task for one in own):
+        found = {one.measure: one.comparison for one in own if one.task == task and one.measure in ACCURACIES}
+        best = max((each.after for each in found.values()), default=0.0)
+        if PROBE in found and found[PROBE].before >= best:
+            lines.append(
+                f"note: a logistic regression on the bare vectors labels {found[PROBE].before:.2f} % of {task} "
+                f"right, the adapted vectors at best {best:.2f} %: to classify, the bare backbone is enough"
+            )
+    return lines
 
 
 def _shipped(adapted: Adapted) -> str:

@@ -1,4 +1,4 @@
-"""Measures of labelled texts: neighbours, a linear probe, clusters."""
+"""Measures of labelled texts: neighbours, class means, a linear probe, clusters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cse.evaluation.tasks.cosines import average_precisions, cosine_blocks, nearest_columns
+from cse.runtime.encode import unit_rows
 
 NEIGHBOURS = 5
 _CELLS = 1 << 20  # of a block that is sorted, which takes twenty times its memory
@@ -55,6 +56,20 @@ def same_label_precisions(test_TD: np.ndarray, label: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):  # 0 / 0 of a text alone in its label
             found[own[1]] = average_precisions(relevant_BT)
     return found[np.bincount(label)[label] > 1]
+
+
+def class_mean_hits(
+    test_TD: np.ndarray, test_label: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray
+) -> np.ndarray:
+    """Return 1 for each test text whose nearest class mean by cosine is that of its label, else 0, float64 ``(t,)``.
+
+    A class mean is the mean of the reference rows' unit vectors with one label; of equal cosines, the first label wins.
+    """
+    classes, place_N = np.unique(reference_label, return_inverse=True)
+    mean_CD = np.zeros((len(classes), reference_ND.shape[1]))
+    np.add.at(mean_CD, place_N, reference_ND)
+    cosine_TC = test_TD.astype(np.float64) @ unit_rows(mean_CD).T
+    return (classes[cosine_TC.argmax(axis=1)] == test_label).astype(np.float64)
 
 
 def probe_hits(

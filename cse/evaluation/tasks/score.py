@@ -34,7 +34,7 @@ from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for
 
 SPEARMAN, AP, F1, THRESHOLD, ACCURACY = "Spearman", "AP", "F1", "F1 threshold", "accuracy"
-KNN, SAME_LABEL, PROBE, V_MEASURE = "kNN", "MAP", "probe", "V-measure"
+KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE = "kNN", "MAP", "class mean", "probe", "V-measure"
 COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
 # by kind, the main measure first
 MEASURES: dict[str, tuple[str, ...]] = {
@@ -42,7 +42,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     BINARY: (AP, F1, THRESHOLD),
     TRIPLETS: (ACCURACY,),
     RETRIEVAL: retrieval.MEASURES,
-    LABELLED: (KNN, SAME_LABEL, PROBE, V_MEASURE),
+    LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE),
 }
 _SETTINGS = {
     SCORED: "cosine against gold score",
@@ -50,7 +50,8 @@ _SETTINGS = {
     TRIPLETS: "share of triplets whose positive has the higher cosine",
     RETRIEVAL: "exact search by cosine, linear gain",
     LABELLED: f"{KNN}: vote of {labels.NEIGHBOURS} reference rows by cosine; {SAME_LABEL}: each test row's search for "
-    f"the others of its label; {PROBE}: logistic regression, C = 1; {V_MEASURE}: k-means, seed 0",
+    f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {PROBE}: logistic regression, "
+    f"C = 1; {V_MEASURE}: k-means, seed 0",
 }
 # measure: value from 0 to 1, and what it is a mean of, from 0 to 1, or None
 _Found = tuple[float, np.ndarray | None]
@@ -216,6 +217,7 @@ def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
     return {
         KNN: lambda: _mean(labels.neighbour_hits(*rows())),
         SAME_LABEL: lambda: _mean(labels.same_label_precisions(among_themselves(), test)),
+        CLASS_MEAN: lambda: _mean(labels.class_mean_hits(*rows())),
         PROBE: lambda: _mean(labels.probe_hits(*rows())),
         V_MEASURE: lambda: (labels.cluster_agreement(among_themselves(), test), None),
     }

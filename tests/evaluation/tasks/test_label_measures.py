@@ -96,6 +96,16 @@ def test_the_probe_is_a_logistic_regression_on_reference_rows(clouds):
     assert labels.probe_hits(test, test_label, reference, np.zeros(131, int)).mean() == (test_label == 0).mean()
 
 
+def test_the_nearest_class_mean_is_the_nearest_centroid_by_angle(clouds):
+    test, test_label, reference, reference_label = clouds
+    means = unit_rows(np.stack([reference[reference_label == label].mean(axis=0) for label in range(7)]))
+    expected = KNeighborsClassifier(1, metric="cosine").fit(means, np.arange(7)).predict(test) == test_label
+    assert labels.class_mean_hits(*clouds).tolist() == expected.astype(float).tolist()
+    assert 0.5 < expected.mean() < 1
+    others = labels.class_mean_hits(test, test_label + 40, reference, reference_label + 40)
+    assert others.tolist() == expected.astype(float).tolist(), "labels are any numbers"
+
+
 def test_clusters_are_compared_by_v_measure(clouds):
     test, label = clouds[:2]
     clusters = KMeans(7, n_init=10, random_state=0).fit_predict(test)

@@ -182,7 +182,7 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
 def test_a_measure_that_is_not_defined_is_left_out_and_selects_nothing():
     alone = LabelledTexts("alone", TEXTS[:12], LABELS[:12], TEXTS[12:15], ["a", "b", "c"])
     score = score_task(FakeEncoder(), alone)
-    assert list(score.values) == ["kNN", "probe", "V-measure"]
+    assert list(score.values) == ["kNN", "class mean", "probe", "V-measure"]
     assert "MAP" not in score.items
     with pytest.raises(UndefinedScore, match="alone: MAP is not defined: no two test rows have the same label"):
         score_dev(FakeEncoder(), alone, measure="MAP")
