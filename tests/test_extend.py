@@ -106,7 +106,7 @@ def test_the_changes_of_the_example_fit_the_code(project, section):
 @pytest.mark.parametrize("section", USE)
 def test_the_example_works(project, forking_python, section):
     blocks = sections()[section]
-    programs = f"{Path(forking_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PYTHONPATH": str(project), "PATH": programs}
 
     def run(*command: str, **options) -> None:

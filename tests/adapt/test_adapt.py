@@ -49,6 +49,10 @@ LABELS = (
     "train.max_length=16",
     "-s",
     "train.batch_size=8",
+    "-s",
+    "pooler.kind=mean",
+    "-s",
+    "prompt.init_std=0.5",
 )
 
 
@@ -96,7 +100,7 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     arguments = ("lines.txt", *LABELS[1:], "-s", "data.dev_path=dev.csv")
     done = cse("adapt", *arguments, "--budget", "20s", "--out", "out")
     assert done.code == 0, done.err
-    assert "labels.csv: labelled texts" in done.err and "; beside them lines.txt" in done.err
+    assert "labels.csv (columns text, category): labelled texts" in done.err and "; beside them lines.txt" in done.err
     assert "rows kept from lines.txt (view sentences" in done.out
     assert json.loads((place / "out/prepared/report.json").read_text())["more"]["lines"]["kept"] > 100
     record = json.loads((place / "out/runs/prompts-42/train.json").read_text())
