@@ -22,7 +22,7 @@ from tests.deploy.bundles import write_bundle
 from tests.scale.echo import Echo
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

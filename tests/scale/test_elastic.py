@@ -18,7 +18,7 @@ import pytest
 from tests.cli.workspace import write_params, write_prepared
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 RAY = str(Path(sys.executable).parent / "ray")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}
@@ -97,7 +97,7 @@ def test_a_lost_machine_leaves_a_smaller_group(cluster, tiny_folders, tmp_path):
     lost = [*second[0].children(recursive=True), *second]
     for process in lost:
         os.kill(process.pid, signal.SIGKILL)
-    _, errors = training.communicate(timeout=400)
+    _, errors = training.communicate(timeout=600)
     assert training.returncode == 0, errors
     assert re.findall(r"workers that share each batch: (\d)", errors) == ["2", "1"]
     assert "resuming after step" in errors

@@ -61,7 +61,7 @@ def metrics(folder, out):
 
 def test_a_killed_worker_costs_nothing_but_time(folder):
     undisturbed = start(folder, "undisturbed", "train.workers=2")
-    _, errors = undisturbed.communicate(timeout=240)
+    _, errors = undisturbed.communicate(timeout=480)
     assert undisturbed.returncode == 0, errors
     assert "workers that share each batch: 2" in errors
 
@@ -70,7 +70,7 @@ def test_a_killed_worker_costs_nothing_but_time(folder):
     victims = workers_of(disturbed)
     assert len(victims) == 2
     os.kill(victims[1].pid, signal.SIGKILL)
-    _, errors = disturbed.communicate(timeout=240)
+    _, errors = disturbed.communicate(timeout=480)
     assert disturbed.returncode == 0, errors
     assert errors.count("workers that share each batch") == 2  # the group was started twice
     assert "resuming after step" in errors
@@ -89,7 +89,7 @@ def test_a_killed_command_goes_on(folder):
     first.communicate(timeout=60)
     wait_for(lambda: not any(worker.is_running() for worker in workers), 30)  # they do not outlive the command
     second = start(folder, "out", "train.workers=2")
-    _, errors = second.communicate(timeout=240)
+    _, errors = second.communicate(timeout=480)
     assert second.returncode == 0, errors
     assert "resuming after step" in errors
     assert metrics(folder, "out")["steps"] == 200
@@ -97,7 +97,7 @@ def test_a_killed_command_goes_on(folder):
 
 def test_what_cannot_work_is_said_in_one_line(folder):
     many = start(folder, "out", "train.workers=1000")
-    _, errors = many.communicate(timeout=100)
+    _, errors = many.communicate(timeout=240)
     assert many.returncode == 2
     assert "train.workers: 1000 workers, but there are" in errors.splitlines()[-1]
 
@@ -105,7 +105,7 @@ def test_what_cannot_work_is_said_in_one_line(folder):
     dev = PreparedData(folder / "data/prepared").dev
     write_pairs(folder / "data/prepared" / DEV_FILE, [dataclasses.replace(dev, score=np.ones(len(dev)))])
     constant = start(folder, "out", "train.workers=2")
-    _, errors = constant.communicate(timeout=240)
+    _, errors = constant.communicate(timeout=480)
     assert constant.returncode == 2
     assert errors.splitlines()[-1].startswith("error: dev: all 30 gold scores are equal (1)"), errors
     assert errors.count("workers that share each batch: 2") == 1, "it was tried again"
