@@ -82,6 +82,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 # pip, not uv or poetry: the constraints pin versions, and pip picks the build of torch that fits the machine
 $(STAMP) $(TOOLS): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip uninstall -qq --yes onnxruntime$(if $(filter cpu,$(RUNTIME)),-gpu) # they overwrite each other
 	$(PIP) torch
 	$(PIP) -e '.[$(if $(filter $@,$(TOOLS)),dev,train),$(RUNTIME)]'
 	touch $(STAMP) $@

@@ -11,8 +11,7 @@ from cse.settings.load import check_known, check_settings, flatten, set_key
 
 # the backbone, the machine and the form of the bundle; all else is how some run trained, or on what
 _TAKEN = ("backbone.", "evaluation.", "export.", "train.device", "train.precision")
-
-_STANDS_FOR_NULL = {"prompt.position_shift": True}  # as params.yaml spells it out
+_SPELT_OUT = ("prompt.position_shift", True)  # what the default, null, means
 
 
 def base_settings(params: Path, values: Mapping[str, Any], *, named: bool = False) -> tuple[Settings, str | None]:
@@ -34,7 +33,7 @@ def base_settings(params: Path, values: Mapping[str, Any], *, named: bool = Fals
     def takes(key: str) -> bool:
         return not key.startswith("data.") and key != "train.dev_measure" if named else key.startswith(_TAKEN)
 
-    changed = {key: value for key, value in file.items() if value not in (usual.get(key), _STANDS_FOR_NULL.get(key))}
+    changed = {key: value for key, value in file.items() if usual.get(key) != value and (key, value) != _SPELT_OUT}
     tree: dict[str, Any] = {}
     for key, value in ({key: value for key, value in changed.items() if takes(key)} | dict(values)).items():
         check_known(key)

@@ -89,7 +89,7 @@ def test_columns_of_any_name(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        (None, r"no column 'text' for .*name yours in --text-column or --label-column"),
+        (None, r"no column 'text'.*name yours in --text-column or --label-column"),
         ((None, "scenario"), "no column text or sentence; the columns are utterance, scenario; give --text-column"),
         (("utterence", "scenario"), r"no column 'utterence' \(--text-column\); did you mean 'utterance'"),
         (["utterance"], "data.columns: labelled texts have two columns, text and label, not 1"),
@@ -97,7 +97,7 @@ def test_columns_of_any_name(tmp_path):
 )
 def test_columns_that_are_not_there(tmp_path, columns, says):
     file = write(tmp_path / "labels.csv", "utterance,scenario\na,x\nb,x\nc,y\n")
-    with pytest.raises(CseError, match=says.replace(" for .*", ".*")):
+    with pytest.raises(CseError, match=says):
         look([], labels=file, columns=columns)
 
 
