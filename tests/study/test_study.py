@@ -23,6 +23,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("forked")
 
+PYTHON = sys.executable  # a process that is killed starts as a user's does, not forked
 RUN = ("study", "run", "tiny.study.yaml")
 OUT = Path(".cse/study/tiny")
 
@@ -42,7 +43,7 @@ def dev_of(round_name: str) -> dict[str, dict[str, float]]:
 def test_a_killed_round_goes_on_and_ends_as_if_nothing_had_happened(cse, place):  # noqa: F811
     """SIGKILL to driver and workers after the first training; the second run trains what is missing."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cse.cli", *RUN, "whole", "--only", "plain", "--only", "near", "--at-once", "1"],
+        [PYTHON, "-m", "cse.cli", *RUN, "whole", "--only", "plain", "--only", "near", "--at-once", "1"],
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
