@@ -23,15 +23,14 @@ from typing import Any
 
 from benchmarks.record import facts, run, table
 from benchmarks.rounds import timed
-from cse.data.store import PreparedData
+from cse.bench.data import DataFolders
+from cse.bench.place import Place
+from cse.bench.worker import Backbones
 from cse.errors import CseError
 from cse.files import read_csv
-from cse.model.backbone import Backbone
 from cse.settings import load_settings
 from cse.settings.edit import write_values
 from cse.settings.spaces import settings_with
-from cse.stages.open_backbone import open_backbone
-from cse.stages.train import train_stage
 
 NAME = "sweep"
 ROOT = Path(__file__).parents[1]
@@ -76,23 +75,14 @@ def by_tune(clone: Path, rates: list[float]) -> dict[str, float]:
 def one_by_one(clone: Path, rates: list[float], out: Path) -> float:
     """Train the same settings in this process and return the seconds."""
     settings = load_settings(clone / "params.yaml")
-    backbone = open_backbone(settings.backbone, settings.pooler, PreparedData(clone / "data/prepared"))
+    data, backbones = DataFolders.below(clone / "data"), Backbones()
 
     def run() -> None:
         for number, rate in enumerate(rates):
-            place = out / str(number)
-            train_stage(
-                settings_with(settings, {KEY: rate}),
-                prepared=clone / "data/prepared",
-                mined=clone / "data/mined",
-                corrupted=clone / "data/corrupted",
-                checkpoint=place / "checkpoint",
-                metrics=place / "train.json",
-                plots=place / "plots",
-                scratch=place / "scratch",
-                backbone=backbone.sibling() if isinstance(backbone, Backbone) else backbone,
-            )
+            place, own = Place(out / str(number)), settings_with(settings, {KEY: rate})
+            place.train(own, data, scratch=place.folder / "scratch", backbone=backbones.of(own))
 
+    backbones.of(settings)  # loaded before the clock starts
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         return timed(run)
 

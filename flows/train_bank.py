@@ -123,7 +123,7 @@ def train_changed(place: Workspace, names: list[str]) -> State[Any]:
         told = Path(folder, "ended.json")
         try:
             run_module(
-                "cse.scale.domains", [*names, "--json", str(told)], place.folder,
+                "cse.bench.domains", [*names, "--json", str(told)], place.folder,
                 lambda line: log.info("%s", line), place.environment,
             )  # fmt: skip
         except CommandError as error:

@@ -27,7 +27,7 @@ DVC_FILE = ROOT / "dvc.yaml"
 # modules that find those of a package by their names and do not import them
 FINDERS = {"cse.settings.groups.objective": "cse.settings.terms", "cse.stages.build.losses": "cse.objectives"}
 WHOLE_TREE = "cse.settings.tree"  # checks the values of all groups and changes none
-STAGE_COMMAND = re.compile(r"python\S* -m (cse\.stages\.\w+)")
+STAGE_COMMAND = re.compile(r"python\S* -m (cse\.(?:stages|bench)\.\w+)")
 
 
 @pytest.fixture(scope="module")

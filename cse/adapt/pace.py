@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cse.adapt.plan import Pace
-from cse.adapt.rows import Rows
+from cse.bench.data import DataFolders
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 from cse.stages.training import open_training
@@ -47,12 +47,12 @@ class _Stopwatch:
         """Do nothing."""
 
 
-def time_training(settings: Settings, rows: Rows) -> Pace:
+def time_training(settings: Settings, data: DataFolders) -> Pace:
     """Train a few steps that nobody keeps.
 
     Args:
         settings: of the training.
-        rows: to train on.
+        data: to train on.
 
     Raises:
         CseError: what a training of these settings raises at its start.
@@ -63,7 +63,7 @@ def time_training(settings: Settings, rows: Rows) -> Pace:
     with tempfile.TemporaryDirectory() as scratch:
         short = settings_with(settings, {"train.max_steps": few, "train.eval_every": _STEPS})
         training = open_training(
-            short, prepared=rows.prepared, mined=rows.mined, corrupted=rows.corrupted, scratch=Path(scratch)
+            short, prepared=data.prepared, mined=data.mined, corrupted=data.corrupted, scratch=Path(scratch)
         )
         training.run(watch)
     (first, since), (last, until) = (watch.steps[1] if len(watch.steps) > 2 else watch.steps[0]), watch.steps[-1]

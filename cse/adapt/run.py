@@ -23,9 +23,11 @@ from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS, Ladder, Rung
 from cse.adapt.language import other_language
 from cse.adapt.look import Found
 from cse.adapt.made import is_whole
+from cse.adapt.measured import main_measure, selects
 from cse.adapt.pace import time_training
 from cse.adapt.plan import Pace, Plan, Work, make_plan, rates_of
-from cse.adapt.rows import Rows
+from cse.bench.data import DataFolders
+from cse.bench.place import Place
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
 from cse.errors import CseError, Interrupted
@@ -45,7 +47,6 @@ from cse.stages.open_backbone import bare_of
 from cse.stages.open_model import BackboneOf
 from cse.stages.post import put_behind
 from cse.stages.prepare import files_of
-from cse.stages.train import train_stage
 
 RATE = "train.learning_rate"
 _NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
@@ -126,10 +127,10 @@ class Adaptation:
         strange = other_language(self.settings.backbone, self.found.language)
         if strange:
             _say(f"note: {strange}")
-        rows = self._rows
-        journal.run("prepare", partial(rows.prepare, self.settings), [rows.prepared, rows.mined, rows.corrupted])
+        data = self._data
+        journal.run("prepare", partial(data.prepare, self.settings), [data.prepared, data.mined, data.corrupted])
         self._measure(journal, BARE)
-        main = journal.run("main measure", rows.main_measure)
+        main = journal.run("main measure", lambda: main_measure(PreparedData(data.prepared)))
         ladder, stopped = Ladder(), False
         made: dict[str, Settings] = {}
         notes = [strange] if strange else []
@@ -151,7 +152,7 @@ class Adaptation:
         fell = any((one.task, one.measure) == tuple(main or ()) and one.comparison.verdict == "worse" for one in won)
         model = BARE if fell else chosen.best
         journal.forget(f"export {name}" for name in made if name != model)  # one bundle, whatever an earlier stop chose
-        journal.run(f"export {model}", partial(self._export, self._run_of(model)), [self.folder / "bundle"])
+        journal.run(f"export {model}", partial(self._export, self._place(model)), [self.folder / "bundle"])
         write_values(self.folder / PARAMS_FILE, flatten(made[model].model_dump(mode="json")))
         return Adapted(
             self.folder, systems, main and (main[0], main[1]), ladder, chosen, won, other, others, model,
@@ -159,11 +160,11 @@ class Adaptation:
         )  # fmt: skip
 
     @property
-    def _rows(self) -> Rows:
-        return Rows(self.folder)
+    def _data(self) -> DataFolders:
+        return DataFolders.below(self.folder)
 
-    def _run_of(self, model: str) -> Path:
-        return self.folder / "runs" / model
+    def _place(self, model: str) -> Place:
+        return Place(self.folder / "runs" / model)
 
     def _record_of(self, model: str) -> Path:
         return self.folder / "records" / record_folder(model)
@@ -207,15 +208,15 @@ class Adaptation:
             paces,
             measuring=sum(map(journal.took, [f"measure {BARE}", *heads])),  # a head is fitted behind each model
             epochs=train.epochs,
-            steps=partial(self._rows.steps, self.settings),
+            steps=lambda epochs: self._data.steps(settings_with(self.settings, {"train.epochs": epochs})),
             max_steps=train.max_steps,
-            selects=self._rows.select(self.settings),
+            selects=selects(PreparedData(self._data.prepared), self.settings),
         )
         return asdict(make_plan(work, budget=self.budget, spent=journal.seconds))
 
     def _pace(self, journal: Journal, system: str) -> Pace:
         settings = self._of(system, 1e-6, {})  # nothing that a high rate could spoil
-        return Pace(**journal.run(f"time {system}", lambda: asdict(time_training(settings, self._rows))))
+        return Pace(**journal.run(f"time {system}", lambda: asdict(time_training(settings, self._data))))
 
     def _of(self, system: str, rate: float, others: Mapping[str, Any]) -> Settings:
         """Return the settings of a system that is trained."""
@@ -232,15 +233,15 @@ class Adaptation:
         work: Callable[[], float | None] | None = None,
     ) -> None:
         """Make a model unless it is there, and add it to its rung; without ``work`` it is trained with the settings."""
-        place = self._run_of(model)
+        place = self._place(model)
         work = work or partial(self._train, settings, place, None)
-        dev = journal.run(f"train {model}", work, [place / "checkpoint", place / "train.json"])
+        dev = journal.run(f"train {model}", work, [place.checkpoint, place.metrics])
         made[model] = settings
         ladder.add(system, model, dev, journal.took(f"train {model}"))
 
     def _seeds(self, journal: Journal, plan: Plan, system: str, ladder: Ladder, made: dict[str, Settings]) -> None:
         """Train a system with every seed and, where there are labels, fit a head behind each model."""
-        trials = {rate: self.folder / "trials" / f"{system}-{rate:g}" for rate in plan.rates[system]}
+        trials = {rate: Place(self.folder / "trials" / f"{system}-{rate:g}") for rate in plan.rates[system]}
         rate = self._best_rate(journal, plan, system, trials)
         settings = self._of(system, rate, plan.training.settings)
         for number in range(plan.seeds):
@@ -248,21 +249,21 @@ class Adaptation:
             model, headed = f"{system}-{seed}", f"{HEADED[system]}-{seed}"
             own = settings_with(settings, {"train.seed": seed})
             tried = trials[rate] if number == 0 and plan.training == plan.trial else None
-            work = partial(self._train, own, self._run_of(model), tried)
+            work = partial(self._train, own, self._place(model), tried)
             self._rung(journal, ladder, made, system, model, own, work)
             if HEAD in ladder.rungs:
                 own = settings_with(own, _WITH_HEAD)
-                work = partial(self._fit_head, own, self._run_of(model), self._run_of(headed))
+                work = partial(self._fit_head, own, self._place(model), self._place(headed))
                 self._rung(journal, ladder, made, HEADED[system], headed, own, work)
 
-    def _best_rate(self, journal: Journal, plan: Plan, system: str, trials: Mapping[float, Path]) -> float:
+    def _best_rate(self, journal: Journal, plan: Plan, system: str, trials: Mapping[float, Place]) -> float:
         """Return the rate with the best dev score, the only one without a trial."""
         if len(trials) == 1:
             return next(iter(trials))
         scores: dict[float, float] = {}
         for rate, place in trials.items():
             settings = self._of(system, rate, plan.trial.settings)
-            score, reason = journal.run(f"try {place.name}", partial(self._try, settings, place))
+            score, reason = journal.run(f"try {place.folder.name}", partial(self._try, settings, place))
             if score is not None:
                 scores[rate] = score
         if not scores:
@@ -271,7 +272,7 @@ class Adaptation:
         _say(f"best of {len(trials)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
         return best
 
-    def _try(self, settings: Settings, place: Path) -> tuple[float | None, str]:
+    def _try(self, settings: Settings, place: Place) -> tuple[float | None, str]:
         """Train with a rate; return the dev score, or None and the reason if the rate is too high to train with."""
         try:
             return self._train(settings, place, None), ""
@@ -281,47 +282,39 @@ class Adaptation:
             _say(str(error))
             return None, str(error)
 
-    def _train(self, settings: Settings, place: Path, tried: Path | None) -> float | None:
+    def _train(self, settings: Settings, place: Place, tried: Place | None) -> float | None:
         """Train, or take a trial of the same settings, and return the dev score, if something selects."""
-        if tried is not None and tried.is_dir() and not place.exists():
-            place.parent.mkdir(exist_ok=True)
-            tried.rename(place)
-        if not (tried is not None and is_whole(place / "checkpoint") and is_whole(place / "train.json")):
-            train_stage(
-                settings,
-                prepared=self._rows.prepared,
-                mined=self._rows.mined,
-                corrupted=self._rows.corrupted,
-                checkpoint=place / "checkpoint",
-                metrics=place / "train.json",
-                plots=place / "plots",
-            )
-        return value_of(dev_of(json.loads((place / "train.json").read_text(encoding="utf-8"))))
+        if tried is not None and tried.folder.is_dir() and not place.folder.exists():
+            place.folder.parent.mkdir(exist_ok=True)
+            tried.folder.rename(place.folder)
+        if not (tried is not None and is_whole(place.checkpoint) and is_whole(place.metrics)):
+            place.train(settings, self._data)
+        return value_of(place.dev())
 
-    def _fit_head(self, settings: Settings, model: Path, place: Path) -> float | None:
+    def _fit_head(self, settings: Settings, model: Place, place: Place) -> float | None:
         """Fit a head behind a trained model, and return the dev score of both together."""
         facts = put_behind(
-            str(model / "checkpoint"),
+            str(model.checkpoint),
             settings.post,
-            prepared=self._rows.prepared,
-            out=place / "checkpoint",
+            prepared=self._data.prepared,
+            out=place.checkpoint,
             measure=settings.train.dev_measure,
         )
-        trained = json.loads((model / "train.json").read_text(encoding="utf-8"))
+        trained = json.loads(model.metrics.read_text(encoding="utf-8"))
         kept = {key: value for key, value in trained.items() if key not in dev_keys()}
-        with publish_file(place / "train.json") as target:
+        with publish_file(place.metrics) as target:
             write_json(target, kept | facts)
         return value_of(dev_of(facts))
 
     def _measure(self, journal: Journal, name: str) -> None:
         bare = BackboneOf(bare_of(self.settings.backbone))
-        model = bare if name == BARE else str(self._run_of(name) / "checkpoint")
+        model = bare if name == BARE else str(self._place(name).checkpoint)
         record = self._record_of(name)
         journal.run(f"measure {name}", lambda: self._record(name, model, record), [record])
 
     def _record(self, name: str, model: str | BackboneOf, record: Path) -> None:
         """Measure a model on the user's task and on whatever STS was prepared, and keep the record."""
-        data = open_suite(PreparedData(self._rows.prepared))
+        data = open_suite(PreparedData(self._data.prepared))
         measures = tuple(m for m in ("sts", "tasks") if m == "tasks" or data.sts)
         if not data.tasks and not data.sts:
             raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
@@ -337,12 +330,12 @@ class Adaptation:
         with publish_folder(record, Kind.RECORD) as folder:
             save_record(folder, name, model, results[name], options.device)
 
-    def _export(self, place: Path) -> None:
+    def _export(self, place: Place) -> None:
         export_stage(
             self.settings,
-            model=place / "checkpoint",
-            prepared=self._rows.prepared,
-            metrics=(place / "train.json",),
+            model=place.checkpoint,
+            prepared=self._data.prepared,
+            metrics=(place.metrics,),
             bundle=self.folder / "bundle",
         )
 

@@ -14,7 +14,7 @@ from cse.errors import CseError
 if TYPE_CHECKING:
     from cse.settings import Settings
     from cse.study.plan import Study
-    from cse.study.run import Place
+    from cse.study.run import Folders
 
 _EPILOG = """\b
 Example:
@@ -63,10 +63,10 @@ def run_command(
     from cse.study.plan import runs_of
     from cse.study.run import run_round
 
-    plan, settings, place = _opened(file, params, overrides, out)
+    plan, settings, folders = _opened(file, params, overrides, out)
     runs = runs_of(plan, round_name, settings, only)
-    failed = run_round(place, round_name, plan.rounds[round_name], runs, at_once=at_once)
-    click.echo(format_rows(table(read_rows(place.folder, round_name)), "text"), nl=False)
+    failed = run_round(folders, round_name, plan.rounds[round_name], runs, at_once=at_once)
+    click.echo(format_rows(table(read_rows(folders.folder, round_name)), "text"), nl=False)
     if failed:
         raise CseError(f"{failed} trainings failed; the table says why, and the same command tries them again")
 
@@ -119,7 +119,7 @@ def choose_command(file: Path, round_name: str, names: Sequence[str], out: Path 
     """
     from cse.study.choice import choose, say_choice
 
-    say_choice(choose(_place(file, out), round_name, names))
+    say_choice(choose(_folders(file, out), round_name, names))
 
 
 @study.command("test", epilog="\b\nExample:\n  cse study test minilm.study.yaml --against full-5e-5")
@@ -143,10 +143,10 @@ def measure_command(
     from cse.study.outcome import compared, measure_chosen, result_table
     from cse.study.plan import BARE, runs_of
 
-    plan, settings, place = _opened(file, params, overrides, out)
-    made = choices(place)
+    plan, settings, folders = _opened(file, params, overrides, out)
+    made = choices(folders)
     measured = runs_of(plan, made[-1].round, settings)[0].settings if made else settings
-    systems = measure_chosen(place, measured, at_once=at_once)
+    systems = measure_chosen(folders, measured, at_once=at_once)
     say_choice(made[-1])
     click.echo(format_rows(result_table(systems), "text"), nl=False)
     for before, after, results in compared(systems, against or BARE):
@@ -154,17 +154,17 @@ def measure_command(
         click.echo(format_rows(compared_rows(results), "text"), nl=False)
 
 
-def _opened(file: Path, params: Path, overrides: Sequence[str], out: Path | None) -> tuple[Study, Settings, Place]:
+def _opened(file: Path, params: Path, overrides: Sequence[str], out: Path | None) -> tuple[Study, Settings, Folders]:
     from cse.study.plan import read_study
 
-    return read_study(file), settings_from(params, overrides, any_view=True), _place(file, out, params, overrides)
+    return read_study(file), settings_from(params, overrides, any_view=True), _folders(file, out, params, overrides)
 
 
-def _place(file: Path, out: Path | None, params: Path | None = None, overrides: Sequence[str] = ()) -> Place:
-    from cse.study.run import Place
+def _folders(file: Path, out: Path | None, params: Path | None = None, overrides: Sequence[str] = ()) -> Folders:
+    from cse.study.run import Folders
 
     captions = Path() if params is None else Path(settings_from(params, overrides, any_view=True).data.cxc_path)
-    return Place(_folder(file, out), captions.resolve())
+    return Folders(_folder(file, out), captions.resolve())
 
 
 def _folder(file: Path, out: Path | None) -> Path:

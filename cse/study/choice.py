@@ -14,7 +14,7 @@ from cse.files import write_sealed
 from cse.outputs import publish_file
 from cse.runtime.seal import read_sealed
 from cse.study.ledger import RECORD, Line, lines_of, read_rows
-from cse.study.run import Place
+from cse.study.run import Folders
 
 CHOICE_FILE = "choices.json"
 
@@ -38,30 +38,30 @@ class Choice:
     blind: bool
 
 
-def choose(place: Place, round_name: str, names: Sequence[str]) -> Choice:
+def choose(folders: Folders, round_name: str, names: Sequence[str]) -> Choice:
     """Record a choice; the last one counts, and earlier ones stay on record.
 
     Raises:
         CseError: a setting that was not trained in this round.
     """
-    lines = {line.setting: line for line in lines_of(read_rows(place.folder, round_name)) if line.rows}
+    lines = {line.setting: line for line in lines_of(read_rows(folders.folder, round_name)) if line.rows}
     for name in names:
         if name not in lines:
             raise CseError(f"setting {name}: not trained in round {round_name}{nearest(name, lines)}")
     dev = {name: _means(lines[name]) for name in names}
-    made = Choice(round_name, list(names), dev, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", not _opened(place))
-    with publish_file(place.folder / CHOICE_FILE) as target:
-        write_sealed(target, {"choices": [*map(asdict, choices(place)), asdict(made)]})
+    made = Choice(round_name, list(names), dev, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", not _opened(folders))
+    with publish_file(folders.folder / CHOICE_FILE) as target:
+        write_sealed(target, {"choices": [*map(asdict, choices(folders)), asdict(made)]})
     return made
 
 
-def choices(place: Place) -> list[Choice]:
+def choices(folders: Folders) -> list[Choice]:
     """Return the choices that were recorded, the last one at the end.
 
     Raises:
         CseError: the file was changed since.
     """
-    path = place.folder / CHOICE_FILE
+    path = folders.folder / CHOICE_FILE
     if not path.is_file():
         return []
     tree = read_sealed(path, "restore it, or delete it and choose again")
@@ -78,5 +78,5 @@ def _means(line: Line) -> dict[str, float]:
     return {name: round(statistics.fmean(line.over_seeds(name)), 3) for name in line.rows[0].dev}
 
 
-def _opened(place: Place) -> bool:
-    return any((place.folder / "runs").glob(f"**/{RECORD}"))
+def _opened(folders: Folders) -> bool:
+    return any((folders.folder / "runs").glob(f"**/{RECORD}"))

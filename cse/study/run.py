@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +12,12 @@ from typing import Any
 import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
-from tqdm import tqdm
 
-from cse.data.store import TRAIN_FILE, PreparedData
+from cse.bench.data import DataFolders
+from cse.bench.place import Place
+from cse.bench.worker import Worker, reason_of, work_through
+from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY
-from cse.errors import CseError, error_line, one_line
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
@@ -26,24 +25,17 @@ from cse.model.checkpoint_config import is_checkpoint, read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import publish_file
 from cse.process import only_one
-from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
-from cse.settings.spaces import settings_with
-from cse.stages.corrupt import corrupt_stage
 from cse.stages.inputs import files_of_backbone
-from cse.stages.mine import mine_stage
 from cse.stages.open_backbone import bare_of
-from cse.stages.prepare import files_of, prepare_stage
-from cse.stages.train import train_stage
+from cse.stages.prepare import files_of
 from cse.stages.training import Training, groups_of
 from cse.study.facts import check_unchanged, facts_of
 from cse.study.ledger import ROW_FILE, Row, read_row, write_row, write_table
 from cse.study.measures import apart, columns, dev_suite
 from cse.study.plan import BARE, Round, Run
-from cse.training.observers import CsvLog, Observers, StepRecord
+from cse.training.observers import StepRecord
 from cse.training.precision import choose_bf16, choose_device
-from cse.training.state import RunState
-from cse.tune.job import steps_of
 
 _WEIGHTS = ".safetensors"
 _TRAINED = "trained.json"  # beside a checkpoint: what its training depended on
@@ -51,7 +43,7 @@ _NOT_THE_DATA = ("weight", "terms")  # of data.more: how its rows are trained on
 
 
 @dataclass(frozen=True)
-class Place:
+class Folders:
     """Where a study keeps what it makes.
 
     Attributes:
@@ -62,12 +54,12 @@ class Place:
     folder: Path
     captions: Path
 
-    def run(self, round_name: str, name: str) -> Path:
-        """Return the folder of a training; that of the bare backbone belongs to no round."""
-        return self.folder / "runs" / name if name == BARE else self.folder / "runs" / round_name / name
+    def run(self, round_name: str, name: str) -> Place:
+        """Return the place of a training; that of the bare backbone belongs to no round."""
+        return Place(self.folder / "runs" / (name if name == BARE else f"{round_name}/{name}"))
 
-    def data(self, settings: Settings) -> Path:
-        """Return the folder of the rows that these settings train on; settings with the same rows share it."""
+    def data(self, settings: Settings) -> DataFolders:
+        """Return the folders of the rows that these settings train on; settings with the same rows share them."""
         tree = settings.model_dump(mode="json", include={"data", "mine", "backbone", "objective"})
         for source in tree["data"]["more"]:
             for key in _NOT_THE_DATA:
@@ -76,7 +68,7 @@ class Place:
         facts = {"data": tree["data"], "mine": tree["mine"], "apart": "dev parts too"}
         if settings.objective.replaced_tokens.corrupts_beforehand or settings.mine.wanted:
             facts |= tree | {"content": files_of_backbone(settings.backbone).content()}
-        return self.folder / "data" / fingerprint(facts, files)[:12]
+        return DataFolders.below(self.folder / "data" / fingerprint(facts, files)[:12], tokens=True)
 
 
 @dataclass
@@ -109,73 +101,54 @@ class Snapshots:
         """Do nothing."""
 
 
-class StudyWorker:
+class StudyWorker(Worker):
     """Trains and measures one run after the other in its own process.
 
     Args:
-        place: of the study.
+        folders: of the study.
         round_name, how: the round.
         runs: by name.
         threads: CPU threads to use.
     """
 
-    def __init__(self, place: Place, round_name: str, how: Round, runs: Mapping[str, Run], threads: int) -> None:
-        torch.set_num_threads(threads)
-        self.place, self.round_name, self.how, self.runs = place, round_name, how, runs
+    def __init__(self, folders: Folders, round_name: str, how: Round, runs: Mapping[str, Run], threads: int) -> None:
+        super().__init__(threads)
+        self.folders, self.round_name, self.how, self.runs = folders, round_name, how, runs
 
-    def run(self, name: str) -> str:
-        """Do one run and return why it failed, empty if it did not; an error fails only this run."""
-        folder, run = self.place.run(self.round_name, name), self.runs[name]
-        started = time.monotonic()
+    def do(self, name: str) -> None:
+        """Do one run, and write its row, of a failure too."""
+        place, run = self.folders.run(self.round_name, name), self.runs[name]
         try:
-            row = self._bare(run) if name == BARE else self._train(run, folder, started)
-        except (CseError, OSError) as error:
-            reason = error_line(error)
+            row = self._bare(run) if name == BARE else self._train(run, place)
         except Exception as error:
-            reason = one_line(f"{type(error).__name__}: {error}")[:300]
-        else:
-            write_row(folder, row)
-            return ""
-        if name != BARE:
-            write_row(
-                folder,
-                Row(run.setting, run.seed, self.round_name, run.values, facts_of(run, self.place.captions), {}, reason),
-            )
-        return reason
+            if name != BARE:
+                depends = facts_of(run, self.folders.captions)
+                failed = Row(run.setting, run.seed, self.round_name, run.values, depends, {}, reason_of(error))
+                write_row(place.folder, failed)
+            raise
+        write_row(place.folder, row)
 
-    def _train(self, run: Run, folder: Path, started: float) -> Row:
-        depends = facts_of(run, self.place.captions)  # as it begins: a file may change until it ends
-        data = prepare_once(self.place, run.settings)
-        settings = self._paced(run.settings, data / "prepared")
-
-        def launch(training: Training) -> RunState:
-            observers: list[Any] = [CsvLog(training.folder.path / "plots", training.measure)]
-            if self.how.snapshots:
-                observers.append(Snapshots(training, folder / "snapshots"))
-            return training.run(Observers(observers))
-
-        checkpoint = folder / "checkpoint"
-        if not _trained(folder, settings, depends):  # else it was killed, or failed, while it measured
-            (folder / _TRAINED).unlink(missing_ok=True)
-            train_stage(
+    def _train(self, run: Run, place: Place) -> Row:
+        started = time.monotonic()
+        depends = facts_of(run, self.folders.captions)  # as it begins: a file may change until it ends
+        data = prepare_once(self.folders, run.settings)
+        settings = data.evaluating(run.settings, self.how.snapshots) if self.how.snapshots else run.settings
+        kept = place.folder / "snapshots"
+        if not _trained(place, settings, depends):  # else it was killed, or failed, while it measured
+            (place.folder / _TRAINED).unlink(missing_ok=True)
+            place.train(
                 settings,
-                prepared=data / "prepared",
-                mined=data / "mined",
-                corrupted=data / "corrupted",
-                checkpoint=checkpoint,
-                metrics=folder / "train.json",
-                plots=folder / "plots",
-                scratch=self.place.folder / "scratch",
-                launch=launch,
-                tokens=data / "tokens",
+                data,
+                scratch=self.folders.folder / "scratch",
+                watch=lambda training: [Snapshots(training, kept)] if self.how.snapshots else [],
             )
-            with publish_file(folder / _TRAINED) as target:
+            with publish_file(place.folder / _TRAINED) as target:
                 target.write_text(json.dumps(depends, indent=2) + "\n", encoding="utf-8")
-        facts, encoder = read_config(checkpoint)["facts"], SentenceEncoder.load(checkpoint)
+        facts, encoder = read_config(place.checkpoint)["facts"], SentenceEncoder.load(place.checkpoint)
         trained = facts["parameters"]
         dev = self._measure(encoder, data, settings)
         snapshots = []
-        files = {int(file.stem): file for file in (folder / "snapshots").glob(f"*{_WEIGHTS}")}
+        files = {int(file.stem): file for file in kept.glob(f"*{_WEIGHTS}")}
         for step in sorted(files):
             weights = load_file(files[step])
             with torch.no_grad():
@@ -200,47 +173,39 @@ class StudyWorker:
         )
 
     def _bare(self, run: Run) -> Row:
-        depends = facts_of(run, self.place.captions)
-        encoder, data = bare_of(run.settings.backbone).load(), prepare_once(self.place, run.settings)
+        depends = facts_of(run, self.folders.captions)
+        encoder, data = bare_of(run.settings.backbone).load(), prepare_once(self.folders, run.settings)
         return Row(BARE, 0, "", {}, depends, self._measure(encoder, data, run.settings))
 
-    def _paced(self, settings: Settings, prepared: Path) -> Settings:
-        """Return settings that evaluate as often as snapshots are wanted."""
-        if not self.how.snapshots:
-            return settings
-        steps = steps_of(settings, len(PreparedData(prepared).train), prepared / TRAIN_FILE, prepared)
-        return settings_with(settings, {"train.eval_every": math.ceil(steps / self.how.snapshots)})
-
-    def _measure(self, encoder: SentenceEncoder, data: Path, settings: Settings) -> dict[str, float]:
+    def _measure(self, encoder: SentenceEncoder, data: DataFolders, settings: Settings) -> dict[str, float]:
         """Return the dev scores."""
         encoder, _ = ready(encoder, settings)
-        suite = dev_suite(PreparedData(data / "prepared"), self.place.captions)
+        suite = dev_suite(PreparedData(data.prepared), self.folders.captions)
         found = evaluate_suite(encoder, suite, measures=("cxc", "tasks"), batch_size=settings.evaluation.batch_size)
         measure = dev_measure(suite.tasks[0], settings.train.dev_measure, "train.dev_measure").removesuffix(PROXY)
         return columns(found.to_dict(), measure)
 
 
-def prepare_once(place: Place, settings: Settings) -> Path:
-    """Return the folder of the rows, prepared by whoever needs them first; none holds a text of a dev or test part."""
-    data = place.data(settings)
-    data.mkdir(parents=True, exist_ok=True)
-    with FileLock(data / "lock"):
-        if not (data / "done").is_file():
-            prepare_stage(settings, prepared=data / "prepared", metrics=data / "prepare.json", held_out=apart)
-            mine_stage(settings, prepared=data / "prepared", mined=data / "mined")
-            corrupt_stage(settings, prepared=data / "prepared", corrupted=data / "corrupted")
-            (data / "done").touch()
+def prepare_once(folders: Folders, settings: Settings) -> DataFolders:
+    """Return the folders of the rows, made by whoever needs them first; none holds a text of a dev or test part."""
+    data = folders.data(settings)
+    shared = data.prepared.parent
+    shared.mkdir(parents=True, exist_ok=True)
+    with FileLock(shared / "lock"):
+        if not (shared / "done").is_file():
+            data.prepare(settings, held_out=apart)
+            (shared / "done").touch()
     return data
 
 
-def run_round(place: Place, round_name: str, how: Round, runs: Sequence[Run], *, at_once: int | None) -> int:
+def run_round(folders: Folders, round_name: str, how: Round, runs: Sequence[Run], *, at_once: int | None) -> int:
     """Do what is not done yet of a round, and return how many runs failed.
 
     A killed round goes on where it was: ended runs are kept, the one that was training resumes. Runs that failed are
     tried again.
 
     Args:
-        place: of the study.
+        folders: of the study.
         round_name: name of the round.
         how: what it says of all its trainings.
         runs: its trainings.
@@ -249,26 +214,19 @@ def run_round(place: Place, round_name: str, how: Round, runs: Sequence[Run], *,
     Raises:
         CseError: a setting or a file changed after it was trained, or another process runs this study.
     """
-    with only_one(place.folder / "lock", f"{place.folder}: another process is running this study; wait until it ends"):
+    study = folders.folder
+    with only_one(study / "lock", f"{study}: another process is running this study; wait until it ends"):
         every = [Run(BARE, 0, runs[0].settings, {}), *runs]
-        todo = {run.name: run for run in every if not _done(place, round_name, run)}
+        todo = {run.name: run for run in every if not _done(folders, round_name, run)}
         for name in todo:
-            (place.run(round_name, name) / ROW_FILE).unlink(missing_ok=True)  # of a training that failed
+            (folders.run(round_name, name).folder / ROW_FILE).unlink(missing_ok=True)  # of a training that failed
         failed = 0
-        if todo:
-            with tqdm(total=len(todo), unit="run", desc=round_name, disable=not sys.stderr.isatty()) as bar:
-                for ended in side_by_side(
-                    StudyWorker,
-                    lambda threads: (place, round_name, how, todo, threads),
-                    list(todo),
-                    at_once=at_once,
-                    afresh=True,
-                ):
-                    reason = ended.lost or ended.result
-                    failed += bool(reason)
-                    write_table(place.folder)
-                    bar.update()
-                    bar.write(f"{ended.name}: {reason or 'done'}", file=sys.stderr)
+        for _, reason in work_through(
+            StudyWorker, lambda threads: (folders, round_name, how, todo, threads), list(todo), at_once=at_once,
+            unit="run", afresh=True,
+        ):  # fmt: skip
+            failed += bool(reason)
+            write_table(study)
     return failed
 
 
@@ -280,19 +238,19 @@ def ready(encoder: SentenceEncoder, settings: Settings) -> tuple[SentenceEncoder
     return encoder, device
 
 
-def _trained(folder: Path, settings: Settings, depends: Mapping[str, Any]) -> bool:
-    """Return whether the checkpoint in a folder was trained with these settings, on these files."""
-    checkpoint, path = folder / "checkpoint", folder / _TRAINED
-    if not path.is_file() or not is_checkpoint(checkpoint):
+def _trained(place: Place, settings: Settings, depends: Mapping[str, Any]) -> bool:
+    """Return whether the checkpoint at a place was trained with these settings, on these files."""
+    path = place.folder / _TRAINED
+    if not path.is_file() or not is_checkpoint(place.checkpoint):
         return False
     same = json.loads(path.read_text(encoding="utf-8")) == json.loads(json.dumps(depends))
-    return same and read_config(checkpoint)["facts"]["settings"] == groups_of(settings)
+    return same and read_config(place.checkpoint)["facts"]["settings"] == groups_of(settings)
 
 
-def _done(place: Place, round_name: str, run: Run) -> bool:
-    folder = place.run(round_name, run.name)
+def _done(folders: Folders, round_name: str, run: Run) -> bool:
+    folder = folders.run(round_name, run.name).folder
     row = read_row(folder)
     if row is None or row.reason:
         return False
-    check_unchanged(run, row, place.captions, folder)
+    check_unchanged(run, row, folders.captions, folder)
     return True

@@ -68,7 +68,6 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             corrupted=corrupted.resolve(),
             threads=settings.tune.cpus_per_trial,
             evaluations=settings.tune.evaluations if stops_early(space, settings) else None,
-            rows=len(data.train),
             ranges=tuple(part.key for part in space.dimensions if not part.values),
         )
         share_data(prepared, job.data, mined if rows else None)

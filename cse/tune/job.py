@@ -7,11 +7,11 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, join_rows, open_rows, source_file
+from cse.bench.data import DataFolders
+from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, source_file
 from cse.data.tasks.store import DEV_TASK_FILE
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
@@ -36,7 +36,6 @@ class Job:
         corrupted: folder of rows corrupted before training, absolute.
         threads: threads per trial.
         evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
-        rows: number of training rows.
         at_once: concurrent trials per machine, which share its memory.
         ranges: keys searched over a range; their values are rounded to three digits.
     """
@@ -46,24 +45,14 @@ class Job:
     corrupted: Path
     threads: int
     evaluations: int | None
-    rows: int
     at_once: int = 1
     ranges: tuple[str, ...] = ()
 
     @property
-    def data(self) -> Path:
-        """Training rows and dev pairs."""
-        return self.folder / "data"
-
-    @property
-    def mined(self) -> Path:
-        """Mined triplets; no such folder if none are mined."""
-        return self.data / "mined"
-
-    @property
-    def rows_file(self) -> Path:
-        """The training rows."""
-        return (self.mined if self.settings.mine.wanted else self.data) / TRAIN_FILE
+    def data(self) -> DataFolders:
+        """Training rows and dev pairs, without any test set."""
+        shared = self.folder / "data"
+        return DataFolders(shared, shared / "mined", self.corrupted, self.folder / "tokens")
 
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's configuration from the sampled values: plain Python values, floats of ranges rounded."""
@@ -76,14 +65,7 @@ class Job:
     def settings_of(self, config: Mapping[str, Any]) -> Settings:
         """Return the settings of a trial."""
         settings = settings_with(self.settings, {"train.workers": 1, **config})
-        if self.evaluations is None:
-            return settings
-        every = math.ceil(self.steps_of(settings) / self.evaluations)
-        return settings_with(settings, {"train.eval_every": every})
-
-    def steps_of(self, settings: Settings) -> int:
-        """Return the number of optimiser updates in a full training."""
-        return steps_of(settings, self.rows, self.rows_file, self.data)
+        return settings if self.evaluations is None else self.data.evaluating(settings, self.evaluations)
 
     def changes_of(self, config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         """Return the keys of a trial that differ from the base settings: its own values and those derived from them."""
@@ -93,42 +75,6 @@ class Job:
     def folder_of(self, config: Mapping[str, Any]) -> Path:
         """Return the folder of a configuration; equal values share a folder."""
         return self.folder / "trials" / fingerprint(config)[:12]
-
-
-def steps_of(settings: Settings, rows: int, file: Path, folder: Path) -> int:
-    """Return the number of optimiser updates in a full training.
-
-    Args:
-        settings: of the training.
-        rows: number of rows of the main source.
-        file: those rows.
-        folder: prepared data, with the rows of further sources.
-    """
-    train, more = settings.train, settings.data.more
-    if not train.distinct_batches and not more:
-        steps = math.ceil(rows / train.batch_size) * train.epochs
-    else:
-        files = ((file, 1.0), *((folder / source_file(source.name), source.weight) for source in more))
-        joined = train.mix == "rows" and bool(more)
-        steps = _mixed_steps(files, joined, train.distinct_batches, train.batch_size, train.epochs, train.seed)
-    return min(steps, train.max_steps or steps)
-
-
-@lru_cache(maxsize=64)
-def _mixed_steps(
-    files: tuple[tuple[Path, float], ...], joined: bool, distinct: bool, batch_size: int, epochs: int, seed: int
-) -> int:
-    from cse.training.batches import Rows, row_keys
-    from cse.training.mixture import Mixture
-
-    sources = [(open_rows(file), weight) for file, weight in files]
-    if joined:
-        whole = join_rows([rows for rows, _ in sources])
-        parts = tuple((len(rows), weight) for rows, weight in sources)
-        tables = [Rows(len(whole), row_keys(whole) if distinct else None, parts=parts)]
-    else:
-        tables = [Rows(len(rows), row_keys(rows) if distinct else None, weight) for rows, weight in sources]
-    return Mixture(tables, batch_size=batch_size, epochs=epochs, seed=seed).steps
 
 
 def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
@@ -146,19 +92,22 @@ def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
     return curve
 
 
-def share_data(prepared: Path, folder: Path, mined: Path | None = None) -> None:
-    """Hard-link the training rows and dev data of prepared data, but no test set, into a folder for the trials.
+def share_data(prepared: Path, shared: DataFolders, mined: Path | None = None) -> None:
+    """Hard-link the training rows and dev data of prepared data, but no test set, into the folders of the trials.
 
-    Mined triplets follow in a folder below it.
+    Args:
+        prepared: folder of the rows and of all that is measured.
+        shared: folders to make.
+        mined: folder of the mined triplets; None: none were.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    shutil.rmtree(shared.prepared, ignore_errors=True)
+    shared.prepared.mkdir(parents=True)
     dev_task = [DEV_TASK_FILE] if (prepared / DEV_TASK_FILE).is_file() else []
     more = [source_file(name) for name in PreparedData(prepared).sources]
-    _link(prepared, folder, (TRAIN_FILE, *more, DEV_FILE, *dev_task, REPORT_FILE))
+    _link(prepared, shared.prepared, (TRAIN_FILE, *more, DEV_FILE, *dev_task, REPORT_FILE))
     if mined is not None:
-        (folder / "mined").mkdir()
-        _link(mined, folder / "mined", (TRAIN_FILE, MINING_FILE))
+        shared.mined.mkdir()
+        _link(mined, shared.mined, (TRAIN_FILE, MINING_FILE))
 
 
 def _link(source: Path, folder: Path, names: Iterable[str]) -> None:

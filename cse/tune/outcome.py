@@ -168,7 +168,7 @@ def _record(number: int, trial: Any, space: Space, job: Job) -> TrialRecord:
     config = job.config_of({key: trial.config[key] for key in space.keys})
     folder = job.folder_of(config)
     last: Mapping[str, Any] = trial.last_result or {}
-    curve = read_curve(folder, job.steps_of(job.settings_of(config)))
+    curve = read_curve(folder, job.data.steps(job.settings_of(config)))
     values, score, state, reason = dict(config), last.get(METRIC), "stopped", ""
     if (folder / FAILED).is_file():
         score, state, reason, curve = None, "failed", (folder / FAILED).read_text(encoding="utf-8"), []

@@ -17,26 +17,21 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from cse.data.store import PreparedData
+from cse.bench.place import Place
+from cse.bench.worker import Backbones, reason_of
 from cse.errors import CseError, is_full_disk
 from cse.evaluation.dev_facts import SELECTION, dev_of, value_of
-from cse.files import fingerprint
-from cse.model.backbone import Backbone
 from cse.outputs import publish_file
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
-from cse.stages.open_backbone import open_backbone
-from cse.stages.train import train_stage
-from cse.stages.training import Training
 from cse.training.memory import is_out_of_memory
-from cse.training.observers import CsvLog, Observers, StepRecord
-from cse.training.state import RunState
+from cse.training.observers import StepRecord
 from cse.tune.job import ATTEMPT, FAILED, METRIC, RESULT, WORST, Job, read_curve
 from cse.tune.memory import GROWN, free_memory, kept_to_share
 
 LOSSES = 2  # unexplained worker losses before a trial fails
 LEAST_SENTENCES = 8  # minimum in memory at once; a trial that does not fit then fails
-_backbones: dict[str, Backbone] = {}  # per worker, which runs one trial after the other
+_backbones = Backbones()  # of a worker, which runs one trial after the other
 
 
 @dataclass
@@ -95,7 +90,7 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(job.threads)
     with FileLock(folder / "lock"):  # a search may run the same configuration twice concurrently
-        for percent, score in read_curve(folder, job.steps_of(job.settings_of(config))):
+        for percent, score in read_curve(folder, job.data.steps(job.settings_of(config))):
             if percent < 100:  # from an earlier attempt; the scheduler needs these scores too
                 report({METRIC: score, "percent": percent})
         if not (folder / RESULT).is_file() and not (folder / FAILED).is_file():
@@ -103,13 +98,10 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
             try:
                 attempt = _count_attempt(folder)
                 result = _train(config, job, folder, report)
-            except CseError as error:
-                (folder / FAILED).write_text(str(error), encoding="utf-8")
             except Exception as error:  # any error fails only this trial
                 if is_full_disk(error):
                     raise  # not the fault of this configuration: retry when the sweep resumes
-                reason = " ".join(str(error).split())[:300]
-                (folder / FAILED).write_text(f"{type(error).__name__}: {reason}", encoding="utf-8")
+                (folder / FAILED).write_text(reason_of(error), encoding="utf-8")
             else:
                 with publish_file(folder / RESULT) as target:
                     target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -142,7 +134,7 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
         free_memory()
     facts = {
         "step": metrics["steps"],
-        "steps": job.steps_of(settings),
+        "steps": job.data.steps(settings),
         "best_step": metrics.get("best_step", metrics["steps"]),
         "seconds_of_training": round(time.monotonic() - started, 2),
         "mini_batch_size": settings.train.mini_batch_size or 0,
@@ -152,42 +144,14 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
 
 
 def _train_once(settings: Settings, job: Job, folder: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    def launch(training: Training) -> RunState:
-        facts = {"mini_batch_size": settings.train.mini_batch_size or 0}
-        log = CsvLog(training.folder.path / "plots", training.measure)
-        return training.run(Observers([log, Reporter(report, facts)]))
-
-    return train_stage(
+    facts = {"mini_batch_size": settings.train.mini_batch_size or 0}
+    return Place(folder).train(
         settings,
-        prepared=job.data,
-        mined=job.mined,
-        corrupted=job.corrupted,
-        checkpoint=folder / "checkpoint",
-        metrics=folder / "train.json",
-        plots=folder / "plots",
+        job.data,
         scratch=folder / "scratch",
-        launch=launch,
-        backbone=_backbone(settings, job.data),
-        tokens=job.folder / "tokens",
+        backbone=_backbones.of(settings),
+        watch=lambda training: [Reporter(report, facts)],
     )
-
-
-def _backbone(settings: Settings, data: Path) -> Backbone | None:
-    """Return a fresh instance of the frozen backbone for one attempt, or None if the training must load its own.
-
-    The worker shares the weights between trials. Each attempt gets its own instance, because one that is stopped or
-    runs out of memory leaves its backbone in an arbitrary state, perhaps on a GPU.
-    """
-    if settings.train.parameters != "prompts":
-        return None
-    key = fingerprint({"backbone": settings.backbone.model_dump(), "pooler": settings.pooler.kind})
-    if key not in _backbones:
-        _backbones.clear()
-        opened = open_backbone(settings.backbone, settings.pooler, PreparedData(data))
-        if not isinstance(opened, Backbone):
-            return None
-        _backbones[key] = opened
-    return _backbones[key].sibling()
 
 
 def _count_attempt(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""``cse.scale.domains``: domains side by side equal those trained alone; a lost worker or bad data cost no other."""
+"""``cse.bench.domains``: domains side by side equal those trained alone; a lost worker or bad data cost no other."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
+from cse.bench.domain import domain_stage
+from cse.bench.domains import main
 from cse.errors import CseError
-from cse.scale.domains import main
 from cse.settings.domains import load_domain_settings
-from cse.stages.domain import domain_stage
 from tests.cli.workspace import contents, write_params
 from tests.pipeline.workspace import write_pairs, write_triplets
 from tests.waiting import wait_for
@@ -117,10 +118,10 @@ def training_workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return found
 
 
-def said(output: str) -> dict[str, str]:
+def said(errors: str, names: Iterable[str]) -> dict[str, str]:
     """What the command said of each domain; Ray's own lines are left out."""
-    lines = [line.removeprefix("domain ") for line in output.splitlines() if line.startswith("domain ")]
-    found = dict(line.split(": ", 1) for line in lines)
+    lines = [line.split(": ", 1) for line in errors.splitlines() if line.partition(": ")[0] in names]
+    found = dict(lines)
     assert len(found) == len(lines)
     return found
 
@@ -128,7 +129,7 @@ def said(output: str) -> dict[str, str]:
 @pytest.mark.slow
 def test_side_by_side_as_alone_though_a_worker_is_killed(alone, project):
     names = ("first", "second", "third")
-    process = start(project, "cse.scale.domains", *names)
+    process = start(project, "cse.bench.domains", *names)
     saved = project / "data/domains/first/prepared"
     wait_for(lambda: process.poll() is not None or (saved.is_dir() and list(project.glob(".cse/resume/*/state.pt"))))
     victims = training_workers(process)
@@ -137,7 +138,7 @@ def test_side_by_side_as_alone_though_a_worker_is_killed(alone, project):
         os.kill(victim.pid, signal.SIGKILL)
     output, errors = process.communicate(timeout=200)
     assert process.returncode == 0, output + errors
-    assert said(output) == dict.fromkeys(names, "trained")
+    assert said(errors, names) == dict.fromkeys(names, "trained")
     for name in names:
         mine, expected = results(project, name), results(alone, name)
         assert [file for file in expected if mine.get(file) != expected[file]] == []
@@ -153,11 +154,11 @@ def test_bad_data_and_a_domain_that_kills_its_worker_fail_alone(alone, project):
     shutil.copytree(alone / "data/domains/second", project / "data/domains/wrong")  # of an earlier run
     before = contents(project / "data/domains/wrong")
     path = os.pathsep.join(filter(None, [str(project / "watch"), os.environ.get("PYTHONPATH")]))
-    process = start(project, "cse.scale.domains", *names, PYTHONPATH=path)
+    process = start(project, "cse.bench.domains", *names, PYTHONPATH=path)
     output, errors = process.communicate(timeout=250)
     assert process.returncode == 2, output + errors
     assert "Traceback" not in errors
-    outcomes = said(output)
+    outcomes = said(errors, names)
     assert outcomes.keys() == set(names)
     assert outcomes["second"] == outcomes["third"] == "trained"
     assert outcomes["deadly"] == "its worker died 3 times, killed externally or out of memory"

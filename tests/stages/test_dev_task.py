@@ -9,6 +9,8 @@ import shutil
 
 import pytest
 
+from cse.bench.data import DataFolders
+from cse.bench.domain import read_domain_scores
 from cse.data.store import DEV_FILE, PreparedData, write_pairs
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import DEV_TASK_FILE, OWN_TASKS_FILE, open_dev, write_tasks
@@ -19,7 +21,6 @@ from cse.evaluation.record import read_record
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import load_checkpoint
-from cse.stages.domain import read_domain_scores
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
@@ -131,7 +132,7 @@ def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
 
 def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
     write_tasks(prepared / OWN_TASKS_FILE, [labelled()])
-    share_data(prepared, tmp_path / "trials")
+    share_data(prepared, DataFolders(tmp_path / "trials", tmp_path / "mined", tmp_path / "corrupted"))
     there = {path.name for path in (tmp_path / "trials").iterdir()}
     assert there == {"train.arrow", "dev.arrow", DEV_TASK_FILE, "report.json"}
 

@@ -11,11 +11,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import cse.training.mining as mining
+from cse.bench.domain import domain_stage
 from cse.data.store import GROUP, TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, write_pairs, write_rows
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import MANIFEST
-from cse.stages.domain import domain_stage
 from cse.stages.mine import mine_stage
 from cse.stages.train import train_stage
 from cse.training.mining import NONE, Mining, mine, read_pairs

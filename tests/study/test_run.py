@@ -18,7 +18,7 @@ from cse.study.facts import check_unchanged
 from cse.study.ledger import read_row, table
 from cse.study.measures import dev_part
 from cse.study.plan import BARE, read_study, runs_of
-from cse.study.run import Place, StudyWorker, prepare_once
+from cse.study.run import Folders, StudyWorker, prepare_once
 from tests.study.workspace import write_study
 
 ROWS = Path("data/raw/train/rows.csv")
@@ -44,7 +44,7 @@ def test_no_text_of_a_dev_part_is_trained_on(plan):
         csv.writer(stream).writerows([("text", "label"), *((row["text"].upper() + "!", row["label"]) for row in rows)])
     values = {"data.train_path": "intents.csv", "data.view": "categories", "data.drop_evaluation_overlap": True}
     run = run_of(plan, **values, **{"objective.energy_hinge.weight": 0.0})
-    data = PreparedData(prepare_once(Place(Path("out"), Path("cxc")), run.settings) / "prepared")
+    data = PreparedData(prepare_once(Folders(Path("out"), Path("cxc")), run.settings).prepared)
     (labels,) = (task for task in open_tasks(data) if task.name == "labels")
     dev = {overlap_key(text) for text in dev_part(labels).test}
     trained = {overlap_key(text) for text in data.train["sent0"].to_pylist()}
@@ -55,8 +55,8 @@ def test_no_text_of_a_dev_part_is_trained_on(plan):
 
 
 def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkeypatch, capsys):
-    run, place = run_of(plan), Place(Path("out"), Path("cxc"))
-    folder, measure = place.run("screen", run.name), cse.study.run.evaluate_suite
+    run, place = run_of(plan), Folders(Path("out"), Path("cxc"))
+    folder, measure = place.run("screen", run.name).folder, cse.study.run.evaluate_suite
 
     def fails(*args, **more):
         raise CseError("no space left")
@@ -85,7 +85,7 @@ def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkey
 def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
     run, place = (
         run_of(plan, **{"backbone.texts": {"query": "find: "}, "backbone.max_length": 20}),
-        Place(Path("out"), Path("cxc")),
+        Folders(Path("out"), Path("cxc")),
     )
     measure, read = cse.study.run.evaluate_suite, []
 
@@ -98,9 +98,9 @@ def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
     worker = StudyWorker(place, "screen", plan.rounds["screen"], {BARE: bare, run.name: run}, 1)
     assert [worker.run(name) for name in (BARE, run.name)] == ["", ""]
     assert read == [(20, {"query": "find: "})] * 2
-    row = read_row(place.run("screen", run.name))
-    head, _, line = table([read_row(place.run("", BARE)), row])
+    row = read_row(place.run("screen", run.name).folder)
+    head, _, line = table([read_row(place.run("", BARE).folder), row])
     assert line[head.index("gained")]
     other = replace(row, settings=row.settings | {"backbone.texts.query": "ask: "})
-    head, _, line = table([read_row(place.run("", BARE)), other])
+    head, _, line = table([read_row(place.run("", BARE).folder), other])
     assert not line[head.index("gained")], "another task text: its gain is not the training's"

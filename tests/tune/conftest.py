@@ -26,7 +26,6 @@ def make_job(folder):
             corrupted=folder / "data/corrupted",
             threads=1,
             evaluations=evaluations,
-            rows=64,
             ranges=ranges,
         )
         share_data(folder / "data/prepared", job.data)

@@ -9,14 +9,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cse.bench import worker as worker_module
+from cse.bench.data import mixed_steps
 from cse.data.store import TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
 from cse.errors import CseError
 from cse.settings.spaces import build_space, settings_with
 from cse.stages.common import MINING_FILE
+from cse.stages.open_backbone import open_backbone
 from cse.stages.train import train_stage
-from cse.tune import trial as trial_module
 from cse.tune.driver import _check_disk, _check_objective, _name
-from cse.tune.job import FAILED, METRIC, RESULT, WORST, _mixed_steps, read_curve, share_data
+from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
@@ -52,15 +54,17 @@ def test_a_trial_equals_the_stage(make_job, folder):
 def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, folder):
     """Sixteen batches of 64 rows have four each; 24 rows with one text make it 24 batches."""
     job = make_job(**{"train.distinct_batches": True, "train.batch_size": 4, "train.epochs": 3})
-    assert job.steps_of(job.settings) == 3 * 16
-    (job.data / TRAIN_FILE).unlink()  # a link to the prepared rows
+    assert job.data.steps(job.settings) == 3 * 16
+    (job.data.prepared / TRAIN_FILE).unlink()  # a link to the prepared rows
     write_rows(
-        job.data / TRAIN_FILE, "triplets", [("same" if i < 24 else f"a{i}", f"b{i}", f"c{i}") for i in range(64)]
+        job.data.prepared / TRAIN_FILE,
+        "triplets",
+        [("same" if i < 24 else f"a{i}", f"b{i}", f"c{i}") for i in range(64)],
     )
-    _mixed_steps.cache_clear()
-    assert job.steps_of(job.settings) == 3 * 24
-    assert job.steps_of(settings_with(job.settings, {"train.max_steps": 50})) == 50
-    assert job.steps_of(settings_with(job.settings, {"train.max_steps": 100})) == 3 * 24
+    mixed_steps.cache_clear()
+    assert job.data.steps(job.settings) == 3 * 24
+    assert job.data.steps(settings_with(job.settings, {"train.max_steps": 50})) == 50
+    assert job.data.steps(settings_with(job.settings, {"train.max_steps": 100})) == 3 * 24
 
 
 def test_mined_triplets_go_with_the_rows(make_job, folder):
@@ -70,15 +74,15 @@ def test_mined_triplets_go_with_the_rows(make_job, folder):
     (mined / MINING_FILE).write_text("{}", encoding="utf-8")
     job = make_job(**{"mine.negatives": 1, "data.view": "pairs"})
     share_data(folder / "data/prepared", job.data, mined)
-    assert len(open_rows(job.rows_file)) == 1
-    assert (job.mined / MINING_FILE).is_file()
-    assert not (job.data / TASKS_FILE).exists()
+    assert len(open_rows(job.data.mined / TRAIN_FILE)) == 1
+    assert (job.data.mined / MINING_FILE).is_file()
+    assert not (job.data.prepared / TASKS_FILE).exists()
 
 
 def test_a_trial_cannot_see_a_test_set(make_job):
     job = make_job()
-    assert not (job.data / TASKS_FILE).exists()
-    data = PreparedData(job.data)
+    assert not (job.data.prepared / TASKS_FILE).exists()
+    data = PreparedData(job.data.prepared)
     assert data.dev is not None and len(data.train) == 64
     with pytest.raises(CseError, match="no such file"):
         _ = data.tasks
@@ -91,7 +95,7 @@ def test_a_setting_is_trained_once(make_job, monkeypatch):
     def never(*arguments, **options):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(trial_module, "train_stage", never)
+    monkeypatch.setattr("cse.bench.place.train_stage", never)
     run_trial(CONFIG, job, second.append)
     assert [r["percent"] for r in second] == [r["percent"] for r in first] == [50, 100]
     assert [r[METRIC] for r in second] == pytest.approx([r[METRIC] for r in first], abs=1e-4)
@@ -108,7 +112,7 @@ def test_trials_read_further_sources(make_job, folder, mix, steps):
     nli = {"name": "nli", "path": "nli.csv", "view": "triplets", "weight": 0.5}
     values = {"data.source": "files", "train.mix": mix, "train.batch_size": 16, "train.epochs": 2}
     job, reports = make_job(**values, **{"data.more": [nli]}), []
-    assert job.steps_of(job.settings) == steps
+    assert job.data.steps(job.settings) == steps
     run_trial(CONFIG, job, reports.append)
     result = json.loads((job.folder_of(CONFIG) / "train.json").read_text())
     assert (result["steps"], result["trained_on"]) == (steps, "triplets.csv, 64 triplets + triplets.csv, 20 triplets")
@@ -122,7 +126,7 @@ def test_trials_read_further_sources(make_job, folder, mix, steps):
 def test_evaluations_are_spread_evenly_and_belong_to_the_setting(make_job):
     job, reports = make_job(evaluations=4), []
     run_trial(CONFIG, job, reports.append)
-    assert job.steps_of(job.settings) == 8
+    assert job.data.steps(job.settings) == 8
     assert [report["percent"] for report in reports] == [25, 50, 75, 100]
     result = json.loads((job.folder_of(CONFIG) / RESULT).read_text())
     assert result["values"] == CONFIG | {"train.eval_every": 2}
@@ -162,7 +166,7 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "state.pt")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as failed:
-        patch.setattr(trial_module, "train_stage", full)
+        patch.setattr("cse.bench.place.train_stage", full)
         run_trial(CONFIG, job, reports.append)
     folder = job.folder_of(CONFIG)
     assert (reports, [path.name for path in folder.iterdir() if path.name != "lock"]) == ([], [])
@@ -184,7 +188,7 @@ def test_out_of_memory_halves_what_is_in_memory_and_keeps_the_method(make_job, m
             raise torch.OutOfMemoryError("CUDA out of memory")
         return train_stage(settings, **options)
 
-    monkeypatch.setattr(trial_module, "train_stage", small_device)
+    monkeypatch.setattr("cse.bench.place.train_stage", small_device)
     run_trial(CONFIG, job, reports.append)
     assert seen == [None, 12]
     assert reports[-1]["mini_batch_size"] == seen[-1]
@@ -198,7 +202,7 @@ def test_what_never_fits_is_recorded(make_job, monkeypatch):
     def full(settings, **options):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
-    monkeypatch.setattr(trial_module, "train_stage", full)
+    monkeypatch.setattr("cse.bench.place.train_stage", full)
     run_trial(CONFIG, job, reports.append)
     reason = (job.folder_of(CONFIG) / FAILED).read_text()
     assert reason == "out of memory, even with 12 sentences at once (train.mini_batch_size)"
@@ -206,15 +210,15 @@ def test_what_never_fits_is_recorded(make_job, monkeypatch):
 
 def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     job, opened = make_job(), []
-    real = trial_module.open_backbone
-    trial_module._backbones.clear()
-    monkeypatch.setattr(trial_module, "open_backbone", lambda *args: opened.append(1) or real(*args))
+    real = worker_module.open_language_model
+    monkeypatch.setattr("cse.tune.trial._backbones", worker_module.Backbones())
+    monkeypatch.setattr(worker_module, "open_language_model", lambda *args: opened.append(1) or real(*args))
     for length in (2, 3, 4):
         run_trial({"prompt.length": length}, job, lambda report: None)
     run_trial({"augment.dropout": False}, job, lambda report: None)
     assert len(opened) == 1
     loaded = []
-    monkeypatch.setattr("cse.stages.training.open_backbone", lambda *args: loaded.append(1) or real(*args))
+    monkeypatch.setattr("cse.stages.training.open_backbone", lambda *args: loaded.append(1) or open_backbone(*args))
     full = make_job(**{"train.parameters": "full", "prompt.kind": "none", "train.learning_rate": 1e-4})
     run_trial({"train.learning_rate": 2e-4}, full, lambda report: None)
     assert (len(opened), len(loaded)) == (1, 1)  # a backbone that is trained is nobody else's
@@ -235,9 +239,9 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monk
         raise torch.OutOfMemoryError("CUDA out of memory") if len(weights) == 1 else SystemExit
 
     job, reports = make_job(), []
-    trial_module._backbones.clear()
+    monkeypatch.setattr("cse.tune.trial._backbones", worker_module.Backbones())
     with monkeypatch.context() as patched:
-        patched.setattr(trial_module, "train_stage", attempt)
+        patched.setattr("cse.bench.place.train_stage", attempt)
         with pytest.raises(SystemExit):
             run_trial(CONFIG, job, reports.append)
     assert len(weights) == 2 and weights[0] == weights[1]  # neither loaded again nor copied
@@ -245,7 +249,7 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monk
     share_data(folder / "data/prepared", fresh.data)
     run_trial(config, job, reports.append)
     assert not (job.folder_of(config) / FAILED).exists()
-    trial_module._backbones.clear()
+    monkeypatch.setattr("cse.tune.trial._backbones", worker_module.Backbones())
     run_trial(config, fresh, reports.append)
     one, other = (each.folder_of(config) / "checkpoint" for each in (job, fresh))
     assert contents(one) == contents(other)
@@ -257,7 +261,7 @@ def test_whatever_a_trial_raises_is_its_own_reason(make_job, monkeypatch):
     def broken(settings, **options):
         raise KeyError("no such\nrow")
 
-    monkeypatch.setattr(trial_module, "train_stage", broken)
+    monkeypatch.setattr("cse.bench.place.train_stage", broken)
     run_trial(CONFIG, job, reports.append)
     assert reports == [{METRIC: WORST, "percent": 100}]
     assert (job.folder_of(CONFIG) / FAILED).read_text() == "KeyError: 'no such\\nrow'"

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from cse.bench.data import DataFolders
+from cse.bench.place import Place
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DEV, START, dev_facts_in
 from cse.files import is_json_with, write_rounded_json
@@ -18,11 +20,7 @@ from cse.outputs import check_file, publish_file
 from cse.settings import Settings
 from cse.settings.domains import load_domain_settings
 from cse.stages.common import DOMAINS, METRICS, SCRATCH, run_safely
-from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.mine import mine_stage
-from cse.stages.prepare import prepare_stage
-from cse.stages.train import train_stage
 
 GROUPS = (
     "data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation",
@@ -54,30 +52,19 @@ def domain_stage(
     Raises:
         CseError: its data or settings cannot be trained.
     """
-    folder, scores = place / name, metrics / f"{name}.json"
+    own, scores = Place(place / name), metrics / f"{name}.json"
+    folder, data = own.folder, DataFolders.below(own.folder)
     check_file(scores, is_json_with("dev_spearman"))
     click.echo(f"domain {name}: {settings.bank.domains[name].data}")
-    prepare_stage(settings, prepared=folder / "prepared", metrics=folder / "prepare.json", progress=sys.stderr.isatty())
-    mine_stage(settings, prepared=folder / "prepared", mined=folder / "mined", backbone=backbone)
-    corrupt_stage(settings, prepared=folder / "prepared", corrupted=folder / "corrupted")
-    train_stage(
-        settings,
-        prepared=folder / "prepared",
-        mined=folder / "mined",
-        corrupted=folder / "corrupted",
-        checkpoint=folder / "checkpoint",
-        metrics=folder / "train.json",
-        plots=folder / "plots" / "train",
-        scratch=scratch,
-        backbone=backbone,
-    )
+    data.prepare(settings, backbone=backbone)
+    own.train(settings, data, scratch=scratch, plots=own.plots / "train", backbone=backbone)
     evaluate_stage(
         settings,
-        prepared=folder / "prepared",
-        checkpoint=folder / "checkpoint",
+        prepared=data.prepared,
+        checkpoint=own.checkpoint,
         metrics=folder / "evaluation.json",
         records=folder / "evaluation",
-        plots=folder / "plots",
+        plots=own.plots,
         called=name,
     )
     trained = read_domain_scores(folder)
@@ -100,7 +87,7 @@ def read_domain_scores(folder: Path) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     """Run the stage for the domain that is named, with the settings in ``params.yaml``."""
     if len(arguments) != 1:
-        raise CseError("python -m cse.stages.domain NAME: give one name of bank.domains in params.yaml")
+        raise CseError("python -m cse.bench.domain NAME: give one name of bank.domains in params.yaml")
     domain_stage(load_domain_settings(arguments[0]), arguments[0])
 
 

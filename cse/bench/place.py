@@ -1,0 +1,97 @@
+"""The place of one training: what it makes there, and how it is run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cse.bench.data import DataFolders
+from cse.evaluation.dev_facts import DevScore, dev_of
+from cse.model.backbone import Backbone
+from cse.model.static_words import StaticWords
+from cse.settings import Settings
+from cse.stages.common import SCRATCH
+from cse.stages.train import train_stage
+from cse.stages.training import Training
+from cse.training.observers import CsvLog, Observer, Observers
+from cse.training.state import RunState
+
+Watch = Callable[[Training], Sequence[Observer]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training keeps what it makes.
+
+    Attributes:
+        folder: its own.
+    """
+
+    folder: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the model."""
+        return self.folder / "checkpoint"
+
+    @property
+    def metrics(self) -> Path:
+        """The file of its dev scores and facts."""
+        return self.folder / "train.json"
+
+    @property
+    def plots(self) -> Path:
+        """The folder of its curves."""
+        return self.folder / "plots"
+
+    def train(
+        self,
+        settings: Settings,
+        data: DataFolders,
+        *,
+        scratch: Path = SCRATCH,
+        plots: Path | None = None,
+        backbone: Backbone | StaticWords | None = None,
+        watch: Watch | None = None,
+    ) -> dict[str, Any]:
+        """Train here, or resume a killed training of the same settings, rows and code.
+
+        Args:
+            settings: of the training.
+            data: to train on.
+            scratch: folder for the state of a killed run.
+            plots: folder of its curves, if not the usual one.
+            backbone: already open; None: open it.
+            watch: returns who observes the training in place of the terminal and TensorBoard.
+
+        Returns:
+            Facts of the run, as stored in the checkpoint.
+
+        Raises:
+            CseError: what ``train_stage`` raises.
+        """
+
+        def watched(training: Training) -> RunState:
+            log = CsvLog(training.folder.path / "plots", training.measure)
+            return training.run(Observers([log, *(watch(training) if watch else ())]))
+
+        return train_stage(
+            settings,
+            prepared=data.prepared,
+            mined=data.mined,
+            corrupted=data.corrupted,
+            checkpoint=self.checkpoint,
+            metrics=self.metrics,
+            plots=plots or self.plots,
+            scratch=scratch,
+            launch=watched if watch else None,
+            backbone=backbone,
+            tokens=data.tokens,
+        )
+
+    def dev(self) -> DevScore | None:
+        """Return the dev score of the trained model; None if nothing selected it."""
+        return dev_of(json.loads(self.metrics.read_text(encoding="utf-8")))
