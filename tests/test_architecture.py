@@ -283,7 +283,7 @@ def modules_of_stage(graph, module: str) -> set[str]:
 
 def settings_of(module: str) -> list[str]:
     """The modules of the groups of settings that a stage reads."""
-    if not module.startswith("cse.stages."):
+    if not module.startswith(("cse.stages.", "cse.bench.")):
         return []
     return [f"cse.settings.groups.{group}" for group in declared_groups(file_of(module))]
 
@@ -335,17 +335,28 @@ def declared_groups(file: Path) -> tuple[str, ...]:
 
 
 def stage_parts(file: Path) -> dict[str, Path]:
-    """What a stage imports by name from other modules of ``cse/stages`` (not its builders), and their files."""
+    """What a stage imports by name from other modules of stages (not their builders), and their files.
+
+    Of a class, its methods too.
+    """
     nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
-    modules = [node for node in nodes if re.fullmatch(r"cse\.stages\.\w+", node.module or "")]
-    return {alias.name: file_of(node.module) for node in modules for alias in node.names}
+    modules = [node for node in nodes if re.fullmatch(r"cse\.(?:stages|bench)\.\w+", node.module or "")]
+    found = {alias.name: file_of(node.module) for node in modules for alias in node.names}
+    classes = [
+        (each, path)
+        for path in set(found.values())
+        for each in tree_of(path).body
+        if isinstance(each, ast.ClassDef) and each.name in found
+    ]
+    methods = {node.name: path for each, path in classes for node in each.body if isinstance(node, ast.FunctionDef)}
+    return methods | found
 
 
 def groups_read(file: Path) -> set[str]:
     """Groups that a stage's module takes from its ``Settings`` arguments.
 
     Allowed are ``settings.group``, ``getattr(settings, name)`` for names that stand in the file, and handing settings
-    to a function or class of the same file, or of another one of ``cse/stages``, which is then read too; an attribute
+    to a function or class of the same file, or of another stage or the bench, which is then read too; an attribute
     of the name ``settings`` counts as settings. Anything else would hide what is read.
     """
     tree = tree_of(file)
@@ -364,7 +375,8 @@ def groups_read(file: Path) -> set[str]:
         if isinstance(use, ast.Tuple):  # several names are given their values at once
             continue
         call = parent[use] if isinstance(use, ast.keyword) else use
-        called = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
+        function = call.func if isinstance(call, ast.Call) else None
+        called = getattr(function, "id", getattr(function, "attr", None))
         if isinstance(use, ast.Attribute):
             groups.add(use.attr)
         elif called == "getattr":

@@ -27,6 +27,7 @@ from cse.adapt.measured import main_measure, selects
 from cse.adapt.pace import time_training
 from cse.adapt.plan import Pace, Plan, Work, make_plan, rates_of
 from cse.bench.data import DataFolders
+from cse.bench.pacing import steps_of
 from cse.bench.place import Place
 from cse.data.store import PreparedData
 from cse.data.suite_store import open_suite
@@ -208,7 +209,7 @@ class Adaptation:
             paces,
             measuring=sum(map(journal.took, [f"measure {BARE}", *heads])),  # a head is fitted behind each model
             epochs=train.epochs,
-            steps=lambda epochs: self._data.steps(settings_with(self.settings, {"train.epochs": epochs})),
+            steps=lambda epochs: steps_of(settings_with(self.settings, {"train.epochs": epochs}), self._data),
             max_steps=train.max_steps,
             selects=selects(PreparedData(self._data.prepared), self.settings),
         )

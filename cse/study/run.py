@@ -14,6 +14,7 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from cse.bench.data import DataFolders
+from cse.bench.pacing import evaluating
 from cse.bench.place import Place
 from cse.bench.worker import Worker, reason_of, work_through
 from cse.data.store import PreparedData
@@ -132,7 +133,7 @@ class StudyWorker(Worker):
         started = time.monotonic()
         depends = facts_of(run, self.folders.captions)  # as it begins: a file may change until it ends
         data = prepare_once(self.folders, run.settings)
-        settings = data.evaluating(run.settings, self.how.snapshots) if self.how.snapshots else run.settings
+        settings = evaluating(run.settings, data, self.how.snapshots) if self.how.snapshots else run.settings
         kept = place.folder / "snapshots"
         if not _trained(place, settings, depends):  # else it was killed, or failed, while it measured
             (place.folder / _TRAINED).unlink(missing_ok=True)

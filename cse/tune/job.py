@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.bench.data import DataFolders
+from cse.bench.pacing import evaluating
 from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, source_file
 from cse.data.tasks.store import DEV_TASK_FILE
 from cse.evaluation.dev_facts import read_dev_curve
@@ -65,7 +66,7 @@ class Job:
     def settings_of(self, config: Mapping[str, Any]) -> Settings:
         """Return the settings of a trial."""
         settings = settings_with(self.settings, {"train.workers": 1, **config})
-        return settings if self.evaluations is None else self.data.evaluating(settings, self.evaluations)
+        return settings if self.evaluations is None else evaluating(settings, self.data, self.evaluations)
 
     def changes_of(self, config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         """Return the keys of a trial that differ from the base settings: its own values and those derived from them."""

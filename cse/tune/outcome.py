@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cse.bench.pacing import steps_of
 from cse.errors import CseError
 from cse.evaluation.dev_facts import SPEARMAN, dev_key
 from cse.files import write_csv
@@ -168,7 +169,7 @@ def _record(number: int, trial: Any, space: Space, job: Job) -> TrialRecord:
     config = job.config_of({key: trial.config[key] for key in space.keys})
     folder = job.folder_of(config)
     last: Mapping[str, Any] = trial.last_result or {}
-    curve = read_curve(folder, job.data.steps(job.settings_of(config)))
+    curve = read_curve(folder, steps_of(job.settings_of(config), job.data))
     values, score, state, reason = dict(config), last.get(METRIC), "stopped", ""
     if (folder / FAILED).is_file():
         score, state, reason, curve = None, "failed", (folder / FAILED).read_text(encoding="utf-8"), []

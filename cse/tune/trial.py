@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from cse.bench.pacing import steps_of
 from cse.bench.place import Place
 from cse.bench.worker import Backbones, reason_of
 from cse.errors import CseError, is_full_disk
@@ -90,7 +91,7 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(job.threads)
     with FileLock(folder / "lock"):  # a search may run the same configuration twice concurrently
-        for percent, score in read_curve(folder, job.data.steps(job.settings_of(config))):
+        for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.data)):
             if percent < 100:  # from an earlier attempt; the scheduler needs these scores too
                 report({METRIC: score, "percent": percent})
         if not (folder / RESULT).is_file() and not (folder / FAILED).is_file():
@@ -134,7 +135,7 @@ def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dic
         free_memory()
     facts = {
         "step": metrics["steps"],
-        "steps": job.data.steps(settings),
+        "steps": steps_of(settings, job.data),
         "best_step": metrics.get("best_step", metrics["steps"]),
         "seconds_of_training": round(time.monotonic() - started, 2),
         "mini_batch_size": settings.train.mini_batch_size or 0,

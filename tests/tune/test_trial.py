@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cse.bench import worker as worker_module
-from cse.bench.data import mixed_steps
+from cse.bench.pacing import mixed_steps, steps_of
 from cse.data.store import TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
 from cse.errors import CseError
 from cse.settings.spaces import build_space, settings_with
@@ -54,7 +54,7 @@ def test_a_trial_equals_the_stage(make_job, folder):
 def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, folder):
     """Sixteen batches of 64 rows have four each; 24 rows with one text make it 24 batches."""
     job = make_job(**{"train.distinct_batches": True, "train.batch_size": 4, "train.epochs": 3})
-    assert job.data.steps(job.settings) == 3 * 16
+    assert steps_of(job.settings, job.data) == 3 * 16
     (job.data.prepared / TRAIN_FILE).unlink()  # a link to the prepared rows
     write_rows(
         job.data.prepared / TRAIN_FILE,
@@ -62,9 +62,9 @@ def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, fol
         [("same" if i < 24 else f"a{i}", f"b{i}", f"c{i}") for i in range(64)],
     )
     mixed_steps.cache_clear()
-    assert job.data.steps(job.settings) == 3 * 24
-    assert job.data.steps(settings_with(job.settings, {"train.max_steps": 50})) == 50
-    assert job.data.steps(settings_with(job.settings, {"train.max_steps": 100})) == 3 * 24
+    assert steps_of(job.settings, job.data) == 3 * 24
+    assert steps_of(settings_with(job.settings, {"train.max_steps": 50}), job.data) == 50
+    assert steps_of(settings_with(job.settings, {"train.max_steps": 100}), job.data) == 3 * 24
 
 
 def test_mined_triplets_go_with_the_rows(make_job, folder):
@@ -112,7 +112,7 @@ def test_trials_read_further_sources(make_job, folder, mix, steps):
     nli = {"name": "nli", "path": "nli.csv", "view": "triplets", "weight": 0.5}
     values = {"data.source": "files", "train.mix": mix, "train.batch_size": 16, "train.epochs": 2}
     job, reports = make_job(**values, **{"data.more": [nli]}), []
-    assert job.data.steps(job.settings) == steps
+    assert steps_of(job.settings, job.data) == steps
     run_trial(CONFIG, job, reports.append)
     result = json.loads((job.folder_of(CONFIG) / "train.json").read_text())
     assert (result["steps"], result["trained_on"]) == (steps, "triplets.csv, 64 triplets + triplets.csv, 20 triplets")
@@ -126,7 +126,7 @@ def test_trials_read_further_sources(make_job, folder, mix, steps):
 def test_evaluations_are_spread_evenly_and_belong_to_the_setting(make_job):
     job, reports = make_job(evaluations=4), []
     run_trial(CONFIG, job, reports.append)
-    assert job.data.steps(job.settings) == 8
+    assert steps_of(job.settings, job.data) == 8
     assert [report["percent"] for report in reports] == [25, 50, 75, 100]
     result = json.loads((job.folder_of(CONFIG) / RESULT).read_text())
     assert result["values"] == CONFIG | {"train.eval_every": 2}
