@@ -12,6 +12,7 @@ from cse.cli.options import params_option, set_option, settings_from
 from cse.errors import CseError
 
 if TYPE_CHECKING:
+    from cse.report.canvas import Picture
     from cse.settings import Settings
     from cse.study.plan import Study
     from cse.study.run import Folders
@@ -33,6 +34,9 @@ _out_option = click.option(
 
 _at_once_option = click.option(
     "--at-once", type=click.IntRange(min=1), help="Models side by side; default: one per CPU, or per GPU."
+)
+_pictures_option = click.option(
+    "--pictures", type=click.Path(path_type=Path), metavar="FOLDER", help="Draw pictures of it into a folder."
 )
 
 
@@ -74,7 +78,7 @@ def run_command(
 @study.command("show", epilog="\b\nExample:\n  cse study show minilm.study.yaml --pictures docs")
 @_study_argument
 @click.option("--round", "round_name", default="", help="Show this round alone.")
-@click.option("--pictures", type=click.Path(path_type=Path), metavar="FOLDER", help="Draw the two pictures into it.")
+@_pictures_option
 @click.option(
     "--format", "style", type=click.Choice(["text", "markdown", "latex"]), default="text", show_default=True,
     help="How to print the table.",
@@ -86,8 +90,6 @@ def show_command(file: Path, round_name: str, pictures: Path | None, style: str,
     `gained` is the dev score against the bare backbone, `kept` the mean difference to it over your own tasks.
     """
     from cse.evaluation.table import format_rows
-    from cse.files import begins_with
-    from cse.outputs import check_file, publish_file
     from cse.study.ledger import read_rows, table
     from cse.study.pictures import draw_along_training, draw_trade_off
 
@@ -95,16 +97,8 @@ def show_command(file: Path, round_name: str, pictures: Path | None, style: str,
     if not rows:
         raise CseError(f"{_folder(file, out)}: nothing was trained yet; `cse study run {file} ROUND` does")
     click.echo(format_rows(table(rows), style), nl=False)
-    if pictures is None:
-        return
-    for picture in (draw_trade_off(rows), draw_along_training(rows)):
-        if picture is not None:
-            for suffix, content in (("png", picture.png), ("csv", picture.data.encode())):
-                path = pictures / f"{picture.name}.{suffix}"
-                check_file(path, begins_with(content[:8]))  # PNG's mark, or the first column
-                with publish_file(path) as target:
-                    target.write_bytes(content)
-            click.echo(f"{pictures / picture.name}.png: {picture.title}", err=True)
+    if pictures is not None:
+        _save(pictures, draw_trade_off(rows), draw_along_training(rows))
 
 
 @study.command("choose", epilog="\b\nExample:\n  cse study choose minilm.study.yaml whole kept-1 full-5e-5")
@@ -126,12 +120,14 @@ def choose_command(file: Path, round_name: str, names: Sequence[str], out: Path 
 @_study_argument
 @click.option("--against", default="", metavar="SETTING", help="Compare with it; default: the bare backbone.")
 @_at_once_option
+@_pictures_option
 @_out_option
 @params_option
 @set_option
 def measure_command(
-    file: Path, against: str, at_once: int | None, out: Path | None, params: Path, overrides: Sequence[str]
-) -> None:
+    file: Path, against: str, at_once: int | None, pictures: Path | None, out: Path | None, params: Path,
+    overrides: Sequence[str],
+) -> None:  # fmt: skip
     """Measure the chosen settings on the test sets, seed by seed, and compare them.
 
     Figures are means over seeds and half of their 95 % interval (Student's t). Comparisons count
@@ -141,6 +137,7 @@ def measure_command(
     from cse.evaluation.table import format_rows
     from cse.study.choice import choices, say_choice
     from cse.study.outcome import compared, measure_chosen, result_table
+    from cse.study.pictures import draw_test
     from cse.study.plan import BARE, runs_of
 
     plan, settings, folders = _opened(file, params, overrides, out)
@@ -149,9 +146,25 @@ def measure_command(
     systems = measure_chosen(folders, measured, at_once=at_once)
     say_choice(made[-1])
     click.echo(format_rows(result_table(systems), "text"), nl=False)
+    if pictures is not None:
+        _save(pictures, draw_test(systems))
     for before, after, results in compared(systems, against or BARE):
         click.echo(f"\n{after.name} ({after.runs}) against {before.name} ({before.runs})")
         click.echo(format_rows(compared_rows(results), "text"), nl=False)
+
+
+def _save(folder: Path, *pictures: Picture | None) -> None:
+    """Write pictures with their data into a folder, and say what they show."""
+    from cse.files import begins_with
+    from cse.outputs import check_file, publish_file
+
+    for picture in filter(None, pictures):
+        for suffix, content in (("png", picture.png), ("csv", picture.data.encode())):
+            path = folder / f"{picture.name}.{suffix}"
+            check_file(path, begins_with(content[:8]))  # PNG's mark, or the first column
+            with publish_file(path) as target:
+                target.write_bytes(content)
+        click.echo(f"{folder / picture.name}.png: {picture.title}", err=True)
 
 
 def _opened(file: Path, params: Path, overrides: Sequence[str], out: Path | None) -> tuple[Study, Settings, Folders]:

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from cse.errors import CseError, nearest
 from cse.settings.edit import read_values, write_values
 from cse.settings.load import PARAMS_FILE, flatten
+from cse.settings.spaces import settings_with
 from cse.settings.tree import Settings
 
 # These groups make up the system. Keys in them that a preset does not set are reset to their defaults ...
@@ -140,19 +141,37 @@ def apply_preset(
         CseError: the preset is unknown, the file is not valid YAML, or the settings reject the result, for example
             because of the user's own ``data`` keys.
     """
-    preset = load_preset(name)
     path = Path(params_path)
     _, present = read_values(path)
-    defaults = flatten(Settings().model_dump())
-    chosen = {key: value for key, value in preset.settings.items() if not (keep_data and _is_own_data(key))}
-    if keep_data and present.get(VIEW) in ("documents", "categories"):  # another view could not read that source
-        chosen.pop(VIEW, None)
-    values = {
-        key: chosen.get(key, default)
-        for key, default in defaults.items()
-        if key in chosen or (key in present and _is_system(key))
-    }
+    values = _values(name, present.get(VIEW), keep_data=keep_data)
+    chosen = load_preset(name).settings
+    values = {key: value for key, value in values.items() if key in chosen or key in present}
     return write_values(path, values, where=f"{path.name} with preset {name!r}")
+
+
+def with_preset(settings: Settings, name: str) -> Settings:
+    """Return settings with the system of a preset in place of their own; their data stay, as does the machine.
+
+    Raises:
+        CseError: the preset is unknown, or does not go with the data.
+    """
+    return settings_with(settings, _values(name, settings.data.view, keep_data=True))
+
+
+def _values(name: str, view: Any, *, keep_data: bool) -> dict[str, Any]:
+    """Return the values of a preset by dotted key, defaults for what it leaves open of the system.
+
+    Args:
+        name: of the preset.
+        view: the user's own.
+        keep_data: as in ``apply_preset``.
+    """
+    preset = load_preset(name).settings
+    chosen = {key: value for key, value in preset.items() if not (keep_data and _is_own_data(key))}
+    if keep_data and view in ("documents", "categories"):  # another view could not read that source
+        chosen.pop(VIEW, None)
+    defaults = flatten(Settings().model_dump())
+    return {key: chosen.get(key, default) for key, default in defaults.items() if key in chosen or _is_system(key)}
 
 
 def _is_system(key: str) -> bool:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from cse.report.canvas import COLOURS, INK, Picture, canvas
+from cse.report.canvas import COLOURS, INK, Picture, canvas, short
+from cse.report.systems import System
 from cse.study.ledger import Line, Row, lines_of
-from cse.study.measures import gained, kept
+from cse.study.measures import columns, gained, kept
 from cse.study.plan import BARE
 
 _SMALL = 7  # of names beside points, in points
@@ -86,6 +87,31 @@ def draw_along_training(rows: Sequence[Row]) -> Picture | None:
         caption = "Numbers are steps. The bare backbone is at (0, 0)."
         head = ("setting", "seed", "step", "kept", "gained")
         return save("along-training", "The same over the steps of a training", caption, head, table)
+
+
+def draw_test(systems: Sequence[System]) -> Picture:
+    """Draw the first figure of a test: a bar for each setting's mean from the bare backbone's, a dot for each seed."""
+    scores = [[columns(record.scores) for record in system.records] for system in systems]
+    column = next(iter(scores[0][0]))
+    by_name = {system.name: [one[column] for one in found] for system, found in zip(systems, scores, strict=True)}
+    (bare,) = by_name.pop(BARE)
+    names = sorted(by_name, key=lambda name: statistics.fmean(by_name[name]))
+    with canvas(7.2, 0.34 * len(names) + 1.2) as (figure, save):
+        axes = figure.add_subplot()
+        means = [statistics.fmean(by_name[name]) for name in names]
+        axes.barh(range(len(names)), [mean - bare for mean in means], left=bare, color=COLOURS[0], alpha=0.75)
+        for place, (name, mean) in enumerate(zip(names, means, strict=True)):
+            axes.plot(by_name[name], [place] * len(by_name[name]), "o", color=COLOURS[1], markersize=4)
+            axes.annotate(
+                f"{mean:.2f}", (max(*by_name[name], bare), place), (6, 0), textcoords="offset points", va="center"
+            )
+        axes.axvline(bare, color=INK, linewidth=1)
+        axes.set_yticks(range(len(names)), [short(name) for name in names])
+        axes.set_xlabel(f"{column} * 100")
+        axes.margins(x=0.15)
+        caption = f"Bars are means over seeds, from the bare backbone's {bare:.2f}; dots are seeds."
+        table = [(name, number, f"{value:.4f}") for name in names for number, value in enumerate(by_name[name], 1)]
+        return save("test", "What was chosen, on the test sets", caption, ("setting", "run", column), table)
 
 
 def _point(line: Line, bare: Row) -> tuple[float, float, float, float]:

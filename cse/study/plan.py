@@ -13,9 +13,11 @@ from pydantic import Field
 from cse.errors import CseError, nearest
 from cse.settings import Settings
 from cse.settings.load import parse_yaml
+from cse.settings.presets import with_preset
 from cse.settings.spaces import settings_with
 
 BARE = "backbone"  # the bare backbone, which every setting is compared with
+PRESET = "preset"  # in place of a key: the setting starts from a preset's system
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
 Values = dict[str, Any]  # settings by dotted key
 
@@ -42,7 +44,7 @@ class Study(pydantic.BaseModel):
     Attributes:
         set: values that all trainings have in common, on top of ``params.yaml``.
         rounds: by name, in the order in which they narrow the choice.
-        settings: by name, the values in which each differs.
+        settings: by name, the values in which each differs, on top of a ``preset`` if it names one.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -123,8 +125,10 @@ def runs_of(study: Study, round_name: str, base: Settings, only: Sequence[str] =
         for name, values in study.settings.items():
             if only and name not in only:
                 continue
+            own = {key: value for key, value in values.items() if key != PRESET}
             try:
-                settings = settings_with(base, study.set | values | how.set | {"train.seed": seed})
+                start = with_preset(base, values[PRESET]) if PRESET in values else base
+                settings = settings_with(start, study.set | own | how.set | {"train.seed": seed})
             except CseError as error:
                 raise CseError(f"setting {name}: {error}") from None
             runs.append(Run(name, seed, settings, values))

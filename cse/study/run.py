@@ -167,8 +167,8 @@ class StudyWorker(Worker):
             depends,
             dev,
             trained=100 * trained["trained"] / max(trained["backbone"], 1),
-            steps=facts["steps"],
-            best_step=facts.get("best_step", facts["steps"]),
+            steps=facts.get("steps", 0),  # none if nothing is trained
+            best_step=facts.get("best_step", facts.get("steps", 0)),
             seconds=round(time.monotonic() - started, 1),
             snapshots=snapshots,
         )

@@ -92,8 +92,12 @@ def test_test_sets_stay_closed_until_a_choice_is_on_record(cse, place):  # noqa:
 
     chosen = cse("study", "choose", "tiny.study.yaml", "whole", "plain", "full")
     assert "plain, full; no test set was open" in chosen.out
-    done = cse("study", "test", "tiny.study.yaml", "--against", "full")
+    done = cse("study", "test", "tiny.study.yaml", "--against", "full", "--pictures", "pictures")
     assert done.code == 0, done.err
+    assert (place / "pictures/test.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (place / "pictures/test.csv").read_text(encoding="utf-8").splitlines()
+    assert drawn[0] == "setting,run,STS"
+    assert sorted(line.rpartition(",")[0] for line in drawn[1:]) == ["full,1", "full,2", "plain,1", "plain,2"]
     lines = done.out.partition("\n\n")[0].splitlines()[2:]  # below the choice and the header
     table = {line.split()[0]: line for line in lines}
     assert table.keys() == {"backbone", "plain", "full"}
