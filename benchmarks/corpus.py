@@ -76,7 +76,7 @@ def bare_rate(model: str, texts: list[str], portion: int, workers: int) -> tuple
 
 
 @dataclass
-class Run:
+class EmbedRun:
     """Cost of a run of `cse embed`: seconds, CPU seconds of all its processes, peak memory in MB."""
 
     seconds: float = 0.0
@@ -102,10 +102,10 @@ class Run:
         return float(process.memory_info().rss / 1e6)
 
 
-def embed(corpus: Path, out: Path, model: str, *options: str) -> Run:
+def embed(corpus: Path, out: Path, model: str, *options: str) -> EmbedRun:
     """Run `cse embed` and measure it."""
     command = [sys.executable, "-m", "cse.cli", "embed", str(corpus), "--out", str(out), "--model", model]
-    start, run = time.perf_counter(), Run()
+    start, run = time.perf_counter(), EmbedRun()
     process = subprocess.Popen([*command, "--provider", "cpu", *options], stderr=subprocess.PIPE, text=True)
     while process.poll() is None:
         run.sample(process.pid)

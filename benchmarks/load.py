@@ -43,7 +43,7 @@ _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """What to send where.
 
     Attributes:
@@ -82,7 +82,7 @@ class Measured:
 class Load:
     """One run: ``clients`` connections, a warm-up, a measured window."""
 
-    def __init__(self, plan: Plan, clients: int, timeout: float) -> None:
+    def __init__(self, plan: LoadPlan, clients: int, timeout: float) -> None:
         self.plan, self.clients, self.timeout = plan, clients, timeout
         self.measured = Measured()
         self.measuring = self.stopping = False
@@ -361,7 +361,7 @@ def own_references(asking: Asking, route: str, model: str, texts: Sequence[str],
 
 
 def run_load(
-    plan: Plan, clients: int, *, warm_up: float, seconds: float, requests: int | None = None, timeout: float = 120.0
+    plan: LoadPlan, clients: int, *, warm_up: float, seconds: float, requests: int | None = None, timeout: float = 120.0
 ) -> Measured:
     """Run clients against a server and return what was measured."""
 
@@ -424,7 +424,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     k = options.texts_per_request
     where = {"host": host, "port": port, "route": route, "key": options.key}
     requests = build_requests(texts, **where, model=model, texts_per_request=k)
-    plan = Plan(host, port, requests, k, frozenset(at // k for at in references))
+    plan = LoadPlan(host, port, requests, k, frozenset(at // k for at in references))
     window = {"warm_up": options.warm_up, "seconds": options.seconds, "requests": options.requests}
     found = run_load(plan, options.clients, **window, timeout=options.timeout)
     return summary(found, options.clients, k) | compare(found.kept, references, k, options.tolerance)

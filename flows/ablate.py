@@ -34,7 +34,7 @@ _ALWAYS = {"evaluation.compare_backbone": False}  # the same for every cell
 
 
 @dataclass(frozen=True)
-class Run:
+class CellRun:
     """A cell with a seed.
 
     Attributes:
@@ -113,15 +113,15 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
         )
 
 
-def _run(grid: Grid, cell: GridCell, seed: float, base: dict[str, Any], root: Path) -> Run:
+def _run(grid: Grid, cell: GridCell, seed: float, base: dict[str, Any], root: Path) -> CellRun:
     changes = {**_ALWAYS, **base, **cell.changes, "train.seed": seed}
     whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses what the key does not take
     state = {"settings": whole, "code": git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")}
     label = re.sub(r"[^a-z0-9.]+", "-", cell.label.lower()).strip("-.")
-    return Run(cell, int(seed), changes, f"{grid.name}-{label}-s{seed}-{fingerprint(state)[:8]}")
+    return CellRun(cell, int(seed), changes, f"{grid.name}-{label}-s{seed}-{fingerprint(state)[:8]}")
 
 
-def _execute(run: Run, root: Path, again: bool) -> str:
+def _execute(run: CellRun, root: Path, again: bool) -> str:
     """Run a cell as an experiment and return its revision."""
     known = flatten(_raw_params(root))
     sets = [f"{'' if key in known else '+'}{key}={_hydra(value)}" for key, value in run.changes.items()]
@@ -154,7 +154,7 @@ def _write(
     grid: Grid,
     settings: Settings,
     cells: Sequence[GridCell],
-    runs: Sequence[Run],
+    runs: Sequence[CellRun],
     found: dict[str, dict[str, float]],
     counts: dict[str, Any],
     folder: Path,
@@ -195,7 +195,7 @@ def _source(settings: Settings) -> str:
     return settings.data.hub_id if settings.data.source == "hub" else "sample"
 
 
-def _table(cells: Sequence[GridCell], runs: Sequence[Run], found: dict[str, dict[str, float]]) -> str:
+def _table(cells: Sequence[GridCell], runs: Sequence[CellRun], found: dict[str, dict[str, float]]) -> str:
     """Return mean ± standard deviation of each cell's headline scores."""
     from cse.evaluation.table import format_rows
 
@@ -245,7 +245,7 @@ def _raw_params(root: Path) -> dict[str, Any]:
     return tree
 
 
-def _log(run: Run, root: Path) -> Path:
+def _log(run: CellRun, root: Path) -> Path:
     return root / SCRATCH / "ablate" / f"{run.name}.log"
 
 

@@ -50,7 +50,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What there is to do, whatever the time allows.
 
     Attributes:
@@ -116,7 +116,7 @@ class Length:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What is trained.
 
     Attributes:
@@ -134,7 +134,7 @@ class Plan:
     selects: bool
 
     @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> Plan:
+    def of(cls, tree: Mapping[str, Any]) -> TrainingPlan:
         """Return a plan from what ``dataclasses.asdict`` made of it."""
         return cls(**{**tree, "trial": Length(**tree["trial"]), "training": Length(**tree["training"])})
 
@@ -161,7 +161,7 @@ class Plan:
         return notes
 
 
-def make_plan(work: Work, *, budget: float, spent: float) -> Plan:
+def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     """Plan for a budget: half of it at most tries learning rates, the rest goes into more seeds, then more epochs.
 
     A budget for two trainings tries two rates; one for a single training tries none.
@@ -194,7 +194,7 @@ def make_plan(work: Work, *, budget: float, spent: float) -> Plan:
         and seeds * (work.once(epochs) + work.measures) <= left
     ]
     rates = {system: list(known[:trials]) for system, known in work.rates.items()}
-    return Plan(rates, seeds, work.length(work.epochs), work.length(max([work.epochs, *longer])), work.selects)
+    return TrainingPlan(rates, seeds, work.length(work.epochs), work.length(max([work.epochs, *longer])), work.selects)
 
 
 def _told(seconds: float) -> str:

@@ -25,7 +25,7 @@ from cse.adapt.look import Found
 from cse.adapt.made import is_whole
 from cse.adapt.measured import main_measure, selects
 from cse.adapt.pace import time_training
-from cse.adapt.plan import Pace, Plan, Work, make_plan, rates_of
+from cse.adapt.plan import Pace, TrainingPlan, Workload, make_plan, rates_of
 from cse.bench.data import DataFolders
 from cse.bench.pacing import steps_of
 from cse.bench.place import Place
@@ -180,7 +180,7 @@ class Adaptation:
             _say(f"{ladder.rungs[system]}")
         systems = (PROMPTS, *([FULL] if self.compare_full else []))
         paces = {system: self._pace(journal, system) for system in systems}
-        plan = Plan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
+        plan = TrainingPlan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
         _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
         for system in systems:
             self._seeds(journal, plan, system, ladder, made)
@@ -204,7 +204,7 @@ class Adaptation:
     def _plan(self, journal: Journal, paces: Mapping[str, Pace]) -> dict[str, Any]:
         """Return the plan as JSON values."""
         train, heads = self.settings.train, [f"train {HEAD}"] if f"train {HEAD}" in journal.steps else []
-        work = Work(
+        work = Workload(
             {system: rates_of(self.found.view, system, train.learning_rate) for system in paces},
             paces,
             measuring=sum(map(journal.took, [f"measure {BARE}", *heads])),  # a head is fitted behind each model
@@ -240,7 +240,9 @@ class Adaptation:
         made[model] = settings
         ladder.add(system, model, dev, journal.took(f"train {model}"))
 
-    def _seeds(self, journal: Journal, plan: Plan, system: str, ladder: Ladder, made: dict[str, Settings]) -> None:
+    def _seeds(
+        self, journal: Journal, plan: TrainingPlan, system: str, ladder: Ladder, made: dict[str, Settings]
+    ) -> None:
         """Train a system with every seed and, where there are labels, fit a head behind each model."""
         trials = {rate: Place(self.folder / "trials" / f"{system}-{rate:g}") for rate in plan.rates[system]}
         rate = self._best_rate(journal, plan, system, trials)
@@ -257,7 +259,7 @@ class Adaptation:
                 work = partial(self._fit_head, own, self._place(model), self._place(headed))
                 self._rung(journal, ladder, made, HEADED[system], headed, own, work)
 
-    def _best_rate(self, journal: Journal, plan: Plan, system: str, trials: Mapping[float, Place]) -> float:
+    def _best_rate(self, journal: Journal, plan: TrainingPlan, system: str, trials: Mapping[float, Place]) -> float:
         """Return the rate with the best dev score, the only one without a trial."""
         if len(trials) == 1:
             return next(iter(trials))

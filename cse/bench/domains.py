@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from cse.bench.domain import domain_stage
-from cse.bench.worker import Backbones, Worker, work_through
+from cse.bench.worker import Backbones, RunWorker, work_through
 from cse.errors import CseError
 from cse.files import write_json
 from cse.outputs import publish_file
@@ -26,7 +26,7 @@ from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import SCRATCH, run_safely
 
 
-class DomainWorker(Worker):
+class DomainWorker(RunWorker):
     """Trains one domain after the other in its own process.
 
     Args:

@@ -21,7 +21,7 @@ from cse.settings import Settings
 from cse.stages.open_backbone import open_language_model
 
 
-class Worker(ABC):
+class RunWorker(ABC):
     """Does one run after the other in its own process.
 
     Args:
@@ -71,7 +71,7 @@ class Backbones:
 
 
 def work_through(
-    worker: type[Worker],
+    worker: type[RunWorker],
     given: Callable[[int], Sequence[Any]],
     names: Sequence[str],
     *,

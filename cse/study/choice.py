@@ -13,7 +13,7 @@ from cse.errors import CseError, nearest
 from cse.files import write_sealed
 from cse.outputs import publish_file
 from cse.runtime.seal import read_sealed
-from cse.study.ledger import RECORD, Line, lines_of, read_rows
+from cse.study.ledger import RECORD, SettingRuns, lines_of, read_rows
 from cse.study.run import Folders
 
 CHOICE_FILE = "choices.json"
@@ -74,7 +74,7 @@ def say_choice(made: Choice) -> None:
     click.echo(f"{made.when} UTC, round {made.round}: {', '.join(made.settings)}; {blind}")
 
 
-def _means(line: Line) -> dict[str, float]:
+def _means(line: SettingRuns) -> dict[str, float]:
     return {name: round(statistics.fmean(line.over_seeds(name)), 3) for name in line.rows[0].dev}
 
 

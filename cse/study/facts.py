@@ -13,7 +13,7 @@ from cse.settings.load import flatten
 from cse.stages.build.teachers import teachers_content
 from cse.stages.prepare import files_of, measuring_files
 from cse.stages.training import groups_of
-from cse.study.ledger import Row
+from cse.study.ledger import RunRow
 from cse.study.measures import CXC_DEV
 from cse.study.plan import BARE, Run
 
@@ -42,7 +42,7 @@ def facts_of(run: Run, captions: Path) -> dict[str, Any]:
     return flatten(settings) | facts | {"files.trained": _fingerprint(tuple(rows))} | _teachers(run.settings)
 
 
-def check_unchanged(run: Run, row: Row, captions: Path, folder: Path) -> None:
+def check_unchanged(run: Run, row: RunRow, captions: Path, folder: Path) -> None:
     """Refuse a row of other settings or files than those of the run; its scores would stand beside those of others.
 
     Raises:

@@ -20,7 +20,7 @@ Figures = Mapping[str, float]  # by column
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """A training that ended.
 
     Attributes:
@@ -50,13 +50,13 @@ class Row:
     snapshots: Sequence[tuple[int, Figures]] = field(default_factory=tuple)
 
 
-def write_row(folder: Path, row: Row) -> None:
+def write_row(folder: Path, row: RunRow) -> None:
     """Write the row of a training into its folder."""
     with publish_file(folder / ROW_FILE) as target:
         write_sealed(target, asdict(row))
 
 
-def read_row(folder: Path) -> Row | None:
+def read_row(folder: Path) -> RunRow | None:
     """Return the row in a folder, None if the training has not ended.
 
     Raises:
@@ -66,10 +66,10 @@ def read_row(folder: Path) -> Row | None:
     if not path.is_file():
         return None
     tree = read_sealed(path, "delete it to train this one again")
-    return Row(**{name: value for name, value in tree.items() if name != SEAL})
+    return RunRow(**{name: value for name, value in tree.items() if name != SEAL})
 
 
-def read_rows(study: Path, round_name: str = "") -> list[Row]:
+def read_rows(study: Path, round_name: str = "") -> list[RunRow]:
     """Return the rows of a round, or of all rounds without a name, the bare backbone's first."""
     folders = sorted(path.parent for path in (study / "runs").glob(f"{round_name or '*'}/*/{ROW_FILE}"))
     rows = [read_row(folder) for folder in [study / "runs" / BARE, *folders]]
@@ -77,7 +77,7 @@ def read_rows(study: Path, round_name: str = "") -> list[Row]:
 
 
 @dataclass(frozen=True)
-class Line:
+class SettingRuns:
     """The trainings of one setting in one round.
 
     Attributes:
@@ -88,7 +88,7 @@ class Line:
 
     setting: str
     round: str
-    rows: tuple[Row, ...]
+    rows: tuple[RunRow, ...]
     failed: tuple[str, ...]
 
     def over_seeds(self, column: str) -> list[float]:
@@ -96,25 +96,25 @@ class Line:
         return [row.dev[column] for row in self.rows]
 
 
-def lines_of(rows: Iterable[Row]) -> list[Line]:
+def lines_of(rows: Iterable[RunRow]) -> list[SettingRuns]:
     """Return rows by round and setting, the best mean dev score first within a round, failed settings last."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[RunRow]] = {}
     for row in rows:
         if row.setting != BARE:
             found.setdefault((row.round, row.setting), []).append(row)
     lines = [
-        Line(setting, name, tuple(r for r in own if not r.reason), tuple(r.reason for r in own if r.reason))
+        SettingRuns(setting, name, tuple(r for r in own if not r.reason), tuple(r.reason for r in own if r.reason))
         for (name, setting), own in found.items()
     ]
     rounds = list(dict.fromkeys(line.round for line in lines))
 
-    def place(line: Line) -> tuple[int, float]:
+    def place(line: SettingRuns) -> tuple[int, float]:
         return rounds.index(line.round), -statistics.fmean(line.over_seeds(DEV)) if line.rows else 0.0
 
     return sorted(lines, key=place)
 
 
-def table(rows: Sequence[Row]) -> list[list[str]]:
+def table(rows: Sequence[RunRow]) -> list[list[str]]:
     """Return the dev scores as a table of text with a header: the bare backbone, then a line per setting and round.
 
     Scores are means over seeds, with the sample standard deviation where there are several.
@@ -150,7 +150,7 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
     return [head, *body]
 
 
-def _same_backbone(row: Row, bare: Row) -> bool:
+def _same_backbone(row: RunRow, bare: RunRow) -> bool:
     """Return whether a training and the bare backbone used it alike; else a difference is not the training's alone."""
     alike = {key: value for key, value in bare.settings.items() if key.startswith("backbone.")}
     return all(row.settings.get(key, value) == value for key, value in alike.items())

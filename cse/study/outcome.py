@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from scipy.stats import t as student
 
-from cse.bench.worker import Worker, work_through
+from cse.bench.worker import RunWorker, work_through
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.compared import Compared
@@ -32,7 +32,7 @@ from cse.study.run import Folders, ready
 _LEVEL = 0.95
 
 
-class TestWorker(Worker):
+class TestWorker(RunWorker):
     """Measures one model after the other on the test sets in its own process.
 
     Args:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from cse.report.canvas import COLOURS, INK, Picture, canvas, short
 from cse.report.systems import System
-from cse.study.ledger import Line, Row, lines_of
+from cse.study.ledger import RunRow, SettingRuns, lines_of
 from cse.study.measures import columns, gained, kept
 from cse.study.plan import BARE
 
@@ -17,7 +17,7 @@ _SMALL = 7  # of names beside points, in points
 _GAINED, _KEPT = "dev score, points over the bare backbone", "own tasks (dev), points over the bare backbone"
 
 
-def draw_trade_off(rows: Sequence[Row]) -> Picture | None:
+def draw_trade_off(rows: Sequence[RunRow]) -> Picture | None:
     """Draw every setting as a point with its spread over seeds; None without the bare backbone or a task.
 
     Of several rounds, the settings of the last one are named: few get there. Of a single one, those that no other beats
@@ -65,7 +65,7 @@ def draw_trade_off(rows: Sequence[Row]) -> Picture | None:
         return save("trade-off", "What training gains and what it forgets", caption, head, table)
 
 
-def draw_along_training(rows: Sequence[Row]) -> Picture | None:
+def draw_along_training(rows: Sequence[RunRow]) -> Picture | None:
     """Draw the path of each setting that has snapshots, from its first weights on; None if none has."""
     bare = next((row for row in rows if row.setting == BARE), None)
     paths = [row for row in rows if row.snapshots]
@@ -114,7 +114,7 @@ def draw_test(systems: Sequence[System]) -> Picture:
         return save("test", "What was chosen, on the test sets", caption, ("setting", "run", column), table)
 
 
-def _point(line: Line, bare: Row) -> tuple[float, float, float, float]:
+def _point(line: SettingRuns, bare: RunRow) -> tuple[float, float, float, float]:
     """Return mean and deviation of what was kept, then of what was gained."""
     keeps = [kept(row.dev, bare.dev) or 0.0 for row in line.rows]
     gains = [gained(row.dev, bare.dev) for row in line.rows]

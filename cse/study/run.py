@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from cse.bench.data import DataFolders
 from cse.bench.pacing import evaluating
 from cse.bench.place import Place
-from cse.bench.worker import Worker, reason_of, work_through
+from cse.bench.worker import RunWorker, reason_of, work_through
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY
 from cse.evaluation.suite import evaluate_suite
@@ -32,7 +32,7 @@ from cse.stages.open_backbone import bare_of
 from cse.stages.prepare import files_of
 from cse.stages.training import Training, groups_of
 from cse.study.facts import check_unchanged, facts_of
-from cse.study.ledger import ROW_FILE, Row, read_row, write_row, write_table
+from cse.study.ledger import ROW_FILE, RunRow, read_row, write_row, write_table
 from cse.study.measures import apart, columns, dev_suite
 from cse.study.plan import BARE, Round, Run
 from cse.training.observers import StepRecord
@@ -102,7 +102,7 @@ class Snapshots:
         """Do nothing."""
 
 
-class StudyWorker(Worker):
+class StudyWorker(RunWorker):
     """Trains and measures one run after the other in its own process.
 
     Args:
@@ -124,12 +124,12 @@ class StudyWorker(Worker):
         except Exception as error:
             if name != BARE:
                 depends = facts_of(run, self.folders.captions)
-                failed = Row(run.setting, run.seed, self.round_name, run.values, depends, {}, reason_of(error))
+                failed = RunRow(run.setting, run.seed, self.round_name, run.values, depends, {}, reason_of(error))
                 write_row(place.folder, failed)
             raise
         write_row(place.folder, row)
 
-    def _train(self, run: Run, place: Place) -> Row:
+    def _train(self, run: Run, place: Place) -> RunRow:
         started = time.monotonic()
         depends = facts_of(run, self.folders.captions)  # as it begins: a file may change until it ends
         data = prepare_once(self.folders, run.settings)
@@ -159,7 +159,7 @@ class StudyWorker(Worker):
             snapshots.append((step, self._measure(encoder, data, settings)))
         for file in files.values():
             file.unlink()
-        return Row(
+        return RunRow(
             run.setting,
             run.seed,
             self.round_name,
@@ -173,10 +173,10 @@ class StudyWorker(Worker):
             snapshots=snapshots,
         )
 
-    def _bare(self, run: Run) -> Row:
+    def _bare(self, run: Run) -> RunRow:
         depends = facts_of(run, self.folders.captions)
         encoder, data = bare_of(run.settings.backbone).load(), prepare_once(self.folders, run.settings)
-        return Row(BARE, 0, "", {}, depends, self._measure(encoder, data, run.settings))
+        return RunRow(BARE, 0, "", {}, depends, self._measure(encoder, data, run.settings))
 
     def _measure(self, encoder: SentenceEncoder, data: DataFolders, settings: Settings) -> dict[str, float]:
         """Return the dev scores."""

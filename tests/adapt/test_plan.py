@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 import pytest
 
 from cse.adapt.ladder import FULL, PROMPTS
-from cse.adapt.plan import Length, Pace, Plan, Work, make_plan, rates_of
+from cse.adapt.plan import Length, Pace, TrainingPlan, Workload, make_plan, rates_of
 from cse.errors import CseError
 
 # a training takes 100 s for each epoch, measuring a model 30 s
-WORK = Work(
+WORK = Workload(
     {PROMPTS: (0.1, 0.3, 0.03, 1.0)},
     {PROMPTS: Pace(0, 1, 0)},
     measuring=30,
@@ -24,7 +24,7 @@ WORK = Work(
 BOTH = replace(WORK, rates=WORK.rates | {FULL: (1e-4, 2e-4)}, paces={PROMPTS: Pace(0, 1, 0), FULL: Pace(0, 1.6, 0)})
 
 
-def planned(work: Work, left: float) -> tuple[int, int, int]:
+def planned(work: Workload, left: float) -> tuple[int, int, int]:
     plan = make_plan(work, budget=left + 5, spent=5)
     return len(plan.rates[PROMPTS]), plan.seeds, plan.training.epochs
 
@@ -91,7 +91,7 @@ def test_epochs_that_no_step_is_left_for_are_not_planned():
 
 def test_a_plan_survives_its_journal():
     plan = make_plan(BOTH, budget=700, spent=0)
-    assert Plan.of(json.loads(json.dumps(asdict(plan)))) == plan
+    assert TrainingPlan.of(json.loads(json.dumps(asdict(plan)))) == plan
     assert str(plan) == (
         "learning rates 0.1, 0.3 (prompts); learning rates 0.0001, 0.0002 (full); 1 seed of 1 epoch (100 steps)"
     )

@@ -15,7 +15,7 @@ import pytest
 
 from cse.settings.load import load_settings
 from cse.study.facts import facts_of
-from cse.study.ledger import Row, read_rows, write_row
+from cse.study.ledger import RunRow, read_rows, write_row
 from cse.study.plan import read_study, runs_of
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.study.workspace import write_study
@@ -159,8 +159,8 @@ def test_a_setting_that_fails_costs_no_other_and_is_tried_again(cse, place):  # 
 
 def test_a_setting_that_changed_after_its_training_is_refused(cse, place):  # noqa: F811
     settings = {"train.learning_rate": 0.5, "gone.with": "a version"}
-    write_row(OUT / "runs/backbone", Row("backbone", 0, "", {}, {}, {"dev": 1.0}))
-    write_row(OUT / "runs/screen/fast-42", Row("fast", 42, "screen", {}, settings, {"dev": 1.0}))
+    write_row(OUT / "runs/backbone", RunRow("backbone", 0, "", {}, {}, {"dev": 1.0}))
+    write_row(OUT / "runs/screen/fast-42", RunRow("fast", 42, "screen", {}, settings, {"dev": 1.0}))
     assert (
         "setting fast: train.learning_rate was 0.5 when it was trained and is 0.1 now" in cse(*RUN, "screen").refused()
     )
@@ -184,7 +184,7 @@ def test_files_that_changed_between_two_calls_are_refused(cse, place, tiny_folde
     captions = Path("data/raw/cxc").resolve()
     for run, folder in ((replace(taught, setting="backbone"), "backbone"), (taught, "screen/taught-42")):
         facts = facts_of(run, captions)
-        write_row(OUT / "runs" / folder, Row(run.setting, run.seed, "screen", {}, facts, {"dev": 1.0}))
+        write_row(OUT / "runs" / folder, RunRow(run.setting, run.seed, "screen", {}, facts, {"dev": 1.0}))
     assert cse(*RUN, "screen", "--only", "taught").code == 0, "nothing changed"
     with (place / "data" / changed).open("a", encoding="utf-8") as stream:
         stream.write("one,more,row\n")
@@ -193,8 +193,8 @@ def test_files_that_changed_between_two_calls_are_refused(cse, place, tiny_folde
 
 def test_test_files_that_changed_after_the_trainings_are_refused(cse, place):  # noqa: F811
     """Records of the old items would be printed as if they were of the new ones."""
-    write_row(OUT / "runs/backbone", Row("backbone", 0, "", {}, {}, {"dev": 1.0}))
-    write_row(OUT / "runs/screen/plain-42", Row("plain", 42, "screen", {}, {}, {"dev": 1.0}))
+    write_row(OUT / "runs/backbone", RunRow("backbone", 0, "", {}, {}, {"dev": 1.0}))
+    write_row(OUT / "runs/screen/plain-42", RunRow("plain", 42, "screen", {}, {}, {"dev": 1.0}))
     for run in ("backbone", "screen/plain-42"):
         (OUT / "runs" / run / "record").mkdir()
     assert cse("study", "choose", "tiny.study.yaml", "screen", "plain").code == 0
