@@ -29,17 +29,19 @@ SLOW := -m slow --timeout 1800 -rs --durations 12
 # what these lose, machines and workers, is waited for: a process of their own fills the pauses of the others
 LOST := $(addprefix tests/scale/test_,cluster.py elastic.py workers.py)
 
-test-all: $(TOOLS)         ## slow end-to-end and fault tests (under an hour)
+test-all: $(TOOLS)         ## slow end-to-end and fault tests, and the pages' commands (about an hour)
 	$(MAKE) --no-print-directory -j2 slow lost
 
+# pages first: each is run by one process, and the longest would be waited for at the end
+PAGES := README.md docs deploy/README.md
 slow: $(TOOLS)
-	$(PYTEST) $(SLOW) $(addprefix --ignore ,$(LOST)) tests
+	$(PYTEST) -p tests.pages.plugin $(SLOW) $(addprefix --ignore ,$(LOST)) $(PAGES) tests
 
 lost: $(TOOLS)
 	OMP_NUM_THREADS=1 python -m pytest $(SLOW) $(LOST)
 
-test-pages: $(TOOLS)       ## every command block of README.md, docs/ and deploy/README.md, in copies of a finished clone
-	$(PYTEST) -p tests.pages.plugin $(SLOW) README.md docs deploy/README.md
+test-pages: $(TOOLS)       ## the pages alone: every command block, in copies of a finished clone
+	$(PYTEST) -p tests.pages.plugin $(SLOW) $(PAGES)
 
 lint: $(TOOLS)
 	ruff check .
