@@ -80,13 +80,14 @@ $(INFINITY)/.installed $(PEERS)/.installed:
 	$(@D)/bin/python -m pip install -q --disable-pip-version-check -r $<
 	touch $@
 
+comma := ,
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 # pip, not uv or poetry: the constraints pin versions, and pip picks the build of torch that fits the machine
 $(STAMP) $(TOOLS): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip uninstall -qq --yes onnxruntime$(if $(filter cpu,$(RUNTIME)),-gpu) # they overwrite each other
 	$(PIP) torch
-	$(PIP) -e '.[$(if $(filter $@,$(TOOLS)),dev,train),$(RUNTIME)]'
+	$(PIP) -e '.[$(if $(filter $@,$(TOOLS)),dev,train$(comma)minilm),$(RUNTIME)]'
 	touch $(STAMP) $@
 
 clean:                     ## remove the environments, keep data

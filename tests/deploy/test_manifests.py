@@ -223,6 +223,17 @@ def test_the_build_sees_what_it_copies_and_no_more():
     assert model in seen
 
 
+def test_a_change_of_code_leaves_the_layer_of_dependencies():
+    """What comes before them in their stage holds no code."""
+    found = instructions()
+    start = found.index(("FROM", ["${DEVICE}", "AS", "packages"]))
+    steps = [(name, " ".join(words)) for name, words in found[start:]]
+    heavy = next(n for n, (name, words) in enumerate(steps) if name == "RUN" and "${EXTRAS},${DEVICE}" in words)
+    copied = {word for name, words in steps[:heavy] if name == "COPY" for word in words.split()[:-1]}
+    assert copied == {"constraints.txt", "pyproject.toml", "README.md", "LICENSE"}
+    assert any(name == "COPY" and words.startswith("--from=wheel") for name, words in steps[heavy:])
+
+
 def test_extras_of_the_image_exist():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     defaults = dict(words.split("=") for words in arguments_of("ARG") if "=" in words)

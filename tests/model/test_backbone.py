@@ -60,6 +60,11 @@ def test_minilm_comes_from_the_installed_package(no_hub):
     assert all(weight.dtype == torch.float32 for weight in backbone.model.parameters())
 
 
+def test_without_the_package_the_line_names_it(no_hub, monkeypatch):
+    monkeypatch.setattr(backbone_files, "MINILM_PACKAGE", "not_installed_here")
+    assert refused(MINILM).endswith("or give a local folder; or pip install 'cse[minilm]', which holds it")
+
+
 def test_package_with_other_bytes_is_refused(no_hub, monkeypatch):
     monkeypatch.setattr(backbone_files, "sha256", lambda path: "0" * 64)
     message = refused(MINILM)

@@ -111,6 +111,14 @@ def test_the_page_needs_nothing_beside_it(sweep):
     assert "train.eval_every: 7" in own
 
 
+def test_without_plotly_a_line_says_how_to_have_the_page(sweep, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr("cse.tune.page.find_spec", lambda name: None)
+        write_page(sweep)
+    assert capsys.readouterr().err == "no sweep.html: pip install 'cse[boards]', then the same command draws it\n"
+    assert not (sweep.folder / PAGE).exists()
+
+
 def test_a_page_of_too_few_trials_says_what_is_missing(sweep):
     write_page(replace(sweep, trials=sweep.trials[:2]))
     page = (sweep.folder / PAGE).read_text(encoding="utf-8")
