@@ -103,7 +103,7 @@ def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:
     Raises:
         CseError: the cluster does not answer or cannot hold so many replicas, or the model does not load.
     """
-    from cse.errors import CseError
+    from cse.errors import CseError, Terminated
     from cse.process import handling, watching
     from cse.runtime.providers import usable_cpus
     from cse.scale.machines import WAIT_SECONDS, free_in_words, listed_machines, places, with_more
@@ -112,12 +112,18 @@ def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:
 
     set_up()
     threads = options.threads or max(1, usable_cpus() // replicas)
-    over = threading.Event()
+    ready, over = threading.Event(), threading.Event()
+
+    def stop(number: int) -> None:
+        over.set()
+        if not ready.is_set():  # else Ray Serve goes on waiting for room
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
     with listen(host, port) as free:
         port = free.getsockname()[1]
     with (
         ray_session(cpus=max(replicas, usable_cpus()) + 1),
-        handling(lambda _: over.set(), signal.SIGTERM, signal.SIGINT),
+        handling(stop, signal.SIGTERM, signal.SIGINT),
     ):
         there = with_more(ray)
         if places(there, 1) < replicas:
@@ -136,6 +142,7 @@ def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:
             application = deployment.options(num_replicas=replicas).bind()
             with watching(waits, WAIT_SECONDS):
                 serve.run(application, name="cse", route_prefix="/", logging_config=_LOGGING)
+            ready.set()
             log.info("listening", extra={"facts": {"url": f"http://{host}:{port}", "replicas": replicas}})
             over.wait()
             log.info("draining")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -132,6 +133,8 @@ def test_replicas_that_find_no_room_are_refused_or_say_what_they_wait_for(cluste
         process = subprocess.Popen([*command, "2"], stderr=stream)
         try:
             wait_for(lambda: "0 CPUs in all are free" in log.read_text(), seconds=90)
+            process.terminate()
+            assert process.wait(60) == 128 + signal.SIGTERM, log.read_text()
         finally:
             process.kill()
             process.wait(60)
