@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import kind_of
-from cse.data.tasks.store import open_dev, open_tasks
+from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.evaluation.tasks.score import MEASURES
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
@@ -63,5 +63,5 @@ class Rows:
 
     def main_measure(self) -> tuple[str, str] | None:
         """Return the user's first task and its main measure; None without a task."""
-        tasks = open_tasks(PreparedData(self.prepared))
+        tasks = open_tasks(PreparedData(self.prepared), OWN)
         return (tasks[0].name, MEASURES[kind_of(tasks[0])][0]) if tasks else None

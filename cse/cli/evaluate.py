@@ -231,12 +231,12 @@ def _own_tasks(paths: Sequence[Path], settings: Settings) -> list[Task]:
 def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alone: bool) -> SuiteData:
     """Return evaluation data from prepared data, a SentEval folder, or a file of scored pairs; none if ``alone``."""
     from cse.data.scored_file import read_scored_file
-    from cse.data.store import TASKS_FILE, PreparedData
-    from cse.data.suite import SuiteData, only_pairs, read_suite
-    from cse.data.suite_store import open_suite
+    from cse.data.store import PreparedData
+    from cse.data.suite import SuiteData, only_pairs, open_suite, read_suite
+    from cse.data.tasks.store import TASKS_FILE
 
     if alone:
-        return SuiteData([], {}, [], None, [])
+        return SuiteData()
     if data is None or (data / TASKS_FILE).is_file():
         suite = open_suite(PreparedData(data or PREPARED))
     elif data.is_file():

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cse.data.scored import ScoredPairs
 from cse.data.scored_file import Scored, check_score, make_scored
-from cse.data.tasks.kinds import Task
+from cse.data.tasks.kinds import ScoredPairs, Task
 from cse.data.text_files import text_lines
 from cse.errors import CseError
 
@@ -44,15 +43,13 @@ class EvaluationData:
 
     Attributes:
         tasks: complete test sets, in the order STS12 to STS16, STS-B, SICK-R.
-        dev: STS-B dev, if present.
+        dev: what selects checkpoints, if there is anything: STS-B dev, or the user's own task.
         missing: absent sets, each with its first missing file, e.g. ``SICK-R (SICK/SICK_test_annotated.txt)``.
-        dev_task: the user's own task in place of dev pairs, if it is of another kind.
     """
 
     tasks: list[ScoredPairs]
-    dev: ScoredPairs | None
+    dev: Task | None
     missing: list[str]
-    dev_task: Task | None = None
 
 
 def senteval_root(folder: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Data of the full evaluation: a SentEval folder and CxC-STS."""
+"""Data of an evaluation: a SentEval folder, CxC-STS, and the user's own tasks; prepared or read where they are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cse.data.cxc import CXC_FILE, CaptionPairs, read_cxc
+from cse.data.cxc import CXC_FILE, read_cxc
 from cse.data.evaluation import LAYOUT, EvaluationData, read_senteval, read_stsb
-from cse.data.scored import ScoredPairs
-from cse.data.tasks.kinds import Task
+from cse.data.store import PreparedData
+from cse.data.tasks.kinds import CaptionPairs, ScoredPairs, Splits, Task, TransferTask, of_kind
 from cse.data.tasks.read import check_names
-from cse.data.transfer import TRANSFER_TASKS, TransferTask, read_transfer
+from cse.data.tasks.store import OWN, TEST, open_tasks
+from cse.data.transfer import TRANSFER_TASKS, read_transfer
 from cse.errors import CseError
 
 STSB_SPLITS = ("train", "dev", "test")
@@ -22,28 +23,44 @@ NO_CAPTIONS = f"{_CXC_NAME} ({CXC_FILE}; give it with --cxc or data.cxc_path)"
 
 @dataclass(frozen=True)
 class SuiteData:
-    """Data of the full evaluation.
+    """Data of an evaluation.
 
     Attributes:
-        sts: similarity tasks, SentEval's or the user's own.
-        stsb: splits of STS-B, for retrieval (test) and the shape of the space (all).
-        transfer: classification tasks.
-        cxc: caption pairs, or None.
+        test: what is measured as in the papers: similarity tasks (SentEval's or the user's), splits of STS-B,
+            classification tasks, caption pairs.
+        own: the user's own tasks, of any kind, measured one by one.
         missing: absent parts, each with its first missing file.
-        tasks: the user's own tasks.
     """
 
-    sts: list[ScoredPairs]
-    stsb: dict[str, ScoredPairs]
-    transfer: list[TransferTask]
-    cxc: CaptionPairs | None
-    missing: list[str]
-    tasks: list[Task] = field(default_factory=list)
+    test: list[Task] = field(default_factory=list)
+    own: list[Task] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def sts(self) -> list[ScoredPairs]:
+        """The similarity tasks."""
+        return of_kind(self.test, ScoredPairs)
+
+    @property
+    def stsb(self) -> dict[str, ScoredPairs]:
+        """Splits of STS-B, for retrieval (test) and the shape of the space (all)."""
+        return next((task.splits for task in of_kind(self.test, Splits)), {})
+
+    @property
+    def transfer(self) -> list[TransferTask]:
+        """The classification tasks."""
+        return of_kind(self.test, TransferTask)
+
+    @property
+    def cxc(self) -> CaptionPairs | None:
+        """The caption pairs."""
+        return next(iter(of_kind(self.test, CaptionPairs)), None)
 
     def with_captions(self, path: Path) -> SuiteData:
         """Return a copy with CxC-STS read from a CSV, see ``read_cxc``."""
         gaps = [gap for gap in self.missing if not gap.startswith(_CXC_NAME)]
-        return dataclasses.replace(self, cxc=read_cxc(path), missing=gaps)
+        others = [task for task in self.test if not isinstance(task, CaptionPairs)]
+        return dataclasses.replace(self, test=[*others, read_cxc(path)], missing=gaps)
 
     def with_tasks(self, tasks: Sequence[Task]) -> SuiteData:
         """Return a copy with more of the user's own tasks.
@@ -51,9 +68,19 @@ class SuiteData:
         Raises:
             CseError: two tasks of one name.
         """
-        found = [*self.tasks, *tasks]
+        found = [*self.own, *tasks]
         check_names(found)
-        return dataclasses.replace(self, tasks=found)
+        return dataclasses.replace(self, own=found)
+
+
+def open_suite(data: PreparedData) -> SuiteData:
+    """Return the prepared data of an evaluation.
+
+    Raises:
+        CseError: see ``open_tasks``.
+    """
+    missing = data.report["evaluation"]["suite_missing"]
+    return SuiteData(open_tasks(data, TEST), open_tasks(data, OWN), missing)
 
 
 def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
@@ -69,7 +96,7 @@ def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
     if not senteval.is_dir():
         raise CseError(f"{senteval}: not a folder; the full evaluation needs SentEval's downstream folder")
     suite = complete(senteval, read_senteval(senteval, required=False))
-    if not suite.sts and not suite.stsb and not suite.transfer:
+    if not suite.test:
         raise CseError(f"{senteval}: no SentEval evaluation data here; expected {LAYOUT}, MR, CR, SUBJ and others")
     return suite if cxc is None else suite.with_captions(cxc)
 
@@ -81,18 +108,19 @@ def complete(senteval: Path, found: EvaluationData) -> SuiteData:
         CseError: a file differs from the published one.
     """
     missing = [name for name in found.missing if not name.startswith("STS-B dev")]
-    stsb = {}
+    splits = {}
     for split in STSB_SPLITS:
         try:
-            stsb[split] = dataclasses.replace(read_stsb(senteval, split), name=f"STS-B {split}")
+            splits[split] = dataclasses.replace(read_stsb(senteval, split), name=f"STS-B {split}")
         except FileNotFoundError as error:
             if split != "test":  # the test split is a similarity task and already listed
                 missing.append(f"STS-B {split} ({Path(error.filename).name})")
     transfer, absent = read_transfer(senteval)
-    return SuiteData(found.tasks, stsb, transfer, None, [*missing, *absent, NO_CAPTIONS])
+    stsb = [Splits("STS-B", splits)] if splits else []
+    return SuiteData([*found.tasks, *stsb, *transfer], missing=[*missing, *absent, NO_CAPTIONS])
 
 
 def only_pairs(tasks: list[ScoredPairs]) -> SuiteData:
     """Return the data for a user with scored pairs but without SentEval."""
     absent = [f"{name} (no SentEval folder)" for name in ("STS-B splits", *TRANSFER_TASKS)]
-    return SuiteData(tasks, {}, [], None, [*absent, NO_CAPTIONS])
+    return SuiteData([*tasks], missing=[*absent, NO_CAPTIONS])

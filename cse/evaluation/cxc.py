@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import rankdata
 
-from cse.data.cxc import CaptionPairs
+from cse.data.tasks.kinds import CaptionPairs
 from cse.errors import CseError
 from cse.evaluation.measures import pair_cosines, spearman
 from cse.evaluation.vectors import Vectors

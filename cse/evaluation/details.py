@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.evaluation.density import Density, densities
 from cse.evaluation.sts import cosines_of
 from cse.evaluation.tsne import tsne

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cse.data.scored import ScoredPairs
-from cse.data.tasks.kinds import PROXY, Task
+from cse.data.tasks.kinds import PROXY, ScoredPairs, Task
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.sts import dev_score
 from cse.evaluation.tasks.score import dev_measure, score_task

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.vectors import Vectors
 from cse.runtime.encode import unit_rows

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.measures import UndefinedScore, average_name, pair_cosines, spearman
 from cse.evaluation.vectors import TextEncoder, Vectors

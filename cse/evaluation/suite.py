@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from cse.data.suite import SuiteData
-from cse.data.tasks.kinds import Task, content_of
+from cse.data.tasks.kinds import CaptionPairs, ScoredPairs, Splits, Task, TransferTask, all_texts, content_of
 from cse.data.transfer import TRANSFER_TASKS
 from cse.errors import CseError, nearest
 from cse.evaluation.cxc import DEFAULT, Bootstrap, CxcScore, score_cxc
@@ -20,12 +19,19 @@ from cse.evaluation.linear import FULL, Classifier
 from cse.evaluation.near_identical import score_near_identical, sentences_of_example
 from cse.evaluation.retrieval import RetrievalScore, score_retrieval
 from cse.evaluation.space import SpaceScore, score_space
-from cse.evaluation.sts import StsResults, score_sts, sentences_of
+from cse.evaluation.sts import StsResults, score_sts
 from cse.evaluation.tasks.score import TaskScore, score_task
-from cse.evaluation.transfer import TransferResults, score_transfer, sentences_of_transfer
+from cse.evaluation.transfer import TransferResults, score_transfer
 from cse.evaluation.vectors import TextEncoder, Vectors
 
 MEASURES = ("sts", "cxc", "transfer", "retrieval", "space", "tasks")
+_READS: dict[str, type] = {
+    "sts": ScoredPairs,
+    "cxc": CaptionPairs,
+    "transfer": TransferTask,
+    "retrieval": Splits,
+    "space": Splits,
+}
 
 
 @dataclass(frozen=True)
@@ -113,13 +119,13 @@ def evaluate_suite(
             goes to ``missing``.
     """
     data = _only(data, measures)
-    if not any((data.sts, data.stsb, data.transfer, data.cxc, data.tasks)):
+    if not data.test and not data.own:
         gaps = f": without {', '.join(data.missing)}" if data.missing else ""
         raise CseError(f"evaluation: no data for {', '.join(measures)}{gaps}")
     vectors = Vectors(encoder, _sentences(data), batch_size, progress)
     splits = list(data.stsb.values())
     missing = list(data.missing)
-    alone = len(data.tasks) + len(set(measures) - {"tasks"}) < 2
+    alone = len(data.own) + len(set(measures) - {"tasks"}) < 2
 
     def measure(name: str, wanted: object, score: Callable[[], Any]) -> Any:
         """Compute a measure; if it is undefined for this encoder, the others still count."""
@@ -140,7 +146,7 @@ def evaluate_suite(
         task.name: measure(
             task.name, True, partial(score_task, encoder, task, batch_size=batch_size, progress=progress)
         )
-        for task in data.tasks
+        for task in data.own
     }
     return SuiteResults(
         sts=measure("STS", data.sts, lambda: score_sts(vectors, data.sts)),
@@ -174,7 +180,7 @@ def content_of_suite(data: SuiteData) -> dict[str, str]:
 
     Keys are ``sts/NAME`` and ``tasks/NAME``.
     """
-    kinds: dict[str, Sequence[Task]] = {"sts": data.sts, "tasks": data.tasks}
+    kinds: dict[str, Sequence[Task]] = {"sts": data.sts, "tasks": data.own}
     return {f"{kind}/{task.name}": content_of(task) for kind, tasks in kinds.items() for task in tasks}
 
 
@@ -201,15 +207,12 @@ def measures_from(text: str) -> tuple[str, ...]:
 
 def _only(data: SuiteData, measures: Collection[str]) -> SuiteData:
     """Drop data, and gaps in it, that no measure reads."""
-    kept = SuiteData(
-        sts=data.sts if "sts" in measures else [],
-        stsb=data.stsb if {"retrieval", "space"} & set(measures) else {},
-        transfer=data.transfer if "transfer" in measures else [],
-        cxc=data.cxc if "cxc" in measures else None,
-        missing=[],
-        tasks=data.tasks if "tasks" in measures else [],
+    kinds = {_READS.get(measure) for measure in measures}
+    return SuiteData(
+        test=[task for task in data.test if type(task) in kinds],
+        own=data.own if "tasks" in measures else [],
+        missing=[gap for gap in data.missing if _wanted(gap, measures)],
     )
-    return dataclasses.replace(kept, missing=[gap for gap in data.missing if _wanted(gap, measures)])
 
 
 def _wanted(gap: str, measures: Collection[str]) -> bool:
@@ -229,11 +232,7 @@ def _wanted(gap: str, measures: Collection[str]) -> bool:
 
 
 def _sentences(data: SuiteData) -> Iterator[str]:
-    yield from sentences_of(data.sts)
-    yield from sentences_of(list(data.stsb.values()))
-    yield from sentences_of_transfer(data.transfer)
-    if data.cxc is not None:
-        yield from data.cxc.sentence1
-        yield from data.cxc.sentence2
+    for task in data.test:
+        yield from all_texts(task)
     if data.stsb:
         yield from sentences_of_example()

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cse.data.transfer import TRANSFER_TASKS, Labelled, TransferTask
+from cse.data.tasks.kinds import Labelled, TransferTask
+from cse.data.transfer import TRANSFER_TASKS
 from cse.errors import CseError
 from cse.evaluation.linear import FULL, Classifier, Fitted, Problem, fit
 from cse.evaluation.measures import average_name

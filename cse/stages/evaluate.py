@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from cse.data.store import PreparedData
-from cse.data.suite_store import open_suite
+from cse.data.suite import open_suite
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults
 from cse.evaluation.suite_table import format_suite
@@ -53,7 +53,7 @@ def evaluate_stage(
     if settings.evaluation.compare_backbone and not read_config(checkpoint)["backbone"]["words"]:
         models[BACKBONE] = BackboneOf(checkpoint)
     results: dict[str, SuiteResults] = {}
-    own = data.tasks and "tasks" in settings.evaluation.measures
+    own = data.own and "tasks" in settings.evaluation.measures
     if data.sts or data.transfer or data.cxc or own:
         results = evaluate_models(
             models,

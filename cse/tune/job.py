@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, join_rows, open_rows, source_file
-from cse.data.tasks.store import DEV_TASK_FILE
+from cse.data.store import REPORT_FILE, TRAIN_FILE, PreparedData, join_rows, open_rows, source_file
+from cse.data.tasks.store import open_dev, write_tasks
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
 from cse.settings import Settings
@@ -147,15 +147,15 @@ def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
 
 
 def share_data(prepared: Path, folder: Path, mined: Path | None = None) -> None:
-    """Hard-link the training rows and dev data of prepared data, but no test set, into a folder for the trials.
+    """Hard-link the training rows of prepared data into a folder for the trials, beside its dev task: no test set.
 
     Mined triplets follow in a folder below it.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    dev_task = [DEV_TASK_FILE] if (prepared / DEV_TASK_FILE).is_file() else []
-    more = [source_file(name) for name in PreparedData(prepared).sources]
-    _link(prepared, folder, (TRAIN_FILE, *more, DEV_FILE, *dev_task, REPORT_FILE))
+    data = PreparedData(prepared)
+    _link(prepared, folder, (TRAIN_FILE, *map(source_file, data.sources), REPORT_FILE))
+    write_tasks(folder, dev=open_dev(data))
     if mined is not None:
         (folder / "mined").mkdir()
         _link(mined, folder / "mined", (TRAIN_FILE, MINING_FILE))

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from cse.data.tasks.kinds import Splits
 from cse.errors import CseError
 from cse.evaluation.details import drawn_task, pair_details
 from cse.evaluation.near_identical import CANDIDATES, QUERY, score_near_identical, sentences_of_example
@@ -74,7 +75,7 @@ def test_near_identical_sentences_by_cosine():
 @pytest.fixture
 def written(task, tmp_path):
     task.score[:3] = 5
-    data = SuiteData([task], {"test": task}, [], None, [])
+    data = SuiteData([task, Splits("STS-B", {"test": task})])
     results = evaluate_suite(FakeEncoder(), data, measures=("sts", "retrieval"), details=True)
     (tmp_path / "record").mkdir()
     write_record(tmp_path / "record", "my model", results, model={"kind": "backbone"}, environment={"python": "3"})

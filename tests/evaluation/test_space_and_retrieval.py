@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation import retrieval, space
 from cse.evaluation.retrieval import score_retrieval

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.measures import UndefinedScore
 from cse.evaluation.sts import SEVEN_TASKS, StsResults, StsScore, dev_score, evaluate_sts

@@ -10,8 +10,7 @@ import pytest
 
 from cse.data.cxc import read_cxc
 from cse.data.suite import SuiteData, only_pairs, read_suite
-from cse.data.tasks.kinds import Retrieval
-from cse.data.transfer import TransferTask
+from cse.data.tasks.kinds import Retrieval, Splits, TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
 from cse.evaluation.near_identical import CANDIDATES, QUERY
@@ -33,10 +32,11 @@ def data(tmp_path) -> SuiteData:
     stsb = {split: make_task(f"STS-B {split}", {"one": 50}, seed=i) for i, split in enumerate(("train", "dev", "test"))}
     stsb["test"].score[:4] = 5
     return SuiteData(
-        sts=[make_task("STS12", {"one": 40, "two": 30}), stsb["test"]],
-        stsb=stsb,
-        transfer=[TransferTask("CR", part(40, 2)), TransferTask("MR", part(40, 2))],
-        cxc=read_cxc(write(tmp_path / "cxc.csv", make_rows())),
+        [
+            *(make_task("STS12", {"one": 40, "two": 30}), stsb["test"], Splits("STS-B", stsb)),
+            *(TransferTask("CR", part(40, 2)), TransferTask("MR", part(40, 2))),
+            read_cxc(write(tmp_path / "cxc.csv", make_rows())),
+        ],
         missing=["TREC (TREC/train_5500.label)"],
     )
 
@@ -70,7 +70,7 @@ def test_numbers_and_settings_in_json(data):
 
 
 def test_what_is_not_there_is_not_measured(data):
-    partial = SuiteData(sts=[], stsb={}, transfer=data.transfer[:1], cxc=None, missing=["everything else"])
+    partial = SuiteData(data.transfer[:1], missing=["everything else"])
     results = evaluate_suite(FakeEncoder(), partial, classifier=QUICK)
     assert (results.sts, results.cxc, results.retrieval, results.space) == (None, None, None, None)
     text = format_suite({"model": results})
@@ -203,7 +203,7 @@ def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
 
 def test_each_models_own_setting_is_told_where_they_differ():
     task = Retrieval("search", ["one", "two"], ["uno", "dos", "tres"], *np.array([[0, 1], [0, 1], [1, 1]]))
-    data = SuiteData([], {}, [], None, [], [task])
+    data = SuiteData(own=[task])
 
     class Asks(FakeEncoder):
         max_length, texts = 20, {"query": "q: "}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.evaluation.dev import score_dev
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone

@@ -55,7 +55,7 @@ def test_a_sentence_has_half_of_the_tokens_beside_its_task_text(opened):
 
 def test_dev_pairs_are_read_in_their_roles(opened):
     training = opened(TRIPLETS | ROLES)
-    dev, encoder = training.data.dev, training.encoder
+    dev, encoder = training.dev, training.encoder
     first, second = encoder.encode(dev.sentence1, role="query"), encoder.encode(dev.sentence2, role="passage")
     cosines = (first * second).sum(axis=1)
     order = np.argsort(np.argsort(cosines)), np.argsort(np.argsort(dev.score))

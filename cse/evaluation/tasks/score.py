@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
 from cse.data.tasks.kinds import (
     BINARY,
     LABELLED,
@@ -20,6 +19,7 @@ from cse.data.tasks.kinds import (
     BinaryPairs,
     LabelledTexts,
     Retrieval,
+    ScoredPairs,
     Task,
     Triplets,
     describe,
@@ -169,6 +169,8 @@ def _measures(task: Task, vectors: _Encoded) -> tuple[_Measures, dict[str, np.nd
         return _of_labels(task, vectors), {}, []
     if isinstance(task, Triplets):
         return _of_triplets(task, vectors), {}, []
+    if not isinstance(task, ScoredPairs | BinaryPairs):
+        raise TypeError(f"{kind_of(task)} are measured in a suite")
     gold = task.label.astype(np.float64) if isinstance(task, BinaryPairs) else task.score
     cosine = vectors.cosines(task.sentence1, task.sentence2)
     return _of_pairs(task, cosine), {COSINE: cosine, GOLD: gold}, []

@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from cse.data.scored import ScoredPairs
 from cse.data.suite import SuiteData
-from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, Triplets
+from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
 from cse.errors import CseError
 from cse.evaluation.dev import score_dev
 from cse.evaluation.measures import NotFinite, UndefinedScore
@@ -110,11 +109,11 @@ def test_embeddings_without_a_score():
 
 
 def only(*tasks) -> SuiteData:
-    return SuiteData([], {}, [], None, []).with_tasks(tasks)
+    return SuiteData().with_tasks(tasks)
 
 
 def test_tasks_beside_the_other_measures():
-    data = SuiteData([make_task("STS12", {"one": 40})], {}, [], None, []).with_tasks(TASKS)
+    data = SuiteData([make_task("STS12", {"one": 40})]).with_tasks(TASKS)
     results = evaluate_suite(FakeEncoder(), data, measures=("sts", "tasks"))
     assert list(results.tasks) == ["pairs", "triplets", "birds", "bank"]
     tree = results.to_dict()
@@ -134,7 +133,7 @@ def test_a_task_that_has_no_score_leaves_the_others():
     with pytest.raises(UndefinedScore):
         evaluate_suite(FakeEncoder(), only(same), measures=("tasks",))
     with pytest.raises(UndefinedScore):  # the default measures, and no tasks: as if there were no measure of them
-        evaluate_suite(FakeEncoder(), SuiteData([same], {}, [], None, []), measures=("sts", "tasks"))
+        evaluate_suite(FakeEncoder(), SuiteData([same]), measures=("sts", "tasks"))
 
 
 @pytest.mark.parametrize("style", ["text", "markdown", "latex"])
