@@ -27,8 +27,9 @@ from cse import OnnxEncoder
 from cse.data.cxc import read_cxc
 from cse.data.evaluation import read_senteval
 from cse.data.sample import sample_pairs
+from cse.data.tasks.kinds import sentences_of
 from cse.evaluation.cxc import Bootstrap, score_cxc
-from cse.evaluation.sts import evaluate_sts, sentences_of
+from cse.evaluation.sts import evaluate_sts
 from cse.evaluation.vectors import Vectors
 from cse.model.backbone_files import MINILM
 from cse.stages.open_model import open_model

@@ -128,7 +128,7 @@ def _evaluate(
     json_path: Path | None,
     out: Path | None,
 ) -> None:
-    from cse.evaluation.suite_table import format_examples, format_suite
+    from cse.evaluation.table import format_examples, format_suite
     from cse.files import is_json_with, write_rounded_json
     from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
     from cse.stages.evaluate_models import evaluate_models, record_folder, rows_of, save_record
@@ -177,8 +177,7 @@ def _evaluate(
 def _evaluate_on_mteb(
     models: dict[str, str], tasks: str, settings: Settings, style: str, json_path: Path | None
 ) -> None:
-    from cse.evaluation.suite_table import training_lines
-    from cse.evaluation.table import format_rows
+    from cse.evaluation.table import format_rows, training_lines
     from cse.files import is_json_with, write_rounded_json
     from cse.outputs import check_file, publish_file
     from cse.stages.evaluate_models import rows_of

@@ -10,10 +10,10 @@ from pathlib import Path
 from cse.data.cxc import CXC_FILE, read_cxc
 from cse.data.evaluation import LAYOUT, EvaluationData, read_senteval, read_stsb
 from cse.data.store import PreparedData
-from cse.data.tasks.kinds import CaptionPairs, ScoredPairs, Splits, Task, TransferTask, of_kind
+from cse.data.tasks.kinds import TRANSFER_TASKS, CaptionPairs, ScoredPairs, Splits, Task, TransferTask, of_kind
 from cse.data.tasks.read import check_names
 from cse.data.tasks.store import OWN, TEST, open_tasks
-from cse.data.transfer import TRANSFER_TASKS, read_transfer
+from cse.data.transfer import read_transfer
 from cse.errors import CseError
 
 STSB_SPLITS = ("train", "dev", "test")

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from cse.data.evaluation import senteval_root
-from cse.data.tasks.kinds import Labelled, TransferTask
+from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.data.text_files import text_lines
 from cse.errors import CseError
 
-TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC")
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 # first file: class 1, second: class 0
 _BINARY = {

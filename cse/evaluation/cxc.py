@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 
 from cse.data.tasks.kinds import CaptionPairs
 from cse.errors import CseError
-from cse.evaluation.measures import pair_cosines, spearman
+from cse.evaluation.measures import spearman
 from cse.evaluation.vectors import Vectors
 
 
@@ -82,7 +82,7 @@ def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap = DEFAULT) -
         CseError: too few queries for the sample.
         UndefinedScore: gold scores or cosines that are all equal.
     """
-    cosines = pair_cosines(vectors.of(pairs.sentence1), vectors.of(pairs.sentence2))
+    cosines = vectors.cosines(pairs.sentence1, pairs.sentence2)
     all_pairs = 100 * spearman(cosines, pairs.score, "CxC-STS")
     query = pairs.image if how.query == "image" else pairs.caption
     order = np.argsort(query, kind="stable")

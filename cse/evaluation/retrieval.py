@@ -3,6 +3,8 @@
 The papers do not state the candidates. With ``dedup`` each string occurs once and is never its own candidate; only this
 agrees with D2CSE's figures. Without it every sentence slot but the query's own is a candidate, and a duplicate of the
 query always ranks first (DiffCSE's figures).
+
+One query with near-identical candidates is shown by itself: is the paraphrase ranked first (D2CSE table 2)?
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from cse.runtime.encode import unit_rows
 
 CUTS = (1, 3, 5)
 SHOWN = 5  # nearest sentences kept for reading
+# the example of D2CSE's table 2, written as in STS-B; the second candidate has gold 5
+QUERY = "you can do it , too ."
+CANDIDATES = ("you can use it , too .", "yes , you can do it .", "can you do it ?")
+EXAMPLE = (QUERY, *CANDIDATES)
 _BLOCK = 1024  # queries
 
 
@@ -109,3 +115,9 @@ def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, 
     ranks = np.array([example.rank for example in examples])
     recall = {cut: 100 * float((ranks <= cut).mean()) for cut in CUTS}
     return RetrievalScore(recall, len(examples), len(pool) - 1, gold, dedup, examples)
+
+
+def score_near_identical(vectors: Vectors) -> dict[str, float]:
+    """Return the cosine of each candidate to the query of ``EXAMPLE``, from -1 to 1."""
+    cosines = vectors.cosines([QUERY] * len(CANDIDATES), CANDIDATES)
+    return dict(zip(CANDIDATES, map(float, cosines), strict=True))

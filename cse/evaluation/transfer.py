@@ -13,15 +13,14 @@ Rows of a pair task are ``[|u - v|, u * v]``. Accuracies are rounded to two deci
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from cse.data.tasks.kinds import Labelled, TransferTask
-from cse.data.transfer import TRANSFER_TASKS
+from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL, Classifier, Fitted, Problem, fit
 from cse.evaluation.measures import average_name
@@ -77,14 +76,6 @@ class TransferResults:
         return {"transfer": tasks, self.average_name: round(self.average, 4), "setting": self.describe()}
 
 
-def sentences_of_transfer(tasks: Sequence[TransferTask]) -> Iterator[str]:
-    """Yield every sentence of some tasks, repetitions included."""
-    for task in tasks:
-        for part in task.parts:
-            yield from part.texts
-            yield from part.second or []
-
-
 def score_transfer(
     vectors: Vectors,
     tasks: Sequence[TransferTask],
@@ -96,7 +87,7 @@ def score_transfer(
     """Train and score classifiers on given embeddings.
 
     Args:
-        vectors: embeddings of ``sentences_of_transfer(tasks)``.
+        vectors: embeddings of ``sentences_of(tasks)``.
         tasks: the tasks.
         how: ``FULL`` for published figures, ``FAST`` for a quick look.
         device: where classifiers are trained; None: the CPU.

@@ -11,7 +11,7 @@ from cse.data.store import PreparedData
 from cse.data.suite import open_suite
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults
-from cse.evaluation.suite_table import format_suite
+from cse.evaluation.table import format_suite
 from cse.files import write_csv, write_rounded_json
 from cse.model.checkpoint_config import read_config
 from cse.outputs import Kind, check_folder, publish_file, publish_folder

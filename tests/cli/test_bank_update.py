@@ -12,7 +12,7 @@ import torch
 
 from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
-from cse.evaluation.sts import dev_score
+from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import save_checkpoint
 from cse.model.checkpoint_config import WEIGHTS_FILE, identity_of
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
@@ -52,7 +52,7 @@ def made(trained, empty_banks, tmp_path_factory) -> Path:
     scored = []
     for seed in range(8):
         encoder = with_noise(trained / "data/checkpoint", 2.0, seed)
-        scored.append((dev_score(encoder, dev), seed, encoder))
+        scored.append((score_dev(encoder, dev).value, seed, encoder))
     rewrite(worse, min(scored)[2])
     best = max(scored)[2]
     assert max(scored)[0] - min(scored)[0] > 2, "these tests need two scores"
@@ -101,9 +101,9 @@ def test_added_once_then_unchanged(update, project, tiny_folders):
     found = update()
     assert outcomes(found) == {"tickets": "added", "mail": "added", "late": "not trained"}
     encoder = load_checkpoint(TICKETS / "checkpoint")
-    expected = dev_score(encoder, open_dev(PreparedData(TICKETS / "prepared")))
+    expected = score_dev(encoder, open_dev(PreparedData(TICKETS / "prepared"))).value
     assert found["tickets"]["dev"] == pytest.approx(expected, abs=0.01)
-    bare = dev_score(SentenceEncoder.load(tiny_folders["bert"]), open_dev(PreparedData(TICKETS / "prepared")))
+    bare = score_dev(SentenceEncoder.load(tiny_folders["bert"]), open_dev(PreparedData(TICKETS / "prepared"))).value
     assert found["tickets"]["before"] == pytest.approx(bare, abs=0.01)
     assert found["tickets"]["reason"] == ""
     assert "run `dvc repro domain@late`" in found["late"]["reason"]

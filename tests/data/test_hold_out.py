@@ -13,8 +13,7 @@ from cse.data.store import PreparedData
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, Triplets, describe, is_proxy
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
-from cse.evaluation.dev import score_dev
-from cse.evaluation.tasks.score import dev_measure
+from cse.evaluation.tasks.score import dev_measure, score_dev
 from cse.settings.groups.data import DataSettings
 from tests.evaluation.test_sts import FakeEncoder
 

@@ -10,15 +10,15 @@ import pytest
 
 from cse.data.cxc import read_cxc
 from cse.data.suite import SuiteData, only_pairs, read_suite
-from cse.data.tasks.kinds import Retrieval, Splits, TransferTask
+from cse.data.tasks.kinds import Retrieval, Splits, TransferTask, sentences_of
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
-from cse.evaluation.near_identical import CANDIDATES, QUERY
 from cse.evaluation.record import trained_on
+from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.space import score_space
-from cse.evaluation.sts import evaluate_sts, sentences_of
+from cse.evaluation.sts import evaluate_sts
 from cse.evaluation.suite import MEASURES, evaluate_suite, measures_from
-from cse.evaluation.suite_table import format_examples, format_suite
+from cse.evaluation.table import format_examples, format_suite
 from cse.evaluation.vectors import Vectors
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import FakeEncoder, make_task

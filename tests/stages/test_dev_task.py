@@ -13,10 +13,10 @@ from cse.data.store import PreparedData
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import OWN, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
-from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.evaluation.record import read_record
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
+from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.domain import read_domain_scores

@@ -10,7 +10,7 @@ import pytest
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import LabelledTexts, ScoredPairs
 from cse.data.tasks.store import open_dev
-from cse.evaluation.sts import dev_score
+from cse.evaluation.tasks.score import score_dev
 from cse.model.sentence_encoder import load_checkpoint
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.evaluate_models import stale_bundles
@@ -34,7 +34,7 @@ def made(data, settings, tmp_path_factory) -> dict[int, tuple]:
         export_stage(
             of_seed, model=folder / "checkpoint", prepared=data["triplets"], metrics=(), bundle=folder / "bundle"
         )
-        score = dev_score(load_checkpoint(folder / "checkpoint"), open_dev(PreparedData(data["triplets"])))
+        score = score_dev(load_checkpoint(folder / "checkpoint"), open_dev(PreparedData(data["triplets"]))).value
         found[seed] = (folder, of_seed, score)
     assert abs(found[1][2] - found[2][2]) > 0.5, "these tests need two scores"
     return found

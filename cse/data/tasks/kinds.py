@@ -12,6 +12,7 @@ import numpy as np
 
 SCORED, BINARY, TRIPLETS = "scored pairs", "binary pairs", "triplets"
 RETRIEVAL, LABELLED = "retrieval", "labelled texts"
+TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC")  # SentEval's, in the order of tables
 SPLITS, TRANSFER, CAPTIONS = "splits", "transfer", "caption pairs"
 GIVEN, HALVES, HELD_OUT = "given", "halves", "held out"  # how labelled texts came to be split
 PROXY = " (proxy)"  # ends the name of a task that only stands for what the user wants, and that of its measure
@@ -315,6 +316,12 @@ def held_out_texts(task: Task) -> Iterator[str]:
     else:
         yield from task.sentence1
         yield from task.sentence2
+
+
+def sentences_of(tasks: Iterable[Task]) -> Iterator[str]:
+    """Yield every text of some tasks, repetitions included."""
+    for task in tasks:
+        yield from all_texts(task)
 
 
 def all_texts(task: Task) -> Iterator[str]:

@@ -27,13 +27,14 @@ from cse.data.tasks.kinds import (
     kind_of,
 )  # fmt: skip
 from cse.errors import CseError, nearest
+from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
 from cse.evaluation.tasks import labels, pairs, retrieval
 from cse.evaluation.vectors import TextEncoder, Vectors
 from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for
 
-SPEARMAN, AP, F1, THRESHOLD, ACCURACY = "Spearman", "AP", "F1", "F1 threshold", "accuracy"
+AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
 KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE = "kNN", "MAP", "class mean", "probe", "V-measure"
 COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
 # by kind, the main measure first
@@ -122,6 +123,25 @@ def score_task(
     )
 
 
+def score_dev(encoder: TextEncoder, task: Task, batch_size: int = 64, measure: str | None = None) -> DevScore:
+    """Score an encoder on a dev task: the score that selects checkpoints.
+
+    Args:
+        encoder: see ``TextEncoder``.
+        task: the dev task.
+        batch_size: texts per forward pass.
+        measure: one of the task's measures; None: its main measure.
+
+    Raises:
+        CseError: the task has no such measure.
+        NotFinite: a text whose embedding is not finite.
+        UndefinedScore: scored pairs whose gold scores or cosines are all equal, or fewer than two.
+    """
+    name = dev_measure(task, measure, "train.dev_measure")
+    plain = name.removesuffix(PROXY)
+    return DevScore(score_task(encoder, task, batch_size=batch_size, measures=(plain,)).values[plain], name)
+
+
 def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
     """Return the measure of a task that selects checkpoints: the wanted one, or the main one; a proxy's is called so.
 
@@ -155,8 +175,7 @@ class _Encoded:
         return [unit_rows(vectors.of(column).astype(np.float32, copy=False)) for column in columns]
 
     def cosines(self, first: list[str], second: list[str]) -> np.ndarray:
-        vectors = Vectors(self.encoder, [*first, *second], self.batch_size, self.progress)
-        return pair_cosines(vectors.of(first), vectors.of(second))
+        return Vectors(self.encoder, [*first, *second], self.batch_size, self.progress).cosines(first, second)
 
 
 def _measures(task: Task, vectors: _Encoded) -> tuple[_Measures, dict[str, np.ndarray], list[str]]:

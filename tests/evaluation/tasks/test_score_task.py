@@ -10,13 +10,12 @@ import pytest
 from cse.data.suite import SuiteData
 from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
 from cse.errors import CseError
-from cse.evaluation.dev import score_dev
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.evaluation.record import read_record, write_record
 from cse.evaluation.suite import evaluate_suite
-from cse.evaluation.suite_table import format_suite
+from cse.evaluation.table import format_suite
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
-from cse.evaluation.tasks.score import MEASURES, dev_measure, score_task
+from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_task
 from cse.report.page import as_html, as_markdown, make_report
 from cse.report.systems import group
 from tests.evaluation.test_sts import FakeEncoder, make_task
