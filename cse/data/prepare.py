@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.clean import CleaningReport
-from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
 from cse.data.hold_out import HoldOut
 from cse.data.readers import check_exists, contents, data_files, find_data_file
 from cse.data.row_views import arrangement
@@ -18,10 +17,11 @@ from cse.data.sample import sample_pairs
 from cse.data.scored_file import read_scored_file
 from cse.data.sources import open_more, open_source, unwatched, write_more
 from cse.data.store import REPORT_FILE, TRAIN_FILE
-from cse.data.suite import SuiteData, complete, only_pairs
+from cse.data.suite import SuiteData, complete, only_pairs, read_senteval
 from cse.data.tasks.kinds import ScoredPairs, Task, held_out_texts
 from cse.data.tasks.prepare import read_dev_task, read_own_tasks, task_in_report
 from cse.data.tasks.store import write_tasks
+from cse.data.transfer import senteval_root
 from cse.errors import CseError
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.data import DataSettings
@@ -84,13 +84,13 @@ def prepare(
     return report
 
 
-def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]]:
+def _sample_evaluation(seed: int) -> tuple[SuiteData, dict[str, str | None]]:
     dev = sample_pairs("sample-dev", SAMPLE_DEV, seed)
     test = sample_pairs("sample", SAMPLE_TEST, seed)
-    return EvaluationData([test], dev, []), {"dev": "sample", "evaluation": "sample"}
+    return SuiteData([test], dev=dev), {"dev": "sample", "evaluation": "sample"}
 
 
-def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, str | None]]:
+def _file_evaluation(settings: DataSettings) -> tuple[SuiteData, dict[str, str | None]]:
     """Read tasks from ``evaluation_path`` and dev data from ``dev_path`` or STS-B; return the origin of each."""
     found, name = _tasks(settings)
     task = read_dev_task(given_path(settings, "dev_path"), settings)
@@ -105,22 +105,22 @@ def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, 
     return found, {"dev": STSB_DEV if found.dev else None, "evaluation": name}
 
 
-def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:
+def _tasks(settings: DataSettings) -> tuple[SuiteData, str | None]:
     path = given_path(settings, "evaluation_path")
     if path is None:
-        return EvaluationData([], None, []), None
+        return SuiteData(), None
     if path.is_dir() and (senteval_root(path) or not data_files(path)):
         return read_senteval(path), SENTEVAL
     own = _own_pairs(settings, "evaluation_path")
     if own is None:
-        return EvaluationData([], None, []), None
-    return EvaluationData([own[0]], None, []), own[1]
+        return SuiteData(), None
+    return SuiteData([own[0]]), own[1]
 
 
-def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str, str | None]) -> SuiteData:
+def _suite(settings: DataSettings, evaluation: SuiteData, origin: dict[str, str | None]) -> SuiteData:
     """Read what the full evaluation needs besides the similarity tasks, as far as it is available."""
     own = settings.source == "sample" or origin["evaluation"] != SENTEVAL
-    suite = only_pairs(evaluation.tasks) if own else complete(Path(settings.evaluation_path), evaluation)
+    suite = only_pairs(evaluation.test) if own else complete(Path(settings.evaluation_path), evaluation)
     if settings.source == "sample":
         return suite
     suite = suite.with_tasks(read_own_tasks(given_path(settings, "task_path"), settings))
@@ -158,11 +158,9 @@ def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | No
     return pairs, path.name
 
 
-def _held_out(
-    evaluation: EvaluationData, own: Sequence[Task], of_own: Callable[[Task], Iterable[str]]
-) -> Iterator[str]:
+def _held_out(evaluation: SuiteData, own: Sequence[Task], of_own: Callable[[Task], Iterable[str]]) -> Iterator[str]:
     """Yield the texts that no training row may hold: dev data, evaluation pairs, the user's own tasks."""
-    for task in (*evaluation.tasks, evaluation.dev):
+    for task in (*evaluation.test, evaluation.dev):
         yield from () if task is None else held_out_texts(task)
     for task in own:
         yield from of_own(task)
@@ -171,7 +169,7 @@ def _held_out(
 def _report(
     settings: DataSettings,
     cleaning: CleaningReport,
-    evaluation: EvaluationData,
+    evaluation: SuiteData,
     origin: dict[str, str | None],
     suite: SuiteData,
 ) -> dict[str, Any]:
@@ -179,7 +177,7 @@ def _report(
     dev = evaluation.dev
     if dev is None:
         notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
-    if not evaluation.tasks and not suite.own:
+    if not evaluation.test and not suite.own:
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
     if cleaning.kept < 2:
         notes.append("a single row: the negatives of a contrastive loss are other rows; training wants at least 2")
@@ -198,8 +196,8 @@ def _report(
         },
         "evaluation": {
             "from": origin["evaluation"],
-            "pairs": sum(map(len, evaluation.tasks)),
-            "tasks": {task.name: len(task) for task in evaluation.tasks},
+            "pairs": sum(map(len, evaluation.test)),
+            "tasks": {task.name: len(task) for task in evaluation.test},
             "missing": evaluation.missing,
             "transfer": {task.name: len(task) for task in suite.transfer},
             "captions": 0 if suite.cxc is None else len(suite.cxc),

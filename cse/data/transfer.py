@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cse.data.evaluation import senteval_root
 from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.data.text_files import text_lines
 from cse.errors import CseError
@@ -31,6 +30,14 @@ _SST = (
 )
 _TREC = (("TREC/train_5500.label", 5452), ("TREC/TREC_10.label", 500))
 _MRPC = (("MRPC/msr_paraphrase_train.txt", 4076), ("MRPC/msr_paraphrase_test.txt", 1725))
+
+
+def senteval_root(folder: Path) -> Path | None:
+    """Return the ``downstream`` folder that ``folder`` is or contains, or ``None`` if there is none."""
+    for root in (folder, folder / "downstream", folder / "data" / "downstream"):
+        if (root / "STS").is_dir() or (root / "SICK").is_dir():
+            return root
+    return None
 
 
 def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:
