@@ -21,13 +21,14 @@ from cse.data.tasks.kinds import (
     sentences_of,
 )
 from cse.errors import CseError, nearest
-from cse.evaluation.cxc import DEFAULT, Bootstrap, CxcScore, score_cxc
+from cse.evaluation.cxc import DEFAULT, Bootstrap, score_cxc
 from cse.evaluation.details import PairDetails, drawn_task, pair_details
 from cse.evaluation.linear import FULL, Classifier
-from cse.evaluation.retrieval import EXAMPLE, RetrievalScore, score_near_identical, score_retrieval
-from cse.evaluation.space import SpaceScore, score_space
+from cse.evaluation.measures import Score
+from cse.evaluation.retrieval import EXAMPLE, score_near_identical, score_retrieval
+from cse.evaluation.space import score_space
 from cse.evaluation.sts import StsResults, score_sts
-from cse.evaluation.tasks.score import TaskScore, score_task
+from cse.evaluation.tasks.score import score_task
 from cse.evaluation.transfer import TransferResults, score_transfer
 from cse.evaluation.vectors import TextEncoder, Vectors
 
@@ -59,16 +60,16 @@ class SuiteResults:
     """
 
     sts: StsResults | None = None
-    cxc: CxcScore | None = None
+    cxc: Score | None = None
     transfer: TransferResults | None = None
-    retrieval: RetrievalScore | None = None
-    space: SpaceScore | None = None
+    retrieval: Score | None = None
+    space: Score | None = None
     near_identical: dict[str, float] | None = None
-    space_test: SpaceScore | None = None
+    space_test: Score | None = None
     details: PairDetails | None = None
     pooling: str | None = None
     missing: list[str] = field(default_factory=list)
-    tasks: dict[str, TaskScore] = field(default_factory=dict)
+    tasks: dict[str, Score] = field(default_factory=dict)
     content: dict[str, str] = field(default_factory=dict)
     reads: dict[str, Any] = field(default_factory=dict)
 
@@ -88,7 +89,10 @@ class SuiteResults:
         if self.near_identical is not None:
             tree["near_identical"] = self.near_identical
         if self.tasks:
-            tree["tasks"] = {name: score.to_dict() for name, score in self.tasks.items()}
+            tree["tasks"] = {
+                name: {**score.facts, "values": score.values, "setting": score.setting}
+                for name, score in self.tasks.items()
+            }
         return tree | ({"missing": self.missing} if self.missing else {})
 
 

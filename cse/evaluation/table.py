@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from cse.data.tasks.kinds import TRANSFER_TASKS
 from cse.errors import CseError, nearest, one_line, printable
 from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, StsResults
 
@@ -16,6 +15,14 @@ if TYPE_CHECKING:  # a table of rows needs no encoder
 TableFormat = Literal["text", "markdown", "latex"]
 TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex")
 _LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+# by field of the results: title, unit, digits
+_MEASURES = {
+    "cxc": ("CxC-STS", "Spearman * 100", 2),
+    "transfer": ("Transfer", "accuracy in percent", 2),
+    "retrieval": ("Retrieval", "percent", 2),
+    "space": ("Alignment and uniformity", "unit length", 4),
+    "space_test": ("Alignment and uniformity", "unit length", 4),
+}
 _TITLES = {"text": "{} ({})\n", "markdown": "**{}** ({})\n\n", "latex": "% {} ({})\n"}
 
 
@@ -66,7 +73,9 @@ def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
         if results.retrieval is None:
             continue
         examples = sorted(results.retrieval.examples, key=lambda example: -example.rank)[:count]
-        lines.append(f"Retrieval by {name}: {len(examples)} of {results.retrieval.queries} queries, worst first\n")
+        lines.append(
+            f"Retrieval by {name}: {len(examples)} of {results.retrieval.facts['queries']} queries, worst first\n"
+        )
         for example in examples:
             lines.append(f"  query   {example.query}")
             lines += [
@@ -136,11 +145,13 @@ def _measures(models: Mapping[str, SuiteResults], style: str) -> str:
     sts = _scored({name: results.sts for name, results in models.items()})
     table = format_table(sts, style) if sts else ""
     parts = [_TITLES[style].format("STS", "Spearman * 100") + table] if sts else []
-    for field, (title, unit, cells) in _MEASURES.items():
+    for field, (title, unit, digits) in _MEASURES.items():
         found = _scored({name: getattr(results, field) for name, results in models.items()})
-        rows = {name: cells(score, models[name]) for name, score in found.items()}
-        setting = "".join(score.describe() for score in list(found.values())[:1])
-        parts += [_below(title, f"{unit}; {setting}", rows, style)] if rows else []
+        rows = {name: _cells(score.values, digits) for name, score in found.items()}
+        if field.startswith("space"):
+            rows = {name: {"pooling": models[name].pooling or "not known"} | cells for name, cells in rows.items()}
+        if rows:
+            parts.append(_below(title, f"{unit}; {next(iter(found.values())).setting}", rows, style))
     for task in dict.fromkeys(task for results in models.values() for task in results.tasks):
         scores = _scored({name: results.tasks.get(task) for name, results in models.items()})
         setting = settings_in_words({name: score.setting for name, score in scores.items()})
@@ -161,40 +172,13 @@ def _scored(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 def _below(title: str, setting: str, rows: Mapping[str, Mapping[str, str]], style: str) -> str:
     """Return a table below its title: a row per model, the columns of the first."""
+    head = ["model", *(name.replace("_", " ") for name in next(iter(rows.values())))]
     body = [[name, *cells.values()] for name, cells in rows.items()]
-    return _TITLES[style].format(title, setting) + format_rows([["model", *next(iter(rows.values()))], *body], style)
+    return _TITLES[style].format(title, setting) + format_rows([head, *body], style)
 
 
 def _cells(values: Mapping[str, float], digits: int = 2) -> dict[str, str]:
     return {name: f"{value:.{digits}f}" for name, value in values.items()}
-
-
-def _transfer_cells(score: Any, _: SuiteResults) -> dict[str, str]:
-    accuracies = {task: score.tasks[task].accuracy for task in TRANSFER_TASKS if task in score.tasks}
-    return _cells(accuracies | ({score.average_name: score.average} if len(accuracies) > 1 else {}))
-
-
-def _space_cells(score: Any, results: SuiteResults) -> dict[str, str]:
-    shape = {"alignment": score.alignment, "uniformity": score.uniformity}
-    return {"pooling": results.pooling or "not known"} | _cells(shape, 4)
-
-
-# by field of the results: title, unit, and cells of a model by column
-_MEASURES: dict[str, tuple[str, str, Callable[[Any, SuiteResults], dict[str, str]]]] = {
-    "cxc": (
-        "CxC-STS",
-        "Spearman * 100",
-        lambda score, _: _cells({"mean": score.mean, "std": score.std, "all pairs": score.all_pairs}),
-    ),
-    "transfer": ("Transfer", "accuracy in percent", _transfer_cells),
-    "retrieval": (
-        "Retrieval",
-        "percent",
-        lambda score, _: _cells({f"recall@{cut}": value for cut, value in score.recall.items()}),
-    ),
-    "space": ("Alignment and uniformity", "unit length", _space_cells),
-    "space_test": ("Alignment and uniformity", "unit length", _space_cells),
-}
 
 
 def _columns(models: Mapping[str, StsResults]) -> list[str]:

@@ -51,9 +51,16 @@ class TransferResults:
     tasks: dict[str, TransferScore]
     how: Classifier = FULL
 
-    def describe(self) -> str:
-        """Return the setting as one line."""
+    @property
+    def setting(self) -> str:
+        """How it was measured, in one line."""
         return self.how.describe()
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Accuracies by task in the usual order, and the average of several."""
+        found = {name: self.tasks[name].accuracy for name in TRANSFER_TASKS if name in self.tasks}
+        return found | ({self.average_name: self.average} if len(found) > 1 else {})
 
     @property
     def average_name(self) -> str:
@@ -73,7 +80,7 @@ class TransferResults:
             | ({} if score.f1 is None else {"f1": score.f1})
             for name, score in self.tasks.items()
         }
-        return {"transfer": tasks, self.average_name: round(self.average, 4), "setting": self.describe()}
+        return {"transfer": tasks, self.average_name: round(self.average, 4), "setting": self.setting}
 
 
 def score_transfer(

@@ -110,15 +110,15 @@ def headline(result: SuiteResults) -> dict[str, float]:
         scores = {sts.average_name: sts.average()} if len(sts.tasks) > 1 else {}
         scores |= {task: score.all for task, score in sts.tasks.items()}
     if result.cxc is not None:
-        scores |= {"CxC-STS": result.cxc.mean}
+        scores |= {"CxC-STS": result.cxc.values["mean"]}
     if result.transfer is not None:
         if len(result.transfer.tasks) > 1:
             scores |= {f"{result.transfer.average_name} (accuracy)": result.transfer.average}
         scores |= {f"{name} (accuracy)": score.accuracy for name, score in result.transfer.tasks.items()}
     if result.retrieval is not None:
-        scores |= {f"recall@{cut}": value for cut, value in result.retrieval.recall.items()}
+        scores |= result.retrieval.values
     if result.space is not None:
-        scores |= {"alignment": result.space.alignment, "uniformity": result.space.uniformity}
+        scores |= result.space.values
     scores |= {f"{name} ({score.main})": score.values[score.main] for name, score in result.tasks.items()}
     return {name: value for name, value in scores.items() if value is not None}
 

@@ -110,11 +110,11 @@ def test_a_broken_embedding_names_the_sentence(data):
 def test_every_table_has_its_setting_above_it(data, style):
     results = evaluate_suite(FakeEncoder(), data, classifier=QUICK)
     text = format_suite({"first model": results, "second": results}, style)
-    for setting in (results.cxc.describe(), results.retrieval.describe(), results.space.describe()):
+    for setting in (results.cxc.setting, results.retrieval.setting, results.space.setting):
         assert setting in text
     below = 2 if style == "markdown" else 0  # rows of mean and wmean name their model there
     assert text.count("first model") == text.count("second") == 6 + below
-    assert f"{results.cxc.mean:.2f}" in text
+    assert f"{results.cxc.values['mean']:.2f}" in text
     assert f"{results.transfer.average:.2f}" in text
     if style == "latex":
         assert all(line.startswith("% ") for line in text.splitlines() if "CxC" in line or "not measured" in line)
@@ -174,8 +174,8 @@ def test_space_of_the_test_split_is_taken_too(data):
     results = evaluate_suite(encoder, data, measures=("space",))
     alone = score_space(Vectors(encoder, sentences_of([data.stsb["test"]])), [data.stsb["test"]])
     assert results.space_test == alone
-    assert results.space_test.uniformity != results.space.uniformity
-    assert alone.describe().startswith("STS-B test, ")
+    assert results.space_test.values["uniformity"] != results.space.values["uniformity"]
+    assert alone.setting.startswith("STS-B test, ")
 
 
 def test_pooling_is_part_of_the_printed_result(data):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from cse.data.tasks.kinds import (
 )  # fmt: skip
 from cse.errors import CseError, nearest
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
-from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
+from cse.evaluation.measures import Score, UndefinedScore, pair_cosines, spearman
 from cse.evaluation.tasks import labels, pairs, retrieval
 from cse.evaluation.vectors import TextEncoder, Vectors
 from cse.runtime.encode import unit_rows
@@ -59,33 +58,6 @@ _Found = tuple[float, np.ndarray | None]
 _Measures = Mapping[str, Callable[[], _Found]]
 
 
-@dataclass(frozen=True)
-class TaskScore:
-    """Scores of one task.
-
-    Attributes:
-        name: name of the task.
-        kind: its kind, such as ``retrieval``.
-        main: the measure that stands for the task.
-        values: by measure, times 100.
-        items: by measure that is a mean over items, its value for each, times 100, float64 ``(n,)``: a query, a
-            triplet, a test row (for ``MAP`` of labelled texts, those that are not alone in their label). Pairs have
-            ``cosine`` and ``gold`` instead, from which every measure of theirs can be computed, as they are.
-        setting: kind, counts and how it was measured, in one line.
-    """
-
-    name: str
-    kind: str
-    main: str
-    values: dict[str, float]
-    items: dict[str, np.ndarray]
-    setting: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return numbers and setting for JSON, without the items."""
-        return {"kind": self.kind, "main": self.main, "values": self.values, "setting": self.setting}
-
-
 def score_task(
     encoder: TextEncoder,
     task: Task,
@@ -93,7 +65,7 @@ def score_task(
     batch_size: int = 64,
     progress: bool = False,
     measures: Collection[str] | None = None,
-) -> TaskScore:
+) -> Score:
     """Score an encoder on a task; each distinct text is encoded once.
 
     Queries and documents get the task text of their role, where the encoder has one; no other text does.
@@ -118,9 +90,8 @@ def score_task(
     found = {name: value for name, value in found.items() if name not in undefined}
     items |= {name: 100 * each for name, (_, each) in found.items() if each is not None}
     values = {name: 100 * value for name, (value, _) in found.items()}
-    return TaskScore(
-        task.name, kind, MEASURES[kind][0], values, items, "; ".join([describe(task), _SETTINGS[kind], *told])
-    )
+    setting = "; ".join([describe(task), _SETTINGS[kind], *told])
+    return Score(values, setting, {"kind": kind, "main": MEASURES[kind][0]}, items)
 
 
 def score_dev(encoder: TextEncoder, task: Task, batch_size: int = 64, measure: str | None = None) -> DevScore:

@@ -43,21 +43,21 @@ class Roles(FakeEncoder):
 def test_a_value_is_the_mean_of_its_items_and_each_text_is_encoded_once(task):
     encoder = FakeEncoder()
     score = score_task(encoder, task, batch_size=7)
-    assert tuple(score.values) == MEASURES[score.kind]
+    assert tuple(score.values) == MEASURES[score.facts["kind"]]
     assert score.main == next(iter(score.values))
     means = {name: items for name, items in score.items.items() if name in score.values}
     assert all(items.dtype == np.float64 and items.ndim == 1 for items in score.items.values())
     for name, items in means.items():
         assert score.values[name] == pytest.approx(items.mean(), abs=1e-9)
         assert len(items) == len(task)
-    if score.kind in ("scored pairs", "binary pairs"):
+    if score.facts["kind"] in ("scored pairs", "binary pairs"):
         assert set(score.items) == {"cosine", "gold"}
         assert len(score.items["cosine"]) == len(score.items["gold"]) == len(task)
     else:
         assert set(means) == set(score.values) - {"V-measure"}
     for sentences, batch_size, *_ in encoder.calls:
         assert (len(sentences), batch_size) == (len(set(sentences)), 7)
-    assert json.loads(json.dumps(score.to_dict()))["setting"].startswith(score.kind)
+    assert json.loads(json.dumps(score.to_dict()))["setting"].startswith(score.facts["kind"])
 
 
 def test_pairs_are_scored_by_their_cosines():
