@@ -17,6 +17,8 @@ import numpy as np
 
 from cse import OnnxEncoder
 from cse.data.store import PreparedData
+from cse.data.tasks.kinds import ScoredPairs
+from cse.data.tasks.store import open_dev
 from cse.evaluation.measures import pair_cosines, spearman
 from cse.evaluation.table import format_rows
 from cse.runtime.domain import AUTO, Domain
@@ -34,8 +36,8 @@ def main() -> None:
         raise SystemExit(f"{options.bank}: a bundle of one model, not a bank")
     figures: dict[str, dict[str, float]] = {}
     for name in encoder.bank.domains().usable:
-        dev = PreparedData(options.domains / name / "prepared").dev
-        if dev is None:
+        dev = open_dev(PreparedData(options.domains / name / "prepared"))
+        if not isinstance(dev, ScoredPairs):
             continue
         sentences = [*dev.sentence1, *dev.sentence2]
         chosen = encoder.encode_counting(sentences, domain=AUTO, normalize=True)

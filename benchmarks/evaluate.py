@@ -25,10 +25,11 @@ from benchmarks.rounds import interleave, ratio, timed
 from benchmarks.texts import lengths_with
 from cse import OnnxEncoder
 from cse.data.cxc import read_cxc
-from cse.data.evaluation import read_senteval
 from cse.data.sample import sample_pairs
+from cse.data.suite import read_senteval
+from cse.data.tasks.kinds import sentences_of
 from cse.evaluation.cxc import Bootstrap, score_cxc
-from cse.evaluation.sts import evaluate_sts, sentences_of
+from cse.evaluation.sts import evaluate_sts
 from cse.evaluation.vectors import Vectors
 from cse.model.backbone_files import MINILM
 from cse.stages.open_model import open_model
@@ -48,7 +49,7 @@ class Random:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Encode and evaluate, and return the figures."""
     if options.senteval:
-        tasks = read_senteval(options.senteval).tasks
+        tasks = read_senteval(options.senteval).sts
     else:
         tasks = [sample_pairs(f"sample-{number}", options.pairs, seed=number) for number in range(2)]
     model: Any = open_model(options.model)

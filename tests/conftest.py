@@ -24,9 +24,10 @@ from transformers import (
     dynamic_module_utils,
 )
 
-from cse.data.store import REPORT_FILE
+from cse.data.store import REPORT_FILE, PreparedData
 from cse.data.suite import only_pairs
-from cse.data.suite_store import write_suite
+from cse.data.tasks.kinds import Task
+from cse.data.tasks.store import OWN, TEST, open_tasks, write_tasks
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import LENGTH
@@ -233,11 +234,16 @@ def batch(backbone) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def write_report(folder: Path, view: str, rows: int) -> None:
-    """Write what ``prepare`` adds to rows, dev pairs and tasks: what it counted, and an empty full evaluation."""
+    """Write what ``prepare`` adds to rows and tasks: what it counted."""
     report = {
         "train": {"source": f"{view}.csv", "kept": rows},
         "view": view,
         "evaluation": {"suite_missing": only_pairs([]).missing},
     }
-    write_suite(folder, only_pairs([]))
     (folder / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")
+
+
+def write_dev(folder: Path, dev: Task | None) -> None:
+    """Write prepared data another dev task, or none; the other tasks stay."""
+    data = PreparedData(folder)
+    write_tasks(folder, dev=dev, test=open_tasks(data, TEST), own=open_tasks(data, OWN))

@@ -132,7 +132,7 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
     )
     files = {file_of(module).relative_to(ROOT).as_posix() for module in modules_of_stage(graph, "cse.stages.train")}
     trains = {file for file in files if not file.startswith(around)}
-    assert {"cse/stages/build/losses.py", "cse/evaluation/sts.py", "cse/model/backbone.py"} <= trains
+    assert {"cse/stages/build/losses.py", "cse/evaluation/tasks/score.py", "cse/model/backbone.py"} <= trains
     assert trains - code == set(), "add these to the training code in cse/stages/common.py"
     assert "cse/scale/train.py" in trains  # a launcher, which the stage does not import
 
@@ -182,18 +182,18 @@ def test_a_missing_and_a_needless_dependency_are_found(graph, tmp_path):
         "stages:\n"
         "  score:\n"
         "    cmd: .venv/bin/python -m cse.stages.score\n"
-        "    deps: [cse/evaluation, cse/data/scored.py, cse/training, data/prepared]\n"
+        "    deps: [cse/evaluation, cse/data/tasks/kinds.py, cse/training, data/prepared]\n"
         "    params: [evaluation, {params.yaml: [data]}]\n"
         "    outs: [data/metrics]\n"
     )
     stage = read_stages(dvc_file)["score"]
     assert stage == {
         "module": "cse.stages.score",
-        "deps": ["cse/evaluation", "cse/data/scored.py", "cse/training", "data/prepared"],
+        "deps": ["cse/evaluation", "cse/data/tasks/kinds.py", "cse/training", "data/prepared"],
         "params": ["evaluation", "data"],
     }
     modules = modules_of_stage(graph, "cse.evaluation.table")
-    assert {"cse.evaluation.measures", "cse.data.scored", "cse.errors"} <= modules
+    assert {"cse.evaluation.measures", "cse.data.tasks.kinds", "cse.errors"} <= modules
     assert uncovered(modules, stage["deps"]) == ["cse/errors.py"]
     assert unused(modules, stage["deps"]) == ["cse/training"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import kind_of
-from cse.data.tasks.store import open_dev, open_tasks
+from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.evaluation.tasks.score import MEASURES
 from cse.settings import Settings
 
@@ -17,5 +17,5 @@ def selects(data: PreparedData, settings: Settings) -> bool:
 
 def main_measure(data: PreparedData) -> tuple[str, str] | None:
     """Return the user's first task and its main measure; None without a task."""
-    tasks = open_tasks(data)
+    tasks = open_tasks(data, OWN)
     return (tasks[0].name, MEASURES[kind_of(tasks[0])][0]) if tasks else None

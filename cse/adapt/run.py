@@ -30,7 +30,7 @@ from cse.bench.data import DataFolders
 from cse.bench.pacing import steps_of
 from cse.bench.place import Place
 from cse.data.store import PreparedData
-from cse.data.suite_store import open_suite
+from cse.data.suite import open_suite
 from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
 from cse.evaluation.dev_facts import dev_keys, dev_of, value_of
@@ -319,7 +319,7 @@ class Adaptation:
         """Measure a model on the user's task and on whatever STS was prepared, and keep the record."""
         data = open_suite(PreparedData(self._data.prepared))
         measures = tuple(m for m in ("sts", "tasks") if m == "tasks" or data.sts)
-        if not data.tasks and not data.sts:
+        if not data.own and not data.sts:
             raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
         options = self.settings.evaluation
         results = evaluate_models(

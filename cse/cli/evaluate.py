@@ -128,7 +128,7 @@ def _evaluate(
     json_path: Path | None,
     out: Path | None,
 ) -> None:
-    from cse.evaluation.suite_table import format_examples, format_suite
+    from cse.evaluation.table import format_examples, format_suite
     from cse.files import is_json_with, write_rounded_json
     from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
     from cse.stages.evaluate_models import evaluate_models, record_folder, rows_of, save_record
@@ -177,8 +177,7 @@ def _evaluate(
 def _evaluate_on_mteb(
     models: dict[str, str], tasks: str, settings: Settings, style: str, json_path: Path | None
 ) -> None:
-    from cse.evaluation.suite_table import training_lines
-    from cse.evaluation.table import format_rows
+    from cse.evaluation.table import format_rows, training_lines
     from cse.files import is_json_with, write_rounded_json
     from cse.outputs import check_file, publish_file
     from cse.stages.evaluate_models import rows_of
@@ -231,12 +230,12 @@ def _own_tasks(paths: Sequence[Path], settings: Settings) -> list[Task]:
 def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alone: bool) -> SuiteData:
     """Return evaluation data from prepared data, a SentEval folder, or a file of scored pairs; none if ``alone``."""
     from cse.data.scored_file import read_scored_file
-    from cse.data.store import TASKS_FILE, PreparedData
-    from cse.data.suite import SuiteData, only_pairs, read_suite
-    from cse.data.suite_store import open_suite
+    from cse.data.store import PreparedData
+    from cse.data.suite import SuiteData, only_pairs, open_suite, read_suite
+    from cse.data.tasks.store import TASKS_FILE
 
     if alone:
-        return SuiteData([], {}, [], None, [])
+        return SuiteData()
     if data is None or (data / TASKS_FILE).is_file():
         suite = open_suite(PreparedData(data or PREPARED))
     elif data.is_file():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from cse.data.scored_file import check_score
+from cse.data.tasks.kinds import CaptionPairs
 from cse.data.text_files import text_lines
 from cse.errors import CseError
 
@@ -20,27 +20,6 @@ CXC_FILE = "cxc_sts_test.csv"
 _SAME_IMAGE = "c2c_cocaption"
 _PUBLISHED = {CXC_FILE: CXC_TEST}
 _SCORES = (0.0, 5.0)
-
-
-@dataclass(frozen=True)
-class CaptionPairs:
-    """Scored pairs of captions.
-
-    Attributes:
-        sentence1, sentence2: captions, ``n`` each.
-        score: gold similarity from 0 to 5, float64 ``(n,)``.
-        caption: number of each pair's first caption, int64 ``(n,)``.
-        image: number of the image of each pair's first caption, int64 ``(n,)``.
-    """
-
-    sentence1: list[str]
-    sentence2: list[str]
-    score: np.ndarray
-    caption: np.ndarray
-    image: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.score)
 
 
 def read_cxc(path: Path) -> CaptionPairs:

@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.clean import CleaningReport
-from cse.data.evaluation import EvaluationData, read_senteval, senteval_root
 from cse.data.hold_out import HoldOut
 from cse.data.readers import check_exists, contents, data_files, find_data_file
 from cse.data.row_views import arrangement
 from cse.data.sample import sample_pairs
-from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
 from cse.data.sources import open_more, open_source, unwatched, write_more
-from cse.data.store import DEV_FILE, REPORT_FILE, TASKS_FILE, TRAIN_FILE, write_pairs
-from cse.data.suite import SuiteData, complete, only_pairs
-from cse.data.suite_store import write_suite
-from cse.data.tasks.kinds import Task, held_out_texts
+from cse.data.store import REPORT_FILE, TRAIN_FILE
+from cse.data.suite import SuiteData, complete, only_pairs, read_senteval
+from cse.data.tasks.kinds import ScoredPairs, Task, held_out_texts
 from cse.data.tasks.prepare import read_dev_task, read_own_tasks, task_in_report
-from cse.data.tasks.store import DEV_TASK_FILE, write_tasks
+from cse.data.tasks.store import write_tasks
+from cse.data.transfer import senteval_root
 from cse.errors import CseError
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.data import DataSettings
@@ -38,7 +36,7 @@ def prepare(
     progress: bool = True,
     held_out: Callable[[Task], Iterable[str]] = held_out_texts,
 ) -> dict[str, Any]:
-    """Write training rows, dev pairs, evaluation data and ``report.json`` to the folder ``out``.
+    """Write training rows, tasks and ``report.json`` to the folder ``out``.
 
     The folder appears complete or not at all; until then an existing one stays untouched. The same input and settings
     give the same bytes.
@@ -65,21 +63,18 @@ def prepare(
     source, more = open_source(settings), open_more(settings)
     cleaning = source.report
     no_dev = origin["dev"] in (None, STSB_DEV)
-    held_out_tasks = no_dev + (not suite.tasks) if settings.hold_out else 0  # to select with, and to measure
+    held_out_tasks = no_dev + (not suite.own) if settings.hold_out else 0  # to select with, and to measure
     arrange = arrangement(settings, cleaning, held_out_tasks)
-    apart = list(_held_out(evaluation, suite.tasks, held_out))
+    apart = list(_held_out(evaluation, suite.own, held_out))
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         source.write(folder / TRAIN_FILE, apart, arrange, progress=progress)
         reports = write_more(more, folder, apart, arrange, progress=progress)
         if isinstance(arrange, HoldOut):
             measured = arrange.tasks()
             if no_dev:
-                evaluation, origin["dev"] = replace(evaluation, dev=None, dev_task=measured.pop(0)), cleaning.source
+                evaluation, origin["dev"] = replace(evaluation, dev=measured.pop(0)), cleaning.source
             suite = suite.with_tasks(measured)
-        write_pairs(folder / DEV_FILE, [] if evaluation.dev is None else [evaluation.dev])
-        write_tasks(folder / DEV_TASK_FILE, [] if evaluation.dev_task is None else [evaluation.dev_task])
-        write_pairs(folder / TASKS_FILE, evaluation.tasks)
-        write_suite(folder, suite)
+        write_tasks(folder, dev=evaluation.dev, test=suite.test, own=suite.own)
         report = _report(settings, cleaning, evaluation, origin, suite)
         if settings.hold_out and not held_out_tasks:
             report["notes"].append("data.hold_out: none held out; data.dev_path selects and data.task_path measures")
@@ -89,43 +84,43 @@ def prepare(
     return report
 
 
-def _sample_evaluation(seed: int) -> tuple[EvaluationData, dict[str, str | None]]:
+def _sample_evaluation(seed: int) -> tuple[SuiteData, dict[str, str | None]]:
     dev = sample_pairs("sample-dev", SAMPLE_DEV, seed)
     test = sample_pairs("sample", SAMPLE_TEST, seed)
-    return EvaluationData([test], dev, []), {"dev": "sample", "evaluation": "sample"}
+    return SuiteData([test], dev=dev), {"dev": "sample", "evaluation": "sample"}
 
 
-def _file_evaluation(settings: DataSettings) -> tuple[EvaluationData, dict[str, str | None]]:
+def _file_evaluation(settings: DataSettings) -> tuple[SuiteData, dict[str, str | None]]:
     """Read tasks from ``evaluation_path`` and dev data from ``dev_path`` or STS-B; return the origin of each."""
     found, name = _tasks(settings)
     task = read_dev_task(given_path(settings, "dev_path"), settings)
     if task is not None:
-        return EvaluationData(found.tasks, None, found.missing, task), {"dev": task.name, "evaluation": name}
+        return replace(found, dev=task), {"dev": task.name, "evaluation": name}
     dev = _own_pairs(settings, "dev_path")
     if dev is not None:
         own, file = dev
-        return EvaluationData(found.tasks, own, found.missing), {"dev": file, "evaluation": name}
+        return replace(found, dev=own), {"dev": file, "evaluation": name}
     if not settings.stsb_dev:
         found = replace(found, dev=None)
     return found, {"dev": STSB_DEV if found.dev else None, "evaluation": name}
 
 
-def _tasks(settings: DataSettings) -> tuple[EvaluationData, str | None]:
+def _tasks(settings: DataSettings) -> tuple[SuiteData, str | None]:
     path = given_path(settings, "evaluation_path")
     if path is None:
-        return EvaluationData([], None, []), None
+        return SuiteData(), None
     if path.is_dir() and (senteval_root(path) or not data_files(path)):
         return read_senteval(path), SENTEVAL
     own = _own_pairs(settings, "evaluation_path")
     if own is None:
-        return EvaluationData([], None, []), None
-    return EvaluationData([own[0]], None, []), own[1]
+        return SuiteData(), None
+    return SuiteData([own[0]]), own[1]
 
 
-def _suite(settings: DataSettings, evaluation: EvaluationData, origin: dict[str, str | None]) -> SuiteData:
+def _suite(settings: DataSettings, evaluation: SuiteData, origin: dict[str, str | None]) -> SuiteData:
     """Read what the full evaluation needs besides the similarity tasks, as far as it is available."""
     own = settings.source == "sample" or origin["evaluation"] != SENTEVAL
-    suite = only_pairs(evaluation.tasks) if own else complete(Path(settings.evaluation_path), evaluation)
+    suite = only_pairs(evaluation.test) if own else complete(Path(settings.evaluation_path), evaluation)
     if settings.source == "sample":
         return suite
     suite = suite.with_tasks(read_own_tasks(given_path(settings, "task_path"), settings))
@@ -163,11 +158,9 @@ def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | No
     return pairs, path.name
 
 
-def _held_out(
-    evaluation: EvaluationData, own: Sequence[Task], of_own: Callable[[Task], Iterable[str]]
-) -> Iterator[str]:
+def _held_out(evaluation: SuiteData, own: Sequence[Task], of_own: Callable[[Task], Iterable[str]]) -> Iterator[str]:
     """Yield the texts that no training row may hold: dev data, evaluation pairs, the user's own tasks."""
-    for task in (*evaluation.tasks, evaluation.dev, evaluation.dev_task):
+    for task in (*evaluation.test, evaluation.dev):
         yield from () if task is None else held_out_texts(task)
     for task in own:
         yield from of_own(task)
@@ -176,15 +169,15 @@ def _held_out(
 def _report(
     settings: DataSettings,
     cleaning: CleaningReport,
-    evaluation: EvaluationData,
+    evaluation: SuiteData,
     origin: dict[str, str | None],
     suite: SuiteData,
 ) -> dict[str, Any]:
     notes = []
-    dev = evaluation.dev_task
-    if evaluation.dev is None and dev is None:
+    dev = evaluation.dev
+    if dev is None:
         notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
-    if not evaluation.tasks and not suite.tasks:
+    if not evaluation.test and not suite.own:
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
     if cleaning.kept < 2:
         notes.append("a single row: the negatives of a contrastive loss are other rows; training wants at least 2")
@@ -198,18 +191,18 @@ def _report(
         "train": cleaning.as_dict(),
         "dev": {
             "from": origin["dev"],
-            "pairs": 0 if evaluation.dev is None else len(evaluation.dev),
-            **({} if dev is None else {"task": task_in_report(dev)}),
+            "pairs": len(dev) if isinstance(dev, ScoredPairs) else 0,
+            **({} if dev is None or isinstance(dev, ScoredPairs) else {"task": task_in_report(dev)}),
         },
         "evaluation": {
             "from": origin["evaluation"],
-            "pairs": sum(map(len, evaluation.tasks)),
-            "tasks": {task.name: len(task) for task in evaluation.tasks},
+            "pairs": sum(map(len, evaluation.test)),
+            "tasks": {task.name: len(task) for task in evaluation.test},
             "missing": evaluation.missing,
-            "transfer": {task.name: sum(map(len, task.parts)) for task in suite.transfer},
+            "transfer": {task.name: len(task) for task in suite.transfer},
             "captions": 0 if suite.cxc is None else len(suite.cxc),
             "suite_missing": suite.missing,
         },
-        **({"tasks": {task.name: task_in_report(task) for task in suite.tasks}} if suite.tasks else {}),
+        **({"tasks": {task.name: task_in_report(task) for task in suite.own}} if suite.own else {}),
         "notes": notes,
     }

@@ -16,7 +16,7 @@ import numpy as np
 from cse.data.labels import LABELS
 from cse.data.sample_grammar import Frame, other, pick, word
 from cse.data.sample_words import NUMBERS, TIMES, TRAITS, Topic, topics
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 
 # how the second sentence is derived from the first, and how much of the meaning remains, from 0 to 5
 GRADES: dict[str, float] = {

@@ -12,8 +12,8 @@ import numpy as np
 from cse.data.checks import column_hint, no_rows, required_text
 from cse.data.clean import MOST_CHARACTERS
 from cse.data.readers import check_exists
-from cse.data.scored import ScoredPairs
 from cse.data.tables import open_table
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 
 Scored = tuple[str, str, float]

@@ -10,17 +10,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from cse.data.scored import ScoredPairs
 from cse.errors import CseError
 
-TRAIN_FILE, DEV_FILE, TASKS_FILE, REPORT_FILE = "train.arrow", "dev.arrow", "evaluation.arrow", "report.json"
+TRAIN_FILE, REPORT_FILE = "train.arrow", "report.json"
+AGAIN = "run `cse prepare`"  # what helps against a damaged file
 _MORE = "train-"  # before the name of a further source
 VIEW_COLUMNS = {
     "sentences": ("sent0",),
@@ -31,15 +30,6 @@ VIEW_COLUMNS = {
 GROUP = "group"  # last column of rows that have one: the label or document that a row comes from
 BATCH_ROWS = 4096
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_PAIRS_SCHEMA = pa.schema(
-    [
-        ("task", pa.string()),
-        ("subset", pa.string()),
-        ("sentence1", pa.string()),
-        ("sentence2", pa.string()),
-        ("score", pa.float64()),
-    ]
-)
 
 
 def source_file(source: str) -> str:
@@ -60,7 +50,7 @@ def open_rows(path: Path) -> pa.Table:
     Raises:
         CseError: a missing or truncated file, or columns that match no view.
     """
-    rows = _map_table(path)
+    rows = map_table(path)
     view_of(rows)
     return rows
 
@@ -92,32 +82,6 @@ def join_rows(sources: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def write_pairs(path: Path, tasks: Iterable[ScoredPairs]) -> int:
-    """Write scored pairs, task by task, and return their number."""
-    return write_table(
-        path,
-        _PAIRS_SCHEMA,
-        (
-            (task.name, subset, *texts, float(score))
-            for task in tasks
-            for subset, *texts, score in zip(task.subset, task.sentence1, task.sentence2, task.score, strict=True)
-        ),
-    )
-
-
-def open_pairs(path: Path) -> list[ScoredPairs]:
-    """Read scored pairs, one ``ScoredPairs`` per task in the order written; an empty file gives an empty list.
-
-    Raises:
-        CseError: a missing or truncated file, or wrong columns.
-    """
-    tasks = []
-    for name, group in groupby(read_table(path, _PAIRS_SCHEMA), key=lambda row: row[0]):
-        _, subset, first, second, score = (list(column) for column in zip(*group, strict=True))
-        tasks.append(ScoredPairs(name, first, second, np.array(score, dtype=np.float64), subset))
-    return tasks
-
-
 def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> int:
     """Write a stream of rows, in the column order of the schema, and return their number."""
     count = 0
@@ -131,17 +95,26 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) 
     return count
 
 
-def read_table(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a file written by ``write_table``.
+def map_table(path: Path) -> pa.Table:
+    """Map a table into memory.
 
     Raises:
-        CseError: a missing or truncated file, or wrong columns.
+        CseError: the file is missing or not a complete Arrow stream.
     """
-    table = _map_table(path)
-    if table.schema.names != schema.names:
-        found, wanted = ", ".join(table.column_names), ", ".join(schema.names)
-        raise CseError(f"{path}: has columns {found}, expected {wanted}; {_AGAIN}")
-    return zip(*(table.column(name).to_pylist() for name in schema.names), strict=True)
+    if not path.is_file():
+        raise CseError(f"{path}: no such file; {AGAIN}")
+    with path.open("rb") as file:
+        tail = file.seek(0, 2) - len(_END_OF_STREAM)
+        file.seek(max(tail, 0))
+        whole = file.read() == _END_OF_STREAM
+    try:
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_stream(source).read_all()
+    except (pa.ArrowInvalid, OSError):
+        whole = False
+    if not whole:
+        raise CseError(f"{path}: cut off or damaged; {AGAIN}")
+    return table
 
 
 class PreparedData:
@@ -159,7 +132,7 @@ class PreparedData:
         self.folder = Path(folder)
         self.rows_file = rows or self.folder / TRAIN_FILE
         if not self.folder.is_dir():
-            raise CseError(f"{self.folder}: no prepared data; {_AGAIN}")
+            raise CseError(f"{self.folder}: no prepared data; {AGAIN}")
 
     def of(self, source: str) -> PreparedData:
         """Return the same data with the rows of a further source, by its name, for training."""
@@ -207,58 +180,22 @@ class PreparedData:
         return {text: list(labels) for text, labels in found.items()}
 
     @cached_property
-    def dev(self) -> ScoredPairs | None:
-        """Scored pairs for checkpoint selection, or ``None`` if none were prepared."""
-        pairs = open_pairs(self.folder / DEV_FILE)
-        return pairs[0] if pairs else None
-
-    @cached_property
-    def tasks(self) -> list[ScoredPairs]:
-        """The evaluation tasks, in order; may be empty."""
-        return open_pairs(self.folder / TASKS_FILE)
-
-    @cached_property
     def report(self) -> dict[str, Any]:
         """The report of ``prepare``."""
         path = self.folder / REPORT_FILE
         try:
             report = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise CseError(f"{path}: no such file; {_AGAIN}") from None
+            raise CseError(f"{path}: no such file; {AGAIN}") from None
         except ValueError:
-            raise CseError(f"{path}: cut off or changed by hand; {_AGAIN}") from None
+            raise CseError(f"{path}: cut off or changed by hand; {AGAIN}") from None
         return dict(report)
-
-
-_AGAIN = "run `cse prepare`"
 
 
 @contextmanager
 def _writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         yield writer
-
-
-def _map_table(path: Path) -> pa.Table:
-    """Map a table into memory.
-
-    Raises:
-        CseError: the file is missing or not a complete Arrow stream.
-    """
-    if not path.is_file():
-        raise CseError(f"{path}: no such file; {_AGAIN}")
-    with path.open("rb") as file:
-        tail = file.seek(0, 2) - len(_END_OF_STREAM)
-        file.seek(max(tail, 0))
-        whole = file.read() == _END_OF_STREAM
-    try:
-        with pa.memory_map(str(path)) as source:
-            table = pa.ipc.open_stream(source).read_all()
-    except (pa.ArrowInvalid, OSError):
-        whole = False
-    if not whole:
-        raise CseError(f"{path}: cut off or damaged; {_AGAIN}")
-    return table
 
 
 def _batches(rows: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:

@@ -7,16 +7,14 @@ and published figures include them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cse.data.evaluation import senteval_root
+from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.data.text_files import text_lines
 from cse.errors import CseError
 
-TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC")
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 # first file: class 1, second: class 0
 _BINARY = {
@@ -34,44 +32,12 @@ _TREC = (("TREC/train_5500.label", 5452), ("TREC/TREC_10.label", 500))
 _MRPC = (("MRPC/msr_paraphrase_train.txt", 4076), ("MRPC/msr_paraphrase_test.txt", 1725))
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Sentences or sentence pairs with classes, sorted as in SentEval before making folds.
-
-    Attributes:
-        texts: ``n`` sentences.
-        label: classes, counted from 0, int64 ``(n,)``.
-        second: second sentence of each pair, or None.
-    """
-
-    texts: list[str]
-    label: np.ndarray
-    second: list[str] | None = None
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-
-@dataclass(frozen=True)
-class TransferTask:
-    """A classification task.
-
-    Attributes:
-        name: one of ``TRANSFER_TASKS``, or the user's.
-        train: training rows; all rows if the task has no other parts.
-        dev: rows for model selection, if the task has them.
-        test: rows to score, if the task has them; otherwise folds of ``train`` are scored.
-    """
-
-    name: str
-    train: Labelled
-    dev: Labelled | None = None
-    test: Labelled | None = None
-
-    @property
-    def parts(self) -> list[Labelled]:
-        """All parts that the task has."""
-        return [part for part in (self.train, self.dev, self.test) if part is not None]
+def senteval_root(folder: Path) -> Path | None:
+    """Return the ``downstream`` folder that ``folder`` is or contains, or ``None`` if there is none."""
+    for root in (folder, folder / "downstream", folder / "data" / "downstream"):
+        if (root / "STS").is_dir() or (root / "SICK").is_dir():
+            return root
+    return None
 
 
 def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:

@@ -10,11 +10,12 @@ import numpy as np
 
 from cse.errors import CseError
 from cse.evaluation.comparison import Comparison, Outcomes, Statistic, compare, compare_average, holm
+from cse.evaluation.dev_facts import SPEARMAN
 from cse.evaluation.measures import average_name
 from cse.evaluation.sts import SEVEN_TASKS
-from cse.evaluation.tasks.score import AP, COSINE, F1, GOLD, SPEARMAN
+from cse.evaluation.tasks.score import AP, COSINE, F1, GOLD
 
-Items = Mapping[str, Mapping[str, np.ndarray]]  # by task, then by measure, see ``TaskScore.items``
+Items = Mapping[str, Mapping[str, np.ndarray]]  # by task, then by measure, see ``Score.items``
 _OF_PAIRS: dict[str, Statistic] = {SPEARMAN: "spearman", AP: "average_precision", F1: "best_f1"}
 STS = "STS"
 ONE_TRAINING = "this one training only"

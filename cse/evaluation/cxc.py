@@ -8,14 +8,14 @@ the result.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.stats import rankdata
 
-from cse.data.cxc import CaptionPairs
+from cse.data.tasks.kinds import CaptionPairs
 from cse.errors import CseError
-from cse.evaluation.measures import pair_cosines, spearman
+from cse.evaluation.measures import Score, spearman
 from cse.evaluation.vectors import Vectors
 
 
@@ -38,51 +38,19 @@ class Bootstrap:
     seed: int = 123
 
 
-@dataclass(frozen=True)
-class CxcScore:
-    """Spearman times 100 over the repetitions.
-
-    Attributes:
-        mean, std: over repetitions; population standard deviation.
-        all_pairs: Spearman over all pairs at once.
-        drawn: pairs per repetition.
-        how: sampling setting.
-    """
-
-    mean: float
-    std: float
-    all_pairs: float
-    drawn: int
-    how: Bootstrap
-
-    def describe(self) -> str:
-        """Return the setting as one line."""
-        how = self.how
-        return (
-            f"{how.repetitions:,} samples of {self.drawn:,} {how.query}s "
-            f"{'with' if how.replace else 'without'} replacement, seed {how.seed}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return numbers and setting for JSON."""
-        return {
-            "mean": self.mean, "std": self.std, "all_pairs": self.all_pairs, "drawn": self.drawn,
-            "query": self.how.query, "replace": self.how.replace, "repetitions": self.how.repetitions,
-            "seed": self.how.seed, "setting": self.describe(),
-        }  # fmt: skip
-
-
 DEFAULT = Bootstrap()
 
 
-def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap = DEFAULT) -> CxcScore:
-    """Score given embeddings; every cosine is computed once.
+def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap = DEFAULT) -> Score:
+    """Return mean and population standard deviation over the repetitions, and the score of all pairs at once.
+
+    Every cosine is computed once.
 
     Raises:
         CseError: too few queries for the sample.
         UndefinedScore: gold scores or cosines that are all equal.
     """
-    cosines = pair_cosines(vectors.of(pairs.sentence1), vectors.of(pairs.sentence2))
+    cosines = vectors.cosines(pairs.sentence1, pairs.sentence2)
     all_pairs = 100 * spearman(cosines, pairs.score, "CxC-STS")
     query = pairs.image if how.query == "image" else pairs.caption
     order = np.argsort(query, kind="stable")
@@ -96,7 +64,11 @@ def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap = DEFAULT) -
         drawn = rng.choice(len(sizes), count, replace=how.replace)
         rows = order[starts[drawn] + rng.randint(0, sizes[drawn])]  # one draw per query, in turn
         scores[repetition] = _rank_correlation(cosines[rows], pairs.score[rows])
-    return CxcScore(100 * float(scores.mean()), 100 * float(scores.std()), all_pairs, count, how)
+    values = {"mean": 100 * float(scores.mean()), "std": 100 * float(scores.std()), "all_pairs": all_pairs}
+    facts = {"drawn": count} | {name: getattr(how, name) for name in ("query", "replace", "repetitions", "seed")}
+    replacement = "with" if how.replace else "without"
+    setting = f"{how.repetitions:,} samples of {count:,} {how.query}s {replacement} replacement, seed {how.seed}"
+    return Score(values, setting, facts)
 
 
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:

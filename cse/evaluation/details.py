@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.evaluation.density import Density, densities
-from cse.evaluation.sts import cosines_of
 from cse.evaluation.tsne import tsne
 from cse.evaluation.vectors import Vectors
 
@@ -44,7 +43,7 @@ def drawn_task(tasks: Sequence[ScoredPairs]) -> ScoredPairs:
 
 def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
     """Return the details of one task's pairs for given embeddings."""
-    cosine = cosines_of(vectors, task)
+    cosine = vectors.cosines(task.sentence1, task.sentence2)
     places: dict[str, str] = {}
     for side in (task.sentence1, task.sentence2):
         for sentence, subset in zip(side, task.subset, strict=True):

@@ -1,8 +1,10 @@
-"""Measures of semantic textual similarity: cosine of a pair, rank correlation with the gold scores."""
+"""What a score is, and measures of similarity: cosine of a pair, rank correlation with the gold scores."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -18,6 +20,36 @@ class UndefinedScore(CseError):  # noqa: N818 - reads as what it is: a score tha
 
 class NotFinite(CseError):  # noqa: N818 - reads as what it is
     """Embeddings contain a NaN or an infinity."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Scores of one task.
+
+    Attributes:
+        values: by measure, mostly times 100.
+        setting: counts and how it was measured, in one line.
+        facts: the same one by one, for JSON; ``main`` names the measure that stands for the task, if not the first.
+        items: by measure that is a mean over items, its value for each, times 100, float64 ``(n,)``: a query, a
+            triplet, a test row (for ``MAP`` of labelled texts, those that are not alone in their label). Pairs have
+            ``cosine`` and ``gold`` instead, from which every measure of theirs can be computed, as they are.
+        examples: queries of a paraphrase retrieval with what they found.
+    """
+
+    values: dict[str, float]
+    setting: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    items: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
+    examples: list[Any] = field(default_factory=list, compare=False)
+
+    @property
+    def main(self) -> str:
+        """The measure that stands for the task."""
+        return str(self.facts.get("main", next(iter(self.values))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return numbers, facts and setting for JSON, without items and examples."""
+        return {**self.values, **self.facts, "setting": self.setting}
 
 
 def average_name(found: Collection[str], published: Collection[str]) -> str:

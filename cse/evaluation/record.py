@@ -18,7 +18,7 @@ from cse.data.store import rows_in_words
 from cse.errors import CseError
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.details import PairDetails
-from cse.evaluation.retrieval import RetrievalScore
+from cse.evaluation.measures import Score
 from cse.evaluation.suite import SuiteResults
 from cse.evaluation.tasks.items import ITEMS_FILE, STS_FILE, write_items
 from cse.files import read_csv, rounded, write_csv, write_sealed
@@ -137,7 +137,7 @@ def _write_details(folder: Path, details: PairDetails) -> None:
     )
 
 
-def _retrieval_rows(score: RetrievalScore) -> Iterable[Sequence[Any]]:
+def _retrieval_rows(score: Score) -> Iterable[Sequence[Any]]:
     for example in score.examples:
         for place, (candidate, cosine) in enumerate(example.nearest, start=1):
             correct = int(candidate == example.partner)

@@ -3,22 +3,28 @@
 The papers do not state the candidates. With ``dedup`` each string occurs once and is never its own candidate; only this
 agrees with D2CSE's figures. Without it every sentence slot but the query's own is a candidate, and a duplicate of the
 query always ranks first (DiffCSE's figures).
+
+One query with near-identical candidates is shown by itself: is the paraphrase ranked first (D2CSE table 2)?
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
+from cse.evaluation.measures import Score
 from cse.evaluation.vectors import Vectors
 from cse.runtime.encode import unit_rows
 
 CUTS = (1, 3, 5)
 SHOWN = 5  # nearest sentences kept for reading
+# the example of D2CSE's table 2, written as in STS-B; the second candidate has gold 5
+QUERY = "you can do it , too ."
+CANDIDATES = ("you can use it , too .", "yes , you can do it .", "can you do it ?")
+EXAMPLE = (QUERY, *CANDIDATES)
 _BLOCK = 1024  # queries
 
 
@@ -39,42 +45,8 @@ class Example:
     nearest: list[tuple[str, float]]
 
 
-@dataclass(frozen=True)
-class RetrievalScore:
-    """Recall in percent.
-
-    Attributes:
-        recall: by cut-off.
-        queries, candidates: their number.
-        gold, dedup: setting.
-        examples: every query, in the order of the pairs.
-    """
-
-    recall: dict[int, float]
-    queries: int
-    candidates: int
-    gold: float
-    dedup: bool
-    examples: list[Example]
-
-    def describe(self) -> str:
-        """Return the setting as one line."""
-        kind = "distinct sentences" if self.dedup else "sentences, repetitions kept"
-        return (
-            f"{self.queries} queries from pairs with gold >= {self.gold:g}, both directions, {self.candidates:,} {kind}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return numbers and setting for JSON."""
-        recall = {f"recall@{cut}": value for cut, value in self.recall.items()}
-        return recall | {
-            "queries": self.queries, "candidates": self.candidates, "gold": self.gold, "dedup": self.dedup,
-            "setting": self.describe(),
-        }  # fmt: skip
-
-
-def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, dedup: bool = True) -> RetrievalScore:
-    """Look up the partner of each sentence of the pairs whose gold score is at least ``gold``.
+def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, dedup: bool = True) -> Score:
+    """Look up the partner of each sentence of the pairs whose gold score is at least ``gold``; recall is in percent.
 
     A partner's rank is 1 plus the number of candidates that are strictly nearer.
 
@@ -107,5 +79,14 @@ def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, 
             nearest = [(pool[i], float(cosines_QN[q, i])) for i in nearest_QK[q] if i != query]
             examples.append(Example(pool[query], pool[partner], int(rank_Q[q]), nearest))
     ranks = np.array([example.rank for example in examples])
-    recall = {cut: 100 * float((ranks <= cut).mean()) for cut in CUTS}
-    return RetrievalScore(recall, len(examples), len(pool) - 1, gold, dedup, examples)
+    recall = {f"recall@{cut}": 100 * float((ranks <= cut).mean()) for cut in CUTS}
+    kind = "distinct sentences" if dedup else "sentences, repetitions kept"
+    setting = f"{len(examples)} queries from pairs with gold >= {gold:g}, both directions, {len(pool) - 1:,} {kind}"
+    facts = {"queries": len(examples), "candidates": len(pool) - 1, "gold": gold, "dedup": dedup}
+    return Score(recall, setting, facts, examples=examples)
+
+
+def score_near_identical(vectors: Vectors) -> dict[str, float]:
+    """Return the cosine of each candidate to the query of ``EXAMPLE``, from -1 to 1."""
+    cosines = vectors.cosines([QUERY] * len(CANDIDATES), CANDIDATES)
+    return dict(zip(CANDIDATES, map(float, cosines), strict=True))

@@ -8,58 +8,17 @@ is part of the result. The default follows SimCSE's authors: positives with gold
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
+from cse.evaluation.measures import Score
 from cse.evaluation.vectors import Vectors
 from cse.runtime.encode import unit_rows
 
 _BLOCK = 1024  # rows
-
-
-@dataclass(frozen=True)
-class SpaceScore:
-    """Alignment and uniformity with their setting.
-
-    Attributes:
-        alignment, uniformity: lower is better, both.
-        positives: number of positive pairs.
-        sentences: number of rows.
-        splits: splits of the rows.
-        threshold, strict: minimum gold score of a positive pair, and whether it must exceed that.
-        dedup: whether each sentence counts once.
-    """
-
-    alignment: float
-    uniformity: float
-    positives: int
-    sentences: int
-    splits: tuple[str, ...]
-    threshold: float
-    strict: bool
-    dedup: bool
-
-    def describe(self) -> str:
-        """Return the setting as one line."""
-        sign = ">" if self.strict else ">="
-        kind = "distinct sentences" if self.dedup else "sentences"
-        return (
-            f"{' + '.join(self.splits)}, {self.positives:,} pairs with gold {sign} {self.threshold:g}, "
-            f"{self.sentences:,} {kind}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return numbers and setting for JSON."""
-        return {
-            "alignment": self.alignment, "uniformity": self.uniformity, "positives": self.positives,
-            "sentences": self.sentences, "splits": list(self.splits), "threshold": self.threshold,
-            "strict": self.strict, "dedup": self.dedup, "setting": self.describe(),
-        }  # fmt: skip
 
 
 def score_space(
@@ -69,27 +28,33 @@ def score_space(
     threshold: float = 4.0,
     strict: bool = True,
     dedup: bool = False,
-) -> SpaceScore:
+) -> Score:
     """Measure given embeddings on the pairs of some splits.
 
     Raises:
         CseError: no positive pairs, or a zero vector (it has no direction).
     """
-    first, second = ([text for split in splits for text in side(split)] for side in (_first, _second))
+    first = [text for split in splits for text in split.sentence1]
+    second = [text for split in splits for text in split.sentence2]
     gold = np.concatenate([split.score for split in splits])
     positive = gold > threshold if strict else gold >= threshold
+    least = f"{'>' if strict else '>='} {threshold:g}"
     if not positive.any():
-        raise CseError(f"alignment: no pair has a gold score {'>' if strict else '>='} {threshold:g}; lower it")
+        raise CseError(f"alignment: no pair has a gold score {least}; lower it")
     texts = [*first, *second]
     aligned = alignment(
         vectors.of([first[i] for i in np.flatnonzero(positive)]),
         vectors.of([second[i] for i in np.flatnonzero(positive)]),
     )
     rows = list(dict.fromkeys(texts)) if dedup else texts
-    names = tuple(split.name for split in splits)
-    return SpaceScore(
-        aligned, uniformity(vectors.of(rows)), int(positive.sum()), len(rows), names, threshold, strict, dedup
-    )
+    names, pairs = [split.name for split in splits], int(positive.sum())
+    kind = "distinct sentences" if dedup else "sentences"
+    return Score(
+        {"alignment": aligned, "uniformity": uniformity(vectors.of(rows))},
+        f"{' + '.join(names)}, {pairs:,} pairs with gold {least}, {len(rows):,} {kind}",
+        {"positives": pairs, "sentences": len(rows), "splits": names, "threshold": threshold, "strict": strict,
+         "dedup": dedup},
+    )  # fmt: skip
 
 
 def alignment(a: np.ndarray, b: np.ndarray) -> float:
@@ -118,14 +83,6 @@ def uniformity(rows: np.ndarray, t: float = 2.0) -> float:
         parts.append(logsumexp(exponent_BN))
     pairs = len(rows) * (len(rows) - 1) / 2
     return float(logsumexp(parts) - np.log(pairs))
-
-
-def _first(split: ScoredPairs) -> list[str]:
-    return split.sentence1
-
-
-def _second(split: ScoredPairs) -> list[str]:
-    return split.sentence2
 
 
 def _unit(rows_ND: np.ndarray) -> np.ndarray:

@@ -12,15 +12,15 @@ rounded to two decimals; it exists only if all seven tasks are present.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs, sentences_of
 from cse.errors import CseError
-from cse.evaluation.measures import UndefinedScore, average_name, pair_cosines, spearman
+from cse.evaluation.measures import UndefinedScore, average_name, spearman
 from cse.evaluation.vectors import TextEncoder, Vectors
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
@@ -127,32 +127,11 @@ def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> StsResults:
     Raises:
         UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
     """
-    items = {task.name: {"cosine": cosines_of(vectors, task), "gold": task.score} for task in tasks}
+    items = {
+        task.name: {"cosine": vectors.cosines(task.sentence1, task.sentence2), "gold": task.score} for task in tasks
+    }
     scores = {task.name: _score(task, items[task.name]["cosine"]) for task in tasks}
     return StsResults(scores, len(set(sentences_of(tasks))), items)
-
-
-def sentences_of(tasks: Sequence[ScoredPairs]) -> Iterator[str]:
-    """Yield every sentence of some tasks, repetitions included."""
-    for task in tasks:
-        yield from task.sentence1
-        yield from task.sentence2
-
-
-def cosines_of(vectors: Vectors, task: ScoredPairs) -> np.ndarray:
-    """Return the cosine of each pair, float64 ``(n,)``."""
-    return pair_cosines(vectors.of(task.sentence1), vectors.of(task.sentence2))
-
-
-def dev_score(encoder: TextEncoder, pairs: ScoredPairs, batch_size: int = 64) -> float:
-    """Spearman times 100 over all pairs of one task: the score that selects checkpoints.
-
-    Raises:
-        NotFinite: a sentence whose embedding is not finite.
-        UndefinedScore: gold scores or cosines that are all equal, or fewer than two pairs.
-    """
-    vectors = Vectors(encoder, sentences_of([pairs]), batch_size)
-    return 100 * spearman(cosines_of(vectors, pairs), pairs.score, pairs.name)
 
 
 def _score(task: ScoredPairs, cosines: np.ndarray) -> StsScore:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,21 +10,36 @@ from typing import Any
 import torch
 
 from cse.data.suite import SuiteData
-from cse.data.tasks.kinds import Task, content_of
-from cse.data.transfer import TRANSFER_TASKS
+from cse.data.tasks.kinds import (
+    TRANSFER_TASKS,
+    CaptionPairs,
+    ScoredPairs,
+    Splits,
+    Task,
+    TransferTask,
+    content_of,
+    sentences_of,
+)
 from cse.errors import CseError, nearest
-from cse.evaluation.cxc import DEFAULT, Bootstrap, CxcScore, score_cxc
+from cse.evaluation.cxc import DEFAULT, Bootstrap, score_cxc
 from cse.evaluation.details import PairDetails, drawn_task, pair_details
 from cse.evaluation.linear import FULL, Classifier
-from cse.evaluation.near_identical import score_near_identical, sentences_of_example
-from cse.evaluation.retrieval import RetrievalScore, score_retrieval
-from cse.evaluation.space import SpaceScore, score_space
-from cse.evaluation.sts import StsResults, score_sts, sentences_of
-from cse.evaluation.tasks.score import TaskScore, score_task
-from cse.evaluation.transfer import TransferResults, score_transfer, sentences_of_transfer
+from cse.evaluation.measures import Score
+from cse.evaluation.retrieval import EXAMPLE, score_near_identical, score_retrieval
+from cse.evaluation.space import score_space
+from cse.evaluation.sts import StsResults, score_sts
+from cse.evaluation.tasks.score import score_task
+from cse.evaluation.transfer import TransferResults, score_transfer
 from cse.evaluation.vectors import TextEncoder, Vectors
 
 MEASURES = ("sts", "cxc", "transfer", "retrieval", "space", "tasks")
+_READS: dict[str, type] = {
+    "sts": ScoredPairs,
+    "cxc": CaptionPairs,
+    "transfer": TransferTask,
+    "retrieval": Splits,
+    "space": Splits,
+}
 
 
 @dataclass(frozen=True)
@@ -45,17 +59,17 @@ class SuiteResults:
         reads: the encoder's ``max_length`` and task ``texts``, as far as known.
     """
 
-    sts: StsResults | None
-    cxc: CxcScore | None
-    transfer: TransferResults | None
-    retrieval: RetrievalScore | None
-    space: SpaceScore | None
+    sts: StsResults | None = None
+    cxc: Score | None = None
+    transfer: TransferResults | None = None
+    retrieval: Score | None = None
+    space: Score | None = None
     near_identical: dict[str, float] | None = None
-    space_test: SpaceScore | None = None
+    space_test: Score | None = None
     details: PairDetails | None = None
     pooling: str | None = None
     missing: list[str] = field(default_factory=list)
-    tasks: dict[str, TaskScore] = field(default_factory=dict)
+    tasks: dict[str, Score] = field(default_factory=dict)
     content: dict[str, str] = field(default_factory=dict)
     reads: dict[str, Any] = field(default_factory=dict)
 
@@ -75,7 +89,10 @@ class SuiteResults:
         if self.near_identical is not None:
             tree["near_identical"] = self.near_identical
         if self.tasks:
-            tree["tasks"] = {name: score.to_dict() for name, score in self.tasks.items()}
+            tree["tasks"] = {
+                name: {**score.facts, "values": score.values, "setting": score.setting}
+                for name, score in self.tasks.items()
+            }
         return tree | ({"missing": self.missing} if self.missing else {})
 
 
@@ -113,57 +130,50 @@ def evaluate_suite(
             goes to ``missing``.
     """
     data = _only(data, measures)
-    if not any((data.sts, data.stsb, data.transfer, data.cxc, data.tasks)):
+    if not data.test and not data.own:
         gaps = f": without {', '.join(data.missing)}" if data.missing else ""
         raise CseError(f"evaluation: no data for {', '.join(measures)}{gaps}")
-    vectors = Vectors(encoder, _sentences(data), batch_size, progress)
-    splits = list(data.stsb.values())
+    example = EXAMPLE if data.stsb else ()
+    vectors = Vectors(encoder, [*sentences_of(data.test), *example], batch_size, progress)
+    splits, test = list(data.stsb.values()), data.stsb.get("test")
     missing = list(data.missing)
-    alone = len(data.tasks) + len(set(measures) - {"tasks"}) < 2
+    alone = len(data.own) + len(set(measures) - {"tasks"}) < 2
 
-    def measure(name: str, wanted: object, score: Callable[[], Any]) -> Any:
-        """Compute a measure; if it is undefined for this encoder, the others still count."""
-        if not wanted:
-            return None
+    def score(name: str, compute: Callable[[], Any]) -> Any:
+        """Return a score; if it is undefined for this encoder, the others still count."""
         try:
-            return score()
+            return compute()
         except CseError as error:
             if alone:
                 raise
             missing.append(f"{name} ({error})")
             return None
 
-    cxc, test = data.cxc, data.stsb.get("test")
-    retrieval, space = test is not None and "retrieval" in measures, "space" in measures
-    pictured = data.sts or [split for split in (test,) if split is not None]
-    tasks = {
-        task.name: measure(
-            task.name, True, partial(score_task, encoder, task, batch_size=batch_size, progress=progress)
-        )
-        for task in data.tasks
-    }
+    one = partial(score_task, encoder, batch_size=batch_size, progress=progress)
+    own = {task.name: score(task.name, partial(one, task)) for task in data.own}
+    found: dict[str, Any] = {}
+    if data.sts:
+        found["sts"] = score("STS", lambda: score_sts(vectors, data.sts))
+    if (captions := data.cxc) is not None:
+        found["cxc"] = score("CxC-STS", lambda: score_cxc(vectors, captions, bootstrap))
+    if data.transfer:
+        train = partial(score_transfer, how=classifier, device=device, advance=advance)
+        found["transfer"] = score("transfer", lambda: train(vectors, data.transfer))
+    if test is not None and "retrieval" in measures:
+        found["retrieval"] = score("retrieval", lambda: score_retrieval(vectors, test, dedup=dedup))
+        found["near_identical"] = score_near_identical(vectors)
+    if splits and "space" in measures:
+        found["space"] = score("alignment and uniformity", lambda: score_space(vectors, splits))
+    if test is not None and "space" in measures:
+        name = "alignment and uniformity of STS-B test"
+        found["space_test"] = score(name, lambda: score_space(vectors, [test]))
+    pictured = data.sts or ([] if test is None else [test])
     return SuiteResults(
-        sts=measure("STS", data.sts, lambda: score_sts(vectors, data.sts)),
-        cxc=measure("CxC-STS", cxc, lambda: score_cxc(vectors, cxc, bootstrap) if cxc else None),
-        transfer=measure(
-            "transfer",
-            data.transfer,
-            lambda: score_transfer(vectors, data.transfer, classifier, device=device, advance=advance),
-        ),
-        retrieval=measure(
-            "retrieval", retrieval, lambda: score_retrieval(vectors, test, dedup=dedup) if test else None
-        ),
-        near_identical=score_near_identical(vectors) if retrieval else None,
-        space=measure("alignment and uniformity", space and splits, lambda: score_space(vectors, splits)),
-        space_test=measure(
-            "alignment and uniformity of STS-B test",
-            space and test,
-            lambda: score_space(vectors, [test]) if test else None,
-        ),
+        **found,
+        tasks={name: score for name, score in own.items() if score is not None},
         details=pair_details(vectors, drawn_task(pictured)) if details and pictured else None,
         pooling=getattr(encoder, "pooler", None),
         missing=missing,
-        tasks={name: score for name, score in tasks.items() if score is not None},
         content=content_of_suite(data),
         reads={name: getattr(encoder, name) for name in ("max_length", "texts") if getattr(encoder, name, None)},
     )
@@ -174,14 +184,8 @@ def content_of_suite(data: SuiteData) -> dict[str, str]:
 
     Keys are ``sts/NAME`` and ``tasks/NAME``.
     """
-    kinds: dict[str, Sequence[Task]] = {"sts": data.sts, "tasks": data.tasks}
+    kinds: dict[str, Sequence[Task]] = {"sts": data.sts, "tasks": data.own}
     return {f"{kind}/{task.name}": content_of(task) for kind, tasks in kinds.items() for task in tasks}
-
-
-def reads_in_words(reads: Mapping[str, Any]) -> str:
-    """Return how an encoder reads a text, such as ``256 tokens, query: 'query: '``; empty if not known."""
-    said = [f"{reads['max_length']} tokens"] if "max_length" in reads else []
-    return ", ".join([*said, *(f"{role}: {text!r}" for role, text in sorted(reads.get("texts", {}).items()))])
 
 
 def measures_from(text: str) -> tuple[str, ...]:
@@ -201,15 +205,12 @@ def measures_from(text: str) -> tuple[str, ...]:
 
 def _only(data: SuiteData, measures: Collection[str]) -> SuiteData:
     """Drop data, and gaps in it, that no measure reads."""
-    kept = SuiteData(
-        sts=data.sts if "sts" in measures else [],
-        stsb=data.stsb if {"retrieval", "space"} & set(measures) else {},
-        transfer=data.transfer if "transfer" in measures else [],
-        cxc=data.cxc if "cxc" in measures else None,
-        missing=[],
-        tasks=data.tasks if "tasks" in measures else [],
+    kinds = {_READS.get(measure) for measure in measures}
+    return SuiteData(
+        test=[task for task in data.test if type(task) in kinds],
+        own=data.own if "tasks" in measures else [],
+        missing=[gap for gap in data.missing if _wanted(gap, measures)],
     )
-    return dataclasses.replace(kept, missing=[gap for gap in data.missing if _wanted(gap, measures)])
 
 
 def _wanted(gap: str, measures: Collection[str]) -> bool:
@@ -226,14 +227,3 @@ def _wanted(gap: str, measures: Collection[str]) -> bool:
         "STS-B": {"sts", "retrieval", "space"},
     }
     return bool(readers.get(name, {"sts"}) & set(measures))
-
-
-def _sentences(data: SuiteData) -> Iterator[str]:
-    yield from sentences_of(data.sts)
-    yield from sentences_of(list(data.stsb.values()))
-    yield from sentences_of_transfer(data.transfer)
-    if data.cxc is not None:
-        yield from data.cxc.sentence1
-        yield from data.cxc.sentence2
-    if data.stsb:
-        yield from sentences_of_example()

@@ -1,17 +1,91 @@
-"""Tables of similarity scores as plain text, Markdown or LaTeX."""
+"""Every table of scores as plain text, Markdown or LaTeX: one per measure and per task, below its setting."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cse.errors import CseError, nearest, one_line
+from cse.errors import CseError, nearest, one_line, printable
 from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, StsResults
+
+if TYPE_CHECKING:  # a table of rows needs no encoder
+    from cse.evaluation.suite import SuiteResults
 
 TableFormat = Literal["text", "markdown", "latex"]
 TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex")
 _LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+# by field of the results: title, unit, digits
+_MEASURES = {
+    "cxc": ("CxC-STS", "Spearman * 100", 2),
+    "transfer": ("Transfer", "accuracy in percent", 2),
+    "retrieval": ("Retrieval", "percent", 2),
+    "space": ("Alignment and uniformity", "unit length", 4),
+    "space_test": ("Alignment and uniformity", "unit length", 4),
+}
+_TITLES = {"text": "{} ({})\n", "markdown": "**{}** ({})\n\n", "latex": "% {} ({})\n"}
+
+
+def format_suite(
+    models: Mapping[str, SuiteResults], style: str = "text", trained_on: Mapping[str, str | None] | None = None
+) -> str:
+    """Format every measure; all models were evaluated on the same data.
+
+    Args:
+        models: results by display name.
+        style: ``text``, ``markdown`` or ``latex``.
+        trained_on: the rows that each model was trained on, as far as known.
+    """
+    reads = {name: reads_in_words(results.reads) for name, results in models.items()}
+    differing = reads if len(set(reads.values())) > 1 else {}
+    return _measures(models, style) + _lines("reads", differing, style) + training_lines(trained_on or {}, style)
+
+
+def training_lines(trained_on: Mapping[str, str | None], style: str = "text") -> str:
+    """Return lines that say which rows each model was trained on; empty if nothing is known."""
+    return _lines("trained on", trained_on, style)
+
+
+def reads_in_words(reads: Mapping[str, Any]) -> str:
+    """Return how an encoder reads a text, such as ``256 tokens, query: 'query: '``; empty if not known."""
+    said = [f"{reads['max_length']} tokens"] if "max_length" in reads else []
+    return ", ".join([*said, *(f"{role}: {text!r}" for role, text in sorted(reads.get("texts", {}).items()))])
+
+
+def settings_in_words(settings: Mapping[str, str]) -> str:
+    """Return how several models were measured: parts that they share, then what is a model's own."""
+    split = {name: setting.split("; ") for name, setting in settings.items()}
+    shared = [part for part in next(iter(split.values())) if all(part in parts for parts in split.values())]
+    rest = {name: ", ".join(part for part in parts if part not in shared) for name, parts in split.items()}
+    own = [f"{name}: {said or 'no task texts'}" for name, said in rest.items()] if any(rest.values()) else []
+    return "; ".join([*shared, *own])
+
+
+def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
+    """Format retrieval queries with their nearest sentences, worst first.
+
+    Args:
+        models: results by display name.
+        count: queries per model.
+    """
+    lines = []
+    for name, results in models.items():
+        if results.retrieval is None:
+            continue
+        examples = sorted(results.retrieval.examples, key=lambda example: -example.rank)[:count]
+        lines.append(
+            f"Retrieval by {name}: {len(examples)} of {results.retrieval.facts['queries']} queries, worst first\n"
+        )
+        for example in examples:
+            lines.append(f"  query   {example.query}")
+            lines += [
+                f"  {place} {cosine:.4f} {'*' if sentence == example.partner else ' '} {sentence}"
+                for place, (sentence, cosine) in enumerate(example.nearest, start=1)
+            ]
+            if example.rank > len(example.nearest):
+                lines.append(f"  {example.rank} {'':6} * {example.partner}")
+            lines.append("")
+    return printable("\n".join(lines))
 
 
 def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
@@ -56,6 +130,55 @@ def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) 
     """
     shown = [[one_line(cell) for cell in row] for row in rows]
     return {"text": _text, "markdown": _markdown, "latex": _latex}[style](shown, below)
+
+
+def _lines(verb: str, of_models: Mapping[str, str | None], style: str) -> str:
+    lines = [f"{_comment(style)}{name}: {verb} {what}\n" for name, what in of_models.items() if what]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _comment(style: str) -> str:
+    return "% " if style == "latex" else ""
+
+
+def _measures(models: Mapping[str, SuiteResults], style: str) -> str:
+    sts = _scored({name: results.sts for name, results in models.items()})
+    table = format_table(sts, style) if sts else ""
+    parts = [_TITLES[style].format("STS", "Spearman * 100") + table] if sts else []
+    for field, (title, unit, digits) in _MEASURES.items():
+        found = _scored({name: getattr(results, field) for name, results in models.items()})
+        rows = {name: _cells(score.values, digits) for name, score in found.items()}
+        if field.startswith("space"):
+            rows = {name: {"pooling": models[name].pooling or "not known"} | cells for name, cells in rows.items()}
+        if rows:
+            parts.append(_below(title, f"{unit}; {next(iter(found.values())).setting}", rows, style))
+    for task in dict.fromkeys(task for results in models.values() for task in results.tasks):
+        scores = _scored({name: results.tasks.get(task) for name, results in models.items()})
+        setting = settings_in_words({name: score.setting for name, score in scores.items()})
+        rows = {name: _cells(score.values) for name, score in scores.items()}
+        parts.append(_below(one_line(task), f"times 100; {setting}", rows, style))
+    common = [gap for gap in next(iter(models.values())).missing if all(gap in one.missing for one in models.values())]
+    lines = [f"{_comment(style)}not measured: {gap}\n" for gap in common]
+    for name, results in models.items():
+        lines += [f"{_comment(style)}not measured of {name}: {gap}\n" for gap in results.missing if gap not in common]
+    if len(parts) == 1 and sts and not lines:
+        return table  # no other table to tell it from
+    return "\n".join([*parts, *(["".join(lines)] if lines else [])])
+
+
+def _scored(scores: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: score for name, score in scores.items() if score is not None}
+
+
+def _below(title: str, setting: str, rows: Mapping[str, Mapping[str, str]], style: str) -> str:
+    """Return a table below its title: a row per model, the columns of the first."""
+    head = ["model", *(name.replace("_", " ") for name in next(iter(rows.values())))]
+    body = [[name, *cells.values()] for name, cells in rows.items()]
+    return _TITLES[style].format(title, setting) + format_rows([head, *body], style)
+
+
+def _cells(values: Mapping[str, float], digits: int = 2) -> dict[str, str]:
+    return {name: f"{value:.{digits}f}" for name, value in values.items()}
 
 
 def _columns(models: Mapping[str, StsResults]) -> list[str]:

@@ -13,14 +13,14 @@ Rows of a pair task are ``[|u - v|, u * v]``. Accuracies are rounded to two deci
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from cse.data.transfer import TRANSFER_TASKS, Labelled, TransferTask
+from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL, Classifier, Fitted, Problem, fit
 from cse.evaluation.measures import average_name
@@ -51,9 +51,16 @@ class TransferResults:
     tasks: dict[str, TransferScore]
     how: Classifier = FULL
 
-    def describe(self) -> str:
-        """Return the setting as one line."""
+    @property
+    def setting(self) -> str:
+        """How it was measured, in one line."""
         return self.how.describe()
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Accuracies by task in the usual order, and the average of several."""
+        found = {name: self.tasks[name].accuracy for name in TRANSFER_TASKS if name in self.tasks}
+        return found | ({self.average_name: self.average} if len(found) > 1 else {})
 
     @property
     def average_name(self) -> str:
@@ -73,15 +80,7 @@ class TransferResults:
             | ({} if score.f1 is None else {"f1": score.f1})
             for name, score in self.tasks.items()
         }
-        return {"transfer": tasks, self.average_name: round(self.average, 4), "setting": self.describe()}
-
-
-def sentences_of_transfer(tasks: Sequence[TransferTask]) -> Iterator[str]:
-    """Yield every sentence of some tasks, repetitions included."""
-    for task in tasks:
-        for part in task.parts:
-            yield from part.texts
-            yield from part.second or []
+        return {"transfer": tasks, self.average_name: round(self.average, 4), "setting": self.setting}
 
 
 def score_transfer(
@@ -95,7 +94,7 @@ def score_transfer(
     """Train and score classifiers on given embeddings.
 
     Args:
-        vectors: embeddings of ``sentences_of_transfer(tasks)``.
+        vectors: embeddings of ``sentences_of(tasks)``.
         tasks: the tasks.
         how: ``FULL`` for published figures, ``FAST`` for a quick look.
         device: where classifiers are trained; None: the CPU.

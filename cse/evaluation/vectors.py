@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cse.evaluation.measures import NotFinite
+from cse.evaluation.measures import NotFinite, pair_cosines
 
 
 class TextEncoder(Protocol):
@@ -65,6 +65,10 @@ class Vectors:
     def of(self, sentences: Sequence[str]) -> np.ndarray:
         """Return the embeddings of sentences, ``(n, d)``, unchanged."""
         return self._embeddings[[self._rows[sentence] for sentence in sentences]]
+
+    def cosines(self, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+        """Return the cosine of each pair of sentences, float64 ``(n,)``."""
+        return pair_cosines(self.of(first), self.of(second))
 
 
 def _short(sentence: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cse.evaluation.record import Record
-from cse.evaluation.tasks.table import settings_in_words
+from cse.evaluation.table import settings_in_words
 from cse.report.cells import Cell, Line, Table
 from cse.report.systems import System
 from cse.report.tables import spread_cell

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from cse.data.store import PreparedData
-from cse.data.suite_store import open_suite
+from cse.data.suite import open_suite
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults
-from cse.evaluation.suite_table import format_suite
+from cse.evaluation.table import format_suite
 from cse.files import write_csv, write_rounded_json
 from cse.model.checkpoint_config import read_config
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
@@ -53,7 +53,7 @@ def evaluate_stage(
     if settings.evaluation.compare_backbone and not read_config(checkpoint)["backbone"]["words"]:
         models[BACKBONE] = BackboneOf(checkpoint)
     results: dict[str, SuiteResults] = {}
-    own = data.tasks and "tasks" in settings.evaluation.measures
+    own = data.own and "tasks" in settings.evaluation.measures
     if data.sts or data.transfer or data.cxc or own:
         results = evaluate_models(
             models,
@@ -110,15 +110,15 @@ def headline(result: SuiteResults) -> dict[str, float]:
         scores = {sts.average_name: sts.average()} if len(sts.tasks) > 1 else {}
         scores |= {task: score.all for task, score in sts.tasks.items()}
     if result.cxc is not None:
-        scores |= {"CxC-STS": result.cxc.mean}
+        scores |= {"CxC-STS": result.cxc.values["mean"]}
     if result.transfer is not None:
         if len(result.transfer.tasks) > 1:
             scores |= {f"{result.transfer.average_name} (accuracy)": result.transfer.average}
         scores |= {f"{name} (accuracy)": score.accuracy for name, score in result.transfer.tasks.items()}
     if result.retrieval is not None:
-        scores |= {f"recall@{cut}": value for cut, value in result.retrieval.recall.items()}
+        scores |= result.retrieval.values
     if result.space is not None:
-        scores |= {"alignment": result.space.alignment, "uniformity": result.space.uniformity}
+        scores |= result.space.values
     scores |= {f"{name} ({score.main})": score.values[score.main] for name, score in result.tasks.items()}
     return {name: value for name, value in scores.items() if value is not None}
 

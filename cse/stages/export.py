@@ -8,10 +8,9 @@ from pathlib import Path
 
 import click
 
-from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData, texts_in
-from cse.data.tasks.kinds import all_texts
-from cse.data.tasks.store import open_tasks
+from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
+from cse.data.tasks.store import OWN, TEST, open_tasks
 from cse.errors import CseError
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
@@ -59,7 +58,7 @@ def export_stage(
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision != "fp32":
-            draft.parity |= check_score(encoder, onnx, data.tasks, options.score_loss)
+            draft.parity |= check_score(encoder, onnx, _similarity_tasks(data), options.score_loss)
         texts = training_sentences(data, SKETCHED) or sentences
         draft.sketch = vectors_sketched(onnx, texts)
     click.echo(
@@ -112,15 +111,19 @@ def training_sentences(data: PreparedData, count: int) -> list[str]:
 
 def sentences_for_parity(data: PreparedData, count: int) -> list[str]:
     """Return up to ``count`` evaluation sentences; if there are none, training sentences or the own tasks' texts."""
-    found = dict.fromkeys(text for task in data.tasks for text in (*task.sentence1, *task.sentence2))
+    found = dict.fromkeys(text for task in _similarity_tasks(data) for text in all_texts(task))
     if not found:
         found = dict.fromkeys(training_sentences(data, count))
     if not found:
-        found = dict.fromkeys(text for task in open_tasks(data) for text in all_texts(task))
+        found = dict.fromkeys(text for task in open_tasks(data, OWN) for text in all_texts(task))
     if not found:
         raise CseError(f"{data.folder}: no sentences to compare ONNX with torch on; run `cse prepare`")
     step = max(len(found) // count, 1)  # spread over all tasks, not only the first
     return list(found)[::step][:count]
+
+
+def _similarity_tasks(data: PreparedData) -> list[ScoredPairs]:
+    return of_kind(open_tasks(data, TEST), ScoredPairs)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ from cse.data.tasks.kinds import PROXY, Task, kind_of
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.compared import Measured, compare_measured
-from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import dev_label, measure_in
-from cse.evaluation.tasks.score import MEASURES, dev_measure, score_task
+from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_task
 from cse.evaluation.vectors import TextEncoder
 from cse.export.parity import check_parity
 from cse.model.checkpoint_config import read_config

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cse.data.store import PreparedData
-from cse.data.tasks.kinds import all_texts
-from cse.data.tasks.store import open_dev, open_tasks
+from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
+from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.bare import BareBackbone
@@ -49,6 +49,6 @@ def _every_text(data: PreparedData) -> Iterator[str]:
     """Yield every text of prepared data: all sources, dev and evaluation."""
     for rows in (data, *map(data.of, data.sources)):
         yield from rows.sentences()
-    dev = open_dev(data)
-    for task in [*data.tasks, *open_tasks(data), *([] if dev is None else [dev])]:
+    tested = of_kind(open_tasks(data, TEST), ScoredPairs)
+    for task in [*tested, *open_tasks(data, OWN), *open_tasks(data, DEV)]:
         yield from all_texts(task)

@@ -9,8 +9,8 @@ import click
 
 from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
-from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import dev_keys, facts_of
+from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import save_checkpoint
 from cse.model.checkpoint_config import is_checkpoint, read_config
 from cse.model.sentence_encoder import SentenceEncoder

@@ -14,9 +14,8 @@ from cse.data.store import PreparedData
 from cse.data.tasks.kinds import Task, put_before
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
-from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
-from cse.evaluation.tasks.score import dev_measure
+from cse.evaluation.tasks.score import dev_measure, score_dev
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.mlm_head import MlmHead, load_mlm_head

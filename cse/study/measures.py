@@ -15,10 +15,17 @@ from cse.data.clean import text_key
 from cse.data.cxc import read_cxc
 from cse.data.draws import draw_parts
 from cse.data.store import PreparedData
-from cse.data.suite import SuiteData
-from cse.data.suite_store import open_suite
-from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task, held_out_texts
-from cse.data.tasks.store import open_dev, open_tasks
+from cse.data.suite import SuiteData, open_suite
+from cse.data.tasks.kinds import (
+    HELD_OUT,
+    CaptionPairs,
+    LabelledTexts,
+    Retrieval,
+    ScoredPairs,
+    Task,
+    held_out_texts,
+)
+from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
 
 DEV, STS, CXC = "dev", "STS", "CxC"  # names of columns
@@ -83,15 +90,15 @@ def dev_suite(data: PreparedData, captions: Path) -> SuiteData:
         raise CseError(
             "a study needs dev pairs or a dev task: set data.dev_path, or data.evaluation_path to SentEval's folder"
         )
-    cxc = read_cxc(captions / CXC_DEV) if (captions / CXC_DEV).is_file() else None
-    tasks: list[Task] = [dataclasses.replace(dev, name=DEV), *map(dev_part, open_tasks(data))]
-    return SuiteData([], {}, [], cxc, [], tasks)
+    cxc = [read_cxc(captions / CXC_DEV)] if (captions / CXC_DEV).is_file() else []
+    return SuiteData([*cxc], [dataclasses.replace(dev, name=DEV), *map(dev_part, open_tasks(data, OWN))])
 
 
 def suite_for_test(data: PreparedData) -> SuiteData:
     """Return what is tested: similarity tasks, CxC-STS, the test parts of own tasks."""
     suite = open_suite(data)
-    return dataclasses.replace(suite, stsb={}, transfer=[], tasks=[part_for_test(task) for task in suite.tasks])
+    test: list[Task] = [task for task in suite.test if isinstance(task, ScoredPairs | CaptionPairs)]
+    return dataclasses.replace(suite, test=test, own=[part_for_test(task) for task in suite.own])
 
 
 def columns(results: Mapping[str, Any], dev_measure: str = "") -> dict[str, float]:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cse.data.store import DEV_FILE, TRAIN_FILE, PreparedData, source_file
-from cse.data.tasks.store import DEV_TASK_FILE, open_dev
+from cse.data.store import TRAIN_FILE, PreparedData, source_file
+from cse.data.tasks.kinds import content_of
+from cse.data.tasks.store import open_dev
 from cse.errors import CseError, full_disk_in
 from cse.evaluation.dev_facts import SPEARMAN
 from cse.files import fingerprint, naming
@@ -272,11 +273,12 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, row
     }
     if settings.data.more:
         around["data.more"] = settings.data.more_in_training
-    dev = [path for path in (prepared / DEV_FILE, prepared / DEV_TASK_FILE) if path.is_file()]
+    dev = open_dev(PreparedData(prepared))
     more = [prepared / source_file(source.name) for source in settings.data.more]
-    data = [prepared / TRAIN_FILE, *more, *dev, *rows, *sorted(corrupted.glob("*.npy"))]
+    data = [prepared / TRAIN_FILE, *more, *rows, *sorted(corrupted.glob("*.npy"))]
     code = [*training_code(), *(Path(__file__).with_name(name) for name in ("job.py", "trial.py"))]
-    facts = {"space": [str(part) for part in space.dimensions], "around": around, "inputs": _inputs(space, settings)}
+    facts: dict[str, Any] = {"space": [str(part) for part in space.dimensions], "around": around}
+    facts |= {"inputs": _inputs(space, settings), "dev": None if dev is None else [dev.name, content_of(dev)]}
     return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"
 
 

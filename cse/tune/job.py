@@ -12,8 +12,8 @@ from typing import Any
 
 from cse.bench.data import DataFolders
 from cse.bench.pacing import evaluating
-from cse.data.store import DEV_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, source_file
-from cse.data.tasks.store import DEV_TASK_FILE
+from cse.data.store import REPORT_FILE, TRAIN_FILE, PreparedData, source_file
+from cse.data.tasks.store import open_dev, write_tasks
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
 from cse.settings import Settings
@@ -94,7 +94,7 @@ def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:
 
 
 def share_data(prepared: Path, shared: DataFolders, mined: Path | None = None) -> None:
-    """Hard-link the training rows and dev data of prepared data, but no test set, into the folders of the trials.
+    """Hard-link the training rows of prepared data for the trials, beside its dev task: no test set.
 
     Args:
         prepared: folder of the rows and of all that is measured.
@@ -103,9 +103,9 @@ def share_data(prepared: Path, shared: DataFolders, mined: Path | None = None) -
     """
     shutil.rmtree(shared.prepared, ignore_errors=True)
     shared.prepared.mkdir(parents=True)
-    dev_task = [DEV_TASK_FILE] if (prepared / DEV_TASK_FILE).is_file() else []
-    more = [source_file(name) for name in PreparedData(prepared).sources]
-    _link(prepared, shared.prepared, (TRAIN_FILE, *more, DEV_FILE, *dev_task, REPORT_FILE))
+    data = PreparedData(prepared)
+    _link(prepared, shared.prepared, (TRAIN_FILE, *map(source_file, data.sources), REPORT_FILE))
+    write_tasks(shared.prepared, dev=open_dev(data))
     if mined is not None:
         shared.mined.mkdir()
         _link(mined, shared.mined, (TRAIN_FILE, MINING_FILE))

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from cse.data.store import DEV_FILE, PreparedData, write_pairs
-from cse.evaluation.sts import dev_score
+from cse.data.store import PreparedData
+from cse.data.tasks.store import open_dev
+from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import save_checkpoint
 from cse.model.checkpoint_config import WEIGHTS_FILE, identity_of
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, publish_folder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.workspace import contents
-from tests.conftest import make_backbone_folder
+from tests.conftest import make_backbone_folder, write_dev
 
 TEXTS = ["the cat sits", "a small dog", "two friends"]
 TICKETS = Path("data/domains/tickets")
@@ -47,11 +48,11 @@ def made(trained, empty_banks, tmp_path_factory) -> Path:
     shutil.copytree(empty_banks("bert"), folder / "data/bank")
     entries = ", ".join(f"{name}: {{data: raw/{name}}}" for name in NAMES)
     (folder / "params.yaml").write_text(f"{(trained / 'params.yaml').read_text()}bank: {{domains: {{{entries}}}}}\n")
-    dev, worse = PreparedData(trained / "data/prepared").dev, folder / "worse"
+    dev, worse = open_dev(PreparedData(trained / "data/prepared")), folder / "worse"
     scored = []
     for seed in range(8):
         encoder = with_noise(trained / "data/checkpoint", 2.0, seed)
-        scored.append((dev_score(encoder, dev), seed, encoder))
+        scored.append((score_dev(encoder, dev).value, seed, encoder))
     rewrite(worse, min(scored)[2])
     best = max(scored)[2]
     assert max(scored)[0] - min(scored)[0] > 2, "these tests need two scores"
@@ -100,9 +101,9 @@ def test_added_once_then_unchanged(update, project, tiny_folders):
     found = update()
     assert outcomes(found) == {"tickets": "added", "mail": "added", "late": "not trained"}
     encoder = load_checkpoint(TICKETS / "checkpoint")
-    expected = dev_score(encoder, PreparedData(TICKETS / "prepared").dev)
+    expected = score_dev(encoder, open_dev(PreparedData(TICKETS / "prepared"))).value
     assert found["tickets"]["dev"] == pytest.approx(expected, abs=0.01)
-    bare = dev_score(SentenceEncoder.load(tiny_folders["bert"]), PreparedData(TICKETS / "prepared").dev)
+    bare = score_dev(SentenceEncoder.load(tiny_folders["bert"]), open_dev(PreparedData(TICKETS / "prepared"))).value
     assert found["tickets"]["before"] == pytest.approx(bare, abs=0.01)
     assert found["tickets"]["reason"] == ""
     assert "run `dvc repro domain@late`" in found["late"]["reason"]
@@ -161,7 +162,7 @@ def test_a_new_domain_has_to_match_the_bare_backbone(update, project):
 
 
 def test_without_dev_pairs_the_first_enters_and_no_other(update, project):
-    write_pairs(TICKETS / "prepared" / DEV_FILE, [])
+    write_dev(TICKETS / "prepared", None)
     found = update("tickets")["tickets"]
     assert (found["outcome"], found["dev"]) == ("added", None)
     before = in_bank()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
-from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.store import TRAIN_FILE, write_rows
+from cse.data.tasks.kinds import ScoredPairs
+from cse.data.tasks.store import write_tasks
 from cse.outputs import Kind, publish_folder
 from tests.conftest import WORDS, write_report
 
@@ -56,8 +57,7 @@ def write_prepared(folder: Path, rows: int = 24, pairs: int = 30) -> Path:
     triplets = [(" ".join(a), " ".join(a[:-1] or a), " ".join(text())) for a in (text() for _ in range(rows))]
     with publish_folder(folder, Kind.PREPARED_DATA) as draft:
         write_rows(draft / TRAIN_FILE, "triplets", triplets)
-        write_pairs(draft / DEV_FILE, [scored("dev")])
-        write_pairs(draft / TASKS_FILE, [scored("near"), scored("far")])
+        write_tasks(draft, dev=scored("dev"), test=[scored("near"), scored("far")])
         write_report(draft, "triplets", rows)
     return folder
 

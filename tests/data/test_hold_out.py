@@ -10,12 +10,10 @@ import pytest
 from cse.data.clean import overlap_key
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
-from cse.data.suite_store import open_suite
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, Triplets, describe, is_proxy
-from cse.data.tasks.store import open_dev
+from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
-from cse.evaluation.dev import score_dev
-from cse.evaluation.tasks.score import dev_measure
+from cse.evaluation.tasks.score import dev_measure, score_dev
 from cse.settings.groups.data import DataSettings
 from tests.evaluation.test_sts import FakeEncoder
 
@@ -121,7 +119,7 @@ def test_the_same_rows_are_held_out_every_time(tmp_path):
 def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
     rows = [(f"q{i}", f"a{i}") for i in range(30)]
     data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
-    (measured,) = open_suite(data).tasks
+    (measured,) = open_tasks(data, OWN)
     assert (dev.name, measured.name) == ("rows held out (proxy)",) * 2
     assert all(3 <= len(part) <= 9 for part in (dev, measured)), "about a fifth each"
     assert len(dev) + len(measured) + len(data.train) == 30
@@ -132,7 +130,7 @@ def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
 def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path):
     rows = [(f"text {label} {i}", label) for label, count in (("a", 20), ("b", 6), ("c", 5)) for i in range(count)]
     data, dev = made(tmp_path, rows, ("text", "category"), view="categories")
-    (measured,) = open_suite(data).tasks
+    (measured,) = open_tasks(data, OWN)
     for part in (dev, measured):
         counts = [part.test_label.count(label) for label in "abc"]
         assert 2 <= counts[0] <= 6
@@ -157,7 +155,7 @@ def test_beside_dev_pairs_of_ones_own_rows_are_held_out_to_be_measured_alone(tmp
     dev = tmp_path / "dev.csv"
     dev.write_text("sentence1,sentence2,score\na b,c d,1\ne f,g h,4\n", encoding="utf-8")
     data, dev_task = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", dev_path=str(dev))
-    (measured,) = open_suite(data).tasks
+    (measured,) = open_tasks(data, OWN)
     assert (dev_task.name, len(dev_task)) == ("dev", 2)
     assert 3 <= len(measured) <= 9
     assert len(measured) + len(data.train) == 30
@@ -183,7 +181,7 @@ def test_no_held_out_text_is_a_training_row_or_in_the_other_part_however_it_is_w
         (way.format(n), f"Open page {n} ." if n % 3 else f"open page {n // 30}") for n in range(150) for way in written
     ]
     data, dev = made(tmp_path, rows, ("question", "answer"), view="pairs", hold_out=0.1, columns=["question", "answer"])
-    (measured,) = open_suite(data).tasks
+    (measured,) = open_tasks(data, OWN)
     trained = said(*data.train["sent0"].to_pylist(), *data.train["sent1"].to_pylist())
     selects, measures = said(*dev.queries, *dev.documents), said(*measured.queries, *measured.documents)
     assert len(said(*dev.queries)) > 5 < len(said(*measured.queries)) and len(data.train) > 200
@@ -195,7 +193,7 @@ def test_no_held_out_text_is_a_training_row_or_in_the_other_part_however_it_is_w
 def test_a_text_with_two_labels_is_in_one_part(tmp_path):
     labels = [(f"text {n // 2}{'!' * (n % 2)}", f"label {n % 2 if n < 120 else n % 5}") for n in range(400)]
     data, dev = made(tmp_path, labels, ("text", "category"), view="categories", hold_out=0.1)
-    (measured,) = open_suite(data).tasks
+    (measured,) = open_tasks(data, OWN)
     parts = [said(*texts) for texts in (dev.test, measured.test, dev.reference)]
     assert all(len(part) > 10 for part in parts)
     assert len(set.union(*parts)) == sum(map(len, parts)) == 200
@@ -218,7 +216,7 @@ def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
     ):
         (tmp_path / name).mkdir()
         data, dev = made(tmp_path / name, [row(n) for n in numbers], head, view=view, hold_out=0.1, passage_words=6)
-        (measured,) = open_suite(data).tasks
+        (measured,) = open_tasks(data, OWN)
         texts = [said(*(part.test if view == "categories" else part.queries)) for part in (dev, measured)]
         assert all(60 < len(part) < 300 for part in texts)
         found.append((*texts, said(*data.train["sent0"].to_pylist())))
@@ -230,6 +228,6 @@ def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
 def test_a_large_file_holds_out_some_of_the_rows_that_a_smaller_one_would(tmp_path):
     rows = [(f"q{i}", f"a{i}") for i in range(12_000)]
     data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
-    (measured,) = open_suite(data).tasks
+    (measured,) = open_tasks(data, OWN)
     assert all(530 < len(part) < 670 for part in (dev, measured)), "2,400 halved until they are 1,000 at most"
     assert len(dev) + len(measured) + len(data.train) == 12_000

@@ -9,6 +9,7 @@ import pytest
 
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
+from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.outputs import MANIFEST
 from cse.settings.groups.data import DataSettings
@@ -18,7 +19,7 @@ from cse.stages import prepare as stage
 SHARED = Path(__file__).parents[2].parent / "shared/data"
 FILES = [
     MANIFEST,
-    *("cxc.arrow", "dev.arrow", "evaluation.arrow", "report.json", "stsb.arrow", "train.arrow", "transfer.arrow"),
+    *("report.json", "tasks.arrow", "train.arrow"),
 ]
 
 
@@ -45,8 +46,8 @@ def test_sample_needs_nothing_and_gives_everything(tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
     assert data.view == "triplets"
     assert data.train.num_rows == report["train"]["kept"] >= 195
-    assert (data.dev.name, len(data.dev)) == ("sample-dev", 500)
-    assert [(task.name, len(task)) for task in data.tasks] == [("sample", 1000)]
+    assert (open_dev(data).name, len(open_dev(data))) == ("sample-dev", 500)
+    assert [(task.name, len(task)) for task in open_tasks(data, TEST)] == [("sample", 1000)]
     assert data.report == report
     assert report["notes"] == []
 
@@ -74,7 +75,7 @@ def test_own_files_are_cleaned_and_accounted_for(raw):
     assert report["dev"] == {"from": None, "pairs": 0}
     assert "no dev pairs" in report["notes"][0]
     assert "a single row: the negatives of a contrastive loss are other rows" in report["notes"][1]
-    assert PreparedData(raw / "out").dev is None
+    assert open_dev(PreparedData(raw / "out")) is None
 
 
 def test_settings_are_honoured(raw):
@@ -92,7 +93,7 @@ def test_settings_are_honoured(raw):
     assert PreparedData(raw / "out").train["sent0"].to_pylist() == ["café"]
     (raw / "evaluation/own.csv").write_text("sentence1,sentence2,score\na,b,-1\nc,d,1\n", encoding="utf-8")
     prepare(settings(raw, view="sentences", encoding="latin-1", score_range=[-1.0, 1.0]), raw / "out")
-    assert PreparedData(raw / "out").tasks[0].score.tolist() == [-1.0, 1.0]
+    assert open_tasks(PreparedData(raw / "out"), TEST)[0].score.tolist() == [-1.0, 1.0]
 
 
 def test_dev_file_and_empty_evaluation_folder(raw):
@@ -102,7 +103,7 @@ def test_dev_file_and_empty_evaluation_folder(raw):
     assert report["train"]["dropped"]["evaluation_overlap"]["count"] == 1
     assert report["evaluation"]["tasks"] == {}
     assert any("no evaluation tasks" in note for note in report["notes"])
-    assert PreparedData(raw / "out").tasks == []
+    assert open_tasks(PreparedData(raw / "out"), TEST) == []
 
 
 @pytest.mark.parametrize("pairs", ["a,b,3", "a,b,3\nc,d,3.0\ne,f,3"])

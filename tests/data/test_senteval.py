@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.data.evaluation import SICK_TEST, STSB, YEARS, read_senteval, read_stsb
+from cse.data.suite import SICK_TEST, STSB, YEARS, read_senteval, read_stsb
 from cse.errors import CseError
 
 SHARED = Path(__file__).parents[2].parent / "shared/data/senteval"
@@ -49,21 +49,21 @@ def make(root, skip=(), blank=True):
 
 def test_a_whole_folder_gives_seven_tasks_and_dev(tmp_path):
     found = read_senteval(make(tmp_path / "downstream"))
-    assert {task.name: len(task) for task in found.tasks} == TOTALS
+    assert {task.name: len(task) for task in found.sts} == TOTALS
     assert len(found.dev) == 1500
     assert found.dev.name == "STS-B dev"
     assert found.missing == []
-    sts12 = found.tasks[0]
+    sts12 = found.sts[0]
     assert sts12.sentence1[1] == 'MSRpar "one 1'
     assert sts12.sentence2[1] == "other two 1 ."
     assert list(dict.fromkeys(sts12.subset)) == list(YEARS["STS12"])
-    assert found.tasks[5].sentence2[0] == "b c"
+    assert found.sts[5].sentence2[0] == "b c"
     for outer in (tmp_path, tmp_path / "downstream"):
-        assert len(read_senteval(outer).tasks) == 7
+        assert len(read_senteval(outer).sts) == 7
 
 
 def test_pairs_without_gold_score_are_left_out(tmp_path):
-    scored = read_senteval(make(tmp_path)).tasks[4]
+    scored = read_senteval(make(tmp_path)).sts[4]
     assert scored.name == "STS16"
     assert "not" not in scored.sentence1
     assert np.isfinite(scored.score).all()
@@ -72,7 +72,7 @@ def test_pairs_without_gold_score_are_left_out(tmp_path):
 def test_a_partial_folder_says_what_is_missing(tmp_path):
     make(tmp_path, skip=["SICK", "STS/STS13-en-test/STS.gs.FNWN.txt", "STS/STSBenchmark/sts-dev.csv"])
     found = read_senteval(tmp_path)
-    assert [task.name for task in found.tasks] == ["STS12", "STS14", "STS15", "STS16", "STS-B"]
+    assert [task.name for task in found.sts] == ["STS12", "STS14", "STS15", "STS16", "STS-B"]
     assert found.dev is None
     assert found.missing == [
         "STS13 (STS/STS13-en-test/STS.gs.FNWN.txt)",
@@ -114,14 +114,14 @@ class TestPublished:
 
     def test_counts(self):
         found = read_senteval(SHARED)
-        assert {task.name: len(task) for task in found.tasks} == TOTALS
+        assert {task.name: len(task) for task in found.sts} == TOTALS
         assert sum(TOTALS.values()) == 18_850
         assert len(found.dev) == 1500
         assert found.missing == []
         assert {split: len(read_stsb(SHARED, split)) for split in STSB} == STSB
 
     def test_first_and_last_pairs(self):
-        tasks = {task.name: task for task in read_senteval(SHARED).tasks}
+        tasks = {task.name: task for task in read_senteval(SHARED).sts}
         stsb = tasks["STS-B"]
         assert (stsb.sentence1[0], stsb.sentence2[0]) == (
             "a girl is styling her hair .",

@@ -10,8 +10,7 @@ import pytest
 
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
-from cse.data.suite_store import open_suite
-from cse.data.tasks.store import open_dev
+from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.groups.data import DataSettings
 from cse.stages.prepare import counts, summary
@@ -84,7 +83,7 @@ def test_held_out_texts_are_in_no_source(made, tmp_path):
     (tmp_path / "data/raw/dev").mkdir(parents=True)
     report = made(more, view="pairs", train_path=main, dev_path="data/raw/dev", hold_out=0.2)
     data = PreparedData(tmp_path / "out")
-    (measured,) = open_suite(data).tasks
+    (measured,) = open_tasks(data, OWN)
     held = {*open_dev(data).queries, *measured.queries}
     assert len(held) == 4 + 4
     assert report["more"]["copy"]["dropped"]["held_out_overlap"]["count"] == 8

@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from cse.data.sample import sample_pairs, sample_rows
-from cse.data.store import BATCH_ROWS, GROUP, PreparedData, open_pairs, open_rows, view_of, write_pairs, write_rows
+from cse.data.store import BATCH_ROWS, GROUP, PreparedData, open_rows, view_of, write_rows
+from cse.data.suite import open_suite
+from cse.data.tasks.store import TASKS_FILE, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 
 
@@ -35,8 +37,8 @@ def test_same_rows_same_bytes(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         write_rows(tmp_path / name / "train.arrow", "pairs", sample_rows("pairs", 5000, 3))
-        write_pairs(tmp_path / name / "dev.arrow", [sample_pairs("dev", 100, 3)])
-    for file in ("train.arrow", "dev.arrow"):
+        write_tasks(tmp_path / name, dev=sample_pairs("dev", 100, 3))
+    for file in ("train.arrow", TASKS_FILE):
         data = (tmp_path / "a" / file).read_bytes()
         assert len(data) > 1000
         assert data == (tmp_path / "b" / file).read_bytes()
@@ -45,18 +47,18 @@ def test_same_rows_same_bytes(tmp_path):
 
 def test_scored_pairs_come_back_by_task(tmp_path):
     tasks = [sample_pairs("one", 30, 1), sample_pairs("two", 20, 1)]
-    assert write_pairs(tmp_path / "e.arrow", tasks) == 50
-    again = open_pairs(tmp_path / "e.arrow")
+    write_tasks(tmp_path, test=tasks)
+    again = open_tasks(PreparedData(tmp_path), TEST)
     assert [task.name for task in again] == ["one", "two"]
     for before, after in zip(tasks, again, strict=True):
         assert (before.sentence1, before.sentence2, before.subset) == (after.sentence1, after.sentence2, after.subset)
         np.testing.assert_array_equal(before.score, after.score)
-    write_pairs(tmp_path / "none.arrow", [])
-    assert open_pairs(tmp_path / "none.arrow") == []
+    write_tasks(tmp_path)
+    assert open_tasks(PreparedData(tmp_path), TEST) == []
 
 
 def test_a_cut_file_at_any_length_is_refused(tmp_path):
-    path = tmp_path / "train.arrow"
+    path = tmp_path / TASKS_FILE
     write_rows(path, "pairs", sample_rows("pairs", 50, 1))
     whole = path.read_bytes()
     lengths = [0, 4, 100, len(whole) // 2, len(whole) - 8, len(whole) - 1]
@@ -65,20 +67,23 @@ def test_a_cut_file_at_any_length_is_refused(tmp_path):
         with pytest.raises(CseError, match="cut off or damaged; run `cse prepare`"):
             open_rows(path)
         with pytest.raises(CseError, match="run `cse prepare`"):
-            open_pairs(path)
+            open_dev(PreparedData(tmp_path))
     path.write_bytes(whole)
     assert open_rows(path).num_rows == 50
-    with pytest.raises(CseError, match="has columns sent0, sent1, expected task, subset"):
-        open_pairs(path)
+    with pytest.raises(CseError, match="has columns sent0, sent1, expected role, task"):
+        open_dev(PreparedData(tmp_path))
 
 
 def test_missing_parts_say_what_to_run(tmp_path):
     with pytest.raises(CseError, match="no prepared data; run `cse prepare`"):
         PreparedData(tmp_path / "none")
     data = PreparedData(tmp_path)
-    for part in ("train", "view", "dev", "tasks", "report"):
+    for part in ("train", "view", "report"):
         with pytest.raises(CseError, match="no such file; run `cse prepare`"):
             getattr(data, part)
+    for opened in (open_dev, open_suite):
+        with pytest.raises(CseError, match="no such file; run `cse prepare`"):
+            opened(data)
     (tmp_path / "report.json").write_text(json.dumps({"a": 1})[:-1], encoding="utf-8")
     with pytest.raises(CseError, match="cut off"):
         _ = data.report

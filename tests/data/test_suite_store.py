@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.data.cxc import CaptionPairs
 from cse.data.prepare import prepare
-from cse.data.store import REPORT_FILE, TASKS_FILE, PreparedData, write_pairs
-from cse.data.suite import SuiteData, only_pairs, read_suite
-from cse.data.suite_store import TRANSFER_FILE, open_suite, write_suite
-from cse.data.transfer import Labelled, TransferTask
+from cse.data.store import REPORT_FILE, PreparedData
+from cse.data.suite import SuiteData, only_pairs, open_suite, read_suite
+from cse.data.tasks.kinds import CaptionPairs, Labelled, Splits, TransferTask
+from cse.data.tasks.store import TASKS_FILE, write_tasks
 from cse.errors import CseError
 from cse.settings.groups.data import DataSettings
 from tests.evaluation.test_sts import make_task
@@ -36,8 +35,7 @@ def same(one, other):
 
 
 def stored(suite, folder):
-    write_pairs(folder / TASKS_FILE, suite.sts)
-    write_suite(folder, suite)
+    write_tasks(folder, test=suite.test, own=suite.own)
     (folder / REPORT_FILE).write_text(json.dumps({"evaluation": {"suite_missing": suite.missing}}), encoding="utf-8")
     return open_suite(PreparedData(folder))
 
@@ -52,14 +50,14 @@ def suite():
 
     captions = [f"caption {i}" for i in range(5)]
     return SuiteData(
-        sts=[make_task("STS12", {"one": 4, "two": 3})],
-        stsb={split: make_task(f"STS-B {split}", {"news": 5}) for split in ("train", "test")},
-        transfer=[
+        [
+            make_task("STS12", {"one": 4, "two": 3}),
+            Splits("STS-B", {split: make_task(f"STS-B {split}", {"news": 5}) for split in ("train", "test")}),
             TransferTask("CR", part(6)),
             TransferTask("SST-2", part(5), part(3), part(4)),
             TransferTask("MRPC", part(5, second=True), None, part(4, second=True)),
+            CaptionPairs(captions, captions[::-1], np.linspace(0, 5, 5), np.arange(5), np.arange(5) // 2),
         ],
-        cxc=CaptionPairs(captions, captions[::-1], np.linspace(0, 5, 5), np.arange(5), np.arange(5) // 2),
         missing=["TREC (TREC/train_5500.label)"],
     )
 
@@ -77,12 +75,12 @@ def test_a_user_without_senteval_has_pairs_and_the_rest_is_named(tmp_path):
 
 def test_data_of_an_older_version_or_a_cut_file_are_one_line(suite, tmp_path):
     stored(suite, tmp_path)
-    path = tmp_path / TRANSFER_FILE
+    path = tmp_path / TASKS_FILE
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CseError, match=r"transfer.arrow: cut off or damaged; run `cse prepare`"):
+    with pytest.raises(CseError, match=r"tasks.arrow: cut off or damaged; run `cse prepare`"):
         open_suite(PreparedData(tmp_path))
     path.unlink()
-    with pytest.raises(CseError, match=r"transfer.arrow: no such file; run `cse prepare`"):
+    with pytest.raises(CseError, match=r"tasks.arrow: no such file; run `cse prepare`"):
         open_suite(PreparedData(tmp_path))
 
 

@@ -69,10 +69,10 @@ def test_bootstrap_is_a_loop_of_single_draws(pairs, how):
         drawn = rng.choice(len(lists), int(len(lists) * how.share), replace=how.replace)
         rows = [lists[i][rng.randint(0, len(lists[i]))] for i in drawn]
         scores.append(spearmanr(cosines[rows], pairs.score[rows]).statistic)
-    assert found.mean == pytest.approx(100 * np.mean(scores), abs=1e-9)
-    assert found.std == pytest.approx(100 * np.std(scores), abs=1e-9)
-    assert found.all_pairs == pytest.approx(100 * spearmanr(cosines, pairs.score).statistic, abs=1e-9)
-    assert f"{found.drawn} {how.query}s with" in found.describe()
+    assert found.values["mean"] == pytest.approx(100 * np.mean(scores), abs=1e-9)
+    assert found.values["std"] == pytest.approx(100 * np.std(scores), abs=1e-9)
+    assert found.values["all_pairs"] == pytest.approx(100 * spearmanr(cosines, pairs.score).statistic, abs=1e-9)
+    assert f"{found.facts['drawn']} {how.query}s with" in found.setting
 
 
 ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.data.evaluation import read_stsb
+from cse.data.suite import read_stsb
 from cse.evaluation.density import ALL, densities, density_rows
 
 SENTEVAL = Path(__file__).parents[3] / "shared/data/senteval"

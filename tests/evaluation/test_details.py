@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from cse.data.tasks.kinds import Splits, sentences_of
 from cse.errors import CseError
 from cse.evaluation.details import drawn_task, pair_details
-from cse.evaluation.near_identical import CANDIDATES, QUERY, score_near_identical, sentences_of_example
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
-from cse.evaluation.sts import cosines_of, sentences_of
+from cse.evaluation.retrieval import CANDIDATES, EXAMPLE, QUERY, score_near_identical
 from cse.evaluation.suite import SuiteData, evaluate_suite
 from cse.evaluation.tsne import tsne
 from cse.evaluation.vectors import Vectors
@@ -53,7 +53,7 @@ def test_stsb_is_drawn_where_it_is_there():
 def test_details_of_a_task(task):
     vectors = Vectors(FakeEncoder(), sentences_of([task]))
     details = pair_details(vectors, task)
-    np.testing.assert_array_equal(details.cosine, cosines_of(vectors, task))
+    np.testing.assert_array_equal(details.cosine, vectors.cosines(task.sentence1, task.sentence2))
     assert sorted(details.sentences) == sorted({*task.sentence1, *task.sentence2})
     assert details.points.shape == (len(details.sentences), 2)
     first = task.sentence1.index(task.sentence1[40])
@@ -62,7 +62,7 @@ def test_details_of_a_task(task):
 
 def test_near_identical_sentences_by_cosine():
     encoder = FakeEncoder()
-    found = score_near_identical(Vectors(encoder, sentences_of_example()))
+    found = score_near_identical(Vectors(encoder, EXAMPLE))
     assert list(found) == list(CANDIDATES)
     u, v = (encoder.vector(text).astype(np.float64) for text in (QUERY, CANDIDATES[1]))
     assert found[CANDIDATES[1]] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
@@ -74,7 +74,7 @@ def test_near_identical_sentences_by_cosine():
 @pytest.fixture
 def written(task, tmp_path):
     task.score[:3] = 5
-    data = SuiteData([task], {"test": task}, [], None, [])
+    data = SuiteData([task, Splits("STS-B", {"test": task})])
     results = evaluate_suite(FakeEncoder(), data, measures=("sts", "retrieval"), details=True)
     (tmp_path / "record").mkdir()
     write_record(tmp_path / "record", "my model", results, model={"kind": "backbone"}, environment={"python": "3"})

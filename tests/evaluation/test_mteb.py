@@ -12,7 +12,7 @@ import pytest
 from mteb.models.models_protocols import EncoderProtocol
 from mteb.types import PromptType
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
 from cse.evaluation.sts import evaluate_sts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation import retrieval, space
 from cse.evaluation.retrieval import score_retrieval
@@ -52,13 +52,13 @@ def test_setting_says_what_was_measured():
     vectors = vectors_of(*splits)
     gold = np.concatenate([split.score for split in splits])
     found = score_space(vectors, splits)
-    assert (found.positives, found.sentences) == ((gold > 4).sum(), 200)
-    assert found.describe() == f"STS-B train + STS-B test, {(gold > 4).sum()} pairs with gold > 4, 200 sentences"
+    assert (found.facts["positives"], found.facts["sentences"]) == ((gold > 4).sum(), 200)
+    assert found.setting == f"STS-B train + STS-B test, {(gold > 4).sum()} pairs with gold > 4, 200 sentences"
     loose = score_space(vectors, splits[:1], threshold=3.0, strict=False, dedup=True)
     distinct = {*splits[0].sentence1, *splits[0].sentence2}
-    assert (loose.positives, loose.sentences) == ((splits[0].score >= 3).sum(), len(distinct))
-    assert "gold >= 3" in loose.describe()
-    assert "distinct" in loose.describe()
+    assert (loose.facts["positives"], loose.facts["sentences"]) == ((splits[0].score >= 3).sum(), len(distinct))
+    assert "gold >= 3" in loose.setting
+    assert "distinct" in loose.setting
     with pytest.raises(CseError, match="alignment: no pair has a gold score > 6; lower it"):
         score_space(vectors, splits, threshold=6)
 
@@ -101,8 +101,9 @@ def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
             cosines = {i: unit[query] @ unit[i] for i in range(len(pool)) if i != query}
             ranks.append(1 + sum(value > cosines[partner] for value in cosines.values()))
     assert [example.rank for example in found.examples] == ranks
-    assert found.recall == {cut: pytest.approx(100 * np.mean([rank <= cut for rank in ranks])) for cut in (1, 3, 5)}
-    assert (found.queries, found.candidates) == (8, 11) if dedup else (10, 15)
+    shares = {cut: 100 * np.mean([rank <= cut for rank in ranks]) for cut in (1, 3, 5)}
+    assert found.values == {f"recall@{cut}": pytest.approx(share) for cut, share in shares.items()}
+    assert (found.facts["queries"], found.facts["candidates"]) == (8, 11) if dedup else (10, 15)
     for example in found.examples:
         cosines = [cosine for _, cosine in example.nearest]
         assert cosines == sorted(cosines, reverse=True)
@@ -115,6 +116,6 @@ def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
 
 def test_retrieval_says_its_setting():
     found = score_retrieval(vectors_of(pairs(ROWS)), pairs(ROWS))
-    assert found.describe() == "8 queries from pairs with gold >= 5, both directions, 11 distinct sentences"
+    assert found.setting == "8 queries from pairs with gold >= 5, both directions, 11 distinct sentences"
     with pytest.raises(CseError, match=r"STS-B: no pair has a gold score of 5 or more"):
         score_retrieval(vectors_of(pairs(ROWS[4:6])), pairs(ROWS[4:6]))

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.measures import UndefinedScore
-from cse.evaluation.sts import SEVEN_TASKS, StsResults, StsScore, dev_score, evaluate_sts
+from cse.evaluation.sts import SEVEN_TASKS, StsResults, StsScore, evaluate_sts
 from cse.evaluation.table import format_table
+from cse.evaluation.tasks.score import score_dev
 
 WIDTH = 6
 
@@ -134,7 +135,7 @@ def test_each_distinct_sentence_is_encoded_once_in_one_call():
 
 def test_dev_score_is_the_headline_of_its_task():
     encoder, task = FakeEncoder(), make_task("STS-B", {"dev": 30, "more": 20})
-    assert dev_score(encoder, task, batch_size=16) == evaluate_sts(encoder, [task]).tasks["STS-B"].all
+    assert score_dev(encoder, task, batch_size=16).value == evaluate_sts(encoder, [task]).tasks["STS-B"].all
     assert [call[1] for call in encoder.calls] == [16, 64]
 
 
@@ -188,7 +189,7 @@ def test_dictionary_holds_numbers_and_counts():
 def test_an_embedding_that_is_not_finite_names_the_sentence():
     task = make_task("STS14", {"x": 20})
     encoder = FakeEncoder(broken={task.sentence2[3]})
-    for score in (lambda: evaluate_sts(encoder, [task]), lambda: dev_score(encoder, task)):
+    for score in (lambda: evaluate_sts(encoder, [task]), lambda: score_dev(encoder, task).value):
         with pytest.raises(CseError, match=r"1 of \d+ embeddings are not finite") as caught:
             score()
         assert task.sentence2[3] in str(caught.value)

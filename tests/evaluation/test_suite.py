@@ -10,16 +10,15 @@ import pytest
 
 from cse.data.cxc import read_cxc
 from cse.data.suite import SuiteData, only_pairs, read_suite
-from cse.data.tasks.kinds import Retrieval
-from cse.data.transfer import TransferTask
+from cse.data.tasks.kinds import Retrieval, Splits, TransferTask, sentences_of
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
-from cse.evaluation.near_identical import CANDIDATES, QUERY
 from cse.evaluation.record import trained_on
+from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.space import score_space
-from cse.evaluation.sts import evaluate_sts, sentences_of
+from cse.evaluation.sts import evaluate_sts
 from cse.evaluation.suite import MEASURES, evaluate_suite, measures_from
-from cse.evaluation.suite_table import format_examples, format_suite
+from cse.evaluation.table import format_examples, format_suite
 from cse.evaluation.vectors import Vectors
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import FakeEncoder, make_task
@@ -33,10 +32,11 @@ def data(tmp_path) -> SuiteData:
     stsb = {split: make_task(f"STS-B {split}", {"one": 50}, seed=i) for i, split in enumerate(("train", "dev", "test"))}
     stsb["test"].score[:4] = 5
     return SuiteData(
-        sts=[make_task("STS12", {"one": 40, "two": 30}), stsb["test"]],
-        stsb=stsb,
-        transfer=[TransferTask("CR", part(40, 2)), TransferTask("MR", part(40, 2))],
-        cxc=read_cxc(write(tmp_path / "cxc.csv", make_rows())),
+        [
+            *(make_task("STS12", {"one": 40, "two": 30}), stsb["test"], Splits("STS-B", stsb)),
+            *(TransferTask("CR", part(40, 2)), TransferTask("MR", part(40, 2))),
+            read_cxc(write(tmp_path / "cxc.csv", make_rows())),
+        ],
         missing=["TREC (TREC/train_5500.label)"],
     )
 
@@ -70,7 +70,7 @@ def test_numbers_and_settings_in_json(data):
 
 
 def test_what_is_not_there_is_not_measured(data):
-    partial = SuiteData(sts=[], stsb={}, transfer=data.transfer[:1], cxc=None, missing=["everything else"])
+    partial = SuiteData(data.transfer[:1], missing=["everything else"])
     results = evaluate_suite(FakeEncoder(), partial, classifier=QUICK)
     assert (results.sts, results.cxc, results.retrieval, results.space) == (None, None, None, None)
     text = format_suite({"model": results})
@@ -110,11 +110,11 @@ def test_a_broken_embedding_names_the_sentence(data):
 def test_every_table_has_its_setting_above_it(data, style):
     results = evaluate_suite(FakeEncoder(), data, classifier=QUICK)
     text = format_suite({"first model": results, "second": results}, style)
-    for setting in (results.cxc.describe(), results.retrieval.describe(), results.space.describe()):
+    for setting in (results.cxc.setting, results.retrieval.setting, results.space.setting):
         assert setting in text
     below = 2 if style == "markdown" else 0  # rows of mean and wmean name their model there
     assert text.count("first model") == text.count("second") == 6 + below
-    assert f"{results.cxc.mean:.2f}" in text
+    assert f"{results.cxc.values['mean']:.2f}" in text
     assert f"{results.transfer.average:.2f}" in text
     if style == "latex":
         assert all(line.startswith("% ") for line in text.splitlines() if "CxC" in line or "not measured" in line)
@@ -174,8 +174,8 @@ def test_space_of_the_test_split_is_taken_too(data):
     results = evaluate_suite(encoder, data, measures=("space",))
     alone = score_space(Vectors(encoder, sentences_of([data.stsb["test"]])), [data.stsb["test"]])
     assert results.space_test == alone
-    assert results.space_test.uniformity != results.space.uniformity
-    assert alone.describe().startswith("STS-B test, ")
+    assert results.space_test.values["uniformity"] != results.space.values["uniformity"]
+    assert alone.setting.startswith("STS-B test, ")
 
 
 def test_pooling_is_part_of_the_printed_result(data):
@@ -203,7 +203,7 @@ def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
 
 def test_each_models_own_setting_is_told_where_they_differ():
     task = Retrieval("search", ["one", "two"], ["uno", "dos", "tres"], *np.array([[0, 1], [0, 1], [1, 1]]))
-    data = SuiteData([], {}, [], None, [], [task])
+    data = SuiteData(own=[task])
 
     class Asks(FakeEncoder):
         max_length, texts = 20, {"query": "q: "}

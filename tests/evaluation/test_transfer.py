@@ -11,10 +11,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 
-from cse.data.transfer import Labelled, TransferTask, make_labelled, read_transfer
+from cse.data.tasks.kinds import Labelled, TransferTask, sentences_of
+from cse.data.transfer import make_labelled, read_transfer
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
-from cse.evaluation.transfer import score_transfer, sentences_of_transfer
+from cse.evaluation.transfer import score_transfer
 from cse.evaluation.vectors import Vectors
 from tests.evaluation.sequential import accuracy, choose, folds, train_one
 
@@ -44,7 +45,7 @@ def part(count, classes, start=0, pairs=False) -> Labelled:
 
 
 def score(task, how=HOW):
-    vectors = Vectors(Words(), sentences_of_transfer([task]))
+    vectors = Vectors(Words(), sentences_of([task]))
     return vectors, score_transfer(vectors, [task], how).tasks[task.name]
 
 
@@ -108,7 +109,7 @@ def test_given_split():
 
 def test_average_has_its_name_only_with_all_seven():
     tasks = [TransferTask(name, part(40, 2)) for name in ("MR", "CR")]
-    vectors = Vectors(Words(), sentences_of_transfer(tasks))
+    vectors = Vectors(Words(), sentences_of(tasks))
     results = score_transfer(vectors, tasks, dataclasses.replace(HOW, max_epoch=2))
     assert results.average_name == "mean of 2 tasks"
     assert results.average == pytest.approx(np.mean([score.accuracy for score in results.tasks.values()]))
@@ -135,7 +136,7 @@ def test_real_tasks_agree_with_scikit_learn():
 
     tasks = [task for task in read_transfer(SHARED)[0] if task.name in ("CR", "TREC")]
     encoder = SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2")
-    vectors = Vectors(encoder, sentences_of_transfer(tasks), 128)
+    vectors = Vectors(encoder, sentences_of(tasks), 128)
     found = score_transfer(vectors, tasks).tasks
     cr, trec = tasks
     x, y = vectors.of(cr.train.texts), cr.train.label

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cse.data.store import TRAIN_FILE, VIEW_COLUMNS, PreparedData, open_rows
+from cse.data.tasks.store import TEST, open_tasks
 from cse.model.backbone_files import MINILM, find_backbone
 from cse.training.average import copy_into
 from tests.systems.test_every_preset import score
@@ -36,7 +37,7 @@ def write_files(prepared: Path, folder: Path) -> tuple[Path, Path]:
         csv.writer(file).writerows(
             [columns, *([row[name] for name in columns] for row in open_rows(prepared / TRAIN_FILE).to_pylist())]
         )
-    (task,) = PreparedData(prepared).tasks
+    (task,) = open_tasks(PreparedData(prepared), TEST)
     lines = zip(task.score, task.sentence1, task.sentence2, strict=True)
     sts.write_text("".join(f"genre\tfile\tyear\t1\t{gold}\t{one}\t{two}\n" for gold, one, two in lines), "utf-8")
     return triplets, sts
@@ -67,7 +68,7 @@ def test_the_losses_and_the_score_are_those_of_cse_train(backbone, steps, rate, 
     assert printed == [pytest.approx(row, rel=1e-5) for row in recorded]
     assert printed[0][3] != pytest.approx(printed[-1][3], rel=1e-2)
     copy_into(watch.encoder.trainable(), watch.state.weights)  # the last ones, whatever dev pairs chose
-    (task,) = PreparedData(prepared).tasks
+    (task,) = open_tasks(PreparedData(prepared), TEST)
     assert float(done.stdout.split()[-1]) == pytest.approx(score(watch.encoder.eval(), task), abs=0.01)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from cse.data.scored import ScoredPairs
+from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.export import graph as graph_module
 from cse.export.bundle import write_bundle

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from cse.data.scored import ScoredPairs
-from cse.evaluation.dev import score_dev
+from cse.data.tasks.kinds import ScoredPairs
+from cse.evaluation.tasks.score import score_dev
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
 
-from cse.data.evaluation import STSB, YEARS
 from cse.data.sample import sample_pairs, sample_rows
+from cse.data.suite import STSB, YEARS
 
 LABELS, PER_LABEL = ("lost card", "exchange rate", "top up", "refund"), 24
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
 from cse.data.suite import SuiteData
+from cse.data.tasks.kinds import ScoredPairs, Splits
 from cse.evaluation.record import Record, read_record, write_record
 from cse.evaluation.sts import SEVEN_TASKS
 from cse.evaluation.suite import evaluate_suite
@@ -46,7 +46,7 @@ def make_task(name: str, rows: int = 40) -> ScoredPairs:
 
 def make_data(tasks: tuple[str, ...] = SEVEN_TASKS) -> SuiteData:
     splits = {split: make_task(f"STS-B {split}") for split in ("train", "dev", "test")}
-    return SuiteData([make_task(name) for name in tasks], splits, [], None, [])
+    return SuiteData([*map(make_task, tasks), Splits("STS-B", splits)])
 
 
 def trained(seed: int, **settings: Any) -> dict[str, Any]:

@@ -13,8 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
-from cse.data.store import DEV_FILE, PreparedData, write_pairs
+from cse.data.store import PreparedData
+from cse.data.tasks.store import open_dev
 from tests.cli.workspace import contents, write_params, write_prepared
+from tests.conftest import write_dev
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -102,8 +104,8 @@ def test_what_cannot_work_is_said_in_one_line(folder):
     assert "train.workers: 1000 workers, but there are" in errors.splitlines()[-1]
 
     # dev pairs are scored by the first worker alone, while the other waits for the score
-    dev = PreparedData(folder / "data/prepared").dev
-    write_pairs(folder / "data/prepared" / DEV_FILE, [dataclasses.replace(dev, score=np.ones(len(dev)))])
+    dev = open_dev(PreparedData(folder / "data/prepared"))
+    write_dev(folder / "data/prepared", dataclasses.replace(dev, score=np.ones(len(dev))))
     constant = start(folder, "out", "train.workers=2")
     _, errors = constant.communicate(timeout=480)
     assert constant.returncode == 2

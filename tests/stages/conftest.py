@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.data.scored import ScoredPairs
-from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.store import TRAIN_FILE, write_rows
+from cse.data.tasks.kinds import ScoredPairs
+from cse.data.tasks.store import write_tasks
 from cse.settings.load import check_settings, set_key
 from cse.settings.tree import Settings
 from tests.conftest import WORDS, make_backbone_folder, write_report
@@ -55,8 +56,7 @@ def data(tmp_path_factory) -> dict[str, Path]:
     for view, lines in rows.items():
         folders[view] = folder = tmp_path_factory.mktemp(view)
         write_rows(folder / TRAIN_FILE, view, lines)
-        write_pairs(folder / DEV_FILE, [pairs("dev")])
-        write_pairs(folder / TASKS_FILE, [pairs("task")])
+        write_tasks(folder, dev=pairs("dev"), test=[pairs("task")])
         write_report(folder, view, len(lines))
     return folders
 

@@ -11,14 +11,14 @@ import pytest
 
 from cse.bench.data import DataFolders
 from cse.bench.domain import read_domain_scores
-from cse.data.store import DEV_FILE, PreparedData, write_pairs
+from cse.data.store import PreparedData
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
-from cse.data.tasks.store import DEV_TASK_FILE, OWN_TASKS_FILE, open_dev, write_tasks
+from cse.data.tasks.store import OWN, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
-from cse.evaluation.dev import score_dev
 from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.evaluation.record import read_record
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
+from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.evaluate import evaluate_stage
@@ -27,7 +27,7 @@ from cse.stages.gate import judge
 from cse.stages.post import put_behind
 from cse.stages.train import train_stage
 from cse.tune.job import read_curve, share_data
-from tests.conftest import WORDS
+from tests.conftest import WORDS, write_dev
 
 # four labels of a few words each, and texts of two of them
 TEXTS = {label: [f"{a} {b}" for a in WORDS[at : at + 6] for b in WORDS[at + 3 : at + 8]] for label, at in
@@ -45,8 +45,7 @@ def labelled() -> LabelledTexts:
 def prepared(data, tmp_path):
     """Prepared sentences with a dev task of labelled texts."""
     folder = shutil.copytree(data["sentences"], tmp_path / "prepared")
-    write_pairs(folder / DEV_FILE, [])
-    write_tasks(folder / DEV_TASK_FILE, [labelled()])
+    write_dev(folder, labelled())
     return folder
 
 
@@ -96,7 +95,7 @@ def test_another_measure_selects_if_asked_for(run, settings, prepared, tmp_path)
 def test_an_unknown_measure_is_refused_before_training(run, settings, prepared, tmp_path):
     with pytest.raises(CseError, match=r"train.dev_measure: 'nDCG@10' is no measure of topics \(labelled texts\); one"):
         run(settings({"train.dev_measure": "nDCG@10"}))
-    (prepared / DEV_TASK_FILE).unlink()
+    write_dev(prepared, None)
     with pytest.raises(CseError, match=r"train.dev_measure: 'kNN', but there is no dev task; set data.dev_path"):
         run(settings({"train.dev_measure": "kNN"}))
     assert not (tmp_path / "run").exists()
@@ -131,10 +130,12 @@ def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
 
 
 def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
-    write_tasks(prepared / OWN_TASKS_FILE, [labelled()])
+    write_tasks(prepared, dev=labelled(), test=open_tasks(PreparedData(prepared), TEST), own=[labelled()])
     share_data(prepared, DataFolders(tmp_path / "trials", tmp_path / "mined", tmp_path / "corrupted"))
     there = {path.name for path in (tmp_path / "trials").iterdir()}
-    assert there == {"train.arrow", "dev.arrow", DEV_TASK_FILE, "report.json"}
+    assert there == {"train.arrow", "tasks.arrow", "report.json"}
+    shared = PreparedData(tmp_path / "trials")
+    assert (open_dev(shared), open_tasks(shared, TEST), open_tasks(shared, OWN)) == (labelled(), [], [])
 
 
 @pytest.mark.slow
@@ -168,7 +169,8 @@ def test_the_gate_compares_by_the_measure_that_selected(run, settings, prepared,
 def test_the_stage_evaluates_prepared_tasks_by_default(run, settings, prepared, tmp_path, capsys):
     texts = [text for some in TEXTS.values() for text in some]
     search = Retrieval("search", texts[:2], texts[2:], *([[0, 1, 1], [4, 5, 9], [1, 1, 2]]))
-    write_tasks(prepared / OWN_TASKS_FILE, [labelled(), search])
+    data = PreparedData(prepared)
+    write_tasks(prepared, dev=open_dev(data), test=open_tasks(data, TEST), own=[labelled(), search])
     chosen = settings({"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0})
     run(chosen)
     outputs = {"checkpoint": tmp_path / "run/checkpoint", "records": tmp_path / "records", "plots": tmp_path / "plots"}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from cse.data.cxc import read_cxc
-from cse.data.store import REPORT_FILE, TASKS_FILE, write_pairs
+from cse.data.store import REPORT_FILE, PreparedData
 from cse.data.suite import SuiteData
-from cse.data.suite_store import write_suite
-from cse.data.transfer import TransferTask
+from cse.data.tasks.kinds import Splits, TransferTask
+from cse.data.tasks.store import open_dev, write_tasks
 from cse.evaluation.record import read_record
 from cse.model.backbone_files import find_backbone
 from cse.report.systems import find_records, group
@@ -43,10 +43,13 @@ def suite(tmp_path) -> SuiteData:
     splits = {split: in_known_words(make_task(f"STS-B {split}", {"news": 30}, seed=i)) for i, split in names}
     splits["test"].score[:3] = 5
     return SuiteData(
-        sts=[in_known_words(make_task("STS12", {"one": 20})), dataclasses.replace(splits["test"], name="STS-B")],
-        stsb=splits,
-        transfer=[TransferTask("CR", part(60, 2))],
-        cxc=in_known_words(read_cxc(write(tmp_path / "cxc.csv", make_rows()))),
+        [
+            in_known_words(make_task("STS12", {"one": 20})),
+            dataclasses.replace(splits["test"], name="STS-B"),
+            Splits("STS-B", splits),
+            TransferTask("CR", part(60, 2)),
+            in_known_words(read_cxc(write(tmp_path / "cxc.csv", make_rows()))),
+        ],
         missing=["TREC (TREC/train_5500.label)"],
     )
 
@@ -55,8 +58,7 @@ def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, ca
     compared = []
     monkeypatch.setattr("cse.stages.evaluate.shortfall", lambda scores: compared.append(scores) or "below its backbone")
     prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
-    write_pairs(prepared / TASKS_FILE, suite.sts)
-    write_suite(prepared, suite)
+    write_tasks(prepared, dev=open_dev(PreparedData(prepared)), test=suite.test)
     report = json.loads((prepared / REPORT_FILE).read_text(encoding="utf-8"))
     report["evaluation"]["suite_missing"] = suite.missing
     (prepared / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")

@@ -7,18 +7,17 @@ import shutil
 import numpy as np
 import pytest
 
-from cse.data.scored import ScoredPairs
-from cse.data.store import DEV_FILE, PreparedData, write_pairs
-from cse.data.tasks.kinds import LabelledTexts
-from cse.data.tasks.store import DEV_TASK_FILE, write_tasks
-from cse.evaluation.sts import dev_score
+from cse.data.store import PreparedData
+from cse.data.tasks.kinds import LabelledTexts, ScoredPairs
+from cse.data.tasks.store import open_dev
+from cse.evaluation.tasks.score import score_dev
 from cse.model.sentence_encoder import load_checkpoint
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.evaluate_models import stale_bundles
 from cse.stages.export import export_stage
 from cse.stages.gate import judge, judge_encoders
 from cse.stages.train import train_stage
-from tests.conftest import WORDS
+from tests.conftest import WORDS, write_dev
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def made(data, settings, tmp_path_factory) -> dict[int, tuple]:
         export_stage(
             of_seed, model=folder / "checkpoint", prepared=data["triplets"], metrics=(), bundle=folder / "bundle"
         )
-        score = dev_score(load_checkpoint(folder / "checkpoint"), PreparedData(data["triplets"]).dev)
+        score = score_dev(load_checkpoint(folder / "checkpoint"), open_dev(PreparedData(data["triplets"]))).value
         found[seed] = (folder, of_seed, score)
     assert abs(found[1][2] - found[2][2]) > 0.5, "these tests need two scores"
     return found
@@ -89,11 +88,11 @@ def test_a_fall_that_may_be_chance_passes_where_only_a_significant_one_counts(ma
     better, worse = better_and_worse(made)
     often = tmp_path / "often"
     shutil.copytree(data["triplets"], often)
-    dev = PreparedData(often).dev
+    dev = open_dev(PreparedData(often))
     columns = (column.tolist() if column is dev.score else column for column in
                (dev.sentence1, dev.sentence2, dev.score, dev.subset))  # fmt: skip
     one, two, score, subset = (column * 20 for column in columns)
-    write_pairs(often / DEV_FILE, [ScoredPairs(dev.name, one, two, np.array(score), subset)])
+    write_dev(often, ScoredPairs(dev.name, one, two, np.array(score), subset))
     for place, passes in ((data["triplets"], True), (often, False)):  # the same fall, on 500 pairs and on 10,000
         assert not verdict(made, place, worse, better, dev_tolerance=0).passed
         found = verdict(made, place, worse, better, dev_tolerance=0, significant=True)
@@ -107,7 +106,7 @@ def test_a_measure_without_an_interval_is_decided_by_the_tolerance_alone(made, d
     shutil.copytree(data["triplets"], labelled)
     texts = [f"{word} {other}" for word in WORDS[:4] for other in WORDS[4:9]]
     labels = [word for word in WORDS[:4] for _ in range(5)]
-    write_tasks(labelled / DEV_TASK_FILE, [LabelledTexts("topics", texts, labels, texts, labels)])
+    write_dev(labelled, LabelledTexts("topics", texts, labels, texts, labels))
     folder, settings, _ = made[1]
     for tolerance, passes in ((-1.0, False), (1.0, True)):  # a model against itself
         promotion = settings.promotion.model_copy(update={"dev_tolerance": tolerance, "significant": True})
@@ -154,7 +153,7 @@ def test_the_bare_backbones_bundle_does_not_pass_for_a_checkpoint(models, data, 
 def test_without_dev_pairs_nothing_is_compared(made, data, tmp_path):
     bare = tmp_path / "prepared"
     shutil.copytree(data["triplets"], bare)
-    write_pairs(bare / DEV_FILE, [])
+    write_dev(bare, None)
     assert verdict(made, bare, 1, None).passed
     found = verdict(made, bare, 1, 2)
     assert not found.passed

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import cse.training.mining as mining
 from cse.bench.domain import domain_stage
-from cse.data.store import GROUP, TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, write_pairs, write_rows
+from cse.data.store import GROUP, TRAIN_FILE, PreparedData, open_rows, write_rows
+from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import MANIFEST
@@ -147,8 +148,7 @@ def pairs_of_labels(data, tmp_path):
     folder = tmp_path / "prepared"
     folder.mkdir()
     write_rows(folder / TRAIN_FILE, "pairs", rows, grouped=True)
-    write_pairs(folder / "dev.arrow", [source.dev])
-    write_pairs(folder / TASKS_FILE, source.tasks)
+    write_tasks(folder, dev=open_dev(source), test=open_tasks(source, TEST))
     write_report(folder, "pairs", len(rows))
     return folder
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.data.store import DEV_FILE, PreparedData, write_pairs
+from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
@@ -17,6 +17,7 @@ from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.build.teachers import teachers_from
 from cse.stages.train import train_stage
+from tests.conftest import write_dev
 from tests.parts import new_prompt, new_template, sentence_encoder
 
 
@@ -50,7 +51,7 @@ def test_a_training_learns_the_similarities_of_its_teachers(settings, models, da
         }
     )
     prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
-    write_pairs(prepared / DEV_FILE, [])  # its pairs are drawn at random and would choose a checkpoint
+    write_dev(prepared, None)  # its pairs are drawn at random and would choose a checkpoint
     folders = {name: tmp_path / name for name in ("mined", "corrupted", "checkpoint", "plots", "scratch")}
     train_stage(chosen, prepared=prepared, metrics=tmp_path / "train.json", **folders)
     teachers = [SentenceEncoder.load(model) for model in (tmp_path / "teachers/prompted", models["bert"])]

@@ -17,8 +17,10 @@ from safetensors.torch import load_file
 
 import cse.stages.train as stage
 from cse.data.store import TRAIN_FILE, PreparedData, write_rows
+from cse.data.tasks.store import open_dev
 from cse.errors import CseError
-from cse.evaluation.sts import dev_score
+from cse.evaluation.dev_facts import DevScore
+from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint_config import read_config
 from cse.model.generator import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
@@ -79,17 +81,17 @@ def test_the_score_that_chooses_goes_by_train_selection(settings, data, models, 
         training = open_training(
             settings(values), prepared=data["sentences"], corrupted=tmp_path / "none", scratch=tmp_path
         )
-        scores[name] = training.score(training.data.dev)
+        scores[name] = training.score(training.dev)
     assert scores["inference"] == scores["mean_top2"] != scores["training"] == scores["mean"]
 
 
 def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, settings, data, tmp_path, capsys):
     changes = {"pooler.kind": "mean_top2", "pooler.kind_in_loss": "mean", "train.selection": "training"}
     facts = run(settings(changes | {"train.epochs": 1}))
-    loaded, dev = SentenceEncoder.load(tmp_path / "run/checkpoint"), PreparedData(data["sentences"]).dev
-    assert facts["dev_spearman"] == pytest.approx(dev_score(loaded, dev), abs=1e-3)
+    loaded, dev = SentenceEncoder.load(tmp_path / "run/checkpoint"), open_dev(PreparedData(data["sentences"]))
+    assert facts["dev_spearman"] == pytest.approx(score_dev(loaded, dev).value, abs=1e-3)
     loaded.pooler = "mean"
-    assert facts["selection_spearman"] == pytest.approx(dev_score(loaded, dev), abs=1e-3)
+    assert facts["selection_spearman"] == pytest.approx(score_dev(loaded, dev).value, abs=1e-3)
     assert facts["selection_spearman"] != facts["dev_spearman"]
     assert f", encoded as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
 
@@ -163,7 +165,9 @@ def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, da
     assert loaded.pooler == "mean_first_last"
     bare = sentence_encoder(SentenceEncoder.load(models["bert"]).backbone, pooler="mean_first_last")
     assert np.array_equal(loaded.encode(SENTENCES), bare.encode(SENTENCES))
-    assert facts["dev_spearman"] == pytest.approx(dev_score(bare, stage.PreparedData(data["sentences"]).dev), abs=1e-4)
+    assert facts["dev_spearman"] == pytest.approx(
+        score_dev(bare, open_dev(stage.PreparedData(data["sentences"]))).value, abs=1e-4
+    )
     for name in ("train", "dev"):
         assert table(tmp_path / f"run/plots/{name}.csv") == []
         assert (tmp_path / f"run/plots/{name}.csv").read_text(encoding="utf-8").startswith("step,")
@@ -178,7 +182,7 @@ def test_post_processing_is_fitted_stored_and_evaluated(run, settings, data, tmp
     vectors = loaded.encode(SENTENCES, normalize=False)
     assert vectors.shape == (3, 8 if "post.dimension" in post else 32)
     assert facts["dev_spearman"] == pytest.approx(
-        dev_score(loaded, stage.PreparedData(data["sentences"]).dev), abs=1e-3
+        score_dev(loaded, open_dev(stage.PreparedData(data["sentences"]))).value, abs=1e-3
     )
     if chosen.post.kind == "whitening":
         sentences = list(dict.fromkeys(stage.PreparedData(data["sentences"]).train["sent0"].to_pylist()))
@@ -209,7 +213,7 @@ def test_the_same_settings_give_the_same_bytes(run, settings, tmp_path):
 
 def scores(monkeypatch, values):
     left = iter(values)
-    monkeypatch.setattr("cse.evaluation.dev.dev_score", lambda *_: next(left))
+    monkeypatch.setattr("cse.stages.training.score_dev", lambda *_: DevScore(next(left)))
 
 
 def test_a_training_that_improves_nothing_keeps_its_start_and_says_so(run, settings, tmp_path, monkeypatch, capsys):
@@ -344,9 +348,9 @@ def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_mem
     def count(*arguments):
         gc.collect()
         alive.append(sum(type(thing) is MaskedLmGenerator for thing in gc.get_objects()))
-        return float(len(alive))  # the last weights are the best
+        return DevScore(len(alive))  # the last weights are the best
 
-    monkeypatch.setattr("cse.evaluation.dev.dev_score", count)
+    monkeypatch.setattr("cse.stages.training.score_dev", count)
     for corruption, generators in (("prepared", 0), ("on_the_fly", 1)):
         alive.clear()
         run(settings(prepared_corruption | {"objective.replaced_tokens.corruption": corruption}), corruption)

@@ -10,8 +10,7 @@ import torch
 from scipy.special import logsumexp
 
 from cse.errors import CseError
-from cse.evaluation.dev import score_dev
-from cse.evaluation.sts import dev_score
+from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.train import train_stage
@@ -55,12 +54,12 @@ def test_a_sentence_has_half_of_the_tokens_beside_its_task_text(opened):
 
 def test_dev_pairs_are_read_in_their_roles(opened):
     training = opened(TRIPLETS | ROLES)
-    dev, encoder = training.data.dev, training.encoder
+    dev, encoder = training.dev, training.encoder
     first, second = encoder.encode(dev.sentence1, role="query"), encoder.encode(dev.sentence2, role="passage")
     cosines = (first * second).sum(axis=1)
     order = np.argsort(np.argsort(cosines)), np.argsort(np.argsort(dev.score))
     assert training.score(dev) == pytest.approx(100 * np.corrcoef(*order)[0, 1], abs=1e-6)
-    assert training.score(dev) != pytest.approx(dev_score(encoder, dev, 64), abs=1e-3)
+    assert training.score(dev) != pytest.approx(score_dev(encoder, dev, 64).value, abs=1e-3)
 
 
 @pytest.mark.parametrize("post", ["none", "whitening"])

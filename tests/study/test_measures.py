@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cse.data.scored import ScoredPairs
-from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Triplets
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, ScoredPairs, Triplets
 from cse.errors import CseError
 from cse.study.measures import CXC, DEV, apart, columns, dev_part, gained, kept, part_for_test
 

@@ -11,7 +11,7 @@ import pytest
 import cse.study.run
 from cse.data.clean import overlap_key
 from cse.data.store import PreparedData
-from cse.data.tasks.store import open_tasks
+from cse.data.tasks.store import OWN, open_tasks
 from cse.errors import CseError
 from cse.settings.load import load_settings
 from cse.study.facts import check_unchanged
@@ -45,7 +45,7 @@ def test_no_text_of_a_dev_part_is_trained_on(plan):
     values = {"data.train_path": "intents.csv", "data.view": "categories", "data.drop_evaluation_overlap": True}
     run = run_of(plan, **values, **{"objective.energy_hinge.weight": 0.0})
     data = PreparedData(prepare_once(Folders(Path("out"), Path("cxc")), run.settings).prepared)
-    (labels,) = (task for task in open_tasks(data) if task.name == "labels")
+    (labels,) = (task for task in open_tasks(data, OWN) if task.name == "labels")
     dev = {overlap_key(text) for text in dev_part(labels).test}
     trained = {overlap_key(text) for text in data.train["sent0"].to_pylist()}
     assert len(dev) >= 6

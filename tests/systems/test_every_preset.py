@@ -16,8 +16,9 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData
+from cse.data.tasks.kinds import ScoredPairs
+from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.ablations import load_ablation
@@ -130,7 +131,7 @@ def test_preset(name, models, data, warm_start, tmp_path):
         assert losses_of(watch) == pytest.approx(RECORDED_LOSSES[name], rel=1e-4), "losses differ from those recorded"
         assert facts["steps"] == watch.state.step
     loaded = SentenceEncoder.load(tmp_path / "checkpoint")
-    dev = PreparedData(prepared).dev
+    dev = open_dev(PreparedData(prepared))
     assert facts["dev_spearman"] == pytest.approx(score(loaded, dev), abs=1e-3)
     chooses = settings.train.selection == "training" and watch.state is not None
     assert ("selection_spearman" in facts) == chooses
@@ -149,7 +150,7 @@ def test_preset(name, models, data, warm_start, tmp_path):
         plots=tmp_path / "plots",
     )
     evaluation = json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))
-    (task,) = PreparedData(prepared).tasks
+    (task,) = open_tasks(PreparedData(prepared), TEST)
     assert evaluation["trained"]["task"] == pytest.approx(score(loaded, task), abs=1e-3)
     if name not in EXPORTED:
         return

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
-from cse.data.store import DEV_FILE, TASKS_FILE, TRAIN_FILE, write_pairs, write_rows
+from cse.data.store import TRAIN_FILE, write_rows
+from cse.data.tasks.kinds import ScoredPairs
+from cse.data.tasks.store import write_tasks
 from cse.settings.load import check_settings, set_key
 from cse.settings.presets import load_preset, preset_names
 from cse.stages.corrupt import corrupt_stage
@@ -64,8 +65,7 @@ def make_data(root: Path) -> dict[str, Path]:
         folder = folders[view] = root / view
         folder.mkdir(parents=True)
         write_rows(folder / TRAIN_FILE, view, lines)
-        write_pairs(folder / DEV_FILE, [pairs("dev", 12)])
-        write_pairs(folder / TASKS_FILE, [pairs("task", 20)])
+        write_tasks(folder, dev=pairs("dev", 12), test=[pairs("task", 20)])
         write_report(folder, view, len(lines))
     return folders
 

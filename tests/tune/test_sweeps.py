@@ -14,6 +14,7 @@ import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from cse.data.tasks.store import TASKS_FILE, write_tasks
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -137,10 +138,8 @@ def test_refusals_are_one_line_and_fast(folder):
     ]:
         last = finish(folder, *options, code=2).splitlines()[-1]
         assert last.startswith("error: ") and says in last
-    (folder / "data/prepared/dev.arrow").unlink()
-    from cse.data.store import DEV_FILE, write_pairs
-
-    write_pairs(folder / "data/prepared" / DEV_FILE, [])
+    (folder / "data/prepared" / TASKS_FILE).unlink()
+    write_tasks(folder / "data/prepared")
     last = finish(folder, code=2).splitlines()[-1]
     assert "no dev pairs to score trials on" in last
 

@@ -11,7 +11,9 @@ import torch
 
 from cse.bench import worker as worker_module
 from cse.bench.pacing import mixed_steps, steps_of
-from cse.data.store import TASKS_FILE, TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
+from cse.data.store import TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
+from cse.data.tasks.kinds import all_texts
+from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.spaces import build_space, settings_with
 from cse.stages.common import MINING_FILE
@@ -76,16 +78,19 @@ def test_mined_triplets_go_with_the_rows(make_job, folder):
     share_data(folder / "data/prepared", job.data, mined)
     assert len(open_rows(job.data.mined / TRAIN_FILE)) == 1
     assert (job.data.mined / MINING_FILE).is_file()
-    assert not (job.data.prepared / TASKS_FILE).exists()
+    assert not open_tasks(PreparedData(job.data.prepared), TEST)
 
 
-def test_a_trial_cannot_see_a_test_set(make_job):
+def test_a_trial_cannot_see_a_test_set(make_job, folder):
     job = make_job()
-    assert not (job.data.prepared / TASKS_FILE).exists()
-    data = PreparedData(job.data.prepared)
-    assert data.dev is not None and len(data.train) == 64
-    with pytest.raises(CseError, match="no such file"):
-        _ = data.tasks
+    prepared, data = PreparedData(folder / "data/prepared"), PreparedData(job.data.prepared)
+    dev, tested = open_dev(prepared), open_tasks(prepared, TEST)
+    assert open_dev(data).sentence1 == dev.sentence1 and len(data.train) == 64
+    assert tested and not open_tasks(data, TEST) and not open_tasks(data, OWN)
+    seen = {*all_texts(dev)}
+    held = [text.encode() for task in tested for text in all_texts(task) if not any(text in each for each in seen)]
+    bytes_of = (job.data.prepared / TASKS_FILE).read_bytes()
+    assert len(held) > 20 and not [text for text in held if text in bytes_of]
 
 
 def test_a_setting_is_trained_once(make_job, monkeypatch):

@@ -1,4 +1,4 @@
-"""The kinds of a user's own task. Scored pairs, the fifth kind, are ``cse.data.scored.ScoredPairs``."""
+"""The kinds of a task: what a user may bring, and what the papers measure besides (splits, transfer, captions)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,38 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
-
 SCORED, BINARY, TRIPLETS = "scored pairs", "binary pairs", "triplets"
 RETRIEVAL, LABELLED = "retrieval", "labelled texts"
+TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC")  # SentEval's, in the order of tables
+SPLITS, TRANSFER, CAPTIONS = "splits", "transfer", "caption pairs"
 GIVEN, HALVES, HELD_OUT = "given", "halves", "held out"  # how labelled texts came to be split
 PROXY = " (proxy)"  # ends the name of a task that only stands for what the user wants, and that of its measure
+
+
+@dataclass(frozen=True)
+class ScoredPairs:
+    """Sentence pairs with gold similarities, of one or more subsets.
+
+    Attributes:
+        name: name of the task, e.g. ``STS12`` or ``STS-B``.
+        sentence1: ``n`` first sentences.
+        sentence2: ``n`` second sentences.
+        score: gold similarity, float64 ``(n,)``; higher is more similar.
+        subset: name of each pair's subset (``MSRpar``, ``headlines``, ...), ``n`` of them.
+    """
+
+    name: str
+    sentence1: list[str]
+    sentence2: list[str]
+    score: np.ndarray
+    subset: list[str]
+
+    def __len__(self) -> int:
+        return len(self.score)
 
 
 @dataclass(frozen=True)
@@ -106,7 +129,100 @@ class LabelledTexts:
         return len(self.test)
 
 
-Task = ScoredPairs | BinaryPairs | Triplets | Retrieval | LabelledTexts
+@dataclass(frozen=True)
+class Splits:
+    """The splits of a set of scored pairs, for paraphrase retrieval and the shape of the space.
+
+    Attributes:
+        name: name of the set, e.g. ``STS-B``.
+        splits: ``train``, ``dev`` and ``test``, as far as they are there; each is called ``NAME SPLIT``.
+    """
+
+    name: str
+    splits: dict[str, ScoredPairs]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.splits.values()))
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Sentences or sentence pairs with classes, sorted as in SentEval before making folds.
+
+    Attributes:
+        texts: ``n`` sentences.
+        label: classes, counted from 0, int64 ``(n,)``.
+        second: second sentence of each pair, or None.
+    """
+
+    texts: list[str]
+    label: np.ndarray
+    second: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True)
+class TransferTask:
+    """A classification task.
+
+    Attributes:
+        name: one of ``TRANSFER_TASKS``, or the user's.
+        train: training rows; all rows if the task has no other parts.
+        dev: rows for model selection, if the task has them.
+        test: rows to score, if the task has them; otherwise folds of ``train`` are scored.
+    """
+
+    name: str
+    train: Labelled
+    dev: Labelled | None = None
+    test: Labelled | None = None
+
+    @property
+    def parts(self) -> list[Labelled]:
+        """All parts that the task has."""
+        return [part for part in (self.train, self.dev, self.test) if part is not None]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+
+@dataclass(frozen=True)
+class CaptionPairs:
+    """Scored pairs of captions.
+
+    Attributes:
+        sentence1, sentence2: captions, ``n`` each.
+        score: gold similarity from 0 to 5, float64 ``(n,)``.
+        caption: number of each pair's first caption, int64 ``(n,)``.
+        image: number of the image of each pair's first caption, int64 ``(n,)``.
+        name: name of the task.
+    """
+
+    sentence1: list[str]
+    sentence2: list[str]
+    score: np.ndarray
+    caption: np.ndarray
+    image: np.ndarray
+    name: str = "CxC-STS"
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+Task = ScoredPairs | BinaryPairs | Triplets | Retrieval | LabelledTexts | Splits | TransferTask | CaptionPairs
+_Kind = TypeVar("_Kind")
+KINDS: dict[type, str] = {
+    ScoredPairs: SCORED,
+    BinaryPairs: BINARY,
+    Triplets: TRIPLETS,
+    Retrieval: RETRIEVAL,
+    LabelledTexts: LABELLED,
+    Splits: SPLITS,
+    TransferTask: TRANSFER,
+    CaptionPairs: CAPTIONS,
+}
 
 
 def own_documents(own: Iterable[int | None]) -> np.ndarray | None:
@@ -117,8 +233,12 @@ def own_documents(own: Iterable[int | None]) -> np.ndarray | None:
 
 def kind_of(task: Task) -> str:
     """Return the kind of a task in words, such as ``retrieval``."""
-    kinds = {ScoredPairs: SCORED, BinaryPairs: BINARY, Triplets: TRIPLETS, Retrieval: RETRIEVAL}
-    return kinds.get(type(task), LABELLED)
+    return KINDS[type(task)]
+
+
+def of_kind(tasks: Iterable[Task], kind: type[_Kind]) -> list[_Kind]:
+    """Return the tasks of one kind, given by its class."""
+    return [task for task in tasks if isinstance(task, kind)]
 
 
 def describe(task: Task) -> str:
@@ -139,7 +259,7 @@ def describe(task: Task) -> str:
         return f"{LABELLED}: {labels:,} labels, {len(task.reference):,} reference and {len(task):,} test rows{split}"
     if isinstance(task, BinaryPairs):
         return f"{BINARY}: {len(task):,} pairs, {int(task.label.sum()):,} of them mean the same"
-    return f"{TRIPLETS}: {len(task):,}" if isinstance(task, Triplets) else f"{SCORED}: {len(task):,}"
+    return f"{kind_of(task)}: {len(task):,}"
 
 
 def content_of(task: Task) -> str:
@@ -186,9 +306,22 @@ def held_out_texts(task: Task) -> Iterator[str]:
     elif isinstance(task, Triplets):
         for side in (task.anchor, task.positive, task.negative):
             yield from side
+    elif isinstance(task, Splits):
+        for split in task.splits.values():
+            yield from held_out_texts(split)
+    elif isinstance(task, TransferTask):
+        for part in task.parts:
+            yield from part.texts
+            yield from part.second or ()
     else:
         yield from task.sentence1
         yield from task.sentence2
+
+
+def sentences_of(tasks: Iterable[Task]) -> Iterator[str]:
+    """Yield every text of some tasks, repetitions included."""
+    for task in tasks:
+        yield from all_texts(task)
 
 
 def all_texts(task: Task) -> Iterator[str]:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from cse.data.checks import listed
 from cse.data.readers import check_exists, contents, find_data_file
-from cse.data.scored import ScoredPairs
 from cse.data.scored_file import read_scored_file
 from cse.data.tables import open_table
 from cse.data.tasks.beir import read_beir
 from cse.data.tasks.files import holds_scores, read_binary, read_halves, read_splits, read_triplets
-from cse.data.tasks.kinds import BINARY, LABELLED, SCORED, TRIPLETS, Task
+from cse.data.tasks.kinds import BINARY, LABELLED, SCORED, TRIPLETS, ScoredPairs, Task
 from cse.data.tasks.layout import is_beir, kind_of_columns, splits_of
 from cse.errors import CseError
 

@@ -1,19 +1,10 @@
-"""Store a user's own tasks as an Arrow file next to the prepared rows, in one table for all kinds.
+"""Store the tasks of prepared data in one Arrow file: one table for all kinds, with the role of each task.
 
-=========== ============= ================ ============= ============ ============ ==================
-kind        part          text             second        third        label        score
-=========== ============= ================ ============= ============ ============ ==================
-scored      pair          first text       second text                subset       gold score
-binary      pair          first text       second text                             0 or 1
-triplets    triplet       anchor           positive      negative
-retrieval   query         text                                                     own document
-retrieval   document      text
-retrieval   judgement     place of query   of document                             grade
-labelled    reference     text                                        label
-labelled    test          text                                        label
-=========== ============= ================ ============= ============ ============ ==================
+The role ``dev`` selects checkpoints (one task at most), ``test`` is measured as in the papers, ``own`` are the user's
+own tasks. Who opens one role sees no other.
 
-A row of the part ``fact`` holds the name of a field in ``label`` and its value in ``text``.
+A row holds one pair, triplet, text or judgement. ``_LAYOUT`` says which column holds which field of a task. A row of
+the part ``fact`` holds the name of a field in ``label`` and its value in ``text``.
 """
 
 from __future__ import annotations
@@ -25,120 +16,147 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cse.data.scored import ScoredPairs
-from cse.data.store import PreparedData, read_table, write_table
+from cse.data.store import AGAIN, PreparedData, map_table, write_table
 from cse.data.tasks.kinds import (
-    BINARY,
-    RETRIEVAL,
-    SCORED,
-    TRIPLETS,
+    KINDS,
     BinaryPairs,
+    CaptionPairs,
+    Labelled,
     LabelledTexts,
     Retrieval,
+    ScoredPairs,
+    Splits,
     Task,
+    TransferTask,
     Triplets,
     kind_of,
-)  # fmt: skip
+)
+from cse.errors import CseError
 
-OWN_TASKS_FILE, DEV_TASK_FILE = "tasks.arrow", "dev-task.arrow"
-_TEXTS = ("task", "kind", "part", "text", "second", "third", "label")
-_SCHEMA = pa.schema([*((name, pa.string()) for name in _TEXTS), ("score", pa.float64())])
-_Cells = tuple[str | None, str | None, str | None, str | None, float | None]
-_Columns = dict[str, list[list[Any]]]
+TASKS_FILE = "tasks.arrow"
+DEV, TEST, OWN = "dev", "test", "own"
+_TEXTS = ("text", "second", "third", "label")
+_SCHEMA = pa.schema(
+    [*((name, pa.string()) for name in ("role", "task", "kind", "part", *_TEXTS)), ("score", pa.float64())]
+)
+_PAIR = {"sentence1": "text", "sentence2": "second"}
+# by class and part: the column of each field
+_LAYOUT: dict[type, dict[str, dict[str, str]]] = {
+    ScoredPairs: {"pair": _PAIR | {"subset": "label", "score": "score"}},
+    BinaryPairs: {"pair": _PAIR | {"label": "score"}},
+    Triplets: {"triplet": {"anchor": "text", "positive": "second", "negative": "third"}},
+    Retrieval: {
+        "query": {"queries": "text", "own": "score"},
+        "document": {"documents": "text"},
+        "judgement": {"query": "text", "document": "second", "relevance": "score"},
+    },
+    LabelledTexts: {
+        "reference": {"reference": "text", "reference_label": "label"},
+        "test": {"test": "text", "test_label": "label"},
+    },
+    Labelled: {part: {"texts": "text", "second": "second", "label": "score"} for part in ("train", "dev", "test")},
+    CaptionPairs: {"pair": _PAIR | {"caption": "third", "image": "label", "score": "score"}},
+}
+_FACTS: dict[type, dict[str, type]] = {Retrieval: {"judged_in": str, "left_out": int}, LabelledTexts: {"split": str}}
+_ARRAYS: dict[type, dict[str, type]] = {
+    ScoredPairs: {"score": np.float64},
+    BinaryPairs: {"label": np.bool_},
+    Retrieval: dict.fromkeys(("own", "query", "document", "relevance"), np.int64),
+    Labelled: {"label": np.int64},
+    CaptionPairs: {"caption": np.int64, "image": np.int64, "score": np.float64},
+}
+_Columns = dict[str, Any]  # lists by name, of equal length
 
 
-def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    """Write tasks; without any, write no file."""
-    rows = [(task.name, kind_of(task), part, *cells) for task in tasks for part, cells in _rows(task)]
-    if rows:
-        write_table(path, _SCHEMA, rows)
+def write_tasks(folder: Path, *, dev: Task | None = None, test: Iterable[Task] = (), own: Iterable[Task] = ()) -> None:
+    """Write the tasks of a folder of prepared data, by role."""
+    tasks = {DEV: () if dev is None else (dev,), TEST: test, OWN: own}
+    rows = (
+        (role, task.name, kind_of(task), part, *cells)
+        for role, several in tasks.items()
+        for task in several
+        for part, columns in _parts(task)
+        for cells in _rows(columns)
+    )
+    write_table(folder / TASKS_FILE, _SCHEMA, rows)
 
 
-def open_tasks(data: PreparedData) -> list[Task]:
-    """Return the user's own tasks in prepared data, in the order of their names.
+def open_tasks(data: PreparedData, role: str) -> list[Task]:
+    """Return the tasks of a role in the order written; may be none.
 
     Raises:
-        CseError: a truncated file.
+        CseError: a missing or truncated file, or one of an older version.
     """
-    return _read(data.folder / OWN_TASKS_FILE)
-
-
-def open_dev(data: PreparedData) -> Task | None:
-    """Return what selects checkpoints: scored pairs or another task; None if nothing was prepared.
-
-    Raises:
-        CseError: a truncated file.
-    """
-    found = _read(data.folder / DEV_TASK_FILE)
-    return found[0] if found else data.dev
-
-
-def _read(path: Path) -> list[Task]:
-    if not path.is_file():
-        return []
+    path = data.folder / TASKS_FILE
+    table = map_table(path)
+    if table.schema.names != _SCHEMA.names:
+        raise CseError(
+            f"{path}: has columns {', '.join(table.column_names)}, expected {', '.join(_SCHEMA.names)}; {AGAIN}"
+        )
+    table = table.filter(pc.equal(table["role"], role))
+    rows = zip(*(column.to_pylist() for column in table.columns[1:]), strict=True)
     tasks = []
-    for (name, kind), rows in groupby(read_table(path, _SCHEMA), key=lambda row: row[:2]):
-        parts: _Columns = {}
-        for part, group in groupby(rows, key=lambda row: row[2]):
-            parts[part] = [list(column) for column in zip(*(row[3:] for row in group), strict=True)]
+    for (name, kind), group in groupby(rows, key=lambda row: row[:2]):
+        parts: dict[str, _Columns] = {}
+        for part, cells in groupby(group, key=lambda row: row[2]):
+            columns = zip(*(row[3:] for row in cells), strict=True)
+            parts[part] = dict(zip(_SCHEMA.names[4:], map(list, columns), strict=True))
         tasks.append(_task(name, kind, parts))
     return tasks
 
 
-def _rows(task: Task) -> Iterator[tuple[str, _Cells]]:
-    if isinstance(task, ScoredPairs):
-        for pair in zip(task.sentence1, task.sentence2, task.subset, task.score.tolist(), strict=True):
-            yield "pair", (pair[0], pair[1], None, pair[2], pair[3])
-    elif isinstance(task, BinaryPairs):
-        for first, second, label in zip(task.sentence1, task.sentence2, task.label.tolist(), strict=True):
-            yield "pair", (first, second, None, None, float(label))
-    elif isinstance(task, Triplets):
-        for anchor, positive, negative in zip(task.anchor, task.positive, task.negative, strict=True):
-            yield "triplet", (anchor, positive, negative, None, None)
-    elif isinstance(task, Retrieval):
-        own = [None] * len(task) if task.own is None else task.own.astype(np.float64).tolist()
-        yield from (("query", (text, None, None, None, place)) for text, place in zip(task.queries, own, strict=True))
-        yield from (("document", (text, None, None, None, None)) for text in task.documents)
-        for query, document, grade in zip(task.query, task.document, task.relevance, strict=True):
-            yield "judgement", (str(query), str(document), None, None, float(grade))
-        yield from _facts(judged_in=task.judged_in, left_out=task.left_out)
+def open_dev(data: PreparedData) -> Task | None:
+    """Return the task that selects checkpoints, often scored pairs; None if nothing was prepared.
+
+    Raises:
+        CseError: see ``open_tasks``.
+    """
+    return next(iter(open_tasks(data, DEV)), None)
+
+
+def _parts(task: Task) -> Iterator[tuple[str, _Columns]]:
+    """Yield the name and the columns of each part of a task."""
+    if isinstance(task, Splits):
+        yield from ((split, _columns(pairs, "pair")) for split, pairs in task.splits.items())
+    elif isinstance(task, TransferTask):
+        parts = {part: getattr(task, part) for part in _LAYOUT[Labelled]}
+        yield from ((part, _columns(rows, part)) for part, rows in parts.items() if rows is not None)
     else:
-        for part, texts, labels in (
-            ("reference", task.reference, task.reference_label),
-            ("test", task.test, task.test_label),
-        ):
-            yield from ((part, (text, None, None, label, None)) for text, label in zip(texts, labels, strict=True))
-        yield from _facts(split=task.split)
+        yield from ((part, _columns(task, part)) for part in _LAYOUT[type(task)])
+        facts = list(_FACTS.get(type(task), ()))
+        yield "fact", {"text": [str(getattr(task, name)) for name in facts], "label": facts}
 
 
-def _facts(**facts: Any) -> Iterator[tuple[str, _Cells]]:
-    yield from (("fact", (str(value), None, None, name, None)) for name, value in facts.items())
+def _columns(holder: Any, part: str) -> _Columns:
+    fields = {column: getattr(holder, field) for field, column in _LAYOUT[type(holder)][part].items()}
+    return {column: values for column, values in fields.items() if values is not None}
 
 
-def _task(name: str, kind: str, parts: _Columns) -> Task:
-    facts = dict(zip(parts["fact"][3], parts["fact"][0], strict=True)) if "fact" in parts else {}
-    if kind == SCORED:
-        first, second, _, subset, score = parts["pair"]
-        return ScoredPairs(name, first, second, np.array(score, np.float64), subset)
-    if kind == BINARY:
-        first, second, _, _, score = parts["pair"]
-        return BinaryPairs(name, first, second, np.array(score) == 1)
-    if kind == TRIPLETS:
-        return Triplets(name, *parts["triplet"][:3])
-    if kind == RETRIEVAL:
-        query, document, _, _, grade = parts["judgement"]
-        own = parts["query"][4]
-        return Retrieval(
-            name,
-            parts["query"][0],
-            parts["document"][0],
-            query=np.array(query).astype(np.int64),
-            document=np.array(document).astype(np.int64),
-            relevance=np.array(grade).astype(np.int64),
-            own=None if None in own else np.array(own).astype(np.int64),
-            judged_in=facts["judged_in"],
-            left_out=int(facts["left_out"]),
-        )
-    (reference, _, _, reference_label, _), (test, _, _, test_label, _) = parts["reference"], parts["test"]
-    return LabelledTexts(name, reference, reference_label, test, test_label, facts["split"])
+def _rows(columns: _Columns) -> Iterator[tuple[Any, ...]]:
+    texts = [map(str, columns[name]) if name in columns else [None] * len(columns["text"]) for name in _TEXTS]
+    scores = map(float, columns["score"]) if "score" in columns else [None] * len(columns["text"])
+    return zip(*texts, scores, strict=True)
+
+
+def _task(name: str, kind: str, parts: dict[str, _Columns]) -> Task:
+    made = next(made for made, known in KINDS.items() if known == kind)
+    if made is Splits:
+        return Splits(name, {split: _filled(ScoredPairs, {"pair": parts[split]}, f"{name} {split}") for split in parts})
+    if made is TransferTask:
+        return TransferTask(name, **{part: _filled(Labelled, {part: parts[part]}) for part in parts})
+    facts = parts.pop("fact", {"label": [], "text": []})
+    given = {field: _FACTS[made][field](text) for field, text in zip(facts["label"], facts["text"], strict=True)}
+    return _filled(made, parts, name, **given)
+
+
+def _filled(made: type, parts: dict[str, _Columns], *name: str, **given: Any) -> Any:
+    """Return a task, or a part of one, with its fields from columns; a field whose cells are empty is None."""
+    fields: dict[str, Any] = dict(zip(("name",), name, strict=False)) | given
+    for part, columns in parts.items():
+        for field, column in _LAYOUT[made][part].items():
+            values = columns[column]
+            array = _ARRAYS.get(made, {}).get(field)
+            fields[field] = None if values[0] is None else np.array(values).astype(array) if array else values
+    return made(**fields)

@@ -16,7 +16,7 @@ _NO_TIME = (1980, 1, 1, 0, 0, 0)  # so that equal scores give equal bytes
 
 
 def write_items(path: Path, tasks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    """Write the items of tasks as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``TaskScore.items``."""
+    """Write the items of tasks as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``Score.items``."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, measures in tasks.items():
             for measure, items in measures.items():

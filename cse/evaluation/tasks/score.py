@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from cse.data.scored import ScoredPairs
 from cse.data.tasks.kinds import (
     BINARY,
     LABELLED,
@@ -20,6 +18,7 @@ from cse.data.tasks.kinds import (
     BinaryPairs,
     LabelledTexts,
     Retrieval,
+    ScoredPairs,
     Task,
     Triplets,
     describe,
@@ -27,13 +26,14 @@ from cse.data.tasks.kinds import (
     kind_of,
 )  # fmt: skip
 from cse.errors import CseError, nearest
-from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
+from cse.evaluation.dev_facts import SPEARMAN, DevScore
+from cse.evaluation.measures import Score, UndefinedScore, pair_cosines, spearman
 from cse.evaluation.tasks import labels, pairs, retrieval
 from cse.evaluation.vectors import TextEncoder, Vectors
 from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for
 
-SPEARMAN, AP, F1, THRESHOLD, ACCURACY = "Spearman", "AP", "F1", "F1 threshold", "accuracy"
+AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
 KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE = "kNN", "MAP", "class mean", "probe", "V-measure"
 COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
 # by kind, the main measure first
@@ -58,33 +58,6 @@ _Found = tuple[float, np.ndarray | None]
 _Measures = Mapping[str, Callable[[], _Found]]
 
 
-@dataclass(frozen=True)
-class TaskScore:
-    """Scores of one task.
-
-    Attributes:
-        name: name of the task.
-        kind: its kind, such as ``retrieval``.
-        main: the measure that stands for the task.
-        values: by measure, times 100.
-        items: by measure that is a mean over items, its value for each, times 100, float64 ``(n,)``: a query, a
-            triplet, a test row (for ``MAP`` of labelled texts, those that are not alone in their label). Pairs have
-            ``cosine`` and ``gold`` instead, from which every measure of theirs can be computed, as they are.
-        setting: kind, counts and how it was measured, in one line.
-    """
-
-    name: str
-    kind: str
-    main: str
-    values: dict[str, float]
-    items: dict[str, np.ndarray]
-    setting: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return numbers and setting for JSON, without the items."""
-        return {"kind": self.kind, "main": self.main, "values": self.values, "setting": self.setting}
-
-
 def score_task(
     encoder: TextEncoder,
     task: Task,
@@ -92,7 +65,7 @@ def score_task(
     batch_size: int = 64,
     progress: bool = False,
     measures: Collection[str] | None = None,
-) -> TaskScore:
+) -> Score:
     """Score an encoder on a task; each distinct text is encoded once.
 
     Queries and documents get the task text of their role, where the encoder has one; no other text does.
@@ -117,9 +90,27 @@ def score_task(
     found = {name: value for name, value in found.items() if name not in undefined}
     items |= {name: 100 * each for name, (_, each) in found.items() if each is not None}
     values = {name: 100 * value for name, (value, _) in found.items()}
-    return TaskScore(
-        task.name, kind, MEASURES[kind][0], values, items, "; ".join([describe(task), _SETTINGS[kind], *told])
-    )
+    setting = "; ".join([describe(task), _SETTINGS[kind], *told])
+    return Score(values, setting, {"kind": kind, "main": MEASURES[kind][0]}, items)
+
+
+def score_dev(encoder: TextEncoder, task: Task, batch_size: int = 64, measure: str | None = None) -> DevScore:
+    """Score an encoder on a dev task: the score that selects checkpoints.
+
+    Args:
+        encoder: see ``TextEncoder``.
+        task: the dev task.
+        batch_size: texts per forward pass.
+        measure: one of the task's measures; None: its main measure.
+
+    Raises:
+        CseError: the task has no such measure.
+        NotFinite: a text whose embedding is not finite.
+        UndefinedScore: scored pairs whose gold scores or cosines are all equal, or fewer than two.
+    """
+    name = dev_measure(task, measure, "train.dev_measure")
+    plain = name.removesuffix(PROXY)
+    return DevScore(score_task(encoder, task, batch_size=batch_size, measures=(plain,)).values[plain], name)
 
 
 def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
@@ -155,8 +146,7 @@ class _Encoded:
         return [unit_rows(vectors.of(column).astype(np.float32, copy=False)) for column in columns]
 
     def cosines(self, first: list[str], second: list[str]) -> np.ndarray:
-        vectors = Vectors(self.encoder, [*first, *second], self.batch_size, self.progress)
-        return pair_cosines(vectors.of(first), vectors.of(second))
+        return Vectors(self.encoder, [*first, *second], self.batch_size, self.progress).cosines(first, second)
 
 
 def _measures(task: Task, vectors: _Encoded) -> tuple[_Measures, dict[str, np.ndarray], list[str]]:
@@ -169,6 +159,8 @@ def _measures(task: Task, vectors: _Encoded) -> tuple[_Measures, dict[str, np.nd
         return _of_labels(task, vectors), {}, []
     if isinstance(task, Triplets):
         return _of_triplets(task, vectors), {}, []
+    if not isinstance(task, ScoredPairs | BinaryPairs):
+        raise TypeError(f"{kind_of(task)} are measured in a suite")
     gold = task.label.astype(np.float64) if isinstance(task, BinaryPairs) else task.score
     cosine = vectors.cosines(task.sentence1, task.sentence2)
     return _of_pairs(task, cosine), {COSINE: cosine, GOLD: gold}, []

@@ -6,8 +6,9 @@ import pytest
 
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
-from cse.data.suite_store import open_suite
-from cse.data.tasks.store import DEV_TASK_FILE, OWN_TASKS_FILE, open_dev, open_tasks
+from cse.data.suite import open_suite
+from cse.data.tasks.kinds import kind_of
+from cse.data.tasks.store import OWN, TASKS_FILE, open_dev, open_tasks
 from cse.errors import CseError
 from cse.outputs import MANIFEST
 from cse.settings.groups.data import DataSettings
@@ -41,8 +42,8 @@ def settings(raw, **how):
 def test_without_tasks_nothing_changes(raw):
     report = prepare(settings(raw), raw / "out")
     there = {path.name for path in (raw / "out").iterdir()}
-    arrows = {f"{name}.arrow" for name in ("train", "dev", "evaluation", "stsb", "transfer", "cxc")}
-    assert there == arrows | {MANIFEST, "report.json"}
+    assert there == {"train.arrow", "tasks.arrow", MANIFEST, "report.json"}
+    assert open_tasks(PreparedData(raw / "out"), OWN) == []
     assert set(report) == {"source", "view", "train", "dev", "evaluation", "notes"}
     assert set(report["dev"]) == {"from", "pairs"}
     assert "own_tasks" not in counts(report)
@@ -54,8 +55,8 @@ def test_tasks_are_stored_counted_and_held_out(raw):
     write_labelled(raw / "task/bank")
     report = prepare(settings(raw), raw / "out")
     data = PreparedData(raw / "out")
-    assert [task.name for task in open_tasks(data)] == ["bank", "birds"]
-    assert [task.name for task in open_suite(data).tasks] == ["bank", "birds"]
+    assert [task.name for task in open_tasks(data, OWN)] == ["bank", "birds"]
+    assert [task.name for task in open_suite(data).own] == ["bank", "birds"]
     assert data.train["sent0"].to_pylist() == [ROWS[1], *ROWS[3:]], "documents and reference rows are training text"
     assert report["train"]["dropped"]["evaluation_overlap"] == {"count": 2, "first": "train.csv:2"}
     assert report["tasks"]["birds"] == {
@@ -68,7 +69,7 @@ def test_tasks_are_stored_counted_and_held_out(raw):
     assert "task        bank: labelled texts: 2 labels, 4 reference and 3 test rows" in summary(report)
     assert not any("no evaluation tasks" in note for note in report["notes"])
     prepare(settings(raw), raw / "again")
-    for name in (OWN_TASKS_FILE, "report.json"):
+    for name in (TASKS_FILE, "report.json"):
         assert (raw / "out" / name).read_bytes() == (raw / "again" / name).read_bytes()
     assert prepare(settings(raw, drop_evaluation_overlap=False), raw / "out")["train"]["evaluation_overlap_kept"] == 2
 
@@ -76,7 +77,7 @@ def test_tasks_are_stored_counted_and_held_out(raw):
 def test_a_single_task_at_the_path_itself(raw):
     write_beir(raw / "birds")
     prepare(settings(raw, task_path=str(raw / "birds")), raw / "out")
-    assert [task.name for task in open_tasks(PreparedData(raw / "out"))] == ["birds"]
+    assert [task.name for task in open_tasks(PreparedData(raw / "out"), OWN)] == ["birds"]
     with pytest.raises(CseError, match=r"bird: no such file or folder; did you mean 'birds'\? \(or change data.task_"):
         prepare(settings(raw, task_path=str(raw / "bird")), raw / "out")
 
@@ -96,7 +97,6 @@ def test_any_task_selects_checkpoints(raw):
     write_labelled(raw / "dev")
     report = prepare(settings(raw), raw / "out")
     data = PreparedData(raw / "out")
-    assert data.dev is None
     assert open_dev(data).test == ["card lost", "rate today", "rate of exchange"]
     assert (report["dev"]["pairs"], report["dev"]["task"]["items"]) == (0, 3)
     assert "dev         labelled texts: 2 labels, 4 reference and 3 test rows from dev" in summary(report)
@@ -117,7 +117,7 @@ def test_any_task_selects_checkpoints(raw):
 def test_a_dev_file_with_a_score_is_read_as_ever(raw, lines, kind):
     write_lines(raw / "dev/own.csv", lines)
     report = prepare(settings(raw), raw / "out")
-    assert (raw / "out" / DEV_TASK_FILE).exists() == (kind is not None)
+    assert kind_of(open_dev(PreparedData(raw / "out"))) == (kind or "scored pairs")
     assert report["dev"].get("task", {}).get("kind") == kind
     assert report["dev"]["pairs"] == (0 if kind else 2)
 

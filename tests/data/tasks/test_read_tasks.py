@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from cse.data.scored import ScoredPairs
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import (
     BinaryPairs,
     LabelledTexts,
     Retrieval,
+    ScoredPairs,
     Triplets,
     all_texts,
     content_of,
@@ -28,7 +28,7 @@ from cse.data.tasks.kinds import (
     put_before,
 )
 from cse.data.tasks.read import read_task, read_tasks
-from cse.data.tasks.store import DEV_TASK_FILE, OWN_TASKS_FILE, open_dev, open_tasks, write_tasks
+from cse.data.tasks.store import DEV, OWN, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from tests.data.tasks.files import write_beir, write_labelled, write_lines
 
@@ -92,7 +92,7 @@ def test_a_query_that_is_a_document_by_id_and_text(tmp_path):
     task = read_task(folder)
     assert task.own.tolist() == [2, -1, -1]
     assert describe(task).endswith("in qrels/test.tsv, 1 queries are documents, which they do not find")
-    write_tasks(tmp_path / DEV_TASK_FILE, [task])
+    write_tasks(tmp_path, dev=task)
     kept = open_dev(PreparedData(tmp_path))
     assert kept.own.tolist() == [2, -1, -1]
     assert content_of(kept) == content_of(task) != content_of(replace(task, own=None))
@@ -264,17 +264,16 @@ def test_tasks_come_back_from_the_store_as_they_were(tmp_path):
     write_lines(tmp_path / "in/triplets.csv", ["anchor,positive,negative", "a,b,c", "d,e,f"])
     tasks = read_tasks(tmp_path / "in")
     assert len(tasks) == 6
-    write_tasks(tmp_path / OWN_TASKS_FILE, tasks)
-    write_tasks(tmp_path / DEV_TASK_FILE, tasks[:1])
-    found = open_tasks(PreparedData(tmp_path))
+    write_tasks(tmp_path, dev=tasks[0], own=tasks)
+    found = open_tasks(PreparedData(tmp_path), OWN)
     assert [type(task) for task in found] == [type(task) for task in tasks]
     for before, after in zip(tasks, found, strict=True):
         for name, value in vars(before).items():
             np.testing.assert_array_equal(value, vars(after)[name], err_msg=f"{before.name} {name}")
             assert getattr(value, "dtype", None) == getattr(vars(after)[name], "dtype", None)
     assert open_dev(PreparedData(tmp_path)) == tasks[0]
-    write_tasks(tmp_path / "none.arrow", [])
-    assert not (tmp_path / "none.arrow").exists()
+    write_tasks(tmp_path)
+    assert [open_tasks(PreparedData(tmp_path), role) for role in (DEV, TEST, OWN)] == [[], [], []]
 
 
 @pytest.mark.shared_data

@@ -7,17 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from cse.data.scored import ScoredPairs
 from cse.data.suite import SuiteData
-from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, Triplets
+from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
 from cse.errors import CseError
-from cse.evaluation.dev import score_dev
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.evaluation.record import read_record, write_record
 from cse.evaluation.suite import evaluate_suite
-from cse.evaluation.suite_table import format_suite
+from cse.evaluation.table import format_suite
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
-from cse.evaluation.tasks.score import MEASURES, dev_measure, score_task
+from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_task
 from cse.report.page import as_html, as_markdown, make_report
 from cse.report.systems import group
 from tests.evaluation.test_sts import FakeEncoder, make_task
@@ -45,21 +43,21 @@ class Roles(FakeEncoder):
 def test_a_value_is_the_mean_of_its_items_and_each_text_is_encoded_once(task):
     encoder = FakeEncoder()
     score = score_task(encoder, task, batch_size=7)
-    assert tuple(score.values) == MEASURES[score.kind]
+    assert tuple(score.values) == MEASURES[score.facts["kind"]]
     assert score.main == next(iter(score.values))
     means = {name: items for name, items in score.items.items() if name in score.values}
     assert all(items.dtype == np.float64 and items.ndim == 1 for items in score.items.values())
     for name, items in means.items():
         assert score.values[name] == pytest.approx(items.mean(), abs=1e-9)
         assert len(items) == len(task)
-    if score.kind in ("scored pairs", "binary pairs"):
+    if score.facts["kind"] in ("scored pairs", "binary pairs"):
         assert set(score.items) == {"cosine", "gold"}
         assert len(score.items["cosine"]) == len(score.items["gold"]) == len(task)
     else:
         assert set(means) == set(score.values) - {"V-measure"}
     for sentences, batch_size, *_ in encoder.calls:
         assert (len(sentences), batch_size) == (len(set(sentences)), 7)
-    assert json.loads(json.dumps(score.to_dict()))["setting"].startswith(score.kind)
+    assert json.loads(json.dumps(score.to_dict()))["setting"].startswith(score.facts["kind"])
 
 
 def test_pairs_are_scored_by_their_cosines():
@@ -110,11 +108,11 @@ def test_embeddings_without_a_score():
 
 
 def only(*tasks) -> SuiteData:
-    return SuiteData([], {}, [], None, []).with_tasks(tasks)
+    return SuiteData().with_tasks(tasks)
 
 
 def test_tasks_beside_the_other_measures():
-    data = SuiteData([make_task("STS12", {"one": 40})], {}, [], None, []).with_tasks(TASKS)
+    data = SuiteData([make_task("STS12", {"one": 40})]).with_tasks(TASKS)
     results = evaluate_suite(FakeEncoder(), data, measures=("sts", "tasks"))
     assert list(results.tasks) == ["pairs", "triplets", "birds", "bank"]
     tree = results.to_dict()
@@ -134,7 +132,7 @@ def test_a_task_that_has_no_score_leaves_the_others():
     with pytest.raises(UndefinedScore):
         evaluate_suite(FakeEncoder(), only(same), measures=("tasks",))
     with pytest.raises(UndefinedScore):  # the default measures, and no tasks: as if there were no measure of them
-        evaluate_suite(FakeEncoder(), SuiteData([same], {}, [], None, []), measures=("sts", "tasks"))
+        evaluate_suite(FakeEncoder(), SuiteData([same]), measures=("sts", "tasks"))
 
 
 @pytest.mark.parametrize("style", ["text", "markdown", "latex"])
