@@ -77,7 +77,8 @@ def _edit(text: str, edits: Mapping[str, Any], expected: Mapping[str, Any], path
         kept = False
     if not kept:
         raise CseError(
-            f"{path}: cannot edit YAML anchors or an unusual layout in place; write the keys out and try again"
+            f"{path}: cannot edit {', '.join(edits)} in place: YAML anchors or an unusual layout; write the keys out "
+            "and try again"
         )
     return text
 
@@ -88,14 +89,19 @@ def _set_in_text(text: str, key: str, value: Any) -> str:
     while isinstance(node, MappingNode):
         if node.value:
             indent = node.value[0][0].start_mark.column
-        child = next((child for name, child in node.value if name.value == names[0]), None)
-        if child is None:
+        found = next((pair for pair in node.value if pair[0].value == names[0]), None)
+        if found is None:
             return _insert(text, node, names, value, indent)
-        names, node, indent = names[1:], child, indent + 2
+        names, node, indent = names[1:], found[1], indent + 2
         if not names:
+            colon = text.index(":", found[0].end_mark.index) + 1
             start, end = node.start_mark.index, _last_leaf(node).end_mark.index
-            gap = "" if start == 0 or text[start - 1].isspace() else " "
-            return text[:start] + gap + yaml_value(value) + text[end:]
+            before = text[colon:start]
+            if start == end:  # nothing stands there, as where DVC writes null: its mark lies behind the comments
+                before, end = "", colon
+            elif not (isinstance(node, CollectionNode) and not node.flow_style):
+                return text[:start] + ("" if before[-1:].isspace() else " ") + yaml_value(value) + text[end:]
+            return text[:colon] + " " + yaml_value(value) + before.rstrip() + text[end:]
     return _insert(text, None, names, value, 0)
 
 

@@ -5,14 +5,17 @@ That rates, batch sizes and epochs are the published ones is read in presets.yam
 """
 
 import dataclasses
+from copy import deepcopy
+from pathlib import Path
 
 import pytest
+from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 from ruamel.yaml import YAML
 
 from cse.errors import CseError
 from cse.settings import Settings, check_settings, load_settings
 from cse.settings.document import params_text
-from cse.settings.edit import write_values
+from cse.settings.edit import _edit, write_values
 from cse.settings.load import flatten, set_key, walk_keys
 from cse.settings.presets import MACHINE_KEYS, apply_preset, load_preset, preset_names
 
@@ -250,7 +253,7 @@ def test_a_file_that_cannot_be_edited_stays_as_it_is(params, text, expected):
 def test_shared_anchors_are_refused_rather_than_changed(params):
     text = "evaluation:\n  batch_size: &rows 4\ntrain:\n  batch_size: *rows\n"
     params.write_text(text, encoding="utf-8")
-    with pytest.raises(CseError, match="anchors"):
+    with pytest.raises(CseError, match=r"cannot edit .*train\.batch_size.* anchors"):
         apply_preset("promcse-eh-bert-base", params)
     assert params.read_text(encoding="utf-8") == text
 
@@ -277,6 +280,22 @@ def test_any_layout_can_be_edited(params, text):
     assert written.count("\r\n") in (0, written.count("\n"))
     assert [group for group in YAML(typ="safe", pure=True).load(written) if group in user] == list(user)
     assert all(comment in written for comment in ("# the other term", "# never", "# only a comment") if comment in text)
+
+
+def test_every_key_of_a_file_that_dvc_rewrote_can_be_edited():
+    """``dvc exp run -S`` leaves null out and writes lists in blocks; comments stay where they are."""
+    tree = parse_yaml_for_update(params_text(), "params.yaml")
+    tree["prompt"]["length"], tree["data"]["score_range"] = 9, [1.0, 2.0]
+    text = dumps_yaml(tree)
+    assert "columns:\n" in text and "- 1.0\n" in text
+    before = YAML(typ="safe", pure=True).load(text)
+    for key in flatten(before):
+        expected = deepcopy(before)
+        set_key(expected, key, "another")
+        written = _edit(text, {key: "another"}, expected, Path("params.yaml"))
+        assert [line for line in written.splitlines() if "#" in line] == [
+            line for line in text.splitlines() if "#" in line
+        ], key
 
 
 def test_file_mode_and_links_survive(tmp_path):
