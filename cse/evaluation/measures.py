@@ -47,7 +47,7 @@ class Score:
     @property
     def main(self) -> str:
         """The measure that stands for the task."""
-        return str(self.facts.get("main", next(iter(self.values))))
+        return self.facts.get("main") or next(iter(self.values))
 
     def to_dict(self) -> dict[str, Any]:
         """Return numbers, facts and setting for JSON, without items, subsets and examples."""
