@@ -41,7 +41,6 @@ SICK_TEST = 4927
 TASKS = (*YEARS, "STS-B", "SICK-R")
 LAYOUT = "STS/STS12-en-test ... STS/STS16-en-test, STS/STSBenchmark, SICK"
 _SICK_FILE = "SICK/SICK_test_annotated.txt"
-
 _CXC_NAME = "CxC-STS"
 NO_CAPTIONS = f"{_CXC_NAME} ({CXC_FILE}; give it with --cxc or data.cxc_path)"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -33,23 +33,61 @@ class Score:
         items: by measure that is a mean over items, its value for each, times 100, float64 ``(n,)``: a query, a
             triplet, a test row (for ``MAP`` of labelled texts, those that are not alone in their label). Pairs have
             ``cosine`` and ``gold`` instead, from which every measure of theirs can be computed, as they are.
+        subsets: Spearman by subset of scored pairs; None if undefined (constant scores, a single pair).
         examples: queries of a paraphrase retrieval with what they found.
     """
 
     values: dict[str, float]
-    setting: str
+    setting: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     items: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
+    subsets: dict[str, float | None] = field(default_factory=dict)
     examples: list[Any] = field(default_factory=list, compare=False)
 
     @property
     def main(self) -> str:
         """The measure that stands for the task."""
-        return str(self.facts.get("main", next(iter(self.values))))
+        return self.facts.get("main") or next(iter(self.values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return numbers, facts and setting for JSON, without items and examples."""
-        return {**self.values, **self.facts, "setting": self.setting}
+        """Return numbers, facts and setting for JSON, without items, subsets and examples."""
+        return {**self.values, **self.facts, **({"setting": self.setting} if self.setting else {})}
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """Scores of tasks that papers average.
+
+    Attributes:
+        tasks: scores by task, in the order of evaluation.
+        published: names of the tasks in the published average.
+    """
+
+    tasks: dict[str, Score]
+    published: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def average_name(self) -> str:
+        """``Avg.`` if all published tasks are present, otherwise ``mean of n tasks``."""
+        return average_name(self.tasks, self.published)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The value that stands for each task."""
+        return {name: score.values[score.main] for name, score in self.tasks.items()}
+
+    def average(self, measure: str | None = None) -> float | None:
+        """Return the mean of the scores, rounded to two decimals, of the tasks that ``average_name`` covers.
+
+        ``Avg.`` ignores tasks other than the published ones. None if a task lacks the measure.
+
+        Args:
+            measure: one of theirs; None: the one that stands for a task.
+        """
+        covered = self.published if self.average_name == "Avg." else tuple(self.tasks)
+        scores = [self.tasks[name].values.get(measure or self.tasks[name].main) for name in covered]
+        found = [round(score, 2) for score in scores if score is not None]
+        return float(np.mean(found)) if len(found) == len(scores) else None
 
 
 def average_name(found: Collection[str], published: Collection[str]) -> str:

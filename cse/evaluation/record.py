@@ -73,8 +73,8 @@ def write_record(
         )
     if results.tasks:
         write_items(folder / ITEMS_FILE, {name: score.items for name, score in results.tasks.items()})
-    if results.sts is not None and results.sts.items:
-        write_items(folder / STS_FILE, results.sts.items)
+    if results.sts is not None:
+        write_items(folder / STS_FILE, {name: score.items for name, score in results.sts.tasks.items()})
     tree = {"format": FORMAT, "name": name, "model": model, "scores": results.to_dict(), "environment": environment}
     tree |= {"content": results.content, "identity": identity}
     if results.details is not None:

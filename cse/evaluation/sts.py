@@ -12,68 +12,31 @@ rounded to two decimals; it exists only if all seven tasks are present.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from cse.data.tasks.kinds import ScoredPairs, sentences_of
 from cse.errors import CseError
-from cse.evaluation.measures import UndefinedScore, average_name, spearman
+from cse.evaluation.measures import Averaged, Score, UndefinedScore, spearman
 from cse.evaluation.vectors import TextEncoder, Vectors
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
-Aggregate = Literal["all", "mean", "wmean"]
-AGGREGATES: tuple[Aggregate, ...] = ("all", "mean", "wmean")
+AGGREGATES = ("all", "mean", "wmean")
 
 
 @dataclass(frozen=True)
-class StsScore:
-    """Scores of one task, correlations times 100.
+class StsResults(Averaged):
+    """Scores of similarity tasks: ``all`` and, where every subset has a correlation, ``mean`` and ``wmean``.
 
     Attributes:
-        all: Spearman over all pairs.
-        mean: mean over the subsets; None if one of them has no correlation.
-        wmean: mean over the subsets weighted by pairs; None likewise.
-        pairs: number of pairs.
-        subsets: Spearman of each subset; None if undefined (constant scores, a single pair).
-    """
-
-    all: float
-    mean: float | None
-    wmean: float | None
-    pairs: int
-    subsets: dict[str, float | None]
-
-
-@dataclass(frozen=True)
-class StsResults:
-    """Scores by task, in the order of evaluation, and their average.
-
-    Attributes:
-        tasks: scores by task.
         sentences: distinct sentences encoded.
-        items: ``cosine`` and ``gold`` of each pair by task, float64 ``(n,)``.
     """
 
-    tasks: dict[str, StsScore]
+    published = SEVEN_TASKS
     sentences: int
-    items: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, compare=False)
-
-    @property
-    def average_name(self) -> str:
-        """``Avg.`` if all seven tasks are present, otherwise ``mean of n tasks``."""
-        return average_name(self.tasks, SEVEN_TASKS)
-
-    def average(self, aggregate: Aggregate = "all") -> float | None:
-        """Mean of the scores, rounded to two decimals, of the tasks that ``average_name`` covers.
-
-        ``Avg.`` ignores tasks other than the seven. None if a task lacks the aggregate.
-        """
-        names = SEVEN_TASKS if self.average_name == "Avg." else tuple(self.tasks)
-        scores = [getattr(self.tasks[name], aggregate) for name in names]
-        return None if None in scores else float(np.mean([round(score, 2) for score in scores]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested numbers for JSON and ``dvc metrics``; undefined scores are left out.
@@ -81,17 +44,11 @@ class StsResults:
         ``{"sts": {"STS12": {"all": ..., "mean": ..., "wmean": ..., "pairs": 3108}, ...}, "Avg.": {"all": ...},
         "pairs": ..., "sentences": ...}``; ``undefined_subsets`` counts subsets without a correlation, if any.
         """
-        tasks = {}
-        for name, score in self.tasks.items():
-            scores = {aggregate: getattr(score, aggregate) for aggregate in AGGREGATES}
-            undefined = sum(value is None for value in score.subsets.values())
-            tasks[name] = {**_present(scores), "pairs": score.pairs}
-            if undefined:
-                tasks[name]["undefined_subsets"] = undefined
+        averages = {aggregate: self.average(aggregate) for aggregate in AGGREGATES}
         return {
-            "sts": tasks,
-            self.average_name: _present({aggregate: self.average(aggregate) for aggregate in AGGREGATES}),
-            "pairs": sum(score.pairs for score in self.tasks.values()),
+            "sts": {name: score.to_dict() for name, score in self.tasks.items()},
+            self.average_name: {name: value for name, value in averages.items() if value is not None},
+            "pairs": sum(score.facts["pairs"] for score in self.tasks.values()),
             "sentences": self.sentences,
         }
 
@@ -127,15 +84,11 @@ def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> StsResults:
     Raises:
         UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
     """
-    items = {
-        task.name: {"cosine": vectors.cosines(task.sentence1, task.sentence2), "gold": task.score} for task in tasks
-    }
-    scores = {task.name: _score(task, items[task.name]["cosine"]) for task in tasks}
-    return StsResults(scores, len(set(sentences_of(tasks))), items)
+    return StsResults({task.name: _score(vectors, task) for task in tasks}, len(set(sentences_of(tasks))))
 
 
-def _score(task: ScoredPairs, cosines: np.ndarray) -> StsScore:
-    subset_of = np.asarray(task.subset)
+def _score(vectors: Vectors, task: ScoredPairs) -> Score:
+    cosines, subset_of = vectors.cosines(task.sentence1, task.sentence2), np.asarray(task.subset)
     subsets: dict[str, float | None] = {}
     sizes = []
     for name in dict.fromkeys(task.subset):
@@ -145,16 +98,10 @@ def _score(task: ScoredPairs, cosines: np.ndarray) -> StsScore:
             subsets[name] = 100 * spearman(cosines[rows], task.score[rows], f"{task.name} {name}")
         except UndefinedScore:
             subsets[name] = None
-    values = [value for value in subsets.values() if value is not None]
-    complete = len(values) == len(subsets) > 0
-    return StsScore(
-        all=100 * spearman(cosines, task.score, task.name),
-        mean=float(np.mean(values)) if complete else None,
-        wmean=float(np.average(values, weights=sizes)) if complete else None,
-        pairs=len(task),
-        subsets=subsets,
-    )
-
-
-def _present(scores: Mapping[Any, float | None]) -> dict[str, Any]:
-    return {name: value for name, value in scores.items() if value is not None}
+    defined = [value for value in subsets.values() if value is not None]
+    undefined = len(subsets) - len(defined)
+    values = {"all": 100 * spearman(cosines, task.score, task.name)}
+    if defined and not undefined:
+        values |= {"mean": float(np.mean(defined)), "wmean": float(np.average(defined, weights=sizes))}
+    facts = {"pairs": len(task)} | ({"undefined_subsets": undefined} if undefined else {})
+    return Score(values, facts=facts, items={"cosine": cosines, "gold": task.score}, subsets=subsets)

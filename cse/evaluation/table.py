@@ -113,7 +113,7 @@ def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
     aggregates = AGGREGATES if any(map(_has_subsets, models.values())) else AGGREGATES[:1]
     for name, results in models.items():
         for aggregate in aggregates:
-            scores = [getattr(results.tasks[task], aggregate) for task in tasks]
+            scores = [results.tasks[task].values.get(aggregate) for task in tasks]
             scores += [results.average(aggregate) for _ in average]
             rows.append([name if aggregate == "all" else aggregate, *(_number(score) for score in scores)])
     below = {1 + index for index in range(len(rows) - 1) if index % len(aggregates)}

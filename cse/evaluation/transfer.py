@@ -23,32 +23,19 @@ import torch
 from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL, Classifier, Fitted, Problem, fit
-from cse.evaluation.measures import average_name
+from cse.evaluation.measures import Averaged, Score
 from cse.evaluation.vectors import Vectors
 
 
 @dataclass(frozen=True)
-class TransferScore:
-    """Result of one task.
+class TransferResults(Averaged):
+    """Scores by task, and how the classifiers were trained.
 
-    Attributes:
-        accuracy: percent on the test rows, or the mean over outer folds.
-        dev_accuracy: accuracy that chose the L2 value, percent.
-        l2: chosen value of each scored classifier.
-        f1: F1 of class 1 in percent, for pair tasks.
+    ``accuracy`` is in percent on the test rows, or the mean over outer folds; ``dev`` the accuracy that chose the L2
+    value; ``l2`` the chosen value of each scored classifier; ``f1`` that of class 1 in percent, where there are two.
     """
 
-    accuracy: float
-    dev_accuracy: float
-    l2: tuple[float, ...]
-    f1: float | None = None
-
-
-@dataclass(frozen=True)
-class TransferResults:
-    """Scores by task, their average, and how the classifiers were trained."""
-
-    tasks: dict[str, TransferScore]
+    published = TRANSFER_TASKS
     how: Classifier = FULL
 
     @property
@@ -59,28 +46,14 @@ class TransferResults:
     @property
     def values(self) -> dict[str, float]:
         """Accuracies by task in the usual order, and the average of several."""
-        found = {name: self.tasks[name].accuracy for name in TRANSFER_TASKS if name in self.tasks}
-        return found | ({self.average_name: self.average} if len(found) > 1 else {})
-
-    @property
-    def average_name(self) -> str:
-        """``Avg.`` if all seven tasks are present, otherwise ``mean of n tasks``."""
-        return average_name(self.tasks, TRANSFER_TASKS)
-
-    @property
-    def average(self) -> float:
-        """Mean accuracy of the tasks that ``average_name`` covers."""
-        names = TRANSFER_TASKS if self.average_name == "Avg." else tuple(self.tasks)
-        return float(np.mean([self.tasks[name].accuracy for name in names]))
+        found = {name: self.figures[name] for name in TRANSFER_TASKS if name in self.tasks}
+        average = self.average()
+        return found | ({self.average_name: average} if len(found) > 1 and average is not None else {})
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested numbers for JSON."""
-        tasks = {
-            name: {"accuracy": score.accuracy, "dev": score.dev_accuracy, "l2": list(score.l2)}
-            | ({} if score.f1 is None else {"f1": score.f1})
-            for name, score in self.tasks.items()
-        }
-        return {"transfer": tasks, self.average_name: round(self.average, 4), "setting": self.setting}
+        tasks = {name: score.to_dict() for name, score in self.tasks.items()}
+        return {"transfer": tasks, self.average_name: round(self.average() or 0.0, 4), "setting": self.setting}
 
 
 def score_transfer(
@@ -139,7 +112,7 @@ class _Rows:
 _Train = Callable[[_Rows, list[Problem]], list[Fitted]]
 
 
-def _nested(parts: list[_Rows], how: Classifier, train: _Train) -> TransferScore:
+def _nested(parts: list[_Rows], how: Classifier, train: _Train) -> Score:
     (rows,) = parts
     problems, outer = [], _folds(rows.label, how)
     for learn, _ in outer:
@@ -154,26 +127,31 @@ def _nested(parts: list[_Rows], how: Classifier, train: _Train) -> TransferScore
         dev.append(score)
     refits = train(rows, [Problem(learn, None, (l2,)) for (learn, _), l2 in zip(outer, chosen, strict=True)])
     scores = [rows.score(fitted, test)[0][0] for fitted, (_, test) in zip(refits, outer, strict=True)]
-    return TransferScore(_round(np.mean(scores)), _round(np.mean(dev)), tuple(chosen))
+    return _score(_round(np.mean(scores)), _round(np.mean(dev)), chosen)
 
 
-def _cross_validated(parts: list[_Rows], how: Classifier, train: _Train) -> TransferScore:
+def _cross_validated(parts: list[_Rows], how: Classifier, train: _Train) -> Score:
     rows, test = parts
     found = train(rows, [Problem(learn, stop, how.l2) for learn, stop in _folds(rows.label, how)])
     best, dev = _choose(found, how)
     (fitted,) = train(rows, [Problem(np.arange(len(rows.label)), None, (best,))])
     accuracy, predicted = test.score(fitted)
-    return TransferScore(_round(accuracy[0]), dev, (best,), _f1(test.label, predicted[0]))
+    return _score(_round(accuracy[0]), dev, [best], _f1(test.label, predicted[0]))
 
 
-def _split(parts: list[_Rows], how: Classifier, train: _Train) -> TransferScore:
+def _split(parts: list[_Rows], how: Classifier, train: _Train) -> Score:
     learn, dev, test = parts
     together = _Rows(np.concatenate([learn.features, dev.features]), np.concatenate([learn.label, dev.label]))
     problem = Problem(np.arange(len(learn.label)), np.arange(len(learn.label), len(together.label)), how.l2)
     (fitted,) = train(together, [problem])
     best, score = _choose([fitted], how)
     accuracy, _ = test.score(fitted)
-    return TransferScore(_round(accuracy[how.l2.index(best)]), score, (best,))
+    return _score(_round(accuracy[how.l2.index(best)]), score, [best])
+
+
+def _score(accuracy: float, dev: float, l2: list[float], f1: float | None = None) -> Score:
+    facts = {"l2": l2} | ({} if f1 is None else {"f1": f1})
+    return Score({"accuracy": accuracy, "dev": dev}, facts=facts)
 
 
 _PROTOCOLS = {1: _nested, 2: _cross_validated, 3: _split}

@@ -65,8 +65,7 @@ def evaluate_stage(
             details=True,
         )
         click.echo(format_suite(results, trained_on=rows_of(models)))
-        found = {name: result.sts.tasks for name, result in results.items() if result.sts is not None}
-        short = shortfall({name: {task: score.all for task, score in tasks.items()} for name, tasks in found.items()})
+        short = shortfall({name: result.sts.figures for name, result in results.items() if result.sts is not None})
         if short:
             click.echo(f"the trained model is {short}")
     else:
@@ -83,10 +82,10 @@ def evaluate_stage(
         write_rounded_json(target, {name: headline(result) for name, result in results.items()})
     with publish_file(plots / "sts.csv") as target:
         rows = [
-            (task, name, f"{score.all:.4f}")
+            (task, name, f"{value:.4f}")
             for name, result in results.items()
             if result.sts is not None
-            for task, score in result.sts.tasks.items()
+            for task, value in result.sts.figures.items()
         ]
         write_csv(target, ("task", "model", "spearman"), rows)
     with publish_file(plots / "density.csv") as target:
@@ -108,13 +107,13 @@ def headline(result: SuiteResults) -> dict[str, float]:
     sts = result.sts
     if sts is not None:
         scores = {sts.average_name: sts.average()} if len(sts.tasks) > 1 else {}
-        scores |= {task: score.all for task, score in sts.tasks.items()}
+        scores |= sts.figures
     if result.cxc is not None:
         scores |= {"CxC-STS": result.cxc.values["mean"]}
     if result.transfer is not None:
         if len(result.transfer.tasks) > 1:
-            scores |= {f"{result.transfer.average_name} (accuracy)": result.transfer.average}
-        scores |= {f"{name} (accuracy)": score.accuracy for name, score in result.transfer.tasks.items()}
+            scores |= {f"{result.transfer.average_name} (accuracy)": result.transfer.average()}
+        scores |= {f"{name} (accuracy)": value for name, value in result.transfer.figures.items()}
     if result.retrieval is not None:
         scores |= result.retrieval.values
     if result.space is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,17 @@ def suite():
 
 def test_what_was_written_comes_back(suite, tmp_path):
     assert same(stored(suite, tmp_path), suite)
+
+
+def test_reading_tasks_imports_no_pandas(suite, tmp_path):
+    stored(suite, tmp_path)
+    code = (
+        "import sys; from cse.data.store import PreparedData; from cse.data.suite import open_suite\n"
+        f"open_suite(PreparedData({str(tmp_path)!r}))\n"
+        "print(*{'pandas', 'datasets', 'torch'}.intersection(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
 
 
 def test_a_user_without_senteval_has_pairs_and_the_rest_is_named(tmp_path):

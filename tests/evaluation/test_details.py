@@ -85,7 +85,7 @@ def test_a_record_comes_back(written):
     folder, results = written
     record = read_record(folder)
     assert (record.name, record.model, record.environment) == ("my model", {"kind": "backbone"}, {"python": "3"})
-    assert record.scores["sts"]["STS-B"]["all"] == pytest.approx(results.sts.tasks["STS-B"].all, abs=1e-4)
+    assert record.scores["sts"]["STS-B"]["all"] == pytest.approx(results.sts.tasks["STS-B"].values["all"], abs=1e-4)
     pairs = record.table("pairs.csv")
     np.testing.assert_allclose([float(row["cosine"]) for row in pairs], results.details.cosine, atol=1e-4)
     assert len(record.table("projection.csv")) == len(results.details.sentences)

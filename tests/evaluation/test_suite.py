@@ -115,7 +115,7 @@ def test_every_table_has_its_setting_above_it(data, style):
     below = 2 if style == "markdown" else 0  # rows of mean and wmean name their model there
     assert text.count("first model") == text.count("second") == 6 + below
     assert f"{results.cxc.values['mean']:.2f}" in text
-    assert f"{results.transfer.average:.2f}" in text
+    assert f"{results.transfer.average():.2f}" in text
     if style == "latex":
         assert all(line.startswith("% ") for line in text.splitlines() if "CxC" in line or "not measured" in line)
 

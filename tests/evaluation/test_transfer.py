@@ -63,10 +63,10 @@ def test_nested_cross_validation():
         accuracies.append(round(100 * accuracy(layer, x[test], y[test]), 2))
         dev.append(best)
         chosen.append(l2)
-    assert found.l2 == tuple(chosen)
-    assert found.accuracy == pytest.approx(np.mean(accuracies), abs=0.006)
-    assert found.dev_accuracy == pytest.approx(np.mean(dev), abs=0.006)
-    assert found.f1 is None
+    assert found.facts["l2"] == chosen
+    assert found.values["accuracy"] == pytest.approx(np.mean(accuracies), abs=0.006)
+    assert found.values["dev"] == pytest.approx(np.mean(dev), abs=0.006)
+    assert "f1" not in found.facts
 
 
 @pytest.mark.parametrize(("classes", "pairs"), [(3, False), (2, True)])
@@ -84,14 +84,14 @@ def test_cross_validation_on_train(classes, pairs):
     x, y = features(task.train), task.train.label
     l2, best = choose([[train_one(x, y, a, b, l2, HOW)[1] for l2 in HOW.l2] for a, b in folds(y, HOW)], HOW)
     layer, _ = train_one(x, y, np.arange(len(y)), None, l2, HOW)
-    assert (found.l2, found.dev_accuracy) == ((l2,), best)
+    assert (found.facts["l2"], found.values["dev"]) == ([l2], best)
     test = features(task.test)
-    assert found.accuracy == pytest.approx(100 * accuracy(layer, test, task.test.label), abs=0.006)
+    assert found.values["accuracy"] == pytest.approx(100 * accuracy(layer, test, task.test.label), abs=0.006)
     if pairs:
         import torch
 
         predicted = layer(torch.tensor(test)).argmax(dim=1).numpy()
-        assert found.f1 == pytest.approx(100 * f1_score(task.test.label, predicted), abs=0.006)
+        assert found.facts["f1"] == pytest.approx(100 * f1_score(task.test.label, predicted), abs=0.006)
 
 
 def test_given_split():
@@ -102,9 +102,9 @@ def test_given_split():
     runs = [train_one(x, y, np.arange(90), np.arange(90, 130), l2, HOW) for l2 in HOW.l2]
     l2, best = choose([[best for _, best in runs]], HOW)
     layer = runs[HOW.l2.index(l2)][0]
-    assert (found.l2, found.dev_accuracy) == ((l2,), best)
+    assert (found.facts["l2"], found.values["dev"]) == ([l2], best)
     test = accuracy(layer, vectors.of(task.test.texts), task.test.label)
-    assert found.accuracy == pytest.approx(100 * test, abs=0.006)
+    assert found.values["accuracy"] == pytest.approx(100 * test, abs=0.006)
 
 
 def test_average_has_its_name_only_with_all_seven():
@@ -112,7 +112,7 @@ def test_average_has_its_name_only_with_all_seven():
     vectors = Vectors(Words(), sentences_of(tasks))
     results = score_transfer(vectors, tasks, dataclasses.replace(HOW, max_epoch=2))
     assert results.average_name == "mean of 2 tasks"
-    assert results.average == pytest.approx(np.mean([score.accuracy for score in results.tasks.values()]))
+    assert results.average() == pytest.approx(np.mean([score.values["accuracy"] for score in results.tasks.values()]))
     with pytest.raises(CseError, match="no transfer tasks"):
         score_transfer(vectors, [], HOW)
 
@@ -144,8 +144,10 @@ def test_real_tasks_agree_with_scikit_learn():
     strengths = {"C": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]}
     chosen = GridSearchCV(LogisticRegression(max_iter=2000), strengths, cv=cross)
     expected = cross_val_score(chosen.fit(x, y).best_estimator_, x, y, cv=cross).mean()
-    assert found["CR"].accuracy == pytest.approx(100 * expected, abs=0.5)
+    assert found["CR"].values["accuracy"] == pytest.approx(100 * expected, abs=0.5)
     chosen = GridSearchCV(LogisticRegression(max_iter=2000), strengths, cv=5)
     chosen.fit(vectors.of(trec.train.texts), trec.train.label)
     expected = chosen.score(vectors.of(trec.test.texts), trec.test.label)
-    assert found["TREC"].accuracy == pytest.approx(100 * expected, abs=1.5)  # 500 questions: a deviation is 1.3 points
+    assert found["TREC"].values["accuracy"] == pytest.approx(
+        100 * expected, abs=1.5
+    )  # 500 questions: a deviation is 1.3 points
