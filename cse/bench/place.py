@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,6 @@ class Place:
         Raises:
             CseError: what ``train_stage`` raises.
         """
-
-        def watched(training: Training) -> RunState:
-            log = CsvLog(training.folder.path / "plots", training.measure)
-            return training.run(Observers([log, *(watch(training) if watch else ())]))
-
         return train_stage(
             settings,
             prepared=data.prepared,
@@ -87,7 +83,7 @@ class Place:
             metrics=self.metrics,
             plots=plots or self.plots,
             scratch=scratch,
-            launch=watched if watch else None,
+            launch=partial(_watched, watch) if watch else None,
             backbone=backbone,
             tokens=data.tokens,
         )
@@ -95,3 +91,8 @@ class Place:
     def dev(self) -> DevScore | None:
         """Return the dev score of the trained model; None if nothing selected it."""
         return dev_of(json.loads(self.metrics.read_text(encoding="utf-8")))
+
+
+def _watched(watch: Watch, training: Training) -> RunState:
+    """Run a training with its curves and further observers."""
+    return training.run(Observers([CsvLog(training.folder.path / "plots", training.measure), *watch(training)]))

@@ -18,7 +18,6 @@ from ruamel.yaml import YAML
 from cse.errors import CseError, nearest
 from cse.settings.edit import read_values, write_values
 from cse.settings.load import PARAMS_FILE, flatten
-from cse.settings.spaces import settings_with
 from cse.settings.tree import Settings
 
 # These groups make up the system. Keys in them that a preset does not set are reset to their defaults ...
@@ -143,28 +142,22 @@ def apply_preset(
     """
     path = Path(params_path)
     _, present = read_values(path)
-    values = _values(name, present.get(VIEW), keep_data=keep_data)
+    values = preset_values(name, present.get(VIEW), keep_data=keep_data)
     chosen = load_preset(name).settings
     values = {key: value for key, value in values.items() if key in chosen or key in present}
     return write_values(path, values, where=f"{path.name} with preset {name!r}")
 
 
-def with_preset(settings: Settings, name: str) -> Settings:
-    """Return settings with the system of a preset in place of their own; their data stay, as does the machine.
-
-    Raises:
-        CseError: the preset is unknown, or does not go with the data.
-    """
-    return settings_with(settings, _values(name, settings.data.view, keep_data=True))
-
-
-def _values(name: str, view: Any, *, keep_data: bool) -> dict[str, Any]:
+def preset_values(name: str, view: Any, *, keep_data: bool) -> dict[str, Any]:
     """Return the values of a preset by dotted key, defaults for what it leaves open of the system.
 
     Args:
         name: of the preset.
         view: the user's own.
         keep_data: as in ``apply_preset``.
+
+    Raises:
+        CseError: the preset is unknown.
     """
     preset = load_preset(name).settings
     chosen = {key: value for key, value in preset.items() if not (keep_data and _is_own_data(key))}

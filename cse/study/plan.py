@@ -13,7 +13,7 @@ from pydantic import Field
 from cse.errors import CseError, nearest
 from cse.settings import Settings
 from cse.settings.load import parse_yaml
-from cse.settings.presets import with_preset
+from cse.settings.presets import VIEW, preset_values
 from cse.settings.spaces import settings_with
 
 BARE = "backbone"  # the bare backbone, which every setting is compared with
@@ -126,9 +126,10 @@ def runs_of(study: Study, round_name: str, base: Settings, only: Sequence[str] =
             if only and name not in only:
                 continue
             own = {key: value for key, value in values.items() if key != PRESET}
+            view = study.set.get(VIEW, base.data.view)
             try:
-                start = with_preset(base, values[PRESET]) if PRESET in values else base
-                settings = settings_with(start, study.set | own | how.set | {"train.seed": seed})
+                system = preset_values(values[PRESET], view, keep_data=True) if PRESET in values else {}
+                settings = settings_with(base, system | study.set | own | how.set | {"train.seed": seed})
             except CseError as error:
                 raise CseError(f"setting {name}: {error}") from None
             runs.append(Run(name, seed, settings, values))

@@ -277,6 +277,7 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, row
     more = [prepared / source_file(source.name) for source in settings.data.more]
     data = [prepared / TRAIN_FILE, *more, *rows, *sorted(corrupted.glob("*.npy"))]
     code = [*training_code(), *(Path(__file__).with_name(name) for name in ("job.py", "trial.py"))]
+    code += sorted((Path(__file__).parents[1] / "bench").glob("*.py"))
     facts: dict[str, Any] = {"space": [str(part) for part in space.dimensions], "around": around}
     facts |= {"inputs": _inputs(space, settings), "dev": None if dev is None else [dev.name, content_of(dev)]}
     return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"

@@ -115,8 +115,9 @@ def run_replicas(options: Options, host: str, port: int, replicas: int) -> None:
     ready, over = threading.Event(), threading.Event()
 
     def stop(number: int) -> None:
+        again = over.is_set()
         over.set()
-        if not ready.is_set():  # else Ray Serve goes on waiting for room
+        if not ready.is_set() and not again:  # else Ray Serve goes on waiting for room; a second one lets it clean up
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     with listen(host, port) as free:

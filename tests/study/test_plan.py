@@ -93,3 +93,13 @@ def test_a_wrong_value_names_its_setting(tmp_path):
     path.write_text("rounds: {a: {}}\nsettings: {good: {}, bad: {prompt.length: many}}\n", encoding="utf-8")
     with pytest.raises(CseError, match=r"setting bad: .*prompt\.length"):
         runs_of(read_study(path), "a", Settings())
+
+
+def test_a_preset_meets_the_data_of_the_study_and_not_those_of_params_alone(study):
+    """Sentences do not fit the three columns of params.yaml; the study names one."""
+    base = settings_with(Settings(), {"data.source": "files", "data.columns": ["a", "b", "c"]})
+    plan = study.model_copy(
+        update={"set": {"data.columns": ["text"]}, "settings": {"simcse": {"preset": "simcse-unsup-bert-base"}}}
+    )
+    (run,) = runs_of(plan, "screen", base)
+    assert (run.settings.data.view, list(run.settings.data.columns)) == ("sentences", ["text"])
