@@ -88,7 +88,8 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
     skipped: dict[str, str] = {}
     for precision in get_args(Precision):
         name = f"OnnxEncoder, {precision}"
-        reason = no_cuda_reason() if device == "cuda" else "is for a GPU" if precision == "fp16" else ""
+        elsewhere = {"fp16": "is for a GPU"} if device == "cpu" else {"int8": "is for a CPU"}
+        reason = elsewhere.get(precision) or (no_cuda_reason() if device == "cuda" else "")
         try:
             if reason:
                 raise CseError(reason)

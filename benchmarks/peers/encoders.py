@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-BATCH_SIZES = (16, 32, 64, 128, 256)
-TRIAL = 512  # texts
+BATCH_SIZES = {"cpu": (16, 32, 64, 128, 256), "cuda": (64, 256, 512, 1024)}
+TRIAL = {"cpu": 512, "cuda": 4096}  # texts
 _PACKAGES = (
     "sentence-transformers", "torch", "transformers", "optimum-onnx", "optimum-intel", "onnxruntime", "openvino",
     "fastembed",
@@ -107,14 +107,15 @@ KINDS: dict[str, Callable[[str, str], Encode]] = {
 }
 
 
-def fastest(encode: Encode, texts: list[str]) -> tuple[int, dict[int, float]]:
+def fastest(encode: Encode, texts: list[str], device: str) -> tuple[int, dict[int, float]]:
     """Return the best batch size, and texts per second by batch size."""
     encode(texts[:64], 32)
     rates = {}
-    for size in BATCH_SIZES:
+    texts = texts[: TRIAL[device]]
+    for size in BATCH_SIZES[device]:
         start = time.perf_counter()
-        encode(texts[:TRIAL], size)
-        rates[size] = len(texts[:TRIAL]) / (time.perf_counter() - start)
+        encode(texts, size)
+        rates[size] = len(texts) / (time.perf_counter() - start)
     return max(rates, key=lambda size: rates[size]), rates
 
 
@@ -134,7 +135,7 @@ def main() -> None:
 
     texts = json.loads(options.texts.read_text(encoding="utf-8"))
     encode = KINDS[options.kind](options.folder, options.device)
-    size, rates = fastest(encode, texts)
+    size, rates = fastest(encode, texts, options.device)
     say(batch_size=size, texts_per_s_of_batch_sizes=rates, versions=_versions())
     vectors = np.empty(0)
     for line in sys.stdin:

@@ -13,6 +13,7 @@ from cse.errors import CseError
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone, read_tokenizer
 from cse.model.mlm_head import WITH_HEAD, has_head, load_masked_lm
+from cse.model.on_device import pinned
 
 UNIGRAM = "unigram"
 _KEY = "objective.replaced_tokens.generator"
@@ -54,12 +55,12 @@ class MaskedLmGenerator:
         """Return the most likely token at every position, or one drawn by inverting the cumulative distribution."""
         device = self.model.device
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            ids, mask = (torch.from_numpy(array).to(device, non_blocking=True) for array in (masked_BL, mask_BL))
+            ids, mask = (pinned(array, device) for array in (masked_BL, mask_BL))
             logits_BLV = self.model(input_ids=ids, attention_mask=mask).logits
             if draw_BL is None:
                 return logits_BLV.argmax(dim=-1)
             upto_BLV = logits_BLV.double().softmax(dim=-1).cumsum(dim=-1)
-            draw = torch.from_numpy(draw_BL).to(device).unsqueeze(-1)
+            draw = pinned(draw_BL, device).unsqueeze(-1)
             found = torch.searchsorted(upto_BLV, draw, right=True).squeeze(-1)
             return found.clamp(max=logits_BLV.shape[-1] - 1)
 

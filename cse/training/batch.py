@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from cse.model.attention import Prefix
+from cse.model.on_device import on_device
 from cse.model.passes import Alteration, Constants, TokenBatch
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
 from cse.training.group import ALONE, Group, GroupLayout, order_of
-from cse.training.on_device import on_device
 from cse.training.replay import RandomState, run_twice
 from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost
 from cse.training.tokens import TokenTable

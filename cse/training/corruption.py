@@ -20,7 +20,7 @@ from cse.errors import CseError
 from cse.files import write_array
 from cse.model.backbone import Backbone
 from cse.model.generator import Generator
-from cse.training.on_device import on_device
+from cse.model.on_device import on_device, pinned
 from cse.training.slices import PaddedRows
 from cse.training.tokens import TokenColumn, TokenTable
 
@@ -153,7 +153,7 @@ def corrupt(
     if how.protect_special:
         taken_BL = taken_BL & ~np.isin(ids_BL, vocabulary.special)
     taken_BL[:, 0] = False
-    taken, kept = (torch.from_numpy(array).to(proposed_BL.device, non_blocking=True) for array in (taken_BL, ids_BL))
+    taken, kept = (pinned(array, proposed_BL.device) for array in (taken_BL, ids_BL))
     return torch.where(taken, proposed_BL, kept)
 
 
@@ -175,7 +175,8 @@ def on_the_fly(how: Corruption, vocabulary: Vocabulary, generator: Generator) ->
             generator=generator,
             epoch=epoch,
         )
-        return corrupted_BL.to(device, non_blocking=True)
+        own = corrupted_BL.device.type == device.type
+        return corrupted_BL if own else pinned(corrupted_BL.cpu().numpy(), device)
 
     return source
 

@@ -14,6 +14,7 @@ import torch
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
+from cse.model.on_device import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.energy_hinge import energy_hinge
 from cse.stages.build.teachers import bare_teacher
@@ -47,7 +48,7 @@ def swap_some(rows, device, epoch):
     """A source that replaces about a third of the tokens by their place and view; the first token stays."""
     swap = ((rows.index_BL + rows.views[:, None] + epoch) % 3 == 0) & (rows.mask_BL == 1)
     swap[:, 0] = False
-    return torch.from_numpy(np.where(swap, 5 + (rows.ids_BL + 7) % 30, rows.ids_BL)).to(device)
+    return pinned(np.where(swap, 5 + (rows.ids_BL + 7) % 30, rows.ids_BL), device)
 
 
 def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from cse.model.mlm_head import MlmHead
+from cse.model.on_device import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.masked_lm import decayed_weight, masked_lm_sum
 from cse.training.batch import Batch, Slice
 from cse.training.corruption import Vocabulary, mask_tokens
-from cse.training.on_device import on_device
 from cse.training.terms.term import Term
 
 

@@ -34,11 +34,12 @@ class MomentumQueue(nn.Module):
             self.register_buffer(_flat(name), weight.detach().clone())
         self.register_buffer("vectors", torch.zeros(size, encoder.backbone.hidden_size))
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
+        self._count: int | None = None
 
     def negatives(self) -> torch.Tensor | None:
         """Return the queue, newest first, ``(Q, D)``, or None before the first update."""
-        filled = int(self.filled)  # type: ignore[arg-type]
-        return self.vectors[:filled] if filled else None  # type: ignore[index]
+        count = self._filled()
+        return self.vectors[:count] if count else None  # type: ignore[index]
 
     @torch.no_grad()
     def take_in(self, batch: Batch) -> None:
@@ -56,7 +57,14 @@ class MomentumQueue(nn.Module):
         encoder.train(was_training)  # the follower of a frozen backbone shares it
         size = len(self.vectors)  # type: ignore[arg-type]
         self.vectors.copy_(torch.cat([new, self.vectors])[:size])  # type: ignore[operator, list-item]
-        self.filled.fill_(min(int(self.filled) + len(new), size))  # type: ignore[operator, arg-type]
+        self._count = min(self._filled() + len(new), size)
+        self.filled.fill_(self._count)  # type: ignore[operator]
+
+    def _filled(self) -> int:
+        """Return the number of embeddings; it is read from the device once, after a run starts or resumes."""
+        if self._count is None:
+            self._count = int(self.filled)  # type: ignore[arg-type]
+        return self._count
 
     def _followed(self) -> dict[str, nn.Parameter]:
         """Return the trained weights of which the momentum encoder has its own copy."""

@@ -1,4 +1,4 @@
-"""Move what a step needs to the device."""
+"""Move what a step needs to the device, without waiting for it."""
 
 from __future__ import annotations
 
@@ -19,3 +19,9 @@ def on_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.
     np.concatenate([array.ravel() for array in arrays], out=flat.numpy())
     moved = flat.to(device, non_blocking=True).split([array.size for array in arrays])
     return [part.view(array.shape) for part, array in zip(moved, arrays, strict=True)]
+
+
+def pinned(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return an array of any kind and shape as a tensor on a device, likewise."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
