@@ -171,9 +171,10 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
         ),
         *(
             (
-                view not in term.views,
+                view not in term.views or (term.labels and settings.data.view != "categories"),
                 f"objective.{name}.weight: needs {term.rows}, but data.view is {settings.data.view!r}; set the weight "
-                f"to 0 (-s objective.{name}.weight=0) or data.view: {' or '.join(term.views)}"
+                f"to 0 (-s objective.{name}.weight=0) or data.view: "
+                f"{'categories' if term.labels else ' or '.join(term.views)}"
                 + (", or mine.negatives: 1" if rows == "pairs" and "triplets" in term.views else ""),
             )
             for name, term in terms.items()
@@ -193,7 +194,7 @@ def _source_problems(settings: Settings) -> list[tuple[bool, str]]:
     found: list[tuple[bool, str]] = []
     main, *views = _views(settings)
     for source, view in zip(settings.data.more, views, strict=True):
-        objective, key = settings.objective.with_weights(source.terms or {}), f"data.more.{source.name}"
+        objective, key = settings.objective.of_further(source.terms), f"data.more.{source.name}"
         terms = _terms(settings, objective)
         found += [
             (

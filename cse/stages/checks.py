@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from cse.data.store import PreparedData
+from cse.data.store import GROUP, PreparedData
 from cse.errors import CseError
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
@@ -43,10 +43,12 @@ def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None
 def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
     """Refuse rows prepared for another objective: ``cse train -s`` may override the settings of ``prepare``."""
     for name, term in objective.terms().items():
-        if train.parameters != "none" and data.view not in term.views:
+        unlabelled = term.labels and GROUP not in data.train.column_names
+        if train.parameters != "none" and (data.view not in term.views or unlabelled):
+            views = "categories" if term.labels else " or ".join(term.views)
             raise CseError(
                 f"{data.folder}: contains {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
-                f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {' or '.join(term.views)}"
+                f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {views}"
             )
 
 

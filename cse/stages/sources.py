@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cse.data.store import PreparedData, join_rows
+from cse.data.store import GROUP, PreparedData, join_rows
 from cse.files import fingerprint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.build.plan import second_text_from
 from cse.stages.uses import texts_before
-from cse.training.batches import row_keys
+from cse.training.batches import group_numbers, row_keys
 from cse.training.tokens import TokenTable, shared_table, tokenise
 
 
@@ -51,7 +51,7 @@ def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
             TrainingSource(
                 f"data.more.{source.name}",
                 data.of(source.name),
-                objective.with_weights(source.terms or {}),
+                objective.of_further(source.terms),
                 source.weight,
             )
             for source in (settings.data.more if settings.train.parameters != "none" else ())
@@ -100,6 +100,7 @@ def _table(
 ) -> TokenTable:
     """Return rows of a source's view as token ids."""
     view, copies = source.data.view, source.objective.copies
+    labels = source.objective.needs_labels and GROUP in rows.column_names
     before = texts_before(encoder, settings.train.roles, view)
     tokenizers = [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))]
 
@@ -115,7 +116,9 @@ def _table(
             second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
             progress=sys.stderr.isatty(),
         )
-        return replace(table, keys=row_keys(rows)) if settings.train.distinct_batches else table
+        if settings.train.distinct_batches:
+            table = replace(table, keys=row_keys(rows))
+        return replace(table, labels=group_numbers(rows, len(source.data.train))) if labels else table
 
     if folder is None:
         return make()
@@ -128,4 +131,6 @@ def _table(
     }
     if settings.train.distinct_batches:
         facts["distinct_batches"] = True
+    if labels:
+        facts["labels"] = True
     return shared_table(folder / fingerprint(facts, files), make)

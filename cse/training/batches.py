@@ -127,6 +127,13 @@ def row_keys(rows: pa.Table) -> np.ndarray:
     return _without_single(np.concatenate([group_R[:, None] + number, texts_RK], axis=1))
 
 
+def group_numbers(rows: pa.Table, count: int) -> np.ndarray:
+    """Return the number of the group of each of the first ``count`` rows, and -1 for the others, int64 ``(rows,)``."""
+    numbers = np.full(len(rows), -1)
+    numbers[:count] = np.unique(_digests(rows.slice(0, count), GROUP), return_inverse=True)[1]
+    return numbers
+
+
 def _digests(rows: pa.Table, name: str) -> np.ndarray:
     found = np.empty(len(rows), np.uint64)
     for start in range(0, len(rows), _CHUNK):

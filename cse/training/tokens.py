@@ -45,7 +45,8 @@ class TokenTable:
     Attributes:
         columns: one per view (the same column twice if a sentence is its own positive).
         pad_id: id that pads short rows.
-        labels: index into ``LABELS`` for each row of labelled data, int64 ``(rows,)``; otherwise None.
+        labels: index into ``LABELS`` for each row of labelled data, or the number of the label that a row's texts have
+            and -1 for none, int64 ``(rows,)``; None if the loss needs neither.
         keys, weight, parts: see ``Rows``.
     """
 

@@ -7,6 +7,7 @@ import torch
 
 from cse.objectives.contrastive_tension import contrastive_tension
 from cse.objectives.distillation import similarity_divergence
+from cse.objectives.label_proxies import label_proxies
 from cse.objectives.masked_lm import masked_lm
 from cse.objectives.mutual_information import local_global_information
 from cse.objectives.nli_softmax import nli_softmax, pair_features
@@ -32,6 +33,7 @@ LOSSES = {
     "squared_distance": lambda a, b: squared_distance([a, b], [b, a]),
     "pair_features": lambda a, b: pair_features(a, b).sum(),
     "nli_softmax": lambda a, b: nli_softmax((a * b)[:, :3], LABELS),
+    "label_proxies": lambda a, b: label_proxies(a, b[:3], LABELS, temperature=0.05),
     "similarity_divergence": lambda a, b: similarity_divergence(a, b.detach(), rows=4, temperature=0.05),
     "nt_xent_two_views": lambda a, b: nt_xent_two_views(a, b, temperature=0.05),
 }

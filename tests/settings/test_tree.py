@@ -101,6 +101,15 @@ def test_a_wrong_value_names_its_key(complaint, text, expected):
         ),
         ("objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}}", "objective.nt_xent.weight: every term"),
         (
+            "data: {view: pairs}\nobjective: {energy_hinge: {weight: 0.0}, label_proxies: {weight: 1.0}}",
+            "objective.label_proxies.weight: needs labelled texts (data.view: categories), but data.view is 'pairs'",
+        ),
+        (
+            "data: {source: files, view: categories, more: [{name: a, path: b.csv, view: sentences}]}\n"
+            "objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}, label_proxies: {weight: 1.0}}",
+            "data.more.a.terms: every term has weight 0",
+        ),
+        (
             "data: {view: documents, pairs: [sentences]}\nmine: {negatives: 1}",
             "mine.negatives: negatives are mined for",
         ),

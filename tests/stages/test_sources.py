@@ -123,6 +123,25 @@ def test_rows_of_one_view_share_batches(run, several, files, tmp_path):
     assert read_config(tmp_path / "run/checkpoint")["facts"]["settings"]["train"]["mix"] == "rows"
 
 
+@pytest.mark.parametrize("mix", ["batches", "rows"])
+def test_a_vector_per_label_reads_the_labels_of_the_main_source(run, several, files, tmp_path, mix):
+    rng = np.random.default_rng(4)
+    texts = [(" ".join(rng.choice(WORDS, 5, replace=False)), "cab"[row % 3]) for row in range(18)]
+    with (files / "labels.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label"), *texts])
+    changes = {"data.view": "categories", "data.train_path": str(files / "labels.csv"), "train.mix": mix, HINGE: 0.0}
+    settings = several(source(files, "pairs"), **changes | {"objective.label_proxies.weight": 1.0})
+    run(settings)
+    main, *more = opened(settings, tmp_path).tables()
+    rows = PreparedData(tmp_path / "prepared").train
+    pairs = set(zip(main.labels[:18].tolist(), rows["group"].to_pylist(), strict=True))
+    assert sorted(number for number, _ in pairs) == [0, 1, 2] and len({label for _, label in pairs}) == 3
+    assert [list(main.labels[18:]), [table.labels for table in more]] == {
+        "batches": [[], [None]], "rows": [[-1] * 12, []]
+    }[mix]  # fmt: skip
+    assert all(float(line["label_proxies"]) > 0 for line in curve(tmp_path / "run") if line["label_proxies"])
+
+
 def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
     """Group mine is about the main source alone."""
     changes = {"data.view": "pairs", "data.train_path": str(files / "pairs.csv"), "mine.negatives": 1, HINGE: 1.0}

@@ -441,6 +441,16 @@ def test_rows_without_labels_for_the_classifier(run, settings):
     )
 
 
+def test_pairs_without_labels_for_their_vectors(settings, data, tmp_path):
+    changes = {"data.view": "categories", "objective.label_proxies.weight": 1.0}
+    pairs = tmp_path / "pairs"
+    shutil.copytree(data["sentences"], pairs)
+    write_rows(pairs / TRAIN_FILE, "pairs", [("the cat", "a dog"), ("a bird", "the fish")])
+    write_report(pairs, "pairs", 2)
+    with pytest.raises(CseError, match=r"contains pairs, but objective\.label_proxies needs labelled texts"):
+        stage_in(settings(changes), {"sentences": pairs}, tmp_path, "out")
+
+
 def test_masked_lm_on_a_backbone_without_a_head(run, settings, models):
     changes = {"backbone.name": str(models["headless"]), "objective.masked_lm.weight": 0.1}
     refused(run, settings(changes), r"^objective.masked_lm.weight: .*headless has no MLM head; backbones that have one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -25,6 +26,7 @@ from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.distillation import Distillation
+from cse.training.terms.label_proxies import LabelProxies
 from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
@@ -37,9 +39,9 @@ from tests.training.helpers import contrast, make_rows, momentum_queue, replaced
 
 SYSTEMS = (
     "promcse", "hinge", "full", "masked_lm", "d2cse", "diffcse", "denoised", "tension", "self_guided", "information",
-    "classifier", "queue", "near",
+    "classifier", "queue", "near", "proxies",
 )  # fmt: skip
-VIEWS = {"hinge": "triplets", "near": "triplets", "classifier": "labelled"}  # all others: sentences
+VIEWS = {"hinge": "triplets", "near": "triplets", "classifier": "labelled", "proxies": "pairs"}  # all others: sentences
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 
@@ -101,6 +103,8 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
         terms["replaced_tokens"] = replaced_tokens_term(encoder, swap_some, discriminator=kind)
     if name == "near":
         terms["distillation"] = Distillation(encoder, [bare_teacher(encoder)], weight=2.0, temperature=0.2)
+    if name == "proxies":
+        terms["label_proxies"] = LabelProxies(encoder, 3, weight=2.0, temperature=0.2, learning_rate=0.1)
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
     alone: dict[str, Callable[[], Term]] = {
@@ -119,8 +123,11 @@ def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:
         rows = rows.drop_columns("hard_neg").append_column("label", [[labels[row % 3] for row in range(count)]])
     elif view == "sentences":
         rows = rows.select(["sent0"])
+    elif view == "pairs":
+        rows = rows.drop_columns("hard_neg")
     tokenizers = [encoder.tokenizer_of_view(0, training=True)]
-    return tokenise(rows, view, tokenizers, max_length=16, pad_id=encoder.backbone.pad_id)
+    table = tokenise(rows, view, tokenizers, max_length=16, pad_id=encoder.backbone.pad_id)
+    return replace(table, labels=np.arange(count) ** 2 % 5 % 4 - 1) if name == "proxies" else table  # -1 to 2
 
 
 def take_step(

@@ -26,6 +26,7 @@ from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.distillation import Distillation
+from cse.training.terms.label_proxies import LabelProxies
 from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
@@ -738,3 +739,25 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
     assert set(Losses({"nli_softmax": term}).trainable()) == {
         f"loss.terms.nli_softmax.classify.{part}" for part in ("weight", "bias")
     }
+
+
+def test_both_texts_of_a_pair_are_drawn_to_their_label(bert):
+    encoder = make_encoder(bert, pooler="mean").eval()
+    torch.manual_seed(6)
+    term = LabelProxies(encoder, 4, weight=1.0, temperature=0.2, learning_rate=0.05)
+    table = replace(make_table(bert, 40, "pairs"), labels=np.random.default_rng(3).integers(-1, 4, 40))
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, PLAN)
+        z = torch.nn.functional.normalize(torch.cat(batch.views), dim=1).double().numpy()
+        proxies = torch.nn.functional.normalize(term.proxies, dim=1).double().numpy()
+        labels = np.tile(table.labels[ROWS], 2)
+        expected = [
+            -log_softmax(row @ proxies.T / 0.2)[label] for row, label in zip(z, labels, strict=True) if label >= 0
+        ]
+        assert len(expected) not in (0, len(labels))
+        assert term(batch).item() == pytest.approx(np.mean(expected), rel=1e-5)
+        assert term(replace(batch, source=1)).item() == 0.0
+        assert term(replace(batch, labels_B=None)).item() == 0.0
+    losses = Losses({"label_proxies": term})
+    assert losses.rates() == {"loss.terms.label_proxies.proxies": 0.05}
+    assert set(losses.trainable()) == set(losses.rates())

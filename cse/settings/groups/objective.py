@@ -16,7 +16,7 @@ from cse.settings.terms import TermSettings
 # in params.yaml and in the sum; a term that this does not name comes after these, by name
 _ORDER = (
     *("nt_xent", "matryoshka", "energy_hinge", "masked_lm", "replaced_tokens", "contrastive_tension", "self_guided"),
-    *("mutual_information", "nli_softmax", "distillation"),
+    *("mutual_information", "nli_softmax", "distillation", "label_proxies"),
 )
 
 
@@ -50,6 +50,11 @@ class ObjectiveSettings(_Terms):
         changed = {name: getattr(self, name).model_copy(update={"weight": there[name]}) for name in there}
         return self.model_copy(update=changed)
 
+    def of_further(self, weights: Mapping[str, float] | None) -> Self:
+        """Return the objective of a source besides the main one: its own weights, no term that reads labels."""
+        without = {name: 0.0 for name, term in self.terms().items() if term.labels}
+        return self.with_weights({**(weights or {}), **without})
+
     def over(self, sources: Iterable[Mapping[str, float]]) -> Self:
         """Return the objective with every term that is trained, given what each further source replaces."""
         weights: dict[str, float] = {}
@@ -66,6 +71,11 @@ class ObjectiveSettings(_Terms):
     def needing_head(self) -> list[str]:
         """Names of the terms that need the backbone's MLM head."""
         return [name for name, term in self.terms().items() if term.head]
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether a term needs the label of each row's texts."""
+        return any(term.labels for term in self.terms().values())
 
     @property
     def comparing(self) -> list[str]:

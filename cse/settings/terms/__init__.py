@@ -21,6 +21,7 @@ class TermSettings(SettingsGroup):
         copies: whether it compares copies of a sentence; other terms read only the first copy.
         compares: whether it compares sentences; only then can dev pairs judge it.
         head: whether it needs the backbone's MLM head.
+        labels: whether it needs the label of each row's texts (``data.view: categories``); it reads the main source.
     """
 
     views: ClassVar[tuple[str, ...]] = ("sentences", "pairs", "triplets")
@@ -28,6 +29,7 @@ class TermSettings(SettingsGroup):
     copies: ClassVar[bool] = True
     compares: ClassVar[bool] = True
     head: ClassVar[bool] = False
+    labels: ClassVar[bool] = False
 
     weight: NonNegative = Field(0.0, description="Weight of this term in the loss; 0 disables it.")
 

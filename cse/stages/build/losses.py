@@ -15,6 +15,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.terms import TermSettings
 from cse.settings.terms.distillation import DistillationSettings
+from cse.settings.terms.label_proxies import LabelProxiesSettings
 from cse.settings.terms.masked_lm import MaskedLmSettings
 from cse.settings.terms.nt_xent import NtXentSettings
 from cse.settings.terms.replaced_tokens import ReplacedTokensSettings
@@ -24,6 +25,7 @@ from cse.training.corruption import Vocabulary
 from cse.training.losses import Losses
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.distillation import Distillation
+from cse.training.terms.label_proxies import LabelProxies
 from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.momentum_queue import MomentumQueue
 from cse.training.terms.mutual_information import MutualInformation
@@ -143,6 +145,11 @@ def _distillation(settings: DistillationSettings, parts: Parts) -> Distillation:
     return Distillation(encoder, teachers, weight=settings.weight, temperature=settings.temperature)
 
 
+def _label_proxies(settings: LabelProxiesSettings, parts: Parts) -> LabelProxies:
+    assert parts.table.labels is not None  # noqa: S101 - the settings allow this term only with labelled texts
+    return LabelProxies(parts.encoder, int(parts.table.labels.max()) + 1, **settings.model_dump())
+
+
 # by settings key: the terms that need more than the embeddings of a batch
 TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "nt_xent": _nt_xent,
@@ -153,4 +160,5 @@ TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "mutual_information": _by_value(MutualInformation),
     "nli_softmax": _by_value(NliSoftmax),
     "distillation": _distillation,
+    "label_proxies": _label_proxies,
 }
