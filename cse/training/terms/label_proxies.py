@@ -12,7 +12,7 @@ from cse.training.terms.term import Term
 
 
 class LabelProxies(Term):
-    """Normalised softmax over the labels of the main source; batches of other sources do not count.
+    """Normalised softmax over the labels of the main source.
 
     Args:
         encoder: the encoder being trained.
@@ -36,7 +36,6 @@ class LabelProxies(Term):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy over both texts of each pair."""
-        if batch.labels_B is None or batch.source > 0:
-            return self.proxies.new_zeros(())
+        assert batch.labels_B is not None  # noqa: S101 - the settings allow this term only with labelled texts
         z_BD = torch.cat(batch.views[:2])
         return label_proxies(z_BD, self.proxies, batch.labels_B.repeat(2), temperature=self.temperature)
