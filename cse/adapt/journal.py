@@ -55,8 +55,8 @@ class Journal:
                 return
             if not again:
                 raise CseError(
-                    f"{folder}: an adaptation to other text, or with other settings, --budget or --compare; "
-                    f"{_ELSEWHERE}, or delete this one with --again"
+                    f"{folder}: an adaptation to other text, or with other settings, --budget or backbone (shared or "
+                    f"own); {_ELSEWHERE}, or delete this one with --again"
                 )
             remove(folder)
         elif folder.is_dir() and any(folder.iterdir()):

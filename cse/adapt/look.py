@@ -30,13 +30,14 @@ HELD_OUT = 0.1  # share of the rows that select the settings; as many are measur
 DOCUMENT_TOKENS = 128  # a passage of 60 words has about 90
 _PAIRS_ONLY = {"objective.energy_hinge.weight": 0.0, "data.hold_out": HELD_OUT}
 
-# labels ask for more than other rows: longer prompts, moved faster
+# labels ask for more than other rows: longer prompts, moved faster, and a vector of each label's own
 _OF_LABELS = {
     "train.distinct_batches": True,
     "train.dev_measure": "MAP",
     "train.batch_size": 64,
     "train.learning_rate": 0.1,
     "prompt.length": 40,
+    "objective.label_proxies.weight": 1.0,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ EVALUATIONS = 8  # on the dev task, in a training; one more before it
 _FOR_SEARCH = 0.5  # share of the time that tries learning rates
 # learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
 _RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULL: (5e-5, 1.5e-4, 1.5e-5)}
-_RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.3, 0.03), FULL: (2e-4, 5e-4, 5e-5)}
+_RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.2, 0.05), FULL: (2e-4, 5e-4, 5e-5)}
 
 
 def rates_of(view: str, system: str, own: float) -> tuple[float, ...]:
@@ -88,6 +88,11 @@ class Workload:
     def measures(self) -> float:
         """Seconds that measuring one model of each system takes."""
         return self.measuring * len(self.paces)
+
+    def without_the_last(self) -> Workload:
+        """Return the same without the last system."""
+        *kept, _ = self.paces
+        return replace(self, rates={one: self.rates[one] for one in kept}, paces={one: self.paces[one] for one in kept})
 
     def length(self, epochs: int) -> Length:
         """Return how long a training of so many epochs is."""
@@ -164,7 +169,8 @@ class TrainingPlan:
 def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     """Plan for a budget: half of it at most tries learning rates, the rest goes into more seeds, then more epochs.
 
-    A budget for two trainings tries two rates; one for a single training tries none.
+    A budget for two trainings tries two rates; one for a single training tries none. The last system is left out if
+    the budget allows no training of each.
 
     Args:
         work: to do.
@@ -175,6 +181,8 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
         CseError: one training and its measures would exceed the budget.
     """
     left, once = budget - spent, work.once(work.epochs)
+    if once + work.measures > left and len(work.paces) > 1:
+        return make_plan(work.without_the_last(), budget=budget, spent=spent)
     if once + work.measures > left:
         raise CseError(
             f"--budget: one training and its measures need {_told(spent + once + work.measures)} here, the budget is "

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from cse.adapt.journal import PLAN, Journal
-from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS, Ladder, Rung
+from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, IN_WORDS, PROMPTS, Ladder, Rung
 from cse.adapt.language import other_language
 from cse.adapt.look import Found
 from cse.adapt.made import is_whole
@@ -102,7 +102,7 @@ class Adaptation:
         found: what the source holds.
         folder: to work in.
         budget: seconds.
-        compare_full: whether to train a fully fine-tuned model too.
+        own_backbone: whether to train the whole model too, if the budget allows.
         again: whether to delete another adaptation in the folder.
     """
 
@@ -110,7 +110,7 @@ class Adaptation:
     found: Found
     folder: Path
     budget: float
-    compare_full: bool = False
+    own_backbone: bool = False
     again: bool = False
 
     def run(self) -> Adapted:
@@ -122,7 +122,7 @@ class Adaptation:
         if self.settings.train.parameters == "none":
             raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
         facts = {"settings": self.settings.model_dump(mode="json"), "found": self.found.settings}
-        asked = {"budget": self.budget, "full": self.compare_full}
+        asked = {"budget": self.budget, "own_backbone": self.own_backbone}
         journal = Journal(self.folder, facts, files_of(self.settings.data), asked=asked, again=self.again)
         _say(self.found.told)
         strange = other_language(self.settings.backbone, self.found.language)
@@ -178,16 +178,17 @@ class Adaptation:
         for system in (BARE, *([HEAD] if labels else [])):
             self._rung(journal, ladder, made, system, system, settings_with(self.settings, _OF[system]))
             _say(f"{ladder.rungs[system]}")
-        systems = (PROMPTS, *([FULL] if self.compare_full else []))
+        systems = (PROMPTS, *([FULL] if self.own_backbone else []))
         paces = {system: self._pace(journal, system) for system in systems}
         plan = TrainingPlan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
+        too_dear = [system for system in systems if system not in plan.rates]
         _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
-        for system in systems:
+        for system in plan.rates:
             self._seeds(journal, plan, system, ladder, made)
             for each in (system, HEADED[system]):
                 if each in ladder.rungs:
                     _say(f"{ladder.rungs[each]}")
-        return plan.notes
+        return plan.notes + [f"the budget allowed no {IN_WORDS[system]}" for system in too_dear]
 
     def _choice(self, journal: Journal, ladder: Ladder, *, stopped: bool) -> tuple[Rung, Rung | None]:
         """Return what held-out rows choose and the best of the other kind, recorded unless the ladder was cut short."""

@@ -23,7 +23,7 @@ Examples:
   cse adapt questions.txt --task labelled-questions      plain sentences, measured on labelled ones
   cse adapt --labels intents.csv --budget 30m            labelled texts: trained on one part, measured on the other
   cse adapt tickets.txt nli.csv --task my-search         NLI beside them, to keep general similarity
-  cse adapt --labels intents.csv --compare full          would full fine-tuning win more?
+  cse adapt --labels intents.csv --shared-backbone       nothing that a bank cannot serve beside other domains
 
 \b
 If killed, run the same command again: it goes on where it was.
@@ -54,7 +54,11 @@ class _Duration(click.ParamType):
 @click.option("--label-column", help="Column of their labels, if it is not called category, label or intent.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
 @click.option("--budget", type=_Duration(), default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
-@click.option("--compare", type=click.Choice(["full"]), help="Train the whole model too; it is taken if it is better.")
+@click.option(
+    "--shared-backbone/--own-backbone", default=None,
+    help="Leave the backbone's weights alone, so that a bank serves many domains from one copy, or train the whole "
+    "model too. Default: own with --labels, else shared.",
+)  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT, show_default=True, help="Folder to work in.")
 @click.option("--again", is_flag=True, help="Start over if the folder has an adaptation to other text or settings.")
 @params_option
@@ -67,7 +71,7 @@ def adapt(
     label_column: str | None,
     pairs: Path | None,
     budget: float,
-    compare: str | None,
+    shared_backbone: bool | None,
     out: Path,
     again: bool,
     params: Path,
@@ -79,9 +83,9 @@ def adapt(
     triplets, are trained on beside it, a batch of each in turn.
 
     The command makes training rows, holds some out and climbs a ladder: the bare backbone, with labels a head on its
-    vectors (a minute), prompts, prompts with a head, and with --compare full the same of the whole model. Held-out rows
-    choose; what they chose is measured with an interval and a p value, exported and reported. The answer may be that
-    nothing helped: the bundle is the bare backbone's then.
+    vectors (a minute), prompts, prompts with a head, and the same of the whole model unless the backbone is to be
+    shared. Held-out rows choose; what they chose is measured with an interval and a p value, exported and reported. The
+    answer may be that nothing helped: the bundle is the bare backbone's then.
 
     It starts from the defaults: params.yaml gives the backbone, the machine and the form of the bundle, -s all else.
 
@@ -111,13 +115,14 @@ def adapt(
     if left:
         click.echo(left, err=True)
     check_folder(out / "report", Kind.REPORT)
+    own_backbone = labels is not None if shared_backbone is None else not shared_backbone
 
     # mistakes so far are told in a second; torch alone takes longer
     from cse.adapt.run import Adaptation
     from cse.adapt.summary import summary
     from cse.report.page import make_report, write_report
 
-    adapted = Adaptation(settings, found, out, budget, compare_full=compare == "full", again=again).run()
+    adapted = Adaptation(settings, found, out, budget, own_backbone=own_backbone, again=again).run()
     with publish_folder(out / "report", Kind.REPORT) as folder:
         write_report(make_report(adapted.systems, [], papers=False), folder)
     text = summary(adapted)

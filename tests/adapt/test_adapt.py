@@ -43,6 +43,7 @@ LABELS = (
     "adapt",
     "--labels",
     "labels.csv",
+    "--shared-backbone",
     "-s",
     "prompt.length=4",
     "-s",
@@ -130,8 +131,8 @@ def test_other_text_is_another_adaptation(cse, place):  # noqa: F811
         stream.write("one more text,label 0\n")
     done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
     assert done.err.splitlines()[-1] == (
-        "error: out: an adaptation to other text, or with other settings, --budget or --compare; name another folder "
-        "with --out, or delete this one with --again"
+        "error: out: an adaptation to other text, or with other settings, --budget or backbone (shared or own); name "
+        "another folder with --out, or delete this one with --again"
     )
     again = cse(*LABELS, "--budget", "0.01s", "--out", "out", "--again")
     assert "of 71 texts" in again.out
@@ -179,7 +180,7 @@ def test_mistakes_are_one_line(cse, place, arguments, message):  # noqa: F811
 
 @pytest.mark.slow
 def test_a_search_three_seeds_and_full_fine_tuning(cse, place):  # noqa: F811
-    done = cse(*LABELS, "--budget", "10m", "--compare", "full", "--out", "out")
+    done = cse(*LABELS, "--own-backbone", "--budget", "10m", "--out", "out")
     assert done.code == 0, done.err
     assert "3 seeds" in done.out
     kinds = r"^(full fine-tuning|prompts)( with a head)? against (full fine-tuning|prompts)( with a head)?:$"

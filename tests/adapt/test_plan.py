@@ -53,6 +53,11 @@ def test_full_fine_tuning_is_counted_with_its_own_pace(left, plan):
     assert planned(BOTH, left) == plan
 
 
+def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():
+    plan = make_plan(BOTH, budget=319, spent=0)
+    assert plan == make_plan(WORK, budget=319, spent=0) and list(plan.rates) == [PROMPTS]
+
+
 def test_a_system_has_no_more_rates_than_are_known():
     assert make_plan(BOTH, budget=100_000, spent=0).rates == {PROMPTS: [0.1, 0.3, 0.03, 1.0], FULL: [1e-4, 2e-4]}
 
@@ -108,5 +113,5 @@ def test_what_the_budget_did_not_allow_is_noted():
 
 def test_the_rate_of_the_settings_is_tried_first():
     assert rates_of("sentences", PROMPTS, 0.05)[:2] == (0.05, 0.01)
-    assert rates_of("categories", PROMPTS, 0.3) == (0.3, 0.1, 0.03)
+    assert rates_of("categories", PROMPTS, 0.3) == (0.3, 0.1, 0.2, 0.05)
     assert rates_of("categories", FULL, 0.3) == (2e-4, 5e-4, 5e-5)

@@ -166,7 +166,9 @@ def test_a_plan_is_kept_and_not_bent(tmp_path):
     out = tmp_path / "out"
     Journal(out, {}, [], asked={"budget": 1}).run("prepare", lambda: None)
     Journal(out, {}, [], asked={"budget": 2}).run("plan", lambda: {"seeds": 3})
-    with pytest.raises(CseError, match="an adaptation to other text, or with other settings, --budget or --compare; "):
+    with pytest.raises(
+        CseError, match=r"an adaptation to other text, or with other settings, --budget or backbone \(shared or own\); "
+    ):
         Journal(out, {}, [], asked={"budget": 3})
     assert Journal(out, {}, [], asked={"budget": 2}).steps.keys() == {"prepare", "plan"}
     assert Journal(out, {}, [], asked={"budget": 3}, again=True).steps == {}

@@ -31,13 +31,13 @@ def said(monkeypatch, tmp_path) -> list[list[str]]:
 
 def test_the_command_gets_what_the_flow_was_given(said):
     state = module.adapt_cse.fn(
-        labels="intents.csv", budget="45m", compare="full", out="out", overrides={"train.epochs": 2}
+        labels="intents.csv", budget="45m", shared_backbone=True, out="out", overrides={"train.epochs": 2}
     )
     assert state.message == "It helped: intents MAP rose by 4.20."
     arguments, artifact = said
     given = cli.get_command(None, "adapt").make_context("adapt", arguments[1:]).params
-    assert {name: given[name] for name in ("labels", "budget", "compare", "sources", "task")} == {
-        "labels": given["labels"], "budget": 2700.0, "compare": "full", "sources": (), "task": None,
+    assert {name: given[name] for name in ("labels", "budget", "shared_backbone", "sources", "task")} == {
+        "labels": given["labels"], "budget": 2700.0, "shared_backbone": True, "sources": (), "task": None,
     }  # fmt: skip
     assert (str(given["labels"]), str(given["out"]), given["overrides"]) == ("intents.csv", "out", ("train.epochs=2",))
     assert artifact == ["adaptation", f"```\n{SUMMARY}```\n"]
