@@ -105,7 +105,7 @@ def embed(options: argparse.Namespace) -> None:
     settings: dict[str, Any] = {"batch_size": options.batch_size, "normalize": False if options.raw else None}
     settings["domain"] = options.domain
     as_array = options.out is not None and options.out.suffix == ".npy"
-    vectors = [np.empty((0, encoder.dimension), np.float32)]
+    vectors: list[np.ndarray] = []
     with opened(options.out) as stream:
         for chunk in watched(chunks(options.text)):
             found = encoder.encode(chunk, **settings)
@@ -116,7 +116,7 @@ def embed(options: argparse.Namespace) -> None:
                 stream.write(json.dumps({"text": line, "embedding": vector}).encode() + b"\n")
             stream.flush()
         if as_array:
-            np.save(stream, np.concatenate(vectors))
+            np.save(stream, np.concatenate(vectors or [encoder.encode([], **settings)]))
 
 
 def main() -> int:

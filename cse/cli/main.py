@@ -27,8 +27,22 @@ from cse.settings.tree import impossible_rows
 from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
+# the commands by what one wants to do; any other stands under the last
+_TASKS = {
+    "Your own text, by tonight": ("adapt",),
+    "Step by step": ("prepare", "mine", "corrupt", "train", "post", "evaluate", "export"),
+    "Use a model": ("encode", "serve", "serve-key", "bank", "embed", "index", "search"),
+    "Better settings": ("preset", "tune", "study", "ablate"),
+    "Which is better": ("compare", "report"),
+    "Versions and other tools": ("models", "flow", "import", "push", "pull"),
+}
 _EPILOG = """\b
-A first run, with generated data and the built-in MiniLM backbone:
+With your own text:
+  cse adapt --labels intents.csv   a better model, and whether it helped
+  cse adapt manual/                of documents
+
+\b
+Step by step, with generated data and the built-in MiniLM backbone:
   cse prepare                      text            -> data/prepared
   cse train                        prompts         -> data/checkpoint
   cse evaluate                     scores          -> data/metrics
@@ -44,7 +58,19 @@ Settings are in params.yaml (see docs/settings.md); published systems are preset
 
 
 class _Group(click.Group):
-    """A group in workflow order, plus the commands that other packages register (``cse.commands``)."""
+    """A group whose help is sorted by task, plus the commands that other packages register (``cse.commands``)."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each task."""
+        there = self.list_commands(ctx)
+        others = [name for name in there if not any(name in names for names in _TASKS.values())]
+        width = formatter.width - 6 - max(map(len, there))
+        for task, names in _TASKS.items():
+            names = (*names, *(others if task == [*_TASKS][-1] else ()))
+            commands = [(name, self.get_command(ctx, name)) for name in names if name in there]
+            shown = [(name, command.get_short_help_str(width)) for name, command in commands if command]
+            with formatter.section(task):
+                formatter.write_dl(shown, col_max=max(map(len, there)))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *sorted(entry_points(group=_BROUGHT).names)]

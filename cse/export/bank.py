@@ -19,6 +19,7 @@ from cse.export.parity import check_parity
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import describe
 from cse.model.pooling import TanhMlp
+from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.bank import DOMAINS, FORMAT, Bank, BankManifest
@@ -100,7 +101,7 @@ def make_domain(
     checkpoint: str = "",
     centres: NDArray[np.float32] | None = None,
 ) -> Domain:
-    """Return an encoder's prompts as a domain.
+    """Return an encoder's prompts, and the linear map behind them, as a domain.
 
     Args:
         encoder: trained prompts on a frozen backbone, or a bare backbone.
@@ -129,6 +130,8 @@ def make_domain(
         if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
             tensors["projector_weight"] = _array(encoder.mlp.dense.weight)
             tensors["projector_bias"] = _array(encoder.mlp.dense.bias)
+        if isinstance(encoder.post, LinearMap):
+            tensors |= {"map_mean": _array(encoder.post.mean), "map_matrix": _array(encoder.post.matrix)}
     if centres is not None:
         tensors["centres"] = np.ascontiguousarray(centres, np.float32)
     return Domain(
@@ -180,7 +183,7 @@ def _obstacle(encoder: SentenceEncoder) -> str:
         return "an input-layer prompt has no keys and values of its own"
     if encoder.templates:
         return "a template puts words around the sentence, and a bank has one tokenizer"
-    if encoder.post is not None:
+    if encoder.post is not None and not isinstance(encoder.post, LinearMap):
         return f"post-processing ({encoder.post.config()['kind']}) is not part of a bank"
     if encoder.pooler not in POOLERS:
         return f"pooler {encoder.pooler} is not part of a bank, which has {' and '.join(POOLERS)}"

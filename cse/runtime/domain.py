@@ -1,6 +1,7 @@
 """One domain of a bank: its prompts in a small safetensors file, sealed like a manifest.
 
-Legend: ``n`` layers, ``h`` heads, ``p`` prompt vectors, ``k`` head width, ``d`` embedding width, ``c`` centres.
+Legend: ``n`` layers, ``h`` attention heads, ``p`` prompt vectors, ``k`` head width, ``d`` the backbone's width, ``w``
+numbers of a vector behind the domain's linear map, ``c`` centres.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _METADATA = "cse"
 _START = b'{"__metadata__":{"cse":'  # of the header, behind its length
 _SKETCH = ("sketch_mean", "sketch_variance", "sketch_count")
-_TENSORS = ("prompt", "cls", "projector_weight", "projector_bias", "centres", *_SKETCH)
+_PROJECTOR, _MAP = ("projector_weight", "projector_bias"), ("map_mean", "map_matrix")
+_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, "centres", *_SKETCH)
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,11 @@ class Domain:
         cls: trained word vector of ``[CLS]`` (d), or None for the backbone's own.
         projector_weight: linear layer of a tanh projector (d, d), or None.
         projector_bias: its bias (d,), or None.
+        map_mean: mean (d,) of a linear map behind that, such as a head fitted to labels, or None, as the next.
+        map_matrix: its matrix (d, w): ``y = (x - mean) matrix``.
         centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
-        sketch_mean: mean (d) of the domain's unit-length vectors of its training text, or None, as the next two.
-        sketch_variance: their variance (d).
+        sketch_mean: mean (w) of the domain's unit-length vectors of its training text, or None, as the next two.
+        sketch_variance: their variance (w).
         sketch_count: their number (1).
     """
 
@@ -87,6 +91,8 @@ class Domain:
     cls: NDArray[np.float32] | None = None
     projector_weight: NDArray[np.float32] | None = None
     projector_bias: NDArray[np.float32] | None = None
+    map_mean: NDArray[np.float32] | None = None
+    map_matrix: NDArray[np.float32] | None = None
     centres: NDArray[np.float32] | None = None
     sketch_mean: NDArray[np.float32] | None = None
     sketch_variance: NDArray[np.float32] | None = None
@@ -107,16 +113,29 @@ class Domain:
         """Maximum tokens per sentence, special tokens included."""
         return self.facts.max_length
 
+    @property
+    def dimension(self) -> int:
+        """Numbers of a vector."""
+        return self.prompt.shape[1] * self.prompt.shape[3] if self.map_matrix is None else self.map_matrix.shape[1]
+
+    @property
+    def projects(self) -> bool:
+        """Whether anything stands behind the pooler."""
+        return self.projector_weight is not None or self.map_matrix is not None
+
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return the tensors by name."""
         found = {name: getattr(self, name) for name in _TENSORS}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Apply the projector, if there is one, to pooled vectors (b, d)."""
-        if self.projector_weight is None or self.projector_bias is None:
+        """Return vectors (b, w) of pooled vectors (b, d), which it may overwrite, behind projector and linear map."""
+        if self.projector_weight is not None and self.projector_bias is not None:
+            np.tanh(vectors @ self.projector_weight.T + self.projector_bias, out=vectors)
+        if self.map_mean is None or self.map_matrix is None:
             return vectors
-        return np.tanh(vectors @ self.projector_weight.T + self.projector_bias)
+        vectors -= self.map_mean
+        return vectors @ self.map_matrix
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -243,18 +262,22 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
     length = prompt.shape[2] if prompt is not None and prompt.ndim == 4 else 0
     centres = tensors.get("centres")
     count = len(centres) if centres is not None and centres.ndim == 2 and len(centres) else 1
+    matrix = tensors.get("map_matrix")
+    own = matrix.shape[1] if matrix is not None and matrix.ndim == 2 and 1 <= matrix.shape[1] <= width else width
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
         "cls": (width,),
         "projector_weight": (width, width),
         "projector_bias": (width,),
+        "map_mean": (width,),
+        "map_matrix": (width, own),
         "centres": (count, width),
-        "sketch_mean": (width,),
-        "sketch_variance": (width,),
+        "sketch_mean": (own,),
+        "sketch_variance": (own,),
         "sketch_count": (1,),
     }
     missing = {"prompt"}
-    for together in ({"projector_weight", "projector_bias"}, set(_SKETCH)):
+    for together in map(set, (_PROJECTOR, _MAP, _SKETCH)):
         missing |= together if together & tensors.keys() else set()
     if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
         raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")

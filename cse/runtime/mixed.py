@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cse.errors import CseError
 from cse.runtime.bank import Bank, Chosen, Domains
-from cse.runtime.domain import POOLERS, Domain
+from cse.runtime.domain import AUTO, POOLERS, Domain
 from cse.runtime.encode import Encoded, as_texts, encode_sentences, unit_rows
 from cse.runtime.uses import refuse_uses
 
@@ -27,6 +27,9 @@ class _Mixing(Protocol):
 
     @property
     def dimension(self) -> int: ...
+
+    @property
+    def bank(self) -> Bank | None: ...
 
     def encode(
         self,
@@ -53,8 +56,11 @@ class DomainEncoder:
 
     @property
     def dimension(self) -> int:
-        """Embedding width."""
-        return self.mixing.dimension
+        """Embedding width: that of the domain."""
+        if isinstance(self.domain, Domain):
+            return self.domain.dimension
+        bank = self.mixing.bank
+        return self.mixing.dimension if bank is None or self.domain == AUTO else bank.domain(self.domain).dimension
 
     @property
     def provider(self) -> str:
@@ -87,6 +93,9 @@ def encode_mixed(
 ) -> Encoded:
     """Encode sentences, each with the prompts of its domain; the domains of a batch mix freely.
 
+    One domain's vectors have its own width. In an array of several domains, the narrower ones end in zeros, which no
+    cosine sees.
+
     Args:
         bank: the bank; its domains at this moment are used to the end of the call.
         run: maps the model's inputs (see ``feed``) to pooled vectors (b, d).
@@ -114,6 +123,9 @@ def encode_mixed(
             chosen[row] = one
     given = [one for one in chosen if one is not None]
     encoded = encode_sentences(texts, embed=embed, domains=given, normalize=False, **options)
+    alone = domains.usable.get(domain) if isinstance(domain, str) else domain
+    if isinstance(alone, Domain):
+        encoded = encoded._replace(embeddings=np.ascontiguousarray(encoded.embeddings[:, : alone.dimension]))
     return encoded._replace(embeddings=encoded.embeddings[0]) if isinstance(sentences, str) else encoded
 
 
@@ -142,16 +154,23 @@ def feed(rows: Sequence[Domain]) -> dict[str, NDArray[Any]]:
 
 
 def finish(pooled: NDArray[np.float32], rows: Sequence[Domain], normalize: bool | None) -> NDArray[np.float32]:
-    """Return embeddings (b, d) from pooled vectors: after each row's projector, of unit length if wanted.
+    """Return embeddings (b, d) from pooled vectors: behind each row's projector and map, of unit length if wanted.
+
+    A narrower embedding ends in zeros.
 
     Args:
         pooled: the model's output (b, d).
         rows: domain of each row.
         normalize: whether to scale to unit length; None: as each domain says.
     """
-    for domain in {row for row in rows if row.projector_weight is not None}:
-        mine = [index for index, row in enumerate(rows) if row is domain]
-        pooled[mine] = domain.project(pooled[mine])
+    places: dict[Domain, list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.projects:
+            places.setdefault(row, []).append(index)
+    for domain, mine in places.items():
+        projected = domain.project(pooled[mine])
+        pooled[mine] = 0.0
+        pooled[mine, : domain.dimension] = projected
     unit = [index for index, row in enumerate(rows) if (row.facts.normalize if normalize is None else normalize)]
     pooled[unit] = unit_rows(pooled[unit])
     return pooled

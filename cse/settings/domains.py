@@ -65,8 +65,8 @@ def _obstacle(settings: Settings) -> str:
         return "prompt.kind: input, which has no keys and values of its own"
     if settings.template.text is not None:
         return "template.text: a template changes the tokenizer that domains share"
-    if settings.post.kind != "none":
-        return f"post.kind: {settings.post.kind}"
+    if settings.post.kind == "flow":
+        return "post.kind: flow, which is no linear map"
     if settings.pooler.kind not in (None, *POOLERS):
         return f"pooler.kind: {settings.pooler.kind}; use {' or '.join(POOLERS)}"
     if settings.pooler.mlp == "always" and settings.pooler.projector != "tanh":

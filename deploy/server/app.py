@@ -157,7 +157,7 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
         role=body.prompt_name,
         dimensions=body.dimensions,
     )
-    return _json(orjson.dumps(list(answer.vectors), option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
+    return _json(orjson.dumps(answer.rows, option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
 
 
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
@@ -251,11 +251,11 @@ async def report(request: Request) -> Response:
 def _openai_json(answer: Answer, as_text: bool) -> bytes:
     """Return the body of ``/v1/embeddings``; as text, a vector is base64 of little-endian float32."""
     data = []
-    for index, vector in enumerate(answer.vectors):
-        value = base64.b64encode(vector.astype("<f4", copy=False)).decode() if as_text else vector
+    for index, vector in enumerate(answer.rows):
+        value = base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode() if as_text else vector
         item: dict[str, Any] = {"object": "embedding", "index": index, "embedding": value}
         if answer.domains:
-            item["domain"] = answer.domains[index]
+            item["domain"] = answer.domains[index].name
         data.append(item)
     usage = {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens}
     tree = {"object": "list", "data": data, "model": answer.model, "usage": usage}

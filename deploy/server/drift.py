@@ -100,7 +100,7 @@ class Drift:
             owners = self._sketch(pile)
             models = []
             for name, owner in owners.items():
-                sketch = Sketch(self._served().encoder.dimension)
+                sketch = Sketch(_dimension(owner))
                 own = [self._watched[name].sketch] if name in self._watched else []
                 for one in (*own, *(part[key] for part in others if (key := (name, _version(owner))) in part)):
                     sketch.join(one)
@@ -129,7 +129,7 @@ class Drift:
                     keys.setdefault(name, []).extend(own)
         for name, parts in rows.items():
             if name not in self._watched:
-                self._watched[name] = _Watched(owners[name], Sketch(served.encoder.dimension))
+                self._watched[name] = _Watched(owners[name], Sketch(_dimension(owners[name])))
             self._watched[name].sketch.add(np.concatenate(parts), keys[name])
         return owners
 
@@ -176,7 +176,9 @@ def _parts(
     places: dict[Domain, list[int]] = {}
     for place, domain in enumerate(domains):
         places.setdefault(domain, []).append(place)
-    return [(one.name, one, vectors[chosen], [keys[i] for i in chosen]) for one, chosen in places.items()]
+    return [
+        (one.name, one, vectors[chosen, : one.dimension], [keys[i] for i in chosen]) for one, chosen in places.items()
+    ]
 
 
 def _facts(name: str, owner: _Owner, sketch: Sketch) -> dict[str, Any]:
@@ -196,6 +198,10 @@ def _facts(name: str, owner: _Owner, sketch: Sketch) -> dict[str, Any]:
         "reference_texts": 0 if reference is None else int(reference.count),
         "reason": reason,
     }
+
+
+def _dimension(owner: _Owner) -> int:
+    return owner.encoder.dimension if isinstance(owner, Served) else owner.dimension
 
 
 def _version(owner: _Owner) -> str:

@@ -37,6 +37,11 @@ class Target(NamedTuple):
     auto: bool
 
     @property
+    def dimension(self) -> int:
+        """Numbers of a vector; of ``auto``, the most that a domain may give."""
+        return self.served.encoder.dimension if self.domain is None else self.domain.dimension
+
+    @property
     def max_length(self) -> int:
         """Maximum tokens per text, special tokens included."""
         return self.served.encoder.max_length if self.domain is None else self.domain.max_length
@@ -154,7 +159,7 @@ class Served:
             "object": "model",
             "created": int(self.loaded),
             "owned_by": "cse",
-            "dimension": self.encoder.dimension,
+            "dimension": target.dimension,
             "max_length": target.max_length,
             "normalize": normalize,
         }

@@ -43,11 +43,11 @@ class Answer(NamedTuple):
     """Vectors of a request.
 
     Attributes:
-        vectors: (n, d) float32.
+        vectors: (n, d) float32; with ``auto``, a narrower domain's end in zeros.
         model: id of the model.
         tokens: number of tokens, special tokens included.
         truncated: number of texts that were cut.
-        domains: name of each text's domain, where the server chose it; else empty.
+        domains: each text's domain, where the server chose it; else empty.
         queue_seconds: from arrival to the first batch.
         compute_seconds: from then to the answer.
     """
@@ -56,9 +56,15 @@ class Answer(NamedTuple):
     model: str
     tokens: int
     truncated: int
-    domains: list[str]
+    domains: Sequence[Domain]
     queue_seconds: float
     compute_seconds: float
+
+    @property
+    def rows(self) -> list[NDArray[np.float32]]:
+        """The vector of each text, each as long as its domain's are."""
+        widths = [domain.dimension for domain in self.domains] or [self.vectors.shape[1]] * len(self.vectors)
+        return [vector[:width] for vector, width in zip(self.vectors, widths, strict=True)]
 
 
 class Service:
@@ -153,9 +159,9 @@ class Service:
             )
             raise ServiceError(413, message, param="inputs")
         work = await self._run(target, tokens, domains, client)
-        vectors = _scaled(np.ascontiguousarray(work.vectors[:, :dimensions]), target, domains, normalize)
-        whole_vectors = vectors.shape[1] == target.served.encoder.dimension
-        if self._drift is not None and whole_vectors:
+        kept = np.ascontiguousarray(work.vectors[:, : dimensions or target.dimension])
+        vectors = _scaled(kept, target, domains, normalize)
+        if self._drift is not None and vectors.shape[1] == target.dimension:
             asked = queries(inputs, role, target.served.encoder.texts)
             if len(asked) == len(inputs) > 0:
                 self._drift.note(target, domains, vectors, tokens)
@@ -166,10 +172,10 @@ class Service:
         self.metrics.tokens.labels(target.id).inc(count)
         if tokens.truncated:
             self.metrics.truncated.labels(target.id).inc(tokens.truncated)
-        names = [domain.name for domain in domains] if target.auto else []
         now = time.perf_counter()
         queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
-        return Answer(vectors, target.id, count, tokens.truncated, names, queue_seconds, max(0.0, now - work.started))
+        chosen = domains if target.auto else []
+        return Answer(vectors, target.id, count, tokens.truncated, chosen, queue_seconds, max(0.0, now - work.started))
 
     async def stored(self, question: Callable[..., _T], *arguments: object) -> _T:
         """Return what a function answers that looks into the folder of a bank, if one is served.
@@ -285,7 +291,7 @@ def _check_dimensions(wanted: int | None, target: Target) -> None:
     """
     encoder = target.served.encoder
     try:
-        check_dimensions(wanted, encoder.widths, encoder.dimension)
+        check_dimensions(wanted, encoder.widths, target.dimension)
     except CseError as error:
         raise ServiceError(400, str(error), param="dimensions", code="dimensions_not_supported") from None
 

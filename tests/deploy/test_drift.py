@@ -145,29 +145,29 @@ def test_a_bundle_without_a_sketch_has_no_distance(small_bundle, tmp_path):
 def test_each_domain_of_a_bank_has_its_own(tiny_folders, empty_banks, tmp_path):
     bank = shutil.copytree(empty_banks("bert"), tmp_path / "bank")
     opened = OnnxEncoder(bank, provider="cpu")
-    words = {"projected": ["cat", "mat", "sofa", "sleeps"], "hidden": ["music", "river", "rain", "near"]}
+    words = {"headed": ["cat", "mat", "sofa", "sleeps"], "hidden": ["music", "river", "rain", "near"]}
     for name, own in words.items():
         centre = opened.encode([" ".join(own)], normalize=True, domain=opened.bank.bare)
         domain = make_domain(make_encoder(tiny_folders["bert"], name), name, centres=centre)
         sketch = sketch_of(opened.encode(texts_of(own, 300, 0), domain=domain))
-        add_domain(bank, with_sketch(domain, sketch) if name == "projected" else domain)
+        add_domain(bank, with_sketch(domain, sketch) if name == "headed" else domain)
     with serving(bank, "--drift", log=tmp_path / "log") as server:
-        mixed = [*texts_of(words["projected"], 200, 1), *texts_of(words["hidden"], 30, 1)]
+        mixed = [*texts_of(words["headed"], 200, 1), *texts_of(words["hidden"], 30, 1)]
         answer = server.post("/v1/embeddings", {"model": "auto", "input": mixed}).json()
         chosen = [item["domain"] for item in answer["data"]]
         found = drift_of(server)
         assert found.keys() == words.keys(), "texts of `auto` enter the sketch of the domain that answered"
         assert {name: one["texts"] for name, one in found.items()} == {name: chosen.count(name) for name in words}
-        assert found["projected"]["distance"] < 0.05
+        assert found["headed"]["distance"] < 0.05
         assert (found["hidden"]["distance"], "--data" in found["hidden"]["reason"]) == (None, True)
-        server.post("/v1/embeddings", {"model": "projected", "input": texts_of(words["hidden"], 200, 2)})
-        assert drift_of(server)["projected"]["distance"] > 0.1
-        replacing = make_domain(make_encoder(tiny_folders["bert"], "projected", 5), "projected")
+        server.post("/v1/embeddings", {"model": "headed", "input": texts_of(words["hidden"], 200, 2)})
+        assert drift_of(server)["headed"]["distance"] > 0.1
+        replacing = make_domain(make_encoder(tiny_folders["bert"], "headed", 5), "headed")
         sketch = sketch_of(opened.encode(mixed, domain=replacing))
         add_domain(bank, with_sketch(replacing, sketch), replace=True)
-        again = drift_of(server)["projected"]
+        again = drift_of(server)["headed"]
         assert (again["texts"], again["distance"], again["reference_texts"]) == (0, None, 230)
-        assert again["version"] != found["projected"]["version"]
+        assert again["version"] != found["headed"]["version"]
 
 
 # ---- the pile -------------------------------------------------------------------------------------------------------

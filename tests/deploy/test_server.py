@@ -26,7 +26,7 @@ from deploy.server.keys import digest
 from deploy.server.options import Options
 from deploy.server.schema import EmbeddingRequest, EmbedRequest, SimilarityRequest
 from tests.deploy.servers import serving
-from tests.export.banks import KINDS, make_encoder
+from tests.export.banks import KINDS, MAPS, make_encoder, padded
 
 TEXTS = ["the cat sat", "a dog", "mat", "the cat sat on a mat", "zebra", "a dog"]
 
@@ -241,11 +241,16 @@ def test_each_domain_is_a_model_whatever_runs_beside_it(bank_server, small_bank)
     texts = [" ".join(random.choice(words, random.integers(1, 12))) for _ in range(160)]
     names = [str(name) for name in random.choice(sorted(KINDS), len(texts))]
     expected = encoder.encode(texts, domain=names)
+    cards = httpx.get(f"{bank_server.url}/v1/models").json()["data"]
+    widths = {card["id"]: card["dimension"] for card in cards}
+    assert widths == dict.fromkeys(KINDS, 32) | MAPS
 
     def ask(place):
         answer = bank_server.post("/v1/embeddings", {"model": names[place], "input": texts[place]})
         assert answer.json()["model"] == names[place]
-        return vectors_of(answer)[0]
+        vector = vectors_of(answer)[0]
+        assert len(vector) == widths[names[place]]
+        return padded(vector)
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         found = np.stack(list(pool.map(ask, range(len(texts)))))
@@ -265,14 +270,18 @@ def test_a_bank_asks_which_domain(bank_server):
 def test_auto_says_whose_prompts_it_chose(small_bank, tiny_folders, tmp_path):
     bank = shutil.copytree(small_bank, tmp_path / "bank")
     encoder, texts = OnnxEncoder(bank, provider="cpu"), ["the cat sits on the mat", "music near the river"]
-    for name, text in zip(("projected", "hidden"), texts, strict=True):
+    for name, text in zip(("headed", "hidden"), texts, strict=True):
         centre = encoder.encode([text], normalize=True, domain=encoder.bank.bare)
         domain = make_domain(make_encoder(tiny_folders["bert"], name), name, centres=centre)
         add_domain(bank, domain, replace=True)
     with serving(bank, log=tmp_path / "log") as server:
         answer = server.post("/v1/embeddings", {"model": "auto", "input": texts})
-    assert [item["domain"] for item in answer.json()["data"]] == ["projected", "hidden"]
-    np.testing.assert_allclose(vectors_of(answer), encoder.encode(texts, domain=["projected", "hidden"]), atol=1e-5)
+        plain = server.post("/embed", {"model": "auto", "inputs": texts}).json()
+    assert [item["domain"] for item in answer.json()["data"]] == ["headed", "hidden"]
+    found = [item["embedding"] for item in answer.json()["data"]]
+    assert [list(map(len, rows)) for rows in (found, plain)] == [[5, 32], [5, 32]]
+    for row, text, name in zip(found, texts, ("headed", "hidden"), strict=True):
+        np.testing.assert_allclose(row, encoder.encode(text, domain=name), atol=1e-5)
 
 
 def test_domains_come_and_go_while_it_serves(small_bank, tiny_folders, tmp_path):

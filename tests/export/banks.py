@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
+from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.parts import new_prompt, sentence_encoder
 
@@ -22,8 +24,11 @@ KINDS = {
     "shared": ("key_value", 1, True, {"pooler": "mean", "position_shift": False}),
     "shared-hidden": ("hidden_state", 3, True, {"pooler": "mean", "mlp": "train_only"}),
     "own-cls": ("key_value", 4, False, {"pooler": "cls", "cls": True}),
+    "headed": ("key_value", 3, False, {"pooler": "mean"}),
+    "mapped": (None, 0, False, {"pooler": "cls", "mlp": "always"}),
     "bare": (None, 0, False, {"pooler": "mean"}),
 }
+MAPS = {"headed": 5, "mapped": 32}  # numbers of a vector behind a linear map
 
 
 def make_encoders(folder: Path) -> dict[str, SentenceEncoder]:
@@ -41,7 +46,15 @@ def make_encoder(folder: Path, name: str, seed: int = 0) -> SentenceEncoder:
     with torch.no_grad():
         for weight in encoder.trainable().values():
             weight.add_(0.1 * torch.randn_like(weight))
+    if name in MAPS:
+        random = np.random.default_rng(seed)
+        encoder.post = LinearMap.of("linear", random.normal(size=32), random.normal(size=(32, MAPS[name])))
     return encoder.eval()
+
+
+def padded(vector: np.ndarray) -> np.ndarray:
+    """A vector as an array of several domains holds it."""
+    return np.pad(vector, (0, 32 - len(vector)))
 
 
 def make_bank(out: Path, empty: Path, encoders: dict[str, SentenceEncoder]) -> Path:

@@ -15,9 +15,10 @@ from cse.export.domains import add_domain
 from cse.model.declared import Declared
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.domain import hashes_of
+from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.conftest import DECLARED, WORDS, make_backbone_folder
-from tests.export.banks import KINDS, make_bank, make_encoder, make_encoders
+from tests.export.banks import KINDS, make_bank, make_encoder, make_encoders, padded
 from tests.export.conftest import build
 from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder
@@ -40,7 +41,7 @@ def rows(banked):
     picks += picks[::3]
     random.Random(5).shuffle(picks)
     alone = {name: dict(zip((*SENTENCES, _LONG), found, strict=True)) for name, found in _alone(encoders).items()}
-    return [text for text, _ in picks], [name for _, name in picks], np.stack([alone[n][t] for t, n in picks])
+    return [text for text, _ in picks], [name for _, name in picks], np.stack([padded(alone[n][t]) for t, n in picks])
 
 
 def _alone(encoders):
@@ -63,7 +64,7 @@ def test_torch_gives_the_same(banked, rows):
     np.testing.assert_allclose(encoder.encode(texts, 5, domain=names), expected, atol=1e-5)
     assert encoder.training, "dropout is off while it encodes, and stays as the caller left it"
     one = names[0]
-    np.testing.assert_allclose(encoder.encode(texts[0], domain=one), expected[0], atol=1e-5)
+    np.testing.assert_allclose(padded(encoder.encode(texts[0], domain=one)), expected[0], atol=1e-5)
     with pytest.raises(CseError, match=r"this is a bank; load it with cse\.BankEncoder or cse\.OnnxEncoder"):
         SentenceEncoder.load(banked[0])
 
@@ -86,12 +87,24 @@ def test_each_domain_has_its_own_default_of_normalisation(tiny_folders, empty_ba
     np.testing.assert_allclose(raw, encoder.encode("the cat", normalize=False), atol=2e-5)
 
 
-@pytest.mark.parametrize("row", ["bert key_value mean", "roberta key_value cls mlp"])
+@pytest.mark.parametrize(
+    "row", ["bert key_value mean", "roberta key_value cls mlp", "bert whitening", "bert discriminant"]
+)
 def test_a_domain_equals_its_own_bundle(exports, empty_banks, tmp_path, row):
     alone = exports(row)
     bank = make_bank(tmp_path / "bank", empty_banks(row.split()[0]), {"it": alone.encoder})
     found = OnnxEncoder(bank, provider="cpu").encode([*SENTENCES, _LONG], domain="it")
     np.testing.assert_allclose(found, alone.open().encode([*SENTENCES, _LONG]), atol=1e-5)
+
+
+def test_a_domains_vectors_have_its_own_width_and_in_company_end_in_zeros(banked):
+    onnx, texts = OnnxEncoder(banked[0], provider="cpu"), ["the cat sits", "a dog"]
+    alone = onnx.encode(texts, domain="headed")
+    assert (alone.shape, DomainEncoder(onnx, "headed").dimension, onnx.dimension) == ((2, 5), 5, 32)
+    together = onnx.encode([*texts, *texts], domain=["headed", "headed", "plain", "mapped"])
+    np.testing.assert_allclose(together[:2, :5], alone, atol=1e-6)
+    assert not together[:2, 5:].any() and together[2:, 5:].all()
+    np.testing.assert_allclose(together[:2] @ together[:2].T, alone @ alone.T, atol=1e-6)
 
 
 def test_truncation_is_each_domains_own(banked):
@@ -144,7 +157,7 @@ def test_nothing_is_encoded_without_saying_whose_prompts(banked, exports):
     bank, _ = banked
     onnx = OnnxEncoder(bank, provider="cpu")
     for encoder in (onnx, BankEncoder.load(bank)):
-        with pytest.raises(CseError, match=r"say whose prompts.*plain"):
+        with pytest.raises(CseError, match=r"say whose prompts.*headed"):
             encoder.encode(["the cat"])
         with pytest.raises(CseError, match=r"no domain 'plane'; did you mean 'plain'"):
             encoder.encode(["the cat"], domain="plane")
@@ -161,6 +174,7 @@ def test_nothing_is_encoded_without_saying_whose_prompts(banked, exports):
 def test_no_sentence_needs_no_pass(banked):
     onnx = OnnxEncoder(banked[0], provider="cpu")
     assert onnx.encode([], domain="plain").shape == onnx.encode([], domain=[]).shape == (0, 32)
+    assert onnx.encode([], domain="headed").shape == (0, 5)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +183,6 @@ def test_no_sentence_needs_no_pass(banked):
         ("bert input cls", "input-layer prompt"),
         ("bert hidden_state block1", "pooler mean_first_last"),
         ("bert template mask", "template"),
-        ("bert whitening", r"post-processing \(whitening\)"),
-        ("bert discriminant", r"post-processing \(discriminant\)"),
         ("roberta flow mlp", r"post-processing \(flow\)"),
         ("bert cls prompt cnn", "pooler cnn"),
     ],

@@ -30,12 +30,13 @@ BACKBONE = "ab" * 32
 ROOT = Path(__file__).parents[2]
 
 
+_TENSORS = {"cls", "projector_weight", "projector_bias", "map_mean", "map_matrix", "centres"}
+
+
 def make_domain(name, value=0.5, length=3, **changes):
     """A domain whose prompt is all of one value."""
     tensors = {"prompt": np.full((2 * LAYERS, HEADS, length, HEAD_SIZE), value, np.float32)}
-    tensors |= {
-        key: changes.pop(key) for key in ("cls", "projector_weight", "projector_bias", "centres") & changes.keys()
-    }
+    tensors |= {key: changes.pop(key) for key in _TENSORS & changes.keys()}
     facts = {"format": DOMAIN_FORMAT, "name": name, "backbone": BACKBONE, "pooler": "mean", "normalize": True}
     facts |= {"position_shift": 2, "max_length": POSITIONS - 2, "hashes": hashes_of(tensors)}
     return Domain(DomainFacts(**(facts | changes)), **tensors)
@@ -164,6 +165,11 @@ def test_a_name_that_is_taken(bank):
         ({"cls": np.zeros(WIDTH + 1, np.float32)}, r"cls is float32 \(13,\), the backbone needs float32 \(12,\)"),
         ({"cls": np.full(WIDTH, np.inf, np.float32)}, "cls holds values that are not finite"),
         ({"projector_weight": np.zeros((WIDTH, WIDTH), np.float32)}, "its tensors are not those"),
+        ({"map_matrix": np.zeros((WIDTH, 2), np.float32)}, "its tensors are not those"),
+        (
+            {"map_mean": np.zeros(WIDTH, np.float32), "map_matrix": np.zeros((WIDTH, WIDTH + 1), np.float32)},
+            r"map_matrix is float32 \(12, 13\), the backbone needs float32 \(12, 12\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_on_the_way_in_and_out(bank, changes, reason):
@@ -355,6 +361,22 @@ def test_projectors_and_unit_length_are_each_rows_own():
         expected = np.tanh(weight @ pooled[row] + bias)
         np.testing.assert_allclose(found[row], expected / np.linalg.norm(expected), rtol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(finish(pooled.copy(), [plain] * 3, True), axis=1), 1, rtol=1e-5)
+
+
+def test_a_linear_map_stands_behind_the_projector_and_leaves_zeros():
+    random_numbers = np.random.default_rng(0)
+    weight, bias, mean, matrix = (
+        random_numbers.normal(size=shape).astype(np.float32) for shape in ((WIDTH, WIDTH), WIDTH, WIDTH, (WIDTH, 3))
+    )
+    own = {"map_mean": mean, "map_matrix": matrix}
+    both = make_domain("b", projector_weight=weight, projector_bias=bias, **own)
+    assert (both.dimension, make_domain("p").dimension) == (3, WIDTH)
+    pooled = random_numbers.normal(size=(3, WIDTH)).astype(np.float32)
+    found = finish(pooled.copy(), [make_domain("h", **own), make_domain("p"), both], normalize=False)
+    np.testing.assert_allclose(found[0, :3], (pooled[0] - mean) @ matrix, rtol=1e-5)
+    np.testing.assert_array_equal(found[1], pooled[1])
+    np.testing.assert_allclose(found[2, :3], (np.tanh(weight @ pooled[2] + bias) - mean) @ matrix, rtol=1e-4)
+    assert not found[[0, 2], 3:].any()
 
 
 def test_an_identity_changes_with_the_vectors_alone():

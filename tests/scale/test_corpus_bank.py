@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 
 from cse.errors import Interrupted
-from cse.export.domains import remove_domain
+from cse.export.bank import make_domain
+from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import Bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus import embed as module
 from cse.scale.corpus.worker import Worker
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.export.banks import make_encoder
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.scale.banks import KINDS, TYPICAL, put_domain, write_bank
 from tests.scale.corpora import outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
@@ -301,6 +303,21 @@ def nearest(cse, folder, query, *options):  # noqa: F811
 def by_numpy(bank, folder, query, domain):
     _, vectors, _ = read_vectors(folder)
     return np.sort(vectors @ expected(bank, domain, query))[::-1][:5]
+
+
+def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp_path, bank, tiny_folders):  # noqa: F811
+    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "headed"), "plain"), replace=True)
+    alone, mixed, query = tmp_path / "alone", tmp_path / "mixed", "the red bird"
+    assert run(corpus, alone, f"{bank}:plain").code == 0
+    _, vectors, _ = read_vectors(alone)
+    assert vectors.shape == (len(TEXTS), 5)
+    np.testing.assert_allclose(vectors, expected(bank, "plain"), atol=1e-5)
+    np.testing.assert_allclose(nearest(cse, alone, query), by_numpy(bank, alone, query, "plain"), atol=1e-5)
+    assert run(table, mixed, bank, "--domain-column", "queue").code == 0
+    _, vectors, _ = read_vectors(mixed)
+    np.testing.assert_allclose(vectors, expected(bank, list(NAMES)), atol=1e-5)
+    wanted = np.sort(vectors[:, :5] @ expected(bank, "plain", query))[::-1][:5]
+    np.testing.assert_allclose(nearest(cse, mixed, query, "--model", f"{bank}:plain"), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("domain", ["outage", "auto"])

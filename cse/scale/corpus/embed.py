@@ -92,7 +92,7 @@ def embed_corpus(
         if missing or MANIFEST not in names:
             finish(folder, plan, chosen)
         folder.close()
-    return Embedded(plan.rows, found, truncated, len(plan.spans), chosen.manifest.dimension, chosen.limits())
+    return Embedded(plan.rows, found, truncated, len(plan.spans), chosen.dimension, chosen.limits())
 
 
 def _check_columns(files: Corpus, choices: Choices) -> None:

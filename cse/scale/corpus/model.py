@@ -41,6 +41,12 @@ class CorpusModel:
         """Return the identity of each domain that can be used, by name."""
         return {name: domain.identity() for name, domain in self.domains.usable.items()}
 
+    @property
+    def dimension(self) -> int:
+        """Numbers of a vector: of one domain its own; of several, all that the bank has."""
+        one = None if self.domain is None else self.domains.usable.get(self.domain)
+        return self.manifest.dimension if one is None else one.dimension
+
     def limits(self) -> tuple[int, int]:
         """Return the shortest and the longest limit in tokens."""
         found = [domain.max_length for domain in self.domains.usable.values()] or [self.manifest.max_length]

@@ -144,7 +144,7 @@ def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
         "format": FORMAT,
         "rows": plan.rows,
         "shards": len(plan.spans),
-        "dimension": model.manifest.dimension,
+        "dimension": model.dimension,
         "normalize": facts["normalize"],
         "id": {"column": facts.get("id_column"), "type": plan.id_type},
         "text": facts["keep_text"],

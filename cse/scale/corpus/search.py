@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cse.data.checks import listed
 from cse.errors import CseError
 from cse.runtime.bank import is_bank
+from cse.runtime.domain import AUTO
 from cse.runtime.encode import unit_rows
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -98,6 +99,9 @@ def search_vectors(
     Raises:
         CseError: vectors of another width, an index of other vectors, or unreadable shards.
     """
+    if queries.ndim == 2 and vectors.model.get("domains") and vectors.model["domain"] in (None, AUTO):
+        # among vectors of several domains a narrower one ends in zeros
+        queries = np.pad(queries, ((0, 0), (0, max(0, vectors.dimension - queries.shape[1]))))
     if queries.ndim != 2 or queries.shape[1] != vectors.dimension:
         raise CseError(f"search: queries {queries.shape}, the vectors have {vectors.dimension} dimensions")
     queries = unit_rows(queries.astype(np.float32, copy=False))
