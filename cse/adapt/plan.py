@@ -18,7 +18,8 @@ from cse.stages.checks import counted
 
 SEEDS, EPOCHS = 3, 10  # at most
 EVALUATIONS = 8  # on the dev task, in a training; one more before it
-_FOR_SEARCH = 0.5  # share of the time that tries learning rates
+_FOR_SEARCH, _FOR_SEARCH_OF_LABELS = 0.5, 0.1  # share of the time that tries learning rates
+_EPOCHS_OF_LABELS = 4  # before a second seed: the held-out score rises steeply until then
 # learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
 _RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULL: (5e-5, 1.5e-4, 1.5e-5)}
 _RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.2, 0.05), FULL: (2e-4, 5e-4, 5e-5)}
@@ -61,6 +62,7 @@ class Workload:
         steps: returns the steps of a training of so many epochs.
         max_steps: of any training; None: as many as its epochs have.
         selects: whether something chooses among rates, and keeps the best of more epochs.
+        labelled: whether the rows are pairs within labels: their first rate is known to do, and epochs pay most.
     """
 
     rates: Mapping[str, Sequence[float]]
@@ -70,6 +72,7 @@ class Workload:
     steps: Callable[[int], int]
     max_steps: int | None
     selects: bool
+    labelled: bool = False
 
     @cached_property
     def _least(self) -> int:
@@ -169,8 +172,9 @@ class TrainingPlan:
 def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     """Plan for a budget: half of it at most tries learning rates, the rest goes into more seeds, then more epochs.
 
-    A budget for two trainings tries two rates; one for a single training tries none. The last system is left out if
-    the budget allows no training of each.
+    A budget for two trainings tries two rates; one for a single training tries none. Of labelled rows a tenth tries
+    rates, and four epochs come before a second seed. The last system is left out if the budget allows no training of
+    each.
 
     Args:
         work: to do.
@@ -190,19 +194,25 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
         )
     trials = 1
     if work.selects:
-        fit = max(int(_FOR_SEARCH * left // once), 2 if 2 * once + work.measures <= left else 1)
-        trials = min(fit, max(map(len, work.rates.values())))
-    left -= trials * once
-    seeds = min(1 + max(int((left - work.measures) // (once + work.measures)), 0), SEEDS)
-    longer = [
-        epochs
-        for epochs in range(work.epochs + 1, EPOCHS + 1)
-        if work.selects
-        and work.nearly(epochs) > work.nearly(epochs - 1)
-        and seeds * (work.once(epochs) + work.measures) <= left
-    ]
+        share = _FOR_SEARCH_OF_LABELS if work.labelled else _FOR_SEARCH
+        least = 2 if not work.labelled and 2 * once + work.measures <= left else 1
+        trials = min(max(int(share * left // once), least), max(map(len, work.rates.values())))
+    if trials > 1:
+        left -= trials * once
+
+    def fits(seeds: int, epochs: int) -> bool:
+        tried = once if trials > 1 and epochs == work.epochs else 0.0  # the best trial is the first seed's model
+        return seeds * (work.once(epochs) + work.measures) - tried <= left
+
+    def more_epochs(seeds: int, epochs: int, most: int) -> int:
+        known = range(epochs + 1, most + 1) if work.selects else ()
+        return max([epochs, *(e for e in known if work.nearly(e) > work.nearly(e - 1) and fits(seeds, e))])
+
+    epochs = more_epochs(1, work.epochs, _EPOCHS_OF_LABELS if work.labelled else work.epochs)
+    seeds = max(number for number in range(1, SEEDS + 1) if number == 1 or fits(number, epochs))
+    epochs = more_epochs(seeds, epochs, EPOCHS)
     rates = {system: list(known[:trials]) for system, known in work.rates.items()}
-    return TrainingPlan(rates, seeds, work.length(work.epochs), work.length(max([work.epochs, *longer])), work.selects)
+    return TrainingPlan(rates, seeds, work.length(work.epochs), work.length(epochs), work.selects)
 
 
 def _told(seconds: float) -> str:

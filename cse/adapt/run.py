@@ -213,6 +213,7 @@ class Adaptation:
             steps=lambda epochs: steps_of(settings_with(self.settings, {"train.epochs": epochs}), self._data),
             max_steps=train.max_steps,
             selects=selects(PreparedData(self._data.prepared), self.settings),
+            labelled=self.found.view == "categories",
         )
         return asdict(make_plan(work, budget=self.budget, spent=journal.seconds))
 

@@ -53,6 +53,23 @@ def test_full_fine_tuning_is_counted_with_its_own_pace(left, plan):
     assert planned(BOTH, left) == plan
 
 
+@pytest.mark.parametrize(
+    ("left", "rates", "seeds", "epochs"),
+    [
+        (130, 1, 1, 1),
+        (230, 1, 1, 2),
+        (430, 1, 1, 4),
+        (859, 1, 1, 8),
+        (860, 1, 2, 4),
+        (1290, 1, 3, 4),
+        (2189, 2, 3, 6),  # two rates take 200 s, three seeds of six epochs 1,890 s
+        (40_000, 4, 3, 10),
+    ],
+)
+def test_with_labels_four_epochs_come_before_a_second_seed_and_rates_last(left, rates, seeds, epochs):
+    assert planned(replace(WORK, labelled=True), left) == (rates, seeds, epochs)
+
+
 def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():
     plan = make_plan(BOTH, budget=319, spent=0)
     assert plan == make_plan(WORK, budget=319, spent=0) and list(plan.rates) == [PROMPTS]
