@@ -50,7 +50,7 @@ _PRECISION = re.compile(r"\b(fp64|fp32|bf16)\]$")
 Row = dict[str, Any]  # part, case, result, figure, size, seconds, reason, trace
 
 
-class Clock:
+class TimeLeft:
     """What is left of the time for everything."""
 
     def __init__(self, seconds: float) -> None:
@@ -72,7 +72,7 @@ def row(part: str, case: str, result: str, *, figure: str = "", reason: str = ""
     return {"part": part, "case": case, "result": result, "figure": figure, "reason": reason} | more
 
 
-def run_tests(file: Path, device: str, clock: Clock) -> list[Row]:
+def run_tests(file: Path, device: str, clock: TimeLeft) -> list[Row]:
     """Run a file of tests, in a new process for those that are left whenever one dies."""
     part, done, rows = file.stem.removeprefix("test_"), set[str](), list[Row]()
     with tempfile.TemporaryDirectory() as place:
@@ -100,7 +100,7 @@ def run_tests(file: Path, device: str, clock: Clock) -> list[Row]:
     return [*rows, row(part, "the rest", FAILED, reason=f"its process died {RESTARTS} times")]
 
 
-def run_speed(name: str, device: str, clock: Clock) -> list[Row]:
+def run_speed(name: str, device: str, clock: TimeLeft) -> list[Row]:
     """Run ``benchmarks.NAME`` on a BERT of random weights and return its figures."""
     part, backbone = "speed", "random:bert-base" if device == "cuda" else "random:tiny"
     seconds = clock.left(PART_LIMIT)
@@ -188,7 +188,7 @@ def main() -> None:
     reason = _no_device(options.device)
     if reason:
         sys.exit(f"error: {reason}")
-    clock, wanted = Clock(options.limit), options.only or named
+    clock, wanted = TimeLeft(options.limit), options.only or named
     out = Path(os.environ.get("OUT") or ROOT / ".cse") / "gpu.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"machine": machine(options.device), "dry": options.device == "cpu", "rows": []}

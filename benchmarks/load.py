@@ -62,7 +62,7 @@ class LoadPlan:
 
 
 @dataclass
-class Measured:
+class LoadResult:
     """What came back in the measured window."""
 
     seconds: float = 0.0
@@ -84,7 +84,7 @@ class Load:
 
     def __init__(self, plan: LoadPlan, clients: int, timeout: float) -> None:
         self.plan, self.clients, self.timeout = plan, clients, timeout
-        self.measured = Measured()
+        self.measured = LoadResult()
         self.measuring = self.stopping = False
         self.enough, self.idle = asyncio.Event(), asyncio.Event()
         self.wanted: int | None = None
@@ -93,7 +93,7 @@ class Load:
         self._open: set[_Client] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, warm_up: float, seconds: float, requests: int | None = None) -> Measured:
+    async def run(self, warm_up: float, seconds: float, requests: int | None = None) -> LoadResult:
         """Return what was measured after the warm-up: for some seconds, or until so many answers came.
 
         A window without an answer says nothing: it lasts until there are as many answers as clients.
@@ -106,7 +106,7 @@ class Load:
         looking = asyncio.create_task(self._look())
         await asyncio.sleep(warm_up)
         self.wanted = requests
-        self.measured = found = Measured()
+        self.measured = found = LoadResult()
         self.measuring, self._next = True, 0
         cpu, begin = time.process_time(), time.perf_counter()
         with contextlib.suppress(TimeoutError):
@@ -336,7 +336,7 @@ def compare(
     return {"compared": compared, "wrong": wrong, "largest_difference": float(largest)}
 
 
-def summary(found: Measured, clients: int, texts_per_request: int) -> dict[str, Any]:
+def summary(found: LoadResult, clients: int, texts_per_request: int) -> dict[str, Any]:
     """Return the figures of a run."""
     requests = len(found.latencies)
     return {
@@ -362,10 +362,10 @@ def own_references(asking: Asking, route: str, model: str, texts: Sequence[str],
 
 def run_load(
     plan: LoadPlan, clients: int, *, warm_up: float, seconds: float, requests: int | None = None, timeout: float = 120.0
-) -> Measured:
+) -> LoadResult:
     """Run clients against a server and return what was measured."""
 
-    async def run() -> Measured:
+    async def run() -> LoadResult:
         return await Load(plan, clients, timeout).run(warm_up, seconds, requests)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

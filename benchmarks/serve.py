@@ -35,7 +35,7 @@ from benchmarks.asking import LoadError
 from benchmarks.load import CHECK_EVERY, faulty, own_cost
 from benchmarks.machine import machine
 from benchmarks.mixed_texts import DISTRIBUTION, histogram, mixed_texts
-from benchmarks.servers import ROOT, Contestant, Running, Setting, running
+from benchmarks.servers import ROOT, Running, ServerUnderTest, Setting, running
 from cse import OnnxEncoder, SentenceEncoder
 from cse.export.bundle import write_bundle
 from cse.model.backbone_files import MINILM, find_backbone
@@ -92,15 +92,15 @@ class Bench:
             "truncated": 0,
         }
 
-    def contestants(self) -> tuple[Contestant, list[Contestant]]:
+    def contestants(self) -> tuple[ServerUnderTest, list[ServerUnderTest]]:
         """Return ours and the peers."""
         command = self.options.ours.split() if self.options.ours else OURS
-        ours = Contestant(
+        ours = ServerUnderTest(
             "cse serve",
             (Setting("", tuple(part.replace("{bundle}", str(self.bundle)) for part in command)),),
             facts={"versions": peers.versions(sys.executable, OUR_PACKAGES)},
         )
-        found: list[Contestant] = []
+        found: list[ServerUnderTest] = []
         original = find_backbone(MINILM).folder
         if "infinity" in self.options.peers:
             copy = peers.copy_model(original, self.folder / "minilm")
@@ -109,7 +109,7 @@ class Bench:
             found += peers.sentence_transformers(original, self.options.device)
         return ours, found
 
-    def load(self, contestant: Contestant, server: Running, clients: int, **changes: Any) -> dict[str, Any]:
+    def load(self, contestant: ServerUnderTest, server: Running, clients: int, **changes: Any) -> dict[str, Any]:
         """Run the load generator in a process of its own and return its figures."""
         out = self.folder / "load.json"
         out.unlink(missing_ok=True)
@@ -133,7 +133,7 @@ class Bench:
             self.say(f"FAULTY: {self.faults[-1]}")
         return figures
 
-    def measure(self, contestant: Contestant) -> dict[str, Any]:
+    def measure(self, contestant: ServerUnderTest) -> dict[str, Any]:
         """Start a server, measure it with every number of clients, and end it."""
         with running(contestant, self.chosen[contestant.name]) as server:
             found: dict[str, Any] = {"cold_start_s": server.cold_start_s}
@@ -143,7 +143,7 @@ class Bench:
         self.say(f"{contestant.name}: requests/s by clients {rates}; first vector after {found['cold_start_s']:.1f} s")
         return found
 
-    def choose(self, contestant: Contestant) -> dict[str, Any]:
+    def choose(self, contestant: ServerUnderTest) -> dict[str, Any]:
         """Try the settings of a contestant, keep the fastest, and return requests/s by setting."""
         self.chosen[contestant.name] = contestant.settings[0]
         if len(contestant.settings) == 1 or not self.options.trials:
@@ -183,7 +183,7 @@ class Bench:
         self.say(f"bare encoder: texts/s by texts per call {rates}")
         return found
 
-    def one_large_request(self, ours: Contestant) -> dict[str, Any]:
+    def one_large_request(self, ours: ServerUnderTest) -> dict[str, Any]:
         """Return texts per second of a request of 2,048 texts, and of as many clients in the same server."""
         most = max(self.options.clients)
         with running(ours, self.chosen[ours.name]) as server:

@@ -41,7 +41,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class ServerUnderTest:
     """A server to measure, with the settings among which the fastest is chosen.
 
     Attributes:
@@ -97,7 +97,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    contestant: Contestant, setting: Setting | None = None, start_seconds: float = START_SECONDS
+    contestant: ServerUnderTest, setting: Setting | None = None, start_seconds: float = START_SECONDS
 ) -> Iterator[Running]:
     """Yield a server that has given its first answer, and end it.
 
@@ -132,7 +132,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait(seconds)
 
 
-def _wait(contestant: Contestant, process: subprocess.Popen[bytes], port: int, until: float, log: IO[bytes]) -> None:
+def _wait(
+    contestant: ServerUnderTest, process: subprocess.Popen[bytes], port: int, until: float, log: IO[bytes]
+) -> None:
     """Return at the first vector."""
     model = reason = ""
     while time.perf_counter() < until:

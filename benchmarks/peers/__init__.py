@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.asking import LoadError
-from benchmarks.servers import ROOT, Contestant, Setting
+from benchmarks.servers import ROOT, ServerUnderTest, Setting
 
 INFINITY = ROOT / ".venv-infinity/bin/python"
 BFLOAT16_TOLERANCE = 2e-2  # its numbers have 8 bits: the vectors are right, but differ from the third digit on
@@ -19,7 +19,7 @@ _INFINITY_PACKAGES = ("infinity-emb", "torch", "transformers", "sentence-transfo
 _OWN_PACKAGES = ("sentence-transformers", "torch", "transformers", "fastapi", "uvicorn")
 _VERSIONS = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 
-IDLE = Contestant("idle server", (Setting("", (sys.executable, "-m", "benchmarks.peers.idle", "{port}")),))
+IDLE = ServerUnderTest("idle server", (Setting("", (sys.executable, "-m", "benchmarks.peers.idle", "{port}")),))
 
 
 def versions(python: Path | str, packages: tuple[str, ...]) -> dict[str, str]:
@@ -34,7 +34,7 @@ def versions(python: Path | str, packages: tuple[str, ...]) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
-def sentence_transformers(model: Path, device: str) -> list[Contestant]:
+def sentence_transformers(model: Path, device: str) -> list[ServerUnderTest]:
     """Return sentence-transformers behind FastAPI, by precision.
 
     Raises:
@@ -61,11 +61,11 @@ def sentence_transformers(model: Path, device: str) -> list[Contestant]:
         settings = tuple(Setting(name, (*run, *way), environment) for name, (way, environment) in ways.items())
         tolerance = 1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE
         name = f"sentence-transformers {dtype}"
-        found.append(Contestant(name, settings, tolerance=tolerance, facts={"versions": facts}))
+        found.append(ServerUnderTest(name, settings, tolerance=tolerance, facts={"versions": facts}))
     return found
 
 
-def infinity(model: Path, device: str, python: Path = INFINITY) -> list[Contestant]:
+def infinity(model: Path, device: str, python: Path = INFINITY) -> list[ServerUnderTest]:
     """Return infinity-emb, by engine and precision; ``model`` is a folder to which its ONNX graph is added.
 
     Raises:
@@ -103,7 +103,7 @@ def infinity(model: Path, device: str, python: Path = INFINITY) -> list[Contesta
         torch = (*served, "--engine", "torch", "--dtype", dtype)
         settings = tuple(Setting(name, (*torch, *way), environment) for name, (way, environment) in ways.items())
         tolerance = 1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE
-        found.append(Contestant(f"infinity torch {dtype}", settings, "infinity", tolerance, facts))
+        found.append(ServerUnderTest(f"infinity torch {dtype}", settings, "infinity", tolerance, facts))
     _export(model, python)
     onnx = (*served, "--engine", "optimum", "--pooling-method", "mean")
     engines = {
@@ -112,7 +112,7 @@ def infinity(model: Path, device: str, python: Path = INFINITY) -> list[Contesta
         "optimised": ("--no-onnx-disable-optimize",),
     }
     settings = tuple(Setting(name, (*onnx, *way)) for name, way in engines.items())
-    return [*found, Contestant("infinity ONNX", settings, "infinity", facts=facts)]
+    return [*found, ServerUnderTest("infinity ONNX", settings, "infinity", facts=facts)]
 
 
 def _export(model: Path, python: Path) -> None:

@@ -32,7 +32,7 @@ class Query(BaseModel):
     model: str = ""
 
 
-class Service:
+class PeerService:
     """A model and the threads that run it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -83,7 +83,7 @@ class Service:
                 begin += len(texts)
 
 
-def application(service: Service) -> FastAPI:
+def application(service: PeerService) -> FastAPI:
     """Return the service's routes."""
 
     @asynccontextmanager
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="threads inside an operator; default: torch's own")
     options = parser.parse_args()
     uvicorn.run(
-        application(Service(options)), host="127.0.0.1", port=options.port, log_level="warning", access_log=False
+        application(PeerService(options)), host="127.0.0.1", port=options.port, log_level="warning", access_log=False
     )
 
 

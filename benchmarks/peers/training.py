@@ -27,7 +27,7 @@ from cse.interchange.quiet import quietly
 VIRTUAL_TOKENS = 12  # as many as our prompts
 
 
-class Clock(TrainerCallback):
+class StepClock(TrainerCallback):
     """Notes the time after ``first`` steps, and after the last; the device is waited for only then."""
 
     def __init__(self, first: int, device: torch.device) -> None:
@@ -93,7 +93,7 @@ def train(
     if rows.column_names == ["sent0"]:
         rows = rows.append_column("sent1", rows["sent0"])
     device = model.device
-    clock = Clock(first, device)
+    clock = StepClock(first, device)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT: it takes no token types
         arguments = Arguments(

@@ -14,7 +14,7 @@ from cse.settings import PARAMS_FILE
 
 if TYPE_CHECKING:
     from cse.settings.presets import RowSelector
-    from cse.settings.published import PaperRow, Score
+    from cse.settings.published import PaperRow, PublishedScore
 
 _WIDTH = 120
 _ROW_WIDTH = 24
@@ -162,7 +162,7 @@ def _title(selector: RowSelector) -> str:
     return f"{selector.paper} table {selector.table}, {selector.setting}, {selector.model}, {selector.backbone}"
 
 
-def _scores(scores: Iterable[Score]) -> str:
+def _scores(scores: Iterable[PublishedScore]) -> str:
     """Format scores side by side, wrapped between scores."""
     lines = [""]
     for score in scores:
@@ -173,7 +173,7 @@ def _scores(scores: Iterable[Score]) -> str:
     return "\n".join(lines)
 
 
-def _label(score: Score) -> str:
+def _label(score: PublishedScore) -> str:
     if score.is_average:
         return "Avg."
     if "bootstrap" in score.metric:
@@ -182,7 +182,7 @@ def _label(score: Score) -> str:
     return score.dataset if on_tasks else score.metric.replace("_", " ")
 
 
-def _number(score: Score) -> str:
+def _number(score: PublishedScore) -> str:
     if isinstance(score.value, bool):
         return str(score.value).lower()
     if score.metric in ("spearman_x100", "accuracy"):

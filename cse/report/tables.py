@@ -14,7 +14,7 @@ from cse.report.cells import Cell, Line, Table
 from cse.report.figures import figure
 from cse.report.systems import Spread, System
 from cse.settings.load import flatten
-from cse.settings.published import HYPERPARAMETER, PaperRow, Score, rows, why_misprinted
+from cse.settings.published import HYPERPARAMETER, PaperRow, PublishedScore, rows, why_misprinted
 
 # tables of the papers that an ablation of this project reproduces
 _ABLATED = {("PromCSE", 3): "prompt-type", ("PromCSE", 4): "margin", ("D2CSE", 6): "d2cse"}
@@ -252,7 +252,7 @@ def _digits(metric: str) -> int:
     return 4 if metric in ("alignment", "uniformity") or metric.startswith("cosine") else 2
 
 
-def _printed(score: Score) -> str:
+def _printed(score: PublishedScore) -> str:
     if isinstance(score.value, bool) or score.metric == HYPERPARAMETER:
         return _plain(score.value)
     return (

@@ -28,7 +28,7 @@ _ROUNDING = 0.005 + 1e-9  # printed averages have two decimals
 
 
 @dataclass(frozen=True)
-class Score:
+class PublishedScore:
     """One printed figure.
 
     Attributes:
@@ -56,10 +56,10 @@ class PaperRow:
     """One row of a table with its figures, in table order."""
 
     selector: RowSelector
-    scores: tuple[Score, ...]
+    scores: tuple[PublishedScore, ...]
 
     @property
-    def average(self) -> Score | None:
+    def average(self) -> PublishedScore | None:
         """The printed average over the tasks, or None if the table has none."""
         return next((score for score in self.scores if score.is_average), None)
 
@@ -127,12 +127,12 @@ def _misprints() -> Mapping[RowSelector, str]:
 
 @cache
 def _rows() -> Mapping[RowSelector, PaperRow]:
-    scores: dict[RowSelector, list[Score]] = {}
+    scores: dict[RowSelector, list[PublishedScore]] = {}
     for record in records():
         table = int(record["table"].removeprefix("Table "))
         selector = RowSelector(record["paper"], table, record["setting"], record["model"], record["backbone"])
         scores.setdefault(selector, []).append(
-            Score(
+            PublishedScore(
                 metric=record["metric"],
                 dataset=record["dataset"],
                 value=record["value"],

@@ -25,7 +25,7 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokens
 from deploy.server.errors import ServiceError
 from deploy.server.turns import Turns
-from deploy.server.work import BatchFacts, Row, Work, call, finish, refuse
+from deploy.server.work import BatchFacts, QueuedText, Work, call, finish, refuse
 
 # times a batch: among the first so many rows and tokens it looks for its own length. More would fill batches better
 # (a whole queue of 64 texts: 1.5 % more texts/s) and let texts of a rare length wait (p99 a quarter longer).
@@ -61,7 +61,7 @@ class Batcher:
         self._batch_tokens, self._batch_rows, self._ran = batch_tokens, batch_rows, ran
         self._padding, self._capacity, self._patience = padding, capacity, patience
         self._changed = threading.Condition()
-        self._rows: list[Row] = []  # a heap by tags; rows of cancelled requests stay until their turn
+        self._rows: list[QueuedText] = []  # a heap by tags; rows of cancelled requests stay until their turn
         self._texts = self._tokens = 0  # that wait
         self._turns = Turns()
         self._held: Counter[str] = Counter()  # tokens that wait, by client
@@ -123,7 +123,7 @@ class Batcher:
                 raise self._refusal(client)
             tags = self._turns.tags(ordered, count)
             for tag, length, index in zip(tags, ordered, order.tolist(), strict=True):
-                heapq.heappush(self._rows, Row(tag, next(self._numbers), length, index, work))
+                heapq.heappush(self._rows, QueuedText(tag, next(self._numbers), length, index, work))
             self._texts += count
             self._tokens += total
             if client is not None:
@@ -187,7 +187,7 @@ class Batcher:
                     self._undisturbed = 0 if disturbed else self._undisturbed + 1
                     self._busy -= 1
 
-    def _take(self) -> list[Row]:
+    def _take(self) -> list[QueuedText]:
         """Remove a batch from the queue: the first row and the nearest in length."""
         window = self._next()
         head = window[0]
@@ -219,7 +219,7 @@ class Batcher:
             if not self._held[work.client]:
                 del self._held[work.client]
 
-    def _alike(self, near: list[Row], head: int) -> list[Row]:
+    def _alike(self, near: list[QueuedText], head: int) -> list[QueuedText]:
         """Return the rows around ``head`` that fit into one batch, as long as each adds little padding.
 
         Args:
@@ -240,9 +240,9 @@ class Batcher:
             low, high = (low, high + 1) if longer else (low - 1, high)
         return near[low : high + 1]
 
-    def _next(self) -> list[Row]:
+    def _next(self) -> list[QueuedText]:
         """Remove the first rows from the heap, at least one, without those of cancelled requests."""
-        found: list[Row] = []
+        found: list[QueuedText] = []
         tokens = 0
         while self._rows and len(found) < _WINDOW * self._batch_rows and tokens < _WINDOW * self._batch_tokens:
             row = heapq.heappop(self._rows)
@@ -251,7 +251,7 @@ class Batcher:
                 tokens += row.length
         return found
 
-    def _run(self, batch: list[Row], *, one_core: bool) -> None:
+    def _run(self, batch: list[QueuedText], *, one_core: bool) -> None:
         start = time.perf_counter()
         try:
             self._answer(batch, one_core)
@@ -271,7 +271,7 @@ class Batcher:
             self._rate += 0.1 * (rate - self._rate) if self._rate else rate
         self._ran(BatchFacts(len(batch), tokens, len(batch) * max(row.length for row in batch), seconds))
 
-    def _answer(self, batch: list[Row], one_core: bool) -> None:
+    def _answer(self, batch: list[QueuedText], one_core: bool) -> None:
         rows = [row.work.tokens.row(row.place) for row in batch]
         domains = [row.work.domains[row.place] for row in batch] if batch[0].work.domains else []
         vectors = batch[0].work.encoder.embed_rows(rows, domains, one_core=one_core)

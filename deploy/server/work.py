@@ -57,7 +57,7 @@ class Work:
     started: float = math.inf
 
 
-class Row(NamedTuple):
+class QueuedText(NamedTuple):
     """A text that waits; ordered by tag, then by number, which is unique."""
 
     tag: float

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.gpu import FAILED, PASSED, SKIPPED, Clock, row, run_tests, table
+from benchmarks.gpu import FAILED, PASSED, SKIPPED, TimeLeft, row, run_tests, table
 
 ROOT = Path(__file__).parents[2]
 BLOCKED = (
@@ -90,7 +90,7 @@ def test_last():
 def test_no_test_hides_another(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.gpu.conftest"]\n')
     (tmp_path / "test_sample.py").write_text(TESTS)
-    rows = run_tests(tmp_path / "test_sample.py", "cpu", Clock(200))
+    rows = run_tests(tmp_path / "test_sample.py", "cpu", TimeLeft(200))
     found = {each["case"]: (each["result"], each["reason"]) for each in rows}
     assert len(rows) == len(found) == 8
     assert found["last"] == found["figures[3]"] == (PASSED, "")
@@ -106,11 +106,11 @@ def test_no_test_hides_another(tmp_path):
 def test_a_file_that_cannot_be_read_and_one_that_hangs_are_rows(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.gpu.conftest"]\n')
     (tmp_path / "test_broken.py").write_text("import no_such_package\n")
-    (broken,) = run_tests(tmp_path / "test_broken.py", "cpu", Clock(200))
+    (broken,) = run_tests(tmp_path / "test_broken.py", "cpu", TimeLeft(200))
     assert broken["result"] == FAILED and "no_such_package" in broken["reason"]
     hangs = "import pytest, time\npytestmark = pytest.mark.gpu\ndef test_hangs():\n    time.sleep(100)\n"
     (tmp_path / "test_hanging.py").write_text(hangs)
-    rows = run_tests(tmp_path / "test_hanging.py", "cpu", Clock(30))
+    rows = run_tests(tmp_path / "test_hanging.py", "cpu", TimeLeft(30))
     assert rows[0]["case"] == "hangs" and rows[0]["result"] == FAILED and "took more than" in rows[0]["reason"]
     assert [each["reason"] for each in rows[1:]] == ["no time left"]
 

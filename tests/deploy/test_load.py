@@ -15,10 +15,10 @@ import pytest
 
 from benchmarks import load
 from benchmarks.asking import LoadError, split_url
-from benchmarks.load import CHECK_EVERY, Measured, compare, joined_chunks, percentile, read_vectors, summary
+from benchmarks.load import CHECK_EVERY, LoadResult, compare, joined_chunks, percentile, read_vectors, summary
 from benchmarks.mixed_texts import LONGEST, histogram, mixed_texts
 from benchmarks.serve import medians, ratios
-from benchmarks.servers import Contestant, Setting, running
+from benchmarks.servers import ServerUnderTest, Setting, running
 
 
 def vector(text: str) -> list[float]:
@@ -207,7 +207,7 @@ def test_percentiles_are_nearest_rank():
 
 
 def test_summary_of_a_window():
-    found = Measured(seconds=2.0, cpu_seconds=0.001, latencies=[0.01, 0.02, 0.03, 0.04])
+    found = LoadResult(seconds=2.0, cpu_seconds=0.001, latencies=[0.01, 0.02, 0.03, 0.04])
     found.errors["503"] += 1
     figures = summary(found, 16, 8)
     assert (figures["requests_per_s"], figures["texts_per_s"]) == (2, 16)
@@ -239,13 +239,13 @@ def test_mixed_texts_are_distinct_and_of_every_length():
 
 def test_a_server_that_does_not_start_says_why():
     program = "import sys; print('no model here'); sys.exit(3)"
-    broken = Contestant("broken", (Setting("", (sys.executable, "-c", program)),))
+    broken = ServerUnderTest("broken", (Setting("", (sys.executable, "-c", program)),))
     with (
         pytest.raises(LoadError, match=r"broken: ended with 3 before its first answer:\nno model here"),
         running(broken),
     ):
         pass
-    missing = Contestant("missing", (Setting("", ("/no/such/program",)),))
+    missing = ServerUnderTest("missing", (Setting("", ("/no/such/program",)),))
     with pytest.raises(LoadError, match="missing: cannot start"), running(missing):
         pass
 
