@@ -119,13 +119,23 @@ def adapt(
 
     # mistakes so far are told in a second; torch alone takes longer
     from cse.adapt.run import Adaptation
+    from cse.adapt.shown import change_tables, draw_ladder
     from cse.adapt.summary import summary
     from cse.report.page import make_report, write_report
 
     adapted = Adaptation(settings, found, out, budget, own_backbone=own_backbone, again=again).run()
-    with publish_folder(out / "report", Kind.REPORT) as folder:
-        write_report(make_report(adapted.systems, [], papers=False), folder)
     text = summary(adapted)
+    ladder = draw_ladder(adapted.ladder, settings.train.dev_measure or "Spearman")
+    report = make_report(
+        adapted.systems,
+        [],
+        papers=False,
+        verdict=text,
+        pictures=[ladder] if ladder else [],
+        further=change_tables(adapted),
+    )
+    with publish_folder(out / "report", Kind.REPORT) as folder:
+        write_report(report, folder)
     (out / "summary.txt").write_text(text + "\n", encoding="utf-8")
     click.echo(text)
     if adapted.stopped:

@@ -35,12 +35,23 @@ EXAMPLES = 12  # queries per system
 
 @dataclass(frozen=True)
 class Report:
-    """The content of the report."""
+    """The content of the report.
+
+    Attributes:
+        systems: what was measured.
+        pictures: figures.
+        tables: of the papers.
+        ablations: curves over one setting.
+        verdict: lines that stand above everything; the first is its headline.
+        further: tables behind those of the user's own tasks.
+    """
 
     systems: Sequence[System]
     pictures: Sequence[Picture]
     tables: Sequence[Table]
     ablations: Sequence[Ablation]
+    verdict: str = ""
+    further: Sequence[Table] = ()
 
     @property
     def introduction(self) -> str:
@@ -55,10 +66,27 @@ class Report:
         )
 
 
-def make_report(systems: Sequence[System], ablations: Sequence[Ablation], *, papers: bool = True) -> Report:
-    """Draw the figures and lay out the tables, those of the papers too unless told otherwise."""
+def make_report(
+    systems: Sequence[System],
+    ablations: Sequence[Ablation],
+    *,
+    papers: bool = True,
+    verdict: str = "",
+    pictures: Sequence[Picture] = (),
+    further: Sequence[Table] = (),
+) -> Report:
+    """Draw the figures and lay out the tables, those of the papers too unless told otherwise.
+
+    Args:
+        systems: what was measured.
+        ablations: curves over one setting.
+        papers: whether to show the papers' tables.
+        verdict: see ``Report``.
+        pictures: figures that come first.
+        further: see ``Report``.
+    """
     tables = paper_tables(systems, ablations) if papers else []
-    return Report(systems, draw_all(systems, ablations), tables, ablations)
+    return Report(systems, [*pictures, *draw_all(systems, ablations)], tables, ablations, verdict, further)
 
 
 def write_report(report: Report, folder: Path) -> None:
@@ -90,8 +118,9 @@ def as_html(report: Report) -> str:
         css=Markup(here.joinpath("report.css").read_text("utf-8")),
         script=Markup(here.joinpath("report.js").read_text("utf-8")),
         introduction=report.introduction,
+        verdict=report.verdict.partition("\n"),
         systems=systems_table(report.systems),
-        own=_own_tables(report.systems),
+        own=_own_tables(report),
         pictures=pictures,
         tables=report.tables,
         examples=examples,
@@ -105,8 +134,12 @@ def as_html(report: Report) -> str:
 
 def as_markdown(report: Report) -> str:
     """Return the report as Markdown; figures are linked from the folder next to it."""
-    parts = [f"# {TITLE}\n", report.introduction + "\n", _markdown_table(systems_table(report.systems))]
-    parts += map(_markdown_table, _own_tables(report.systems))
+    parts = [f"# {TITLE}\n"]
+    if report.verdict:
+        headline, _, more = report.verdict.partition("\n")
+        parts.append(f"**{_words(headline)}**\n\n```\n{printable(more)}\n```\n")
+    parts += [report.introduction + "\n", _markdown_table(systems_table(report.systems))]
+    parts += map(_markdown_table, _own_tables(report))
     if report.pictures:
         parts.append("## Figures\n")
     for picture in report.pictures:
@@ -133,10 +166,12 @@ def as_markdown(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _own_tables(systems: Sequence[System]) -> list[Table]:
-    """Return the tables of the user's own pairs and tasks, and of what is better than what."""
+def _own_tables(report: Report) -> list[Table]:
+    """Return the tables of the user's own pairs and tasks, of what is better than what, and what was given besides."""
+    systems = report.systems
     pairs, compared = own_pairs_table(systems), comparison_table(systems)
-    return [*([] if pairs is None else [pairs]), *task_tables(systems), *([] if compared is None else [compared])]
+    found = [*([] if pairs is None else [pairs]), *task_tables(systems), *([] if compared is None else [compared])]
+    return [*found, *report.further]
 
 
 def _markdown_table(table: Table) -> str:
@@ -170,8 +205,9 @@ def _inline(picture: Picture) -> str:
 
 
 def _sections(report: Report, examples: bool) -> list[dict[str, str]]:
-    found = [("systems-section", "Systems")]
-    found += [(table.key, table.title) for table in _own_tables(report.systems)]
+    found = [("verdict", "Verdict")] if report.verdict else []
+    found += [("systems-section", "Systems")]
+    found += [(table.key, table.title) for table in _own_tables(report)]
     found += [(picture.name, picture.title) for picture in report.pictures]
     found += [(table.key, table.title) for table in report.tables]
     found += [("examples", "Retrieval examples")] if examples else []

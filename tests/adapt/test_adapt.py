@@ -82,6 +82,8 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     assert shipped in ("head", "prompts_head-42"), "these labels lie on a line"
     assert OnnxEncoder(place / "out/bundle", provider="cpu").encode("the cat").shape == (4,)
     assert (place / "out/summary.txt").read_text() in done.out
+    report = (place / "out/report/report.html").read_text()
+    assert 'id="verdict"' in report and 'id="ladder"' in report and lines[-1].split(";")[0] in report
     again = cse(*LABELS, "--budget", "20s", "--out", "out")
     assert again.code == 0
     assert "before training" in done.err and "before training" not in again.err, "nothing is trained again"

@@ -1,0 +1,96 @@
+"""What the report of an adaptation shows besides scores."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from cse.adapt.ladder import BARE, FULL, HEAD, PROMPTS, Ladder
+from cse.adapt.shown import MOST, change_tables, draw_ladder
+from cse.data.store import TRAIN_FILE, write_rows
+from cse.data.tasks.kinds import LabelledTexts, Retrieval
+from cse.data.tasks.store import write_tasks
+from cse.evaluation.record import ITEMS_FILE
+from cse.evaluation.tasks.items import write_items
+from cse.report.page import as_html, as_markdown, make_report
+from tests.conftest import write_report
+
+TEXTS = [f"question {number}" for number in range(60)]
+LABELS = ["card", "rate", "fee"] * 20
+BEFORE = np.zeros(60)
+AFTER = np.r_[np.ones(25), np.zeros(35)]
+
+
+@pytest.fixture
+def adapted(tmp_path):
+    """An adaptation whose model labels 25 of 60 texts right, and the bare backbone three others."""
+
+    def make(task, measure, before=BEFORE, after=AFTER, model="prompts_head-42"):
+        prepared = tmp_path / "prepared"
+        prepared.mkdir()
+        write_rows(prepared / TRAIN_FILE, "pairs", [("a", "b"), ("c", "d")])
+        write_tasks(prepared, own=[task])
+        write_report(prepared, "pairs", 2)
+        records = []
+        for name, items in ((BARE, before), (model, after)):
+            folder = tmp_path / "records" / name
+            folder.mkdir(parents=True)
+            write_items(folder / ITEMS_FILE, {task.name: {measure: items}})
+            records.append(SimpleNamespace(name=name, folder=folder))
+        system = SimpleNamespace(records=records)
+        return SimpleNamespace(folder=tmp_path, systems=[system], main=(task.name, measure), model=model)
+
+    return make
+
+
+def cells(table):
+    return [[cell.text for cell in line.cells] for line in table.lines]
+
+
+def test_texts_that_became_right_and_those_that_became_wrong(adapted):
+    before = np.r_[np.zeros(57), np.ones(3)]
+    task = LabelledTexts("intents", ["x"], ["card"], TEXTS, LABELS)
+    helped, harmed = change_tables(adapted(task, "kNN", before))
+    assert (helped.title, harmed.title) == ("Texts that it helped: 25 of 60", "Texts that it harmed: 3 of 60")
+    assert helped.head == ("text", "label", "before", "after") and len(helped.lines) == MOST
+    assert cells(helped)[:2] == [["question 0", "card", "0", "100"], ["question 1", "rate", "0", "100"]]
+    assert [row[0] for row in cells(harmed)] == ["question 57", "question 58", "question 59"]
+
+
+def test_queries_in_the_order_of_what_they_gained(adapted):
+    places = np.arange(3)
+    task = Retrieval("search", TEXTS[:3], ["d"] * 3, places, places, np.ones(3, np.int64))
+    (helped,) = change_tables(adapted(task, "nDCG@10", np.array([0.1, 0.5, 0.2]), np.array([0.2, 0.5, 0.9])))
+    assert helped.head == ("text", "before", "after")
+    assert cells(helped) == [["question 2", "20", "90"], ["question 0", "10", "20"]]
+
+
+def test_the_bare_backbone_changes_nothing():
+    assert change_tables(SimpleNamespace(main=("intents", "kNN"), model=BARE)) == []
+    assert change_tables(SimpleNamespace(main=None, model="head")) == []
+
+
+def test_the_ladder_is_a_figure_with_its_data():
+    ladder = Ladder()
+    for system, model, dev, seconds in ((BARE, BARE, 50.0, 2), (HEAD, HEAD, 80.0, 30), (PROMPTS, "p-1", 70.0, 300)):
+        ladder.add(system, model, dev, seconds)
+    ladder.add(PROMPTS, "p-2", 72.0, 330)
+    ladder.add(FULL, "f-1", None, 500)
+    picture = draw_ladder(ladder, "MAP")
+    assert picture is not None
+    assert picture.data.splitlines()[1:] == [
+        "the bare backbone,50.00,1,2", "a head on the bare backbone,80.00,1,30", "prompts,71.00,2,630",
+    ]  # fmt: skip
+    assert "71.0, 10.5 min" in picture.svg
+    assert draw_ladder(Ladder(), "MAP") is None
+
+
+def test_the_verdict_stands_above_everything(adapted):
+    further = change_tables(adapted(LabelledTexts("intents", ["x"], ["card"], TEXTS, LABELS), "kNN"))
+    report = make_report([], [], papers=False, verdict="It helped: kNN rose.\n  kNN: 0.00 -> 41.67", further=further)
+    page, markdown = as_html(report), as_markdown(report)
+    assert page.index("It helped: kNN rose.") < page.index('id="systems-section"') < page.index('id="helped"')
+    assert markdown.index("**It helped: kNN rose.**") < markdown.index("0 systems") < markdown.index("question 0")
+    assert 'id="verdict"' not in as_html(make_report([], [], papers=False))
