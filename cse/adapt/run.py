@@ -180,7 +180,11 @@ class Adaptation:
             _say(f"{ladder.rungs[system]}")
         systems = (PROMPTS, *([FULL] if self.own_backbone else []))
         paces = {system: self._pace(journal, system) for system in systems}
-        plan = TrainingPlan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
+        try:
+            plan = TrainingPlan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
+        except CseError:  # too short a budget: another attempt may find a machine that is less busy
+            journal.forget(f"time {system}" for system in systems)
+            raise
         too_dear = [system for system in systems if system not in plan.rates]
         _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
         for system in plan.rates:

@@ -69,6 +69,7 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     assert (place / "out/report/report.html").is_file()
     page = (place / "out/report/report.html").read_text()
     assert "Is it better?" in page and "Tables of the papers" not in page
+    assert 'id="verdict"' in page and 'id="ladder"' in page and lines[-1].split(";")[0] in page
     steps = (
         "the bare backbone: dev ",
         "a head on the bare backbone: dev ",
@@ -82,8 +83,6 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     assert shipped in ("head", "prompts_head-42"), "these labels lie on a line"
     assert OnnxEncoder(place / "out/bundle", provider="cpu").encode("the cat").shape == (4,)
     assert (place / "out/summary.txt").read_text() in done.out
-    report = (place / "out/report/report.html").read_text()
-    assert 'id="verdict"' in report and 'id="ladder"' in report and lines[-1].split(";")[0] in report
     again = cse(*LABELS, "--budget", "20s", "--out", "out")
     assert again.code == 0
     assert "before training" in done.err and "before training" not in again.err, "nothing is trained again"
@@ -129,6 +128,8 @@ def test_another_adaptation_in_the_same_folder_is_refused(cse, place):  # noqa: 
 
 def test_other_text_is_another_adaptation(cse, place):  # noqa: F811
     assert cse(*LABELS, "--budget", "0.01s", "--out", "out").code == 2
+    steps = json.loads((place / "out/journal.json").read_text())["steps"]
+    assert "measure backbone" in steps and "time prompts" not in steps, "the next attempt measures the machine anew"
     with (place / "labels.csv").open("a") as stream:
         stream.write("one more text,label 0\n")
     done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
