@@ -80,7 +80,7 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
         line.strip().removesuffix(" (chosen)") for line in lines if line.strip().startswith(steps)
     ], "each step was said as it happened"
     (shipped,) = (line.split()[3] for line in lines if line.startswith("in the bundle: "))
-    assert shipped in ("head", "prompts_head-42"), "these labels lie on a line"
+    assert re.fullmatch(r"head|prompts_head-\d+", shipped), "these labels lie on a line"
     assert OnnxEncoder(place / "out/bundle", provider="cpu").encode("the cat").shape == (4,)
     assert (place / "out/summary.txt").read_text() in done.out
     again = cse(*LABELS, "--budget", "20s", "--out", "out")
