@@ -2,6 +2,7 @@
 
     python -m benchmarks.bank                            # speed, memory, and a minute of replacements under load
     python -m benchmarks.bank --seconds 5 --domains 100  # a quick look
+    python -m benchmarks.bank --head 76                  # each domain with a head of its own, 76 numbers a vector
     python -m benchmarks.bank --picture docs/bank.svg    # also draw memory against the number of domains
 
 Backbone: MiniLM, with prompts of 12 keys and values per layer, drawn at random: speed does not depend on their values.
@@ -38,6 +39,7 @@ from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.post import LinearMap
 from cse.model.prompts import Prompt
 from cse.runtime.bank import DOMAINS
 from cse.runtime.domain import Domain, hashes_of
@@ -52,19 +54,26 @@ print(time.perf_counter() - begin, psutil.Process().memory_info().rss, len(bank.
 """
 
 
-def trained_encoder() -> SentenceEncoder:
-    """Return MiniLM with random key-value prompts."""
+def trained_encoder(head: int | None) -> SentenceEncoder:
+    """Return MiniLM with random key-value prompts and, if wanted, a head of so many numbers."""
     torch.manual_seed(0)
     backbone = load_backbone(find_backbone(MINILM))
     prompt = Prompt("key_value", backbone, length=LENGTH, init_std=0.1)
-    return SentenceEncoder(backbone, prompt, pooler="mean", position_shift=False)
+    encoder = SentenceEncoder(backbone, prompt, pooler="mean", position_shift=False)
+    if head is not None:
+        drawn, width = np.random.default_rng(0), backbone.hidden_size
+        encoder.post = LinearMap.of("linear", drawn.normal(scale=0.1, size=width), drawn.normal(size=(width, head)))
+    return encoder
 
 
 def variant(domain: Domain, name: str, seed: int) -> Domain:
-    """Return a domain like another, with prompts of its own."""
-    prompt = np.random.default_rng(seed).normal(scale=0.1, size=domain.prompt.shape).astype(np.float32)
-    facts = dataclasses.replace(domain.facts, name=name, hashes=hashes_of({"prompt": prompt}))
-    return dataclasses.replace(domain, facts=facts, prompt=prompt)
+    """Return a domain like another, with prompts and a head of its own."""
+    drawn = np.random.default_rng(seed)
+    tensors = {
+        key: drawn.normal(scale=0.1, size=tensor.shape).astype(np.float32) for key, tensor in domain.tensors().items()
+    }
+    facts = dataclasses.replace(domain.facts, name=name, hashes=hashes_of(tensors))
+    return dataclasses.replace(domain, facts=facts, **tensors)
 
 
 def speed(bank: OnnxEncoder, bundle: OnnxEncoder, sentences: list[str], names: list[str]) -> dict[str, float]:
@@ -155,6 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--domains", type=int, default=1000, help="default: 1000")
     parser.add_argument("--seconds", type=float, default=60.0, help="of replacements under load; default: 60")
+    parser.add_argument("--head", type=int, metavar="NUMBERS", help="give each domain a head with vectors this long")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--picture", type=Path, help="draw memory against the number of domains here (svg)")
     options = parser.parse_args()
@@ -162,7 +172,7 @@ def main() -> None:
     sentences = list(dict.fromkeys(text for row in rows for text in row))[:BATCH]
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
-        encoder = trained_encoder()
+        encoder = trained_encoder(options.head)
         create_bank(encoder, root / "bank", tolerance=1e-5)
         with write_bundle(encoder, root / "bundle", normalize=True, metrics={}):
             pass

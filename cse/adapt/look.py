@@ -39,6 +39,13 @@ _OF_LABELS = {
     "prompt.length": 40,
     "objective.label_proxies.weight": 1.0,
 }
+# batches without two rows of a label would be as small as this: all texts of a label are positives instead
+_FEW_LABELS = 32
+_OF_FEW_LABELS = {
+    "train.distinct_batches": False,
+    "objective.nt_xent.weight": 0.0,
+    "objective.supervised_contrastive.weight": 1.0,
+}
 
 
 @dataclass(frozen=True)
@@ -77,17 +84,17 @@ def look(
         CseError: nothing to train on, or columns that are those of nothing known.
     """
     settings: dict[str, Any] = {"data.source": "files"}
-    asked = columns
+    asked, few = columns, False
     if task is not None:
         check_exists(task, "the task")
         settings["data.task_path"] = str(task)
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
         columns = _labelled_columns(source, columns or (None, None))
-        _check_labels(source, columns)
+        few = _check_labels(source, columns) < _FEW_LABELS
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
-        settings |= _PAIRS_ONLY | _OF_LABELS
+        settings |= _PAIRS_ONLY | _OF_LABELS | (_OF_FEW_LABELS if few else {})
     elif not sources:
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")
     else:
@@ -106,14 +113,20 @@ def look(
     if asked and columns:
         settings["data.columns"] = list(columns)
     if more:
-        settings["data.more"] = _further(more, hinge=view == "triplets")
+        settings["data.more"] = _further(more, hinge=view == "triplets", labels_alone=few)
     beside = "".join(f"; beside them {path}" for path in more)
     read = f" (columns {', '.join(map(str, columns))})" if columns else ""
     return Found(view, f"{source}{read}: {_TOLD[view]}{beside}", settings, language)
 
 
-def _further(paths: Sequence[Path], *, hinge: bool) -> list[dict[str, Any]]:
-    """Return sources beside the main one; the hinge, if it is on, is for triplets alone."""
+def _further(paths: Sequence[Path], *, hinge: bool, labels_alone: bool) -> list[dict[str, Any]]:
+    """Return sources beside the main one.
+
+    Args:
+        paths: of the sources.
+        hinge: whether the hinge is on, which is for triplets alone.
+        labels_alone: whether the main source has no loss but those of its labels, which others lack.
+    """
     found: list[dict[str, Any]] = []
     for number, path in enumerate(paths, start=1):
         view = view_of_source(path)
@@ -124,6 +137,8 @@ def _further(paths: Sequence[Path], *, hinge: bool) -> list[dict[str, Any]]:
             entry["pairs"] = ["question_answer"]
         if hinge and view != "triplets":
             entry["terms"] = {"energy_hinge": 0.0}
+        if labels_alone:
+            entry["terms"] = {"nt_xent": 1.0}
         found.append(entry)
     return found
 
@@ -221,8 +236,8 @@ def _labelled_columns(file: Path, asked: Sequence[str | None]) -> tuple[str, ...
     return tuple(found)
 
 
-def _check_labels(file: Path, columns: Sequence[str | None]) -> None:
-    """Refuse labels that make no pairs, or nothing to tell apart."""
+def _check_labels(file: Path, columns: Sequence[str | None]) -> int:
+    """Return the number of labels; refuse labels that make no pairs, or nothing to tell apart."""
     rows = read_rows(file, "categories", [name for name in columns if name] or None)
     counts = Counter(row.label for row in rows if row.label and row.texts[0])
     if len(counts) < 2:
@@ -230,11 +245,12 @@ def _check_labels(file: Path, columns: Sequence[str | None]) -> None:
         raise CseError(f"{file}: {found}; give texts of two labels or more")
     if max(counts.values()) < 2:
         raise CseError(f"{file}: none of its {len(counts):,} labels has two texts; pairs are made within a label")
+    return len(counts)
 
 
 _VIEW_OF_COLUMNS = {1: "sentences", 2: "pairs", 3: "triplets"}
 _TOLD = {
-    "categories": "labelled texts: pairs within a label, batches without two of one label",
+    "categories": "labelled texts: pairs within a label",
     "sentences": "plain sentences: pairs of those that are among each other's five nearest",
     "documents": "documents: title and first passage, passages that follow each other",
     "pairs": "pairs",

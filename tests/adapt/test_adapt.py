@@ -55,6 +55,13 @@ LABELS = (
     "-s",
     "prompt.init_std=0.5",
 )
+# the losses and batches of many labels, though these are few
+AS_MANY = (
+    *LABELS,
+    *("-s", "objective.nt_xent.weight=1"),
+    *("-s", "objective.supervised_contrastive.weight=0"),
+    *("-s", "train.distinct_batches=true"),
+)
 
 
 @pytest.mark.slow
@@ -99,7 +106,7 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     (place / "lines.txt").write_text("".join(f"{a} {b} {c}\n" for a in WORDS[:4] for b in WORDS for c in WORDS[:2]))
     pairs = [f"{a} {b},{b} {a},{i % 6}" for i, (a, b) in enumerate(pairwise(WORDS))]
     (place / "dev.csv").write_text("\n".join(["sentence1,sentence2,score", *pairs, ""]), encoding="utf-8")
-    arguments = ("lines.txt", *LABELS[1:], "-s", "data.dev_path=dev.csv")
+    arguments = ("lines.txt", *AS_MANY[1:], "-s", "data.dev_path=dev.csv")
     done = cse("adapt", *arguments, "--budget", "20s", "--out", "out")
     assert done.code == 0, done.err
     assert "labels.csv (columns text, category): labelled texts" in done.err and "; beside them lines.txt" in done.err
@@ -183,7 +190,7 @@ def test_mistakes_are_one_line(cse, place, arguments, message):  # noqa: F811
 
 @pytest.mark.slow
 def test_a_search_three_seeds_and_full_fine_tuning(cse, place):  # noqa: F811
-    done = cse(*LABELS, "--own-backbone", "--budget", "10m", "--out", "out")
+    done = cse(*AS_MANY, "--own-backbone", "--budget", "10m", "--out", "out")
     assert done.code == 0, done.err
     assert "3 seeds" in done.out
     kinds = r"^(full fine-tuning|prompts)( with a head)? against (full fine-tuning|prompts)( with a head)?:$"

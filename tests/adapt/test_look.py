@@ -8,8 +8,16 @@ import pytest
 
 from cse.adapt.look import look, view_of_source
 from cse.errors import CseError
+from cse.settings.load import check_settings, set_key
 
 LABELLED = "text,category\na,x\nb,x\nc,y\n"
+
+
+def tree_of(values):
+    tree = {}
+    for key, value in values.items():
+        set_key(tree, key, value)
+    return tree
 
 
 def write(path, text="a b\nc d\n"):
@@ -53,10 +61,22 @@ def test_labels_are_trained_on_and_measured(tmp_path):
     found = look([], labels=tmp_path / "intents")
     assert found.settings["data.train_path"] == str(tmp_path / "intents/train.csv")
     assert found.settings["data.task_path"] == str(tmp_path / "intents")
-    assert found.settings["train.distinct_batches"] is True
+    assert found.settings["objective.label_proxies.weight"] == 1.0
+    assert found.settings["objective.supervised_contrastive.weight"] == 1.0, "batches without two of a label are small"
+    beside = look([write(tmp_path / "plain.txt")], labels=tmp_path / "intents")
+    assert [one["terms"] for one in beside.settings["data.more"]] == [{"nt_xent": 1.0}], "it has no labels"
+    check_settings(tree_of(beside.settings), where="these")
     one = look([], labels=write(tmp_path / "intents.csv", LABELLED))
     assert one.settings["data.train_path"] == str(tmp_path / "intents.csv")
     assert "data.task_path" not in one.settings, "what is measured is held out"
+
+
+def test_many_labels_fill_batches_without_two_of_one(tmp_path):
+    rows = "".join(f"text {number},{number % 40}\n" for number in range(80))
+    found = look([], labels=write(tmp_path / "many.csv", f"text,category\n{rows}"))
+    assert found.settings["train.distinct_batches"] is True
+    assert "objective.nt_xent.weight" not in found.settings
+    assert "objective.supervised_contrastive.weight" not in found.settings
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from cse.adapt.plan import Pace
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.training.observers import CsvLog
-from tests.adapt.test_adapt import LABELS, place  # noqa: F401 - a fixture
+from tests.adapt.test_adapt import AS_MANY, place  # noqa: F401 - a fixture
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents
 
@@ -76,7 +76,7 @@ BUDGET = ("--budget", "40s", "-s", "train.max_steps=10")  # ten steps take 2 s: 
 
 @pytest.mark.slow
 def test_a_killed_adaptation_ends_in_the_same_models(cse, place, clock, monkeypatch):  # noqa: F811
-    done = cse(*LABELS, *BUDGET, "--out", "out")
+    done = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert done.code == 0, done.err
     undisturbed, plan = models(place / "out"), steps_in(place / "out")["plan"]["result"]
     assert done.out.count("\ntrained 10 steps") == 4, "no rate is trained twice: the best trial is the first seed"
@@ -105,7 +105,7 @@ def test_a_killed_adaptation_ends_in_the_same_models(cse, place, clock, monkeypa
     monkeypatch.setattr(CsvLog, "step", amid_training)
     codes = []
     while not codes or codes[-1] != 0:
-        codes.append(cse(*LABELS, *BUDGET, "--out", "out").code)
+        codes.append(cse(*AS_MANY, *BUDGET, "--out", "out").code)
         if "plan" in steps_in(place / "out"):
             clock.pace = 50.0
         assert len(codes) < 10
@@ -125,14 +125,14 @@ def test_ctrl_c_ends_the_ladder_with_the_best_so_far(cse, place, clock, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(CsvLog, "step", interrupted)
-        done = cse(*LABELS, *BUDGET, "--out", "out")
+        done = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert done.code == 130
     lines = done.out.splitlines()
     assert re.search("^in the bundle: (head|prompts_head-42) ", done.out, re.MULTILINE), "the second seed is not there"
     assert any("labels held out kNN: " in line for line in lines), "it was measured"
     assert lines[-2] == "note: stopped before the end; the same command goes on"
     assert (place / "out/bundle/model/checkpoint.json").is_file()
-    again = cse(*LABELS, *BUDGET, "--out", "out")
+    again = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert again.code == 0, again.err
     assert "  prompts with a head: dev " in again.out and "stopped" not in again.out
     (shipped,) = (line.split()[3] for line in again.out.splitlines() if line.startswith("in the bundle: "))
@@ -145,19 +145,19 @@ def test_ctrl_c_ends_the_ladder_with_the_best_so_far(cse, place, clock, monkeypa
 
 @pytest.mark.slow
 def test_a_part_that_went_missing_is_made_again(cse, place, clock):  # noqa: F811
-    done = cse(*LABELS, *BUDGET, "--out", "out")
+    done = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert done.code == 0, done.err
     out = place / "out"
     whole, said = models(out), without_times(done.out)
     for name in ("prepared", "trials", "runs", "records", "bundle"):
         shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
-        done = cse(*LABELS, *BUDGET, "--out", "out")
+        done = cse(*AS_MANY, *BUDGET, "--out", "out")
         assert done.code == 0, (name, done.err)
         assert ("missing, or not whole; making it again" in done.err) == (name != "trials"), name
         assert (out / name).exists() == (name != "trials"), name
         assert without_times(done.out) == said
     (out / "runs/prompts-43/checkpoint/checkpoint.json").unlink()
-    assert cse(*LABELS, *BUDGET, "--out", "out", "--again").code == 0
+    assert cse(*AS_MANY, *BUDGET, "--out", "out", "--again").code == 0
     assert models(out) == whole
 
 

@@ -15,6 +15,7 @@ from cse.objectives.nt_xent import nt_xent_two_views
 from cse.objectives.precision import in_float32
 from cse.objectives.replaced_tokens import replaced_tokens
 from cse.objectives.self_guided import self_guided, squared_distance
+from cse.objectives.supervised_contrastive import supervised_contrastive
 
 GENERATOR = torch.Generator().manual_seed(11)
 FIRST, SECOND = (torch.randn(8, 16, generator=GENERATOR) for _ in range(2))
@@ -34,6 +35,7 @@ LOSSES = {
     "pair_features": lambda a, b: pair_features(a, b).sum(),
     "nli_softmax": lambda a, b: nli_softmax((a * b)[:, :3], LABELS),
     "label_proxies": lambda a, b: label_proxies(a, b[:3], LABELS, temperature=0.05),
+    "supervised_contrastive": lambda a, b: supervised_contrastive(a + b, LABELS, 0.05),
     "similarity_divergence": lambda a, b: similarity_divergence(a, b.detach(), rows=4, temperature=0.05),
     "nt_xent_two_views": lambda a, b: nt_xent_two_views(a, b, temperature=0.05),
 }

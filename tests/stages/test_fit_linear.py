@@ -11,34 +11,9 @@ import torch
 from cse.evaluation.tasks.labels import same_label_precisions
 from cse.model.post.discriminant import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.objectives.supervised_contrastive import supervised_contrastive
 from cse.stages.fit_linear import PASSES, choose_passes, fit_linear
 from cse.stages.post import put_behind
 from tests.stages.test_fit_discriminant import ROWS, noisy, prepared_from
-
-
-def written_out(vectors, labels, temperature):
-    """Equation 2 of Khosla et al. 2020, row by row."""
-    z = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    losses = []
-    for i in range(len(z)):
-        others = [a for a in range(len(z)) if a != i]
-        positives = [p for p in others if labels[p] == labels[i]]
-        total = sum(np.exp(z[i] @ z[a] / temperature) for a in others)
-        if positives:
-            losses.append(-np.mean([np.log(np.exp(z[i] @ z[p] / temperature) / total) for p in positives]))
-    return np.mean(losses) if losses else 0.0
-
-
-@pytest.mark.parametrize("labels", [[0, 1, 0, 2, 1, 0, 3], [0, 0], [0, 1, 2]])
-def test_the_loss_is_the_equation(labels):
-    """Rows of a label of three, of two, and alone in it, which have no positive and are in every denominator."""
-    vectors = np.random.default_rng(0).normal(size=(len(labels), 5)) * np.arange(1, len(labels) + 1)[:, None]
-    given = torch.tensor(vectors, requires_grad=True)
-    loss = supervised_contrastive(given, torch.tensor(labels), 0.3)
-    assert loss.item() == pytest.approx(written_out(vectors, labels, 0.3), rel=1e-9)
-    loss.backward()
-    assert torch.isfinite(given.grad).all()
 
 
 def bent(labels: int, rows: int, seed: int = 0) -> tuple[np.ndarray, list[str]]:

@@ -32,6 +32,7 @@ from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
 from cse.training.terms.of_views import OfViews
 from cse.training.terms.self_guided import SelfGuided
+from cse.training.terms.supervised_contrastive import SupervisedContrastive
 from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, new_template, sentence_encoder
@@ -104,6 +105,7 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
     if name == "near":
         terms["distillation"] = Distillation(encoder, [bare_teacher(encoder)], weight=2.0, temperature=0.2)
     if name == "proxies":
+        terms["supervised_contrastive"] = SupervisedContrastive(encoder, weight=0.5, temperature=0.2)
         terms["label_proxies"] = LabelProxies(encoder, 3, weight=2.0, temperature=0.2, learning_rate=0.1)
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)

@@ -34,6 +34,7 @@ from cse.training.terms.nt_xent import NtXent
 from cse.training.terms.of_views import OfViews
 from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.terms.self_guided import SelfGuided
+from cse.training.terms.supervised_contrastive import SupervisedContrastive
 from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable
 
@@ -161,4 +162,5 @@ TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "nli_softmax": _by_value(NliSoftmax),
     "distillation": _distillation,
     "label_proxies": _label_proxies,
+    "supervised_contrastive": _by_value(SupervisedContrastive),
 }
