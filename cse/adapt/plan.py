@@ -19,7 +19,9 @@ from cse.stages.checks import counted
 SEEDS, EPOCHS = 3, 10  # at most
 EVALUATIONS = 8  # on the dev task, in a training; one more before it
 _FOR_SEARCH, _FOR_SEARCH_OF_LABELS = 0.5, 0.1  # share of the time that tries learning rates
-_EPOCHS_OF_LABELS = 4  # before a second seed: the held-out score rises steeply until then
+# epochs and steps before a second seed, of labelled rows: the held-out score rises steeply until then
+_EPOCHS_OF_LABELS, _STEPS_OF_LABELS = 4, 120
+_MOST_STEPS_OF_LABELS = 600  # where ten epochs are fewer
 # learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
 _RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULL: (5e-5, 1.5e-4, 1.5e-5)}
 _RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.2, 0.05), FULL: (2e-4, 5e-4, 5e-5)}
@@ -173,7 +175,7 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     """Plan for a budget: half of it at most tries learning rates, the rest goes into more seeds, then more epochs.
 
     A budget for two trainings tries two rates; one for a single training tries none. Of labelled rows a tenth tries
-    rates, and four epochs come before a second seed. The last system is left out if the budget allows no training of
+    rates, and four epochs, or 120 steps, come before a second seed. The last system is left out if the budget allows no training of
     each.
 
     Args:
@@ -208,9 +210,14 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
         known = range(epochs + 1, most + 1) if work.selects else ()
         return max([epochs, *(e for e in known if work.nearly(e) > work.nearly(e - 1) and fits(seeds, e))])
 
-    epochs = more_epochs(1, work.epochs, _EPOCHS_OF_LABELS if work.labelled else work.epochs)
+    before, most = work.epochs, EPOCHS
+    if work.labelled:
+        an_epoch = max(work.nearly(work.epochs) / work.epochs, 1.0)
+        before = max(_EPOCHS_OF_LABELS, math.ceil(_STEPS_OF_LABELS / an_epoch))
+        most = max(EPOCHS, math.ceil(_MOST_STEPS_OF_LABELS / an_epoch))
+    epochs = more_epochs(1, work.epochs, before)
     seeds = max(number for number in range(1, SEEDS + 1) if number == 1 or fits(number, epochs))
-    epochs = more_epochs(seeds, epochs, EPOCHS)
+    epochs = more_epochs(seeds, epochs, most)
     rates = {system: list(known[:trials]) for system, known in work.rates.items()}
     return TrainingPlan(rates, seeds, work.length(work.epochs), work.length(epochs), work.selects)
 

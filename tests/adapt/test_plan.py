@@ -70,6 +70,14 @@ def test_with_labels_four_epochs_come_before_a_second_seed_and_rates_last(left, 
     assert planned(replace(WORK, labelled=True), left) == (rates, seeds, epochs)
 
 
+def test_few_labelled_rows_have_more_epochs():
+    """Ten steps of 1 s an epoch: twelve epochs before a second seed, sixty at most."""
+    few = replace(WORK, labelled=True, steps=lambda epochs: 10 * epochs)
+    assert planned(few, 150) == (1, 1, 12)
+    assert planned(few, 299) == (2, 1, 24)
+    assert planned(few, 100_000) == (4, 3, 60)
+
+
 def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():
     plan = make_plan(BOTH, budget=319, spent=0)
     assert plan == make_plan(WORK, budget=319, spent=0) and list(plan.rates) == [PROMPTS]
