@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cse.adapt.ladder import BARE, IN_WORDS, Ladder, shares_backbone
+from cse.adapt.ladder import BARE, FULL, HEADED, IN_WORDS, PROMPTS, Ladder, shares_backbone
 from cse.adapt.run import Adapted
 from cse.bench.data import DataFolders
 from cse.data.store import PreparedData
@@ -35,8 +35,8 @@ def draw_ladder(ladder: Ladder, measure: str) -> Picture | None:
         scores = [rung.dev or 0.0 for rung in rungs]
         colours = [COLOURS[0] if shares_backbone(rung.system) else COLOURS[1] for rung in rungs]
         bars = axes.barh([IN_WORDS[rung.system] for rung in rungs], scores, color=colours)
-        minutes = [rung.seconds / 60 for rung in rungs]
-        told = [f"{score:.1f}, {time:.1f} min" for score, time in zip(scores, minutes, strict=True)]
+        behind = [HEADED[PROMPTS], HEADED[FULL]]  # their time is what they take beyond the model below
+        told = [f"{r.dev:.1f}, {'+' if r.system in behind else ''}{r.seconds / 60:.1f} min" for r in rungs]
         axes.bar_label(bars, told, padding=4, fontsize=9)
         axes.invert_yaxis()
         axes.set_xlim(min(0.0, *scores), 1.25 * max(*scores, 1e-9))
