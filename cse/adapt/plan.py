@@ -175,8 +175,8 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     """Plan for a budget: half of it at most tries learning rates, the rest goes into more seeds, then more epochs.
 
     A budget for two trainings tries two rates; one for a single training tries none. Of labelled rows a tenth tries
-    rates, and four epochs, or 120 steps, come before a second seed. The last system is left out if the budget allows no training of
-    each.
+    rates, and four epochs, or 120 steps, come before a second seed. The last system is left out if the budget allows no
+    training of each.
 
     Args:
         work: to do.
