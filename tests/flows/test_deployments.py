@@ -256,12 +256,20 @@ def stage_processes(project: Workspace) -> list[psutil.Process]:
     return [
         process
         for process in processes_with("DVC_SITE_CACHE_DIR", site)
-        if not any(word in ("worker", "deployment") for word in process.cmdline())
+        if not any(word in ("worker", "deployment") for word in words_of(process))
     ]
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """Return the command of a process; none if it has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def is_training(project: Workspace) -> bool:
-    return any("cse.stages.train" in process.cmdline() for process in stage_processes(project))
+    return any("cse.stages.train" in words_of(process) for process in stage_processes(project))
 
 
 def test_a_cancelled_run_leaves_no_process_and_no_result(project, server, first_run):
