@@ -118,8 +118,8 @@ def adapt(
     own_backbone = labels is not None if shared_backbone is None else not shared_backbone
 
     # mistakes so far are told in a second; torch alone takes longer
+    from cse.adapt.report import change_tables, draw_ladder
     from cse.adapt.run import Adaptation
-    from cse.adapt.shown import change_tables, draw_ladder
     from cse.adapt.summary import summary
     from cse.report.page import make_report, write_report
 

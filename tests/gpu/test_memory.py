@@ -29,7 +29,7 @@ from tests.systems.tiny import make_data
 from tests.training.helpers import Recorder, contrast
 
 GIGABYTE, MEGABYTE = 1e9, 1e6
-LIMITS = {"plain": 5.5, "cached": 1.5}  # GB; measured on an H200: 5.03 and 1.23
+LIMITS = {"plain": 3.0, "cached": 1.5}  # GB; measured on an H200: 5.03, which misses it, and 1.23
 STEPS = 2 * REPORT_EVERY
 
 

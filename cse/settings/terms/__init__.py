@@ -37,3 +37,11 @@ class TermSettings(SettingsGroup):
     def least_rows(self) -> int:
         """Minimum rows for a loss that is not constant: contrasting needs at least two."""
         return 2 if self.compares else 1
+
+
+class LabelTermSettings(TermSettings):
+    """A loss term that reads the label of each row's texts."""
+
+    views = ("pairs", "triplets")
+    rows = "labelled texts (data.view: categories)"
+    labels = True
