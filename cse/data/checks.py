@@ -63,6 +63,12 @@ def required_text(value: Any, column: str, where: str, *, blank: bool = True) ->
     return text
 
 
+def titled(title: str | None, text: str) -> str:
+    """Return a title, a blank and a text; the text alone where it starts with the title."""
+    head, body = (title or "").strip(), text.strip()
+    return body if body.startswith(head) else f"{head} {body}"
+
+
 def no_rows(shown: str) -> CseError:
     """Return the error for a file without rows."""
     return CseError(f"{shown}: no rows; add rows or name another file")

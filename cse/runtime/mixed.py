@@ -49,14 +49,18 @@ class DomainEncoder:
     Attributes:
         mixing: encoder of the bank.
         domain: name, or a domain that need not be in the bank yet.
+        wide: whether vectors have the bank's width, as those of several domains do; a narrower one ends in zeros.
     """
 
     mixing: _Mixing
     domain: str | Domain
+    wide: bool = False
 
     @property
     def dimension(self) -> int:
-        """Embedding width: that of the domain."""
+        """Embedding width: that of the domain, or of the bank."""
+        if self.wide:
+            return self.mixing.dimension
         if isinstance(self.domain, Domain):
             return self.domain.dimension
         bank = self.mixing.bank
@@ -79,7 +83,9 @@ class DomainEncoder:
     ) -> NDArray[np.float32]:
         """Encode like the bank's encoder."""
         refuse_uses(role, dimensions)
-        return self.mixing.encode(sentences, batch_size, normalize, show_progress_bar, domain=self.domain)
+        count = 1 if isinstance(sentences, str) else len(sentences)
+        domain: Any = [self.domain] * count if self.wide else self.domain
+        return self.mixing.encode(sentences, batch_size, normalize, show_progress_bar, domain=domain)
 
 
 def encode_mixed(

@@ -26,7 +26,7 @@ def said(monkeypatch) -> list[list[str]]:
 
 def test_a_folder_is_made_by_embed(said):
     state = module.embed_cse.fn(
-        out="data/vectors", corpus="tickets/*.jsonl", id_column="ticket", keep_text=True, workers=0, index="hnsw"
+        out="data/vectors", corpus="tickets/*.jsonl", id_column="ticket", keep_text=True, workers=0, index=True
     )
     assert state.message == "done"
     (arguments,) = said
@@ -34,7 +34,8 @@ def test_a_folder_is_made_by_embed(said):
     assert context.params == {
         "corpus": "tickets/*.jsonl", "out": "data/vectors", "model": "data/bundle", "text_column": "text",
         "id_column": "ticket", "domain_column": None, "keep_text": True, "shard_rows": 8192, "workers": 0,
-        "batch_size": 64, "provider": "auto", "normalize": True, "index": "hnsw", "again": False, "role": None,
+        "batch_size": 64, "provider": "auto", "normalize": True, "index": True, "again": False, "role": None,
+        "title_column": None, "keep_column": (),
     }  # fmt: skip
 
 

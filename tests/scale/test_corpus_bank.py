@@ -295,7 +295,7 @@ def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path
 
 def nearest(cse, folder, query, *options):  # noqa: F811
     """The cosines of the five rows found."""
-    done = cse("search", folder, query, "-k", 5, "--json", "--provider", "cpu", *options)
+    done = cse("search", folder, query, "-k", 5, "--json", "--provider", "cpu", "--mode", "vectors", *options)
     assert done.code == 0, done.err
     return [hit["cosine"] for hit in json.loads(done.out)["hits"]]
 
@@ -308,12 +308,12 @@ def by_numpy(bank, folder, query, domain):
 def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp_path, bank, tiny_folders):  # noqa: F811
     add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "headed"), "plain"), replace=True)
     alone, mixed, query = tmp_path / "alone", tmp_path / "mixed", "the red bird"
-    assert run(corpus, alone, f"{bank}:plain").code == 0
+    assert run(corpus, alone, f"{bank}:plain", "--index").code == 0
     _, vectors, _ = read_vectors(alone)
     assert vectors.shape == (len(TEXTS), 5)
     np.testing.assert_allclose(vectors, expected(bank, "plain"), atol=1e-5)
     np.testing.assert_allclose(nearest(cse, alone, query), by_numpy(bank, alone, query, "plain"), atol=1e-5)
-    assert run(table, mixed, bank, "--domain-column", "queue").code == 0
+    assert run(table, mixed, bank, "--domain-column", "queue", "--index").code == 0
     _, vectors, _ = read_vectors(mixed)
     np.testing.assert_allclose(vectors, expected(bank, list(NAMES)), atol=1e-5)
     wanted = np.sort(vectors[:, :5] @ expected(bank, "plain", query))[::-1][:5]
@@ -323,7 +323,7 @@ def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp
 @pytest.mark.parametrize("domain", ["outage", "auto"])
 def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, tmp_path, bank, tiny_folders, domain):  # noqa: F811
     out, query = tmp_path / "vectors", "the red bird"
-    run(corpus, out, f"{bank}:{domain}")
+    run(corpus, out, f"{bank}:{domain}", "--index")
     wanted = by_numpy(bank, out, query, domain)
     np.testing.assert_allclose(nearest(cse, out, query), wanted, atol=1e-5)
     assert np.abs(wanted - by_numpy(bank, out, query, "plain")).max() > 0.01
@@ -339,7 +339,7 @@ def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, tmp_path, bank
 
 def test_vectors_of_many_domains_need_one_for_the_query(cse, run, table, tmp_path, bank, tiny_folders):  # noqa: F811
     out, query = tmp_path / "vectors", "the red bird"
-    run(table, out, bank, "--domain-column", "queue")
+    run(table, out, bank, "--domain-column", "queue", "--index")
     line = cse("search", out, query).refused()
     assert line == (
         f"{out}: each row has the prompts of its own domain; say whose encode the query: --model {bank}:NAME, where "
@@ -357,7 +357,7 @@ def test_vectors_of_many_domains_need_one_for_the_query(cse, run, table, tmp_pat
 
 
 def test_a_bundle_and_a_bank_do_not_pass_for_each_other(cse, run, corpus, tmp_path, bank, bundle):  # noqa: F811
-    run(corpus, tmp_path / "vectors", bundle)
+    run(corpus, tmp_path / "vectors", bundle, "--index")
     assert facts(tmp_path / "vectors").keys() == {"files", "max_length", "pad_id"}
     query = ("search", tmp_path / "vectors", "dog", "--model")
     assert "not the model that made" in cse(*query, f"{bank}:plain").refused()

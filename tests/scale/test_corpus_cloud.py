@@ -22,8 +22,8 @@ from cse.scale.corpus import pool
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.pool import PieceActor
-from cse.scale.corpus.search import search_vectors
 from cse.scale.corpus.storage import Folder
+from cse.scale.corpus.table import MODES, build_table, open_table, update_table
 from tests.flows.prefect_server import free_port
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, sentences, shards, write_parquet, write_txt
@@ -69,8 +69,18 @@ def test_from_bucket_to_bucket(bucket, bundle, tmp_path, ending, workers):  # no
     again = embed()
     assert (again.rows, again.found) == (35, 25)
     queries = OnnxEncoder(bundle, provider="cpu").encode([TEXTS[3]])
-    (hits,) = search_vectors(open_vectors(f"s3://texts/{out}"), queries, 1)
-    assert hits[0].cosine == pytest.approx(1, abs=1e-6)
+    url = f"s3://texts/{out}"
+    with pytest.raises(CseError, match="no index here; build it with `cse index s3://"):
+        open_table(url)
+    build_table(open_vectors(url))
+    for mode in MODES:
+        (hits,) = open_table(url).search([TEXTS[3]], queries, 1, mode)
+        assert sorted(hits[0].values["text"].split()) == sorted(TEXTS[3].split())
+    update_table(url, open_vectors(str(tmp_path / "local")))
+    assert len(open_table(url)) == 35, "the same ids"
+    embed_corpus(str(here), url, str(bundle), choices(), workers=0, again=True)
+    with pytest.raises(CseError, match="no index here"):
+        open_table(url)
 
 
 class Deadly(PieceActor):

@@ -18,7 +18,6 @@ from cse.runtime.seal import sealed
 from cse.scale.corpus import embed as module
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.output import open_vectors
-from cse.scale.corpus.search import search_vectors
 from cse.scale.corpus.worker import Worker
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents, full_disk
@@ -111,8 +110,7 @@ def test_folders_on_other_file_systems(bundle, tmp_path, corpus):  # noqa: F811
         assert memory.cat_file(f"/vectors/{name}") == (tmp_path / "vectors" / name).read_bytes()
     again = embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=0)
     assert (again.rows, again.found) == (48, 48)
-    found = search_vectors(open_vectors("memory://vectors"), OnnxEncoder(bundle).encode(["the cat"]), 1)
-    assert found[0][0].id == TEXTS.index("the cat")
+    assert open_vectors("memory://vectors").plan.rows == 48
     with pytest.raises(CseError, match="memory:// exists in this process alone; use --workers 0"):
         embed_corpus("memory://texts", "memory://vectors", str(bundle), choices(), workers=1)
 
@@ -229,7 +227,7 @@ def test_places_that_do_not_do(run, cse, corpus, tmp_path, bundle):  # noqa: F81
     assert "no bundle here" in run(corpus, tmp_path / "x", "--model", tmp_path).refused()
 
 
-@pytest.mark.parametrize("name", ["part-000000.parquet", "manifest.json", "index.faiss", ".drafts/notes.txt"])
+@pytest.mark.parametrize("name", ["part-000000.parquet", "manifest.json", "index.lance", ".drafts/notes.txt"])
 def test_a_folder_of_other_things_is_refused_and_stays_as_it_was(run, corpus, tmp_path, name):
     mine = tmp_path / "mine" / name
     mine.parent.mkdir(parents=True)
@@ -272,7 +270,7 @@ def test_two_runs_do_not_write_one_folder(run, corpus, tmp_path):
 
     (tmp_path / "vectors").mkdir()
     with FileLock(tmp_path / "vectors/.cse-lock"):
-        assert "another `cse embed` writes here" in run(corpus, tmp_path / "vectors").refused()
+        assert "another `cse embed` or `cse index` writes here" in run(corpus, tmp_path / "vectors").refused()
 
 
 def test_more_workers_than_cores(run, corpus, tmp_path, monkeypatch):
@@ -283,67 +281,32 @@ def test_more_workers_than_cores(run, corpus, tmp_path, monkeypatch):
 
 # ---- search -------------------------------------------------------------------------------------------------------
 
-QUERIES = ["the cat sat", "dog", "a mat"]
-
 
 @pytest.fixture
 def vectors(run, corpus, tmp_path):
-    """A folder of vectors that are not of unit length, with text."""
-    run(corpus, tmp_path / "vectors", "--raw", "--keep-text")
+    """A folder of vectors with text and an index."""
+    done = run(corpus, tmp_path / "vectors", "--keep-text", "--index")
+    assert "an exact index of 48 vectors and their words" in done.err
     return tmp_path / "vectors"
 
 
-def by_numpy(vectors, bundle, k):  # noqa: F811
-    """The k largest cosines for each query, over distinct ones to six digits: (ids, cosines)."""
-    _, rows, _ = read_vectors(vectors)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    cosines = OnnxEncoder(bundle, provider="cpu").encode(QUERIES, normalize=True) @ unit.T
-    return np.sort(cosines, axis=1)[:, ::-1][:, :k], cosines
-
-
-def found_by(cse, vectors, *options):  # noqa: F811
-    done = cse("search", vectors, *QUERIES, "-k", 5, "--json", "--provider", "cpu", *options)
-    assert done.code == 0, done.err
-    return [json.loads(line) for line in done.out.splitlines()]
-
-
-@pytest.mark.parametrize("kind", ["none", "exact", "hnsw"])
-def test_search_finds_what_numpy_finds(cse, vectors, bundle, kind):  # noqa: F811
-    if kind != "none":
-        pytest.importorskip("faiss")
-        assert f"index {kind} of 48 vectors" in cse("index", vectors, "--kind", kind).err
-    best, cosines = by_numpy(vectors, bundle, 5)
-    for number, answer in enumerate(found_by(cse, vectors)):
-        hits = answer["hits"]
-        assert answer["query"] == QUERIES[number]
-        assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
-        np.testing.assert_allclose([hit["cosine"] for hit in hits], best[number], atol=2e-6)
-        for hit in hits:
-            assert hit["text"] == TEXTS[hit["id"]]
-            assert hit["cosine"] == pytest.approx(cosines[number, hit["id"]], abs=2e-6)
-
-
-def test_search_without_an_index_names_the_earlier_of_equals(cse, vectors):  # noqa: F811
-    (answer,) = found_by_one(cse, vectors, TEXTS[46])
-    equal = [n for n, text in enumerate(TEXTS) if sorted(text.split()) == ["cat", "the"]]
-    assert [hit["id"] for hit in answer["hits"]][: len(equal)] == equal
-
-
-def found_by_one(cse, vectors, query):  # noqa: F811
-    return [json.loads(cse("search", vectors, query, "--json").out)]
-
-
-def test_search_for_people(cse, run, corpus, tmp_path):  # noqa: F811
-    run(corpus, tmp_path / "vectors", "--keep-text")
-    done = cse("search", tmp_path / "vectors", "the cat", "-k", 1)
+def test_search_for_people(cse, vectors):  # noqa: F811
+    done = cse("search", vectors, "the cat", "-k", 1, "--mode", "vectors")
     assert done.out == "   1   1.0000  46  the cat\n"
-    assert cse("search", tmp_path / "vectors", "the cat", "-k", 500).out.count("\n") == 48
+    assert cse("search", vectors, "the cat", "-k", 500).out.count("\n") == 48
 
 
 def test_stored_text_commands_no_terminal(cse, run, tmp_path):  # noqa: F811
     text = "the \x1b[2J\x9b2J\x07cat\t\u202edog\u2028 \u540d\u524d \U0001f600 \u0939\u093f"
     rows = [{"id": "\x1b]0;title\x07", "text": text}]
-    run(write_jsonl(tmp_path / "corpus.jsonl", rows), tmp_path / "vectors", "--keep-text", "--id-column", "id")
+    run(
+        write_jsonl(tmp_path / "corpus.jsonl", rows),
+        tmp_path / "vectors",
+        "--keep-text",
+        "--id-column",
+        "id",
+        "--index",
+    )
     search = ("search", tmp_path / "vectors", "\x1b[2Jcat", "dog")
     for done in (cse(*search), cse(*search, "--json")):
         assert done.code == 0, done.err
@@ -369,30 +332,6 @@ def test_no_corpus_is_embedded_over_what_is_there(run, corpus, tmp_path, monkeyp
     assert contents(tmp_path) == before
 
 
-def test_an_index_of_other_vectors_is_refused(cse, run, corpus, vectors):  # noqa: F811
-    pytest.importorskip("faiss")
-    cse("index", vectors)
-    facts = json.loads((vectors / "index.json").read_text())
-    (vectors / "index.json").write_text(json.dumps(facts | {"manifest": "0" * 64}))
-    assert "made from other vectors; build it again" in cse("search", vectors, "dog").refused()
-    assert found_by(cse, vectors, "--scan")
-    run(corpus, vectors, "--again")
-    assert not (vectors / "index.json").exists(), "starting over removes the index"
-
-
-def test_a_damaged_index_is_refused(cse, vectors):  # noqa: F811
-    pytest.importorskip("faiss")
-    cse("index", vectors)
-    (vectors / "index.faiss").write_bytes(b"")
-    assert "index.faiss: damaged" in cse("search", vectors, "dog").refused()
-
-
-def test_without_faiss_the_line_says_what_to_install(cse, vectors, monkeypatch):  # noqa: F811
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    assert "pip install 'cse[search]'" in cse("index", vectors).refused()
-    assert cse("search", vectors, "dog").code == 0
-
-
 def test_a_query_needs_the_same_model(cse, vectors, bundle, tmp_path):  # noqa: F811
     moved = bundle.rename(tmp_path / "moved")
     assert f"{bundle}: no such folder (--model)" in cse("search", vectors, "dog").refused()
@@ -403,10 +342,12 @@ def test_a_query_needs_the_same_model(cse, vectors, bundle, tmp_path):  # noqa: 
 
 
 def test_folders_without_vectors(cse, vectors, tmp_path):  # noqa: F811
-    assert "vectros: no vectors here" in cse("search", tmp_path / "vectros", "dog").refused()
-    assert "did you mean" in cse("index", tmp_path / "vectros").refused()
+    for command in (("search", tmp_path / "vectros", "dog"), ("index", tmp_path / "vectros")):
+        assert "vectros: no " in (line := cse(*command).refused())
+        assert "did you mean" in line
     shards(vectors)[1].unlink()
-    assert "part-000001.parquet: missing; run `cse embed` again" in cse("search", vectors, "dog").refused()
+    assert "part-000001.parquet: missing; run `cse embed` again" in cse("index", vectors).refused()
+    assert cse("search", vectors, "dog").code == 0, "the index before is as it was"
 
 
 # ---- task texts ---------------------------------------------------------------------------------------------------
@@ -421,9 +362,13 @@ def asymmetric(tmp_path):
 
 def test_rows_and_queries_get_the_task_text_of_their_roles(run, cse, corpus, tmp_path, asymmetric):  # noqa: F811
     encoder = OnnxEncoder(asymmetric, provider="cpu")
-    assert run(corpus, tmp_path / "vectors", "--model", asymmetric, "--role", "passage", "--keep-text").code == 0
+    assert run(corpus, tmp_path / "vectors", "--model", asymmetric, "--role", "passage", "--index").code == 0
     rows = encoder.encode(TEXTS, role="passage")
-    np.testing.assert_allclose(read_vectors(tmp_path / "vectors")[1], rows, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([pq.read_table(shard)["embedding"].to_pylist() for shard in shards(tmp_path / "vectors")]),
+        rows,
+        atol=1e-6,
+    )
     query = TEXTS[3]
     for options, role in (([], "query"), (["--role", "passage"], "passage")):
         done = cse("search", tmp_path / "vectors", query, "-k", 2, "--json", *options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.checks import check_column, check_text, listed, no_rows
+from cse.data.checks import check_column, check_text, listed, no_rows, titled
 from cse.data.tables import open_table
 from cse.data.tasks.files import read_text
 from cse.data.tasks.kinds import Retrieval, own_documents
@@ -62,6 +62,11 @@ def read_beir(folder: Path, name: str) -> Retrieval:
     )
 
 
+def document_ids(folder: Path) -> list[str]:
+    """Return the ids of a task's documents, in the order of ``Retrieval.documents``."""
+    return list(_texts(folder / CORPUS, titled=True))
+
+
 def _is(query: str, document: tuple[int, str] | None) -> bool:
     """Return whether the document with a query's id has its text too, alone or behind a title: ids may count both."""
     return document is not None and (document[1] == query or document[1].endswith(f" {query}"))
@@ -89,8 +94,7 @@ def _texts(path: Path, *, titled: bool = False) -> dict[str, tuple[int, str]]:
 
 
 def _with_title(title: Any, text: Any, where: str) -> str:
-    head, body = ((check_text(part, where) or "").strip() for part in (title, text))
-    return read_text(body if body.startswith(head) else f"{head} {body}", "text", where)
+    return read_text(titled(check_text(title, where), check_text(text, where) or ""), "text", where)
 
 
 def _id(value: Any, where: str) -> str:

@@ -6,34 +6,48 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cse.data.checks import check_column, check_text, required_text
+from cse.data.checks import check_column, check_text, required_text, titled
 from cse.errors import CseError
 
 IdType = Literal["int64", "string"]
+Row = tuple[str, list[Any], list[str], list[Any]]  # text, id and domain if a column holds them, values of kept columns
 
 _INT64 = 1 << 63
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the text column, of the id column (None: rows are numbered), and of the column that names each row's
-    domain (None: one model for all rows).
+    """Names of the text column, of the id column (None: rows are numbered), of the column that names each row's domain
+    (None: one model for all rows), of the column of titles to put before the texts, and of those to store for filters.
     """
 
     text: str = "text"
     id: str | None = None
     domain: str | None = None
+    title: str | None = None
+    kept: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        """Return the names that are set: text, domain, id; those that hold text in any case come first."""
+        """Return the names that are set: text, domain, title, id, kept; the first three hold text in any case."""
         return [name for name, _ in self.options]
 
     @property
     def options(self) -> list[tuple[str, str]]:
         """Return the names that are set, each with its option."""
-        every = ((self.text, "--text-column"), (self.domain, "--domain-column"), (self.id, "--id-column"))
+        every = (
+            (self.text, "--text-column"),
+            (self.domain, "--domain-column"),
+            (self.title, "--title-column"),
+            (self.id, "--id-column"),
+            *((name, "--keep-column") for name in self.kept),
+        )
         return [(name, option) for name, option in every if name is not None]
+
+    @property
+    def filled(self) -> list[str]:
+        """Return the names of the columns in which every row must have a value."""
+        return [name for name in (self.text, self.domain, self.id) if name is not None]
 
 
 def check_names(columns: Columns, there: Sequence[str], shown: str) -> None:
@@ -52,29 +66,52 @@ class RowCheck:
 
     Attributes:
         id_type: type of the ids so far; None before the first.
+        kept: type of each kept column that had a value so far, by name.
     """
 
     def __init__(
         self, columns: Columns, id_type: IdType | None = None, check_domain: Callable[[str], object] | None = None
     ) -> None:
         self.columns, self.id_type = columns, id_type
+        self.kept: dict[str, str] = {}
         self._check_domain = check_domain
         self._known: set[str] = set()
 
-    def checked(self, rows: Iterable[tuple[int, Any]], shown: str) -> Iterator[tuple[str, list[Any], list[str]]]:
-        """Yield the text of each numbered row, a list with its id and one with its domain; without that column, the
-        list is empty.
+    def checked(self, rows: Iterable[tuple[int, Any]], shown: str) -> Iterator[Row]:
+        """Yield each numbered row; a title stands before its text.
 
         Raises:
             CseError: a missing text, a value that is not text, a bad id or a bad domain, with file and line.
         """
-        for number, (text, *ids) in rows:
+        columns = self.columns
+        for number, (text, *values) in rows:
             where = f"{shown}:{number}"
-            text = required_text(text, self.columns.text, where)
-            domains = [] if self.columns.domain is None else [self.checked_domain(ids.pop(0), where)]
+            text = required_text(text, columns.text, where)
+            domains = [] if columns.domain is None else [self.checked_domain(values.pop(0), where)]
+            if columns.title is not None:
+                text = titled(check_text(values.pop(0), where), text)
+            ids = [] if columns.id is None else [values.pop(0)]
             for value in ids:
-                self.id_type = check_id(value, self.id_type, str(self.columns.id), where)
-            yield text, ids, domains
+                self.id_type = check_id(value, self.id_type, str(columns.id), where)
+            for name, value in zip(columns.kept, values, strict=True):
+                self.note(name, _kind(value, name, where), where)
+            yield text, ids, domains, values
+
+    def note(self, name: str, found: str | None, where: str) -> None:
+        """Note the type of a kept column's value, None for a missing one; whole numbers fit among others.
+
+        Raises:
+            CseError: it held another type before.
+        """
+        known = self.kept.get(name, found)
+        if found is None or known == found:
+            found = known
+        elif {known, found} == {"int64", "double"}:
+            found = "double"
+        else:
+            raise CseError(f"{where}: column {name!r} (--keep-column) held {known} before, here {found}; give one type")
+        if found is not None:
+            self.kept[name] = found
 
     def checked_domain(self, value: Any, where: str) -> str:
         """Return the name of a row's domain.
@@ -110,3 +147,16 @@ def check_id(value: Any, known: IdType | None, name: str, where: str) -> IdType:
     if known not in (None, found):
         raise CseError(f"{where}: id column {name!r} held {known} before, here {found}; give ids of one type")
     return found
+
+
+def _kind(value: Any, name: str, where: str) -> str | None:
+    """Return the type in which a kept value is stored; None for a missing one."""
+    for kind, stored in ((bool, "bool"), (int, "int64"), (float, "double"), (str, "string")):
+        if isinstance(value, kind) and not (kind is int and not -_INT64 <= value < _INT64):
+            check_text(value, where) if kind is str else None
+            return stored
+    if value is None:
+        return None
+    raise CseError(
+        f"{where}: column {name!r} (--keep-column) should hold text, numbers, true or false, found {str(value)[:40]!r}"
+    )

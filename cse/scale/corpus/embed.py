@@ -21,6 +21,7 @@ from cse.scale.corpus.pieces import PieceRows, read_pieces
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.pool import make_shards
 from cse.scale.corpus.progress import CorpusProgress, own_stderr
+from cse.scale.corpus.shard import STORED
 from cse.scale.corpus.sources import Corpus, CorpusFile, find_corpus
 from cse.scale.corpus.storage import Folder
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
@@ -86,6 +87,7 @@ def embed_corpus(
                 folder.path if folder.local else folder.url,
                 choices,
                 plan.id_type,
+                plan.kept,
             )
             todo = read_pieces(missing, files.files, files.format, choices.columns, plan.id_type)
             truncated = _make(config, todo, files.files, workers, progress)
@@ -96,9 +98,13 @@ def embed_corpus(
 
 
 def _check_columns(files: Corpus, choices: Choices) -> None:
-    name = choices.columns.domain
-    if files.format == "txt" and name is not None:
-        raise CseError(f"--domain-column {name}: {files.files[0].shown} has no columns; use a {', '.join(TABLES)} file")
+    columns = choices.columns
+    for name, option in columns.options:
+        if files.format == "txt" and option in ("--domain-column", "--title-column", "--keep-column"):
+            raise CseError(f"{option} {name}: {files.files[0].shown} has no columns; use a {', '.join(TABLES)} file")
+    for name in columns.kept:
+        if name in STORED or columns.kept.count(name) > 1:
+            raise CseError(f"--keep-column {name}: a shard has a column of that name already; rename it in the corpus")
 
 
 def _check_places(files: Corpus, folder: Folder, workers: int | None) -> None:

@@ -22,7 +22,8 @@ from cse.scale.corpus.sources import Corpus
 from cse.scale.corpus.storage import DRAFTS, Folder
 
 MANIFEST = "manifest.json"
-INDEX, INDEX_FACTS = "index.faiss", "index.json"
+TABLE = "index"  # of the folder as a LanceDB database
+TABLE_FOLDER = f"{TABLE}.lance"
 LOCK = ".cse-lock"
 FORMAT = 1
 _SHARD = re.compile(r"part-\d{6,}\.parquet")
@@ -41,7 +42,6 @@ class VectorStore:
         text: whether shards store the text.
         bundle: path of the bundle or bank when the vectors were made.
         model: identity of the model, see ``model_facts``.
-        digest: SHA-256 of the manifest.
     """
 
     folder: Folder
@@ -52,7 +52,16 @@ class VectorStore:
     text: bool
     bundle: str
     model: dict[str, Any]
-    digest: str
+
+    @property
+    def role(self) -> str | None:
+        """Role in which the rows were embedded, if any."""
+        return self.plan.facts.get("role")
+
+    @property
+    def id_column(self) -> str | None:
+        """Column of the corpus that the ids are from; None: row numbers."""
+        return self.plan.facts.get("id_column")
 
 
 def open_vectors(url: str) -> VectorStore:
@@ -84,7 +93,7 @@ def open_vectors(url: str) -> VectorStore:
             raise
         raise CseError(f"{folder / MANIFEST}: damaged; copy the whole folder again") from None
     plan = CorpusPlan.from_json(plan_content, folder / PLAN)
-    return VectorStore(folder, plan, *facts, bundle, model, hashlib.sha256(content).hexdigest())
+    return VectorStore(folder, plan, *facts, bundle, model)
 
 
 @contextmanager
@@ -99,7 +108,9 @@ def only_writer(folder: Folder) -> Iterator[None]:
         yield
         return
     place = Path(folder.path)
-    with only_one(place / LOCK, f"{folder.url}: another `cse embed` writes here; wait for it or use another --out"):
+    with only_one(
+        place / LOCK, f"{folder.url}: another `cse embed` or `cse index` writes here; wait for it or use another --out"
+    ):
         yield
 
 
@@ -160,7 +171,7 @@ def _refuse_foreign(folder: Folder) -> None:
     if folder.local:
         check_place(Path(folder.path))
     if PLAN in foreign and is_plan(folder.read(PLAN)):
-        ours = {MANIFEST, PLAN, INDEX, INDEX_FACTS}
+        ours = {MANIFEST, PLAN, TABLE_FOLDER}
         foreign = {name for name in foreign - ours if not _SHARD.fullmatch(name)}
     if foreign:
         raise CseError(
@@ -172,6 +183,6 @@ def _refuse_foreign(folder: Folder) -> None:
 def _clear(folder: Folder, names: set[str]) -> None:
     """Delete the output of an earlier run; the plan last, because it marks the other files as ours."""
     shards = sorted(name for name in names if _SHARD.fullmatch(name))
-    for name in (MANIFEST, INDEX_FACTS, INDEX, *shards, PLAN):
+    for name in (MANIFEST, TABLE_FOLDER, *shards, PLAN):
         if name in names:
             folder.remove(name)

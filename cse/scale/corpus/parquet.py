@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, BinaryIO
 
 from cse.data.checks import check_columns, is_text_type
 from cse.data.parquet import batch_rows, open_parquet, parquet_batches
 from cse.errors import CseError
-from cse.scale.corpus.columns import Columns, IdType, check_names
+from cse.scale.corpus.columns import Columns, IdType, RowCheck, check_names
 from cse.scale.corpus.lines import Span
 
 
 def split_parquet(
-    file: BinaryIO, shown: str, rows: int, columns: Columns, check_domain: Callable[[Any, str], object]
+    file: BinaryIO, shown: str, rows: int, columns: Columns, check: RowCheck
 ) -> tuple[IdType, list[Span]]:
     """Split a parquet file after every ``rows`` rows.
 
@@ -24,25 +24,29 @@ def split_parquet(
         shown: name of the file in errors.
         rows: rows per span.
         columns: the columns that will be read.
-        check_domain: called with the domain of each row, and file and row; the only column whose values are read here.
+        check: of domains, the only column whose values are read here, and of the types of kept columns.
 
     Returns:
         The type of the ids, and the spans, whose bounds are row numbers in the file, from 0.
 
     Raises:
         CseError: not a parquet file, a column that is missing or of the wrong type, or nulls, if the file counts them;
-            what ``check_domain`` raises.
+            what ``check`` raises.
     """
     opened = open_parquet(file, shown)
     schema = opened.schema_arrow
     check_names(columns, schema.names, shown)
-    check_columns(shown, schema.names, columns.names, schema, texts=1 + (columns.domain is not None))
+    check_columns(
+        shown, schema.names, columns.names, schema, texts=1 + (columns.domain is not None) + (columns.title is not None)
+    )
+    for name in columns.kept:
+        check.note(name, _kept_type(schema.field(name).type, name, shown), shown)
     id_type = _id_type(schema, columns, shown)
     _refuse_counted_nulls(opened.metadata, columns, shown)
     if columns.domain is not None:
         for first, batch in parquet_batches(opened, shown, [columns.domain]):
             for number, (name,) in batch_rows(batch, [columns.domain], first):
-                check_domain(name, f"{shown}:{number}")
+                check.checked_domain(name, f"{shown}:{number}")
     total = opened.metadata.num_rows
     return id_type, [
         Span(start, min(start + rows, total), min(rows, total - start), start + 1) for start in range(0, total, rows)
@@ -85,6 +89,18 @@ def _within(spans: Sequence[tuple[int, int]], start: int, end: int) -> Iterator[
         yield max(first, start), min(last, end)
 
 
+def _kept_type(kind: Any, name: str, shown: str) -> str | None:
+    import pyarrow.types as types
+
+    if types.is_null(kind):
+        return None
+    tests = {"string": is_text_type, "bool": types.is_boolean, "int64": types.is_integer, "double": types.is_floating}
+    for stored, matches in tests.items():
+        if matches(kind):
+            return stored
+    raise CseError(f"{shown}: column {name!r} (--keep-column) holds {kind}; keep text, numbers, true and false")
+
+
 def _id_type(schema: Any, columns: Columns, shown: str) -> IdType:
     import pyarrow.types as types
 
@@ -106,7 +122,7 @@ def _refuse_counted_nulls(metadata: Any, columns: Columns, shown: str) -> None:
         for index in range(row_group.num_columns):
             column = row_group.column(index)
             counted = column.statistics is not None and column.statistics.has_null_count
-            if column.path_in_schema in columns.names and counted and column.statistics.null_count:
+            if column.path_in_schema in columns.filled and counted and column.statistics.null_count:
                 raise CseError(
                     f"{shown}: {column.statistics.null_count} nulls in column {column.path_in_schema!r}, in rows "
                     f"{first + 1} to {first + row_group.num_rows}; drop these rows or put text there"

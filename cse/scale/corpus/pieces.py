@@ -12,7 +12,7 @@ from typing import Any
 from cse.data.tables import Format
 from cse.data.text_files import decoded_lines, without_end
 from cse.errors import CseError
-from cse.scale.corpus.columns import Columns, IdType, RowCheck
+from cse.scale.corpus.columns import Columns, IdType, Row, RowCheck
 from cse.scale.corpus.lines import read_header, text_rows
 from cse.scale.corpus.parquet import parquet_rows
 from cse.scale.corpus.plan import Piece
@@ -22,11 +22,14 @@ from cse.scale.corpus.storage import filesystem, reading
 
 @dataclass(frozen=True)
 class PieceRows:
-    """Texts and ids (n) of a piece, in the order of the file, and the names of the domains (n; 0 without a column)."""
+    """Texts and ids (n) of a piece, in the order of the file, the names of the domains (n; 0 without a column), and the
+    values of the kept columns (n each).
+    """
 
     texts: list[str]
     ids: list[Any]
     domains: list[str]
+    kept: list[list[Any]]
 
 
 def read_pieces(
@@ -52,18 +55,21 @@ def read_pieces(
             if kind == "parquet":
                 rows = check.checked(_parquet(wanted, source, columns), source.shown)
                 for piece in wanted:
-                    yield piece, _rows(piece, source, islice(rows, piece.rows))
+                    yield piece, _rows(piece, source, columns, islice(rows, piece.rows))
                 continue
             for piece in wanted:
-                yield piece, _rows(piece, source, check.checked(_text(piece, source, kind, columns), source.shown))
+                rows = check.checked(_text(piece, source, kind, columns), source.shown)
+                yield piece, _rows(piece, source, columns, rows)
 
 
-def _rows(piece: Piece, source: CorpusFile, rows: Iterable[tuple[str, list[Any], list[str]]]) -> PieceRows:
-    found = PieceRows([], [], [])
-    for text, ids, domains in rows:
+def _rows(piece: Piece, source: CorpusFile, columns: Columns, rows: Iterable[Row]) -> PieceRows:
+    found = PieceRows([], [], [], [[] for _ in columns.kept])
+    for text, ids, domains, values in rows:
         found.texts.append(text)
         found.ids.extend(ids)
         found.domains.extend(domains)
+        for column, value in zip(found.kept, values, strict=True):
+            column.append(value)
     if len(found.texts) != piece.rows:
         raise CseError(
             f"{source.shown}:{piece.line}: {len(found.texts)} rows here, but {piece.rows} when the plan was made; "

@@ -19,7 +19,7 @@ from cse.scale.corpus.sources import Corpus, CorpusFile
 from cse.scale.corpus.storage import filesystem, reading
 
 PLAN = "plan.json"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,13 @@ class CorpusPlan:
         facts: what the shards depend on; a run resumes only with the same facts.
         id_type: type of the ids.
         spans: ``[file, start, end, rows, line]`` of each piece.
+        kept: type of each kept column, by name.
     """
 
     facts: dict[str, Any]
     id_type: IdType
     spans: list[list[int]]
+    kept: dict[str, str]
 
     @property
     def rows(self) -> int:
@@ -103,7 +105,8 @@ class CorpusPlan:
 
     def to_json(self) -> bytes:
         """Return the bytes of ``plan.json``."""
-        tree = {"format": FORMAT, "facts": self.facts, "id_type": self.id_type, "pieces": self.spans}
+        tree = {"format": FORMAT, "facts": self.facts, "id_type": self.id_type, "kept": self.kept}
+        tree["pieces"] = self.spans
         return (json.dumps(tree, ensure_ascii=True) + "\n").encode()
 
     @classmethod
@@ -117,7 +120,7 @@ class CorpusPlan:
             tree = json.loads(content)
             if tree["format"] != FORMAT:
                 raise CseError(f"{shown}: format {tree['format']!r}, this version reads {FORMAT}; start over (--again)")
-            return cls(tree["facts"], tree["id_type"], tree["pieces"])
+            return cls(tree["facts"], tree["id_type"], tree["pieces"], tree["kept"])
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, CseError):
                 raise
@@ -144,7 +147,8 @@ def plan_facts(corpus: Corpus, choices: Choices, model: dict[str, Any]) -> dict[
         "files": [[file.name, file.size, file.version] for file in corpus.files],
         "model": model,
         **({} if corpus.format == "txt" else {"text_column": columns["text"], "id_column": columns["id"]}),
-        **({} if columns["domain"] is None else {"domain_column": columns["domain"]}),
+        **{f"{name}_column": columns[name] for name in ("domain", "title") if columns[name] is not None},
+        **({"kept_columns": list(columns["kept"])} if columns["kept"] else {}),
         **options,
     }
 
@@ -167,7 +171,8 @@ def make_plan(
     spans = [[index, *span] for index, file in enumerate(corpus.files) for span in _split(corpus, file, choices, check)]
     if not spans:
         raise no_rows(corpus.files[0].shown)
-    return CorpusPlan(facts, check.id_type or "int64", spans)
+    kept = {name: check.kept.get(name, "string") for name in choices.columns.kept}
+    return CorpusPlan(facts, check.id_type or "int64", spans, kept)
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
@@ -216,7 +221,7 @@ def _split(corpus: Corpus, file: CorpusFile, choices: Choices, check: RowCheck) 
 
             yield from split_text(stream, file.shown, choices.shard_rows, rows)
             return
-        found, spans = split_parquet(stream, file.shown, choices.shard_rows, choices.columns, check.checked_domain)
+        found, spans = split_parquet(stream, file.shown, choices.shard_rows, choices.columns, check)
         if check.id_type not in (None, found):
             raise CseError(f"{file.shown}: id column holds {found}, in files before {check.id_type}; give one type")
         check.id_type = found

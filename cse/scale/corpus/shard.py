@@ -1,8 +1,8 @@
-"""Write and read a shard: a parquet file of ids, vectors and, if stored, texts."""
+"""Write and read a shard: a parquet file of ids, vectors and, if stored, texts and other columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,13 @@ from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Piece
 
 EMBEDDING = "embedding"
+STORED = ("id", "text", EMBEDDING)
 
 
-def shard_bytes(rows: PieceRows, vectors: NDArray[np.float32], id_type: IdType, *, keep_text: bool) -> memoryview:
-    """Return a parquet file: ``id``, ``text`` if it is stored, ``embedding`` (n, d) as fixed-size lists.
+def shard_bytes(
+    rows: PieceRows, vectors: NDArray[np.float32], id_type: IdType, kept: Mapping[str, str], *, keep_text: bool
+) -> memoryview:
+    """Return a parquet file: ``id``, ``text`` if it is stored, kept columns, ``embedding`` (n, d) as fixed-size lists.
 
     Vectors are not compressed: zstd saves a tenth and slows down every reader.
     """
@@ -29,8 +32,9 @@ def shard_bytes(rows: PieceRows, vectors: NDArray[np.float32], id_type: IdType, 
     columns: dict[str, Any] = {"id": pa.array(rows.ids, pa.int64() if id_type == "int64" else pa.string())}
     if keep_text:
         columns["text"] = pa.array(rows.texts, pa.string())
-    flat = pa.array(vectors.reshape(-1), pa.float32())
-    columns[EMBEDDING] = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    for (name, kind), values in zip(kept.items(), rows.kept, strict=True):
+        columns[name] = pa.array(values, pa.type_for_alias(kind))
+    columns[EMBEDDING] = _lists(vectors)
     sink = pa.BufferOutputStream()
     pq.write_table(
         pa.table(columns),
@@ -42,8 +46,8 @@ def shard_bytes(rows: PieceRows, vectors: NDArray[np.float32], id_type: IdType, 
     return memoryview(sink.getvalue())
 
 
-def read_shard(store: VectorStore, piece: Piece, columns: Sequence[str]) -> Any:
-    """Return columns of a piece's shard as an Arrow table.
+def read_shard(store: VectorStore, piece: Piece, columns: Sequence[str] | None = None) -> Any:
+    """Return a piece's shard, or some columns of it, as an Arrow table.
 
     Raises:
         CseError: a missing or damaged shard.
@@ -54,25 +58,34 @@ def read_shard(store: VectorStore, piece: Piece, columns: Sequence[str]) -> Any:
     try:
         with store.folder.open(piece.shard) as file:
             # an Arrow thread that still holds the Python file when the process exits would abort it
-            return pq.ParquetFile(file).read(columns=list(columns), use_threads=False)
+            return pq.ParquetFile(file).read(columns=columns and list(columns), use_threads=False)
     except FileNotFoundError:
         raise CseError(f"{store.folder / piece.shard}: missing; run `cse embed` again to make it") from None
     except pa.ArrowInvalid:
         raise CseError(f"{store.folder / piece.shard}: damaged; remove it and run `cse embed` again") from None
 
 
-def shard_vectors(store: VectorStore) -> Iterator[tuple[Piece, NDArray[np.float32]]]:
-    """Yield each piece with its vectors (n, d), scaled to unit length, one shard at a time.
+def shard_tables(store: VectorStore, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield the Arrow table of each shard, or some columns of it, with vectors scaled to unit length.
 
     Raises:
         CseError: what ``read_shard`` raises, or a shard with another number of rows than its piece.
     """
     for piece in store.plan.pieces():
-        column = read_shard(store, piece, [EMBEDDING]).column(EMBEDDING).combine_chunks()
-        block = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, store.dimension)
-        if len(block) != piece.rows:
-            raise CseError(f"{store.folder / piece.shard}: {len(block)} rows, not {piece.rows}; embed again")
-        yield piece, block if store.normalize else unit_rows(block)
+        table = read_shard(store, piece, columns)
+        if len(table) != piece.rows:
+            raise CseError(f"{store.folder / piece.shard}: {len(table)} rows, not {piece.rows}; embed again")
+        if not store.normalize and EMBEDDING in table.column_names:
+            place, column = table.column_names.index(EMBEDDING), table[EMBEDDING].combine_chunks()
+            block = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, store.dimension)
+            table = table.set_column(place, EMBEDDING, _lists(unit_rows(block)))
+        yield table
+
+
+def _lists(vectors: NDArray[np.float32]) -> Any:
+    import pyarrow as pa
+
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), vectors.shape[1])
 
 
 def _leaf(column: str) -> str:

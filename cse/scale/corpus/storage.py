@@ -157,8 +157,8 @@ class Folder:
             draft.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
-        self.fs.rm_file(f"{self.path}/{name}")
+        """Remove a file, or a folder with all that is in it."""
+        self.fs.rm(f"{self.path}/{name}", recursive=True)
 
 
 def shown(fs: Any, path: str) -> str:

@@ -26,6 +26,7 @@ class WorkerConfig:
         out: output folder, an absolute path or a URL.
         choices: options that change a shard.
         id_type: type of the ids.
+        kept: type of each kept column, by name.
     """
 
     bundle: str
@@ -34,6 +35,7 @@ class WorkerConfig:
     out: str
     choices: Choices
     id_type: IdType
+    kept: Mapping[str, str]
 
 
 class Made(NamedTuple):
@@ -70,5 +72,6 @@ class Worker:
         done = self.encoder.encode_counting(
             rows.texts, choices.batch_size, normalize=choices.normalize, domain=domain, role=choices.role
         )
-        self.folder.write(piece.shard, shard_bytes(rows, done.embeddings, config.id_type, keep_text=choices.keep_text))
+        content = shard_bytes(rows, done.embeddings, config.id_type, config.kept, keep_text=choices.keep_text)
+        self.folder.write(piece.shard, content)
         return Made(piece.rows, done.truncated)

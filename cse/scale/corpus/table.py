@@ -1,0 +1,353 @@
+"""The search index: a LanceDB table of ids, vectors, texts and kept columns beside the shards, on disk or in a bucket.
+
+Every build and update makes new versions of the table; the tag ``ready`` names the last one that is whole. A search
+reads that version to its end, whatever is written meanwhile, and a killed build leaves the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cse.data.checks import listed
+from cse.errors import CseError, nearest, one_line
+from cse.scale.corpus.output import TABLE, TABLE_FOLDER, VectorStore, only_writer
+from cse.scale.corpus.shard import EMBEDDING, shard_tables
+from cse.scale.corpus.storage import Folder
+
+Kind = Literal["auto", "exact", "approximate"]
+Mode = Literal["hybrid", "vectors", "words"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+_EXACT_ROWS = 100_000  # up to here comparing every vector takes tens of milliseconds
+_PROBES = 20  # partitions read
+_CANDIDATES, _PER_ROW = 200, 3  # at least: rows whose exact cosine is computed, in all and for each row wanted
+_DEPTH = 200  # rows that vectors and words each give to a hybrid search
+_VECTORS_WEIGHT = 0.5
+_READY = "ready"
+_FACTS = b"cse"  # key of the table's metadata
+_BUCKETS = ("s3", "gs", "az")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A row found.
+
+    Attributes:
+        id: its id.
+        score: what ranks it: the cosine, BM25 of its words, or of a hybrid search half of each, scaled to 0 to 1
+            among the rows that either found.
+        cosine: with the query; None where words alone found it.
+        bm25: None where no word of it is in the query, or it is not among the best.
+        values: the text, if it is stored, and the kept columns, by name.
+    """
+
+    id: int | str
+    score: float
+    cosine: float | None
+    bm25: float | None
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchTable:
+    """An open index, fixed at the version that was ready then.
+
+    Attributes:
+        table: the LanceDB table.
+        url: folder of the vectors.
+        bundle: path of the bundle or bank when the vectors were made.
+        model: identity of the model, see ``model_facts``.
+        role: role in which the rows were embedded, if any.
+        id_column: column of the corpus that the ids are from; None: row numbers.
+    """
+
+    table: Any
+    url: str
+    bundle: str
+    model: dict[str, Any]
+    role: str | None
+    id_column: str | None
+
+    @property
+    def dimension(self) -> int:
+        """Width of a vector."""
+        return int(self.table.schema.field(EMBEDDING).type.list_size)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns besides the vector."""
+        return [name for name in self.table.schema.names if name != EMBEDDING]
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it has words to search."""
+        return "text" in self.columns
+
+    @property
+    def approximate(self) -> bool:
+        """Whether it compares the nearest partitions alone."""
+        return any(index.columns == [EMBEDDING] for index in self.table.list_indices())
+
+    def __len__(self) -> int:
+        return int(self.table.count_rows())
+
+    def mode(self, asked: Mode | None) -> Mode:
+        """Return how to search: as asked, or hybrid where there is text.
+
+        Raises:
+            CseError: words are to be searched, and there is no text.
+        """
+        if asked in ("hybrid", "words") and not self.has_text:
+            raise CseError(
+                f"{self.url}: no text in the index, so --mode {asked} finds no words; embed with --keep-text"
+            )
+        return asked or ("hybrid" if self.has_text else "vectors")
+
+    def search(
+        self,
+        queries: Sequence[str],
+        vectors: NDArray[np.float32] | None,
+        k: int,
+        mode: Mode,
+        *,
+        where: str | None = None,
+        exact: bool = False,
+    ) -> list[list[Hit]]:
+        """Return at most ``k`` rows for each query, best first; of rows with equal cosines the earlier.
+
+        Args:
+            queries: texts.
+            vectors: their vectors (q, d) of unit length; None for mode ``words``.
+            k: fewer are returned if there are fewer rows, or if the words of a query are in fewer.
+            mode: see ``mode``.
+            where: SQL condition on columns that rows must meet.
+            exact: compare every vector even if the index is approximate.
+
+        Raises:
+            CseError: an empty query, vectors of another width, a bad condition, or a table that was removed meanwhile.
+        """
+        for number, query in enumerate(queries, start=1):
+            if not query.strip():
+                raise CseError(f"search: query {number} is empty; write at least a word")
+        if vectors is not None and vectors.shape != (len(queries), self.dimension):
+            raise CseError(
+                f"search: {len(queries)} queries, vectors {vectors.shape}; {self.url} has {self.dimension} dimensions"
+            )
+        with self._errors(where):
+            return [
+                self._one(query, None if vectors is None else vectors[row], k, mode, where, exact)
+                for row, query in enumerate(queries)
+            ]
+
+    def _one(
+        self, query: str, vector: NDArray[np.float32] | None, k: int, mode: Mode, where: str | None, exact: bool
+    ) -> list[Hit]:
+        from lancedb.query import MatchQuery
+        from lancedb.rerankers import LinearCombinationReranker
+
+        depth = max(k, _DEPTH) if mode == "hybrid" else k
+        words = MatchQuery(query, "text")  # a plain string is a language: quotes ask for phrases
+        if mode == "words":
+            builder = self.table.search(words, query_type="fts")
+        elif mode == "vectors":
+            builder = self.table.search(vector, EMBEDDING, "vector")
+        else:
+            builder = self.table.search(query_type="hybrid", vector_column_name=EMBEDDING).vector(vector).text(words)
+            builder = builder.rerank(LinearCombinationReranker(_VECTORS_WEIGHT, return_score="all"))
+        if mode != "words":
+            # of unit vectors: a zero vector has no cosine distance and would be left out
+            builder = builder.distance_type("dot").nprobes(_PROBES)
+            builder = builder.refine_factor(max(_PER_ROW, -(-_CANDIDATES // depth)))
+            builder = builder.bypass_vector_index() if exact else builder
+        builder = builder if where is None else builder.where(where, prefilter=True)
+        found = builder.select(self.columns).limit(depth).to_arrow()
+        return [self._hit(row, mode) for row in found.slice(0, k).to_pylist()]
+
+    def _hit(self, row: dict[str, Any], mode: Mode) -> Hit:
+        # what one side alone found has no score of the other, and is not a number where that side found nothing
+        distance, bm25 = (None if math.isnan(row.get(name) or 0) else row.get(name) for name in ("_distance", "_score"))
+        cosine = None if distance is None else 1 - distance
+        score = row["_relevance_score"] if mode == "hybrid" else bm25 if mode == "words" else cosine
+        return Hit(row["id"], score, cosine, bm25, {name: row[name] for name in self.columns if name != "id"})
+
+    @contextmanager
+    def _errors(self, where: str | None) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RuntimeError, OSError) as error:
+            said = str(error)
+            if unknown := re.search(r"No field named (\"?)(.+?)\1\. Valid", said):
+                name = unknown[2]
+                near = nearest(name, self.columns)
+                raise CseError(f"--where: no column {name!r}{near}; the columns are {listed(self.columns)}") from None
+            if where is not None and "parser error" in said:
+                raise CseError(f'--where: {where[:80]!r} is not a condition in SQL, such as "id = 7"') from None
+            if "Not found" in said:
+                raise CseError(
+                    f"{self.url}: the index was removed during the search; build it again (cse index)"
+                ) from None
+            raise CseError(f"{self.url}: the search failed: {one_line(said)[:300]}") from None
+
+
+def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
+    """Make the index of a folder, in place of any other; one shard is in memory at a time.
+
+    Args:
+        vectors: a finished folder.
+        kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
+            vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of
+            the best; ``auto`` does so above 100,000 rows.
+
+    Raises:
+        CseError: lancedb is not installed or cannot write there, or a shard cannot be read.
+    """
+    with _writing(vectors.folder) as database:
+        from lancedb.index import FTS, BTree, IvfRq
+
+        batches = _batches(vectors)
+        first = next(batches)
+        table = database.create_table(TABLE, _chained(first, batches), schema=first.schema, mode="overwrite")
+        table.create_index("id", config=BTree())
+        if vectors.text:
+            table.create_index("text", config=FTS())
+        if kind == "approximate" or (kind == "auto" and vectors.plan.rows > _EXACT_ROWS):
+            table.create_index(EMBEDDING, config=IvfRq(distance_type="dot"))
+        _publish(table)
+    return open_table(vectors.folder.url)
+
+
+def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
+    """Replace the rows of an index whose ids a folder of vectors has, and add the others.
+
+    Args:
+        url: folder with the index.
+        changes: vectors of the same model, with the same columns.
+
+    Returns:
+        How many rows were replaced, and how many added.
+
+    Raises:
+        CseError: vectors of another model, role or columns, an id that occurs twice, or what ``build_table`` raises.
+    """
+    import pyarrow as pa
+
+    there = open_table(url)
+    if (there.model, there.role) != (changes.model, changes.role):
+        raise CseError(f"{changes.folder.url}: made by another model, or in another role, than {url}; embed again")
+    batches = _batches(changes)
+    first = next(batches)
+    if not first.schema.equals(there.table.schema):
+        raise CseError(
+            f"{changes.folder.url}: has columns {_shown(first.schema)}, {url} {_shown(there.table.schema)}; embed with "
+            "the same options"
+        )
+    _refuse_twice(changes)
+    with _writing(Folder(url)) as database:
+        table = database.open_table(TABLE)
+        merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        done = merge.execute(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)))
+        _publish(table)
+    return done.num_updated_rows, done.num_inserted_rows
+
+
+def open_table(url: str) -> SearchTable:
+    """Open the index in a folder, as the last finished build or update left it.
+
+    Raises:
+        CseError: no index, one that was never finished, another program's table, or lancedb is not installed.
+    """
+    folder = Folder(url)
+    names = folder.names()
+    if TABLE_FOLDER not in names:
+        near = "" if names or not folder.local else nearest(url, map(str, Path(url).parent.glob("*/")))
+        raise CseError(f"{url}: no index here{near or f'; build it with `cse index {url}`'}")
+    table = _connect(folder).open_table(TABLE)
+    try:
+        table.checkout(_READY)
+    except (ValueError, RuntimeError, OSError):
+        raise CseError(f"{url}: the index is not finished or damaged; build it again (cse index)") from None
+    try:
+        return SearchTable(table, url, **json.loads((table.schema.metadata or {})[_FACTS]))
+    except (KeyError, ValueError, TypeError):
+        raise CseError(f"{folder / TABLE_FOLDER}: not an index of `cse index`; build it again") from None
+
+
+def _connect(folder: Folder) -> Any:
+    """Open a folder as a LanceDB database.
+
+    Raises:
+        CseError: lancedb is not installed, or the folder is neither on disk nor in a bucket.
+    """
+    os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings speak to programmers
+    try:
+        import lancedb
+    except ImportError:
+        raise CseError("the index needs LanceDB: pip install 'cse[search]'") from None
+    if folder.local:
+        return lancedb.connect(folder.path)
+    if folder.url.partition("://")[0] not in _BUCKETS:
+        raise CseError(f"{folder.url}: an index lies on a disk or in a bucket ({'://, '.join(_BUCKETS)}://)")
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
+    return lancedb.connect(folder.url, storage_options={"allow_http": "true"} if plain else None)
+
+
+@contextmanager
+def _writing(folder: Folder) -> Iterator[Any]:
+    database = _connect(folder)
+    with only_writer(folder):
+        try:
+            yield database
+        except RuntimeError as error:
+            raise CseError(f"{folder / TABLE_FOLDER}: cannot be written: {one_line(str(error))[:300]}") from None
+
+
+def _publish(table: Any) -> None:
+    """Bring the indices up to date, and let searches find this version; versions of the last week stay."""
+    table.optimize()
+    tags = table.tags
+    (tags.update if _READY in tags.list() else tags.create)(_READY, table.version)
+
+
+def _batches(vectors: VectorStore) -> Iterator[Any]:
+    """Yield the shards as record batches with vectors of unit length; the schema says what made them."""
+    from tqdm import tqdm
+
+    facts = {"bundle": vectors.bundle, "model": vectors.model, "role": vectors.role, "id_column": vectors.id_column}
+    shards = tqdm(shard_tables(vectors), total=len(vectors.plan.spans), desc="index", unit="shard",
+                  disable=not sys.stderr.isatty())  # fmt: skip
+    for table in shards:
+        yield from table.replace_schema_metadata({_FACTS: json.dumps(facts)}).combine_chunks().to_batches()
+
+
+def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _shown(schema: Any) -> str:
+    return listed(f"{field.name} ({field.type})" for field in schema)
+
+
+def _refuse_twice(changes: VectorStore) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ids = pa.concat_tables(shard_tables(changes, ["id"]))["id"]
+    counts = pc.value_counts(ids)
+    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(twice):
+        raise CseError(
+            f"{changes.folder.url}: id {twice[0].as_py()!r} occurs twice; give each row its own (--id-column)"
+        )

@@ -1,0 +1,424 @@
+"""`cse index` and `cse search`: what the index finds against numpy, what it holds, how it changes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cse.errors import CseError
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.seal import sealed
+from cse.scale.corpus import table as module
+from cse.scale.corpus.embed import embed_corpus
+from cse.scale.corpus.output import open_vectors
+from cse.scale.corpus.table import build_table, open_table, update_table
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
+from tests.scale.corpora import choices, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
+
+QUERIES = ["the cat sat", "dog", "a mat"]
+ROWS = [
+    {
+        "id": f"k{n}",
+        "text": text,
+        "year": 2000 + n,
+        "queue": ["billing", "cards"][n % 2],
+        "paid": n % 3 == 0,
+        "more": 1.5,
+    }
+    for n, text in enumerate(["the cat", "dog", "a mat the cat sat on", "", *sentences(40, seed=4)])
+]
+KEPT = [part for name in ("year", "queue", "paid", "more") for part in ("--keep-column", name)]
+
+
+@pytest.fixture
+def embed(cse, bundle, tmp_path, monkeypatch):  # noqa: F811
+    """`cse embed` of rows without Ray, ten rows a shard, with ids and text; returns the folder."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def run(rows, name, *options, model=bundle, text="--keep-text"):
+        corpus = write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        done = cse(
+            "embed", corpus, "--out", tmp_path / name, "--model", model, "--workers", 0, "--shard-rows", 10,
+            "--provider", "cpu", "--id-column", "id", *([text] if text else []), *options,
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture
+def vectors(cse, embed):  # noqa: F811
+    """A folder with an index, of vectors that are not of unit length."""
+    folder = embed(ROWS, "vectors", "--raw", *KEPT)
+    assert cse("index", folder).err == f"{folder}: an exact index of 44 vectors and their words\n"
+    return folder
+
+
+def answers(cse, folder, *options, queries=QUERIES):  # noqa: F811
+    done = cse("search", folder, *queries, "--json", "--provider", "cpu", *options)
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def cosines(vectors, bundle, queries=QUERIES):  # noqa: F811
+    """Cosines (q, n) of the queries with all rows."""
+    _, rows, _ = read_vectors(vectors)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return OnnxEncoder(bundle, provider="cpu").encode(queries, normalize=True) @ unit.T
+
+
+# ---- what is found ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["exact", "approximate"])
+def test_vectors_find_what_numpy_finds(cse, embed, bundle, kind):  # noqa: F811
+    folder = embed(ROWS * 8, "vectors", "--raw")
+    assert f"{kind} index of 352 vectors" in cse("index", folder, "--kind", kind).err
+    expected = cosines(folder, bundle)
+    for number, answer in enumerate(answers(cse, folder, "--mode", "vectors", "-k", 5)):
+        hits = answer["hits"]
+        assert (answer["query"], answer["mode"]) == (QUERIES[number], "vectors")
+        assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
+        best = np.sort(expected[number])[::-1][:5]
+        np.testing.assert_allclose([hit["cosine"] for hit in hits], best, atol=2e-6)
+        assert [hit["score"] for hit in hits] == [hit["cosine"] for hit in hits]
+        for hit in hits:
+            assert hit["text"] == ROWS[int(hit["id"][1:])]["text"]
+
+
+def test_of_equal_cosines_the_earlier_row_comes_first(cse, vectors, bundle):  # noqa: F811
+    (answer,) = answers(cse, vectors, "--mode", "vectors", "-k", 44, queries=["the cat"])
+    found = [(-round(hit["cosine"], 5), int(hit["id"][1:])) for hit in answer["hits"]]
+    assert found == sorted(found)
+    assert len({cosine for cosine, _ in found}) < 44, "some are equal"
+
+
+def test_words_rank_by_bm25_and_need_no_model(cse, vectors, bundle):  # noqa: F811
+    bundle.rename(bundle.with_name("moved"))
+    (answer,) = answers(cse, vectors, "--mode", "words", "-k", 44, queries=["The dogs, MAT"])
+    texts = [[word for word in row["text"].split() if word not in ("the", "on", "a")] for row in ROWS]
+    there = sum(map(bool, texts))  # texts without words do not count
+    expected, mean = np.zeros(len(texts)), sum(map(len, texts)) / there
+    for word in ("dog", "mat"):  # dogs and dog have one stem
+        count = np.array([text.count(word) for text in texts])
+        rarity = np.log1p((there - (count > 0).sum() + 0.5) / ((count > 0).sum() + 0.5))
+        length = np.array([len(text) for text in texts]) / mean
+        expected += rarity * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * length))
+    assert [hit["bm25"] for hit in answer["hits"]] == pytest.approx(sorted(expected[expected > 0])[::-1], rel=1e-3)
+    for hit in answer["hits"]:
+        assert hit["score"] == hit["bm25"] == pytest.approx(expected[int(hit["id"][1:])], rel=1e-3)
+        assert hit["cosine"] is None
+
+
+@pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", 'a "cat" AND (dog', "the"])
+def test_a_hybrid_search_is_half_cosine_half_words_each_scaled_to_0_to_1(vectors, bundle, monkeypatch, query):  # noqa: F811
+    monkeypatch.setattr(module, "_DEPTH", 12)
+    table = open_table(str(vectors))
+    vector = OnnxEncoder(bundle, provider="cpu").encode([query], normalize=True)
+    one, other = (table.search([query], vector, 12, mode)[0] for mode in ("vectors", "words"))
+    parts = [{hit.id: hit.score for hit in hits} for hits in (one, other)]
+    scaled = []
+    for part in parts:
+        low, high = min(part.values(), default=0), max(part.values(), default=0)
+        scaled.append({row: (score - low) / ((high - low) or 1) for row, score in part.items()})
+    if parts[1]:
+        assert parts[0].keys() - parts[1].keys() or parts[1].keys() - parts[0].keys(), "one side alone found a row"
+        expected = {row: sum(part.get(row, 0.0) for part in scaled) / 2 for row in parts[0] | parts[1]}
+    else:  # stop words alone
+        expected = scaled[0]
+    (found,) = table.search([query], vector, 10, "hybrid")
+    assert len(found) == 10
+    np.testing.assert_allclose([hit.score for hit in found], sorted(expected.values(), reverse=True)[:10], atol=1e-5)
+    for hit in found:
+        assert hit.score == pytest.approx(expected[hit.id], abs=1e-5)
+        assert hit.cosine == (None if hit.id not in parts[0] else pytest.approx(parts[0][hit.id], abs=1e-6))
+        assert hit.bm25 == (None if hit.id not in parts[1] else pytest.approx(parts[1][hit.id], abs=1e-5))
+
+
+def test_hybrid_is_the_default_where_there_is_text(cse, embed, vectors):  # noqa: F811
+    assert answers(cse, vectors)[0]["mode"] == "hybrid"
+    bare = embed(ROWS, "bare", text=None)
+    assert "44 vectors, without words: no text was stored (--keep-text)" in cse("index", bare).err
+    (answer,) = answers(cse, bare, "-k", 3, queries=["dog"])
+    assert answer["mode"] == "vectors"
+    assert "text" not in answer["hits"][0]
+    for mode in ("hybrid", "words"):
+        line = cse("search", bare, "dog", "--mode", mode).refused()
+        assert line == f"{bare}: no text in the index, so --mode {mode} finds no words; embed with --keep-text"
+
+
+def test_a_zero_vector_is_found_too(embed, cse, tmp_path):  # noqa: F811
+    folder = embed(ROWS[:10], "vectors")
+    path = shards(folder)[0]
+    rows = pq.read_table(path)
+    zeros = np.array(rows["embedding"].to_pylist(), np.float32)
+    zeros[4] = 0
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(zeros.ravel()), zeros.shape[1])
+    pq.write_table(rows.set_column(2, "embedding", lists), path)
+    cse("index", folder)
+    (answer,) = answers(cse, folder, "--mode", "vectors", queries=["dog"])
+    assert len(answer["hits"]) == 10
+    assert {hit["id"]: hit["cosine"] for hit in answer["hits"]}["k4"] == 0
+
+
+# ---- filters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vectors", "words"])
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("year >= 2010 AND queue = 'cards'", lambda row: row["year"] >= 2010 and row["queue"] == "cards"),
+        ("paid", lambda row: row["paid"]),
+        ("id IN ('k0', 'k1', 'k2') OR more < 1", lambda row: row["id"] in ("k0", "k1", "k2")),
+    ],
+)
+def test_a_filter_leaves_rows_that_meet_it(cse, vectors, mode, condition, holds):  # noqa: F811
+    every = answers(cse, vectors, "--mode", mode, "-k", 44)
+    left = answers(cse, vectors, "--mode", mode, "-k", 44, "--where", condition)
+    rows = {row["id"]: row for row in ROWS}
+    for before, after in zip(every, left, strict=True):
+        wanted = {hit["id"] for hit in before["hits"] if holds(rows[hit["id"]])}
+        assert {hit["id"] for hit in after["hits"]} == wanted
+        assert 0 < len(wanted) < len(before["hits"])
+        for hit in after["hits"]:
+            assert {name: hit[name] for name in rows[hit["id"]]} == rows[hit["id"]]
+
+
+def test_filters_that_are_none(cse, vectors):  # noqa: F811
+    search = ("search", vectors, "dog", "--where")
+    columns = "the columns are id, text, year, queue, paid, more"
+    for mode in ("hybrid", "vectors", "words"):
+        line = cse(*search, "yaer > 2000", "--mode", mode).refused()
+        assert line == f"--where: no column 'yaer'; did you mean 'year'?; {columns}"
+    assert cse(*search, "year >").refused() == "--where: 'year >' is not a condition in SQL, such as \"id = 7\""
+    assert cse(*search, "year + 1").code == 2
+
+
+# ---- kept columns and titles --------------------------------------------------------------------------------------
+
+
+def test_columns_are_kept_in_their_types(embed, tmp_path):
+    rows = [*ROWS, {**ROWS[0], "id": "last", "year": None, "more": 2, "queue": None}]
+    folder = embed(rows, "vectors", *KEPT)
+    table = pa.concat_tables([pq.read_table(shard) for shard in shards(folder)])
+    assert table.column_names == ["id", "text", "year", "queue", "paid", "more", "embedding"]
+    assert [str(table.schema.field(name).type) for name in ("year", "queue", "paid", "more")] == [
+        "int64", "string", "bool", "double",
+    ]  # fmt: skip
+    assert [{name: row[name] for name in rows[0]} for row in table.to_pylist()] == rows
+
+
+def test_kept_columns_of_parquet(cse, bundle, tmp_path):  # noqa: F811
+    corpus = write_parquet(
+        tmp_path / "a.parquet",
+        {"text": ["the cat", "a dog"], "n": pa.array([1, None], pa.int16()), "f": pa.array([0.5, 2], pa.float32()),
+         "name": ["a", None], "title": ["Old", None], "when": pa.array([1, 2], pa.timestamp("ms"))},
+    )  # fmt: skip
+    run = ("embed", corpus, "--model", bundle, "--workers", 0, "--provider", "cpu", "--keep-text", "--out")
+    kept = [part for name in ("n", "f", "name") for part in ("--keep-column", name)]
+    assert cse(*run, tmp_path / "vectors", *kept, "--title-column", "title").code == 0
+    assert [
+        {name: value for name, value in row.items() if name != "embedding"}
+        for row in pq.read_table(shards(tmp_path / "vectors")[0]).to_pylist()
+    ] == [
+        {"id": 0, "text": "Old the cat", "n": 1, "f": 0.5, "name": "a"},
+        {"id": 1, "text": "a dog", "n": None, "f": 2.0, "name": None},
+    ]
+    line = cse(*run, tmp_path / "x", "--keep-column", "when").refused()
+    assert line.endswith("column 'when' (--keep-column) holds timestamp[ms]; keep text, numbers, true and false")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "wanted"),
+    [
+        ("year", [1, "x"], "a.jsonl:2: column 'year' (--keep-column) held int64 before, here string; give one type"),
+        ("year", [1, [2]], "column 'year' (--keep-column) should hold text, numbers, true or false, found '[2]'"),
+        ("text", ["a", "b"], "--keep-column text: a shard has a column of that name already; rename it in the corpus"),
+        ("yaer", [1, 2], "no column 'yaer' (--keep-column); did you mean 'year'?"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_be_kept(cse, bundle, tmp_path, name, values, wanted):  # noqa: F811
+    corpus = write_jsonl(tmp_path / "a.jsonl", [{"text": "the cat", "year": value} for value in values])
+    embed = ("embed", corpus, "--out", tmp_path / "vectors", "--model", bundle, "--workers", 0)
+    assert wanted in cse(*embed, "--keep-column", name).refused()
+    assert not (tmp_path / "vectors/plan.json").exists()
+
+
+def test_a_title_stands_before_its_text_once(embed, bundle, tmp_path):  # noqa: F811
+    rows = [{"id": "a", "title": " The cat ", "text": "sat"}, {"id": "b", "title": "a dog", "text": "a dog sat"},
+            {"id": "c", "title": None, "text": "mat"}, {"id": "d", "title": "the mat", "text": ""}]  # fmt: skip
+    folder = embed(rows, "vectors", "--title-column", "title")
+    _, vectors, texts = read_vectors(folder)
+    assert texts == ["The cat sat", "a dog sat", "mat", "the mat "]
+    np.testing.assert_allclose(vectors, OnnxEncoder(bundle, provider="cpu").encode(texts), atol=1e-6)
+
+
+# ---- updates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["exact", "approximate"])
+def test_an_update_replaces_rows_by_id_and_adds_the_others(cse, embed, bundle, kind):  # noqa: F811
+    # an index of partitions needs 256 rows
+    folder = embed([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "vectors", *KEPT)
+    cse("index", folder, "--kind", kind)
+    rows = len(open_table(str(folder)))
+    news = [{**ROWS[1], "text": "zebra the mat", "year": 1}, {**ROWS[1], "id": "new", "text": "a zebra", "year": 2}]
+    changes = embed(news, "changes", *KEPT)
+    assert cse("index", folder, "--update", changes).err == f"{folder}: 1 rows replaced, 1 added\n"
+    assert len(open_table(str(folder))) == rows + 1
+    (answer,) = answers(cse, folder, "--mode", "words", queries=["zebra"])
+    assert [(hit["id"], hit["year"]) for hit in answer["hits"]] == [("new", 2), ("k1", 1)]
+    (answer,) = answers(cse, folder, "--mode", "vectors", "--where", "year < 3", queries=["zebra the mat"])
+    vector = OnnxEncoder(bundle, provider="cpu").encode(["zebra the mat", "a zebra"], normalize=True)
+    assert [hit["id"] for hit in answer["hits"]] == ["k1", "new"]
+    np.testing.assert_allclose([hit["cosine"] for hit in answer["hits"]], [1, vector[0] @ vector[1]], atol=1e-5)
+
+
+def test_updates_that_do_not_fit(cse, embed, vectors, bundle, tmp_path):  # noqa: F811
+    before = answers(cse, vectors)
+
+    def refused(changes):
+        return cse("index", vectors, "--update", changes).refused()
+
+    assert "changes: has columns id (string), text (string), embedding" in refused(embed(ROWS, "changes"))
+    twice = embed([ROWS[0], ROWS[1], ROWS[0]], "twice", *KEPT)
+    assert refused(twice) == f"{twice}: id 'k0' occurs twice; give each row its own (--id-column)"
+    other = tmp_path / "other"
+    bundle.rename(other)
+    tree = json.loads((other / "bundle.json").read_text())
+    (other / "bundle.json").write_text(json.dumps(sealed(tree | {"max_length": 5})))
+    assert "made by another model, or in another role, than" in refused(embed(ROWS, "others", *KEPT, model=other))
+    other.rename(bundle)
+    (bundle / "bundle.json").write_text(json.dumps(sealed(tree)))
+    assert answers(cse, vectors) == before
+
+
+def test_a_search_under_way_sees_the_index_as_it_was(embed, bundle):  # noqa: F811
+    folder, changes = embed(ROWS, "vectors"), embed([{"id": "new", "text": "zebra"}], "changes")
+    build_table(open_vectors(str(folder)))
+    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog zebra"], normalize=True)
+    table = open_table(str(folder))
+    before = {mode: table.search(["dog zebra"], vector, 44, mode) for mode in module.MODES}
+    update_table(str(folder), open_vectors(str(changes)))
+    build_table(open_vectors(str(folder)))
+    update_table(str(folder), open_vectors(str(changes)))
+    assert {mode: table.search(["dog zebra"], vector, 44, mode) for mode in module.MODES} == before
+    assert "new" in {hit.id for hit in open_table(str(folder)).search(["zebra"], None, 5, "words")[0]}
+
+
+def test_a_killed_build_leaves_the_index_before(cse, embed, vectors, monkeypatch):  # noqa: F811
+    before = answers(cse, vectors)
+
+    def killed(table):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build_table(open_vectors(str(vectors)))
+    assert answers(cse, vectors) == before
+    fresh = embed(ROWS, "fresh")
+    with pytest.raises(KeyboardInterrupt):
+        build_table(open_vectors(str(fresh)))
+    assert cse("search", fresh, "dog").refused() == (
+        f"{fresh}: the index is not finished or damaged; build it again (cse index)"
+    )
+
+
+def test_an_index_removed_during_a_search(vectors):
+    table = open_table(str(vectors))
+    shutil.rmtree(vectors / "index.lance")
+    with pytest.raises(CseError, match=r"the index was removed during the search; build it again \(cse index\)$"):
+        table.search(["dog"], None, 3, "words")
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["", "  \n"])
+def test_empty_queries(cse, vectors, query):  # noqa: F811
+    assert cse("search", vectors, "dog", query).refused() == "search: query 2 is empty; write at least a word"
+
+
+def test_queries_or_a_task(cse, vectors):  # noqa: F811
+    assert "give queries, or --task and none" in cse("search", vectors).err
+    assert "give queries, or --task and none" in cse("search", vectors, "dog", "--task", "x").err
+
+
+def test_vectors_of_another_width(vectors):
+    with pytest.raises(CseError, match=r"^search: 1 queries, vectors \(1, 3\); .*vectors has 8 dimensions$"):
+        open_table(str(vectors)).search(["dog"], np.ones((1, 3), np.float32), 3, "vectors")
+
+
+def test_no_index_and_no_folder(cse, embed, tmp_path):  # noqa: F811
+    folder = embed(ROWS, "vectors")
+    assert cse("search", folder, "dog").refused() == f"{folder}: no index here; build it with `cse index {folder}`"
+    assert "no index here; did you mean" in cse("search", f"{folder}s", "dog").refused()
+    from lancedb import connect
+
+    connect(folder).create_table("index", [{"id": 1}])
+    assert "not finished or damaged; build it again" in cse("search", folder, "dog").refused()
+
+
+def test_starting_over_removes_the_index(cse, embed, vectors):  # noqa: F811
+    assert (vectors / "index.lance").is_dir()
+    for _ in range(2):
+        embed(ROWS[:9], "vectors", "--again")
+        assert not (vectors / "index.lance").exists()
+    embed(ROWS[:9], "vectors", "--again", "--index")
+    assert (vectors / "index.lance").is_dir()
+
+
+def test_a_place_that_holds_no_index(cse, bundle, tmp_path):  # noqa: F811
+    corpus = write_txt(tmp_path / "a.txt", ["the cat"])
+    embed_corpus(str(corpus), "memory://no-index", str(bundle), choices(), workers=0)
+    line = cse("index", "memory://no-index").refused()
+    assert line == "memory://no-index: an index lies on a disk or in a bucket (s3://, gs://, az://)"
+
+
+def test_without_lancedb_the_line_says_what_to_install(cse, vectors, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(sys.modules, "lancedb", None)
+    for command in (("index", vectors), ("search", vectors, "dog")):
+        assert cse(*command).refused() == "the index needs LanceDB: pip install 'cse[search]'"
+
+
+# ---- judged queries -----------------------------------------------------------------------------------------------
+
+
+def test_measures_of_each_mode_are_those_of_the_ranks(cse, embed, bundle, tmp_path):  # noqa: F811
+    documents = [{"_id": row["id"], "id": row["id"], "title": "", "text": row["text"] or "dog mat"} for row in ROWS]
+    write_jsonl(tmp_path / "task/corpus.jsonl", documents)
+    write_jsonl(tmp_path / "task/queries.jsonl", [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
+    judged = {("q0", "k2"): 2, ("q0", "k9"): 1, ("q1", "k1"): 1, ("q2", "k30"): 1, ("q2", "k3"): 0}
+    lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t{grade}" for (q, d), grade in judged.items())]
+    (tmp_path / "task/qrels").mkdir()
+    (tmp_path / "task/qrels/test.tsv").write_text("\n".join(lines))
+    folder = tmp_path / "search"
+    options = ("--id-column", "_id", "--title-column", "title", "--keep-text", "--workers", 0, "--provider", "cpu")
+    assert cse("embed", tmp_path / "task/corpus.jsonl", "--out", folder, "--model", bundle, *options).code == 0
+    cse("index", folder)
+    done = cse("search", folder, "--task", tmp_path / "task", "--json", "--provider", "cpu")
+    scores = json.loads(done.out)
+    assert list(scores) == ["hybrid", "vectors", "words"]
+    for mode, values in scores.items():
+        gains = []
+        for number, answer in enumerate(answers(cse, folder, "--mode", mode, "-k", 10)):
+            grades = {document: grade for (query, document), grade in judged.items() if query == f"q{number}"}
+            gain = sum(grades.get(hit["id"], 0) / np.log2(hit["rank"] + 1) for hit in answer["hits"])
+            ideal = sum(g / np.log2(n + 2) for n, g in enumerate(sorted(grades.values(), reverse=True)))
+            gains.append(gain / ideal)
+        assert values["nDCG@10"] == pytest.approx(100 * np.mean(gains)), mode
+    header, *rows = cse("search", folder, "--task", tmp_path / "task", "--provider", "cpu").out.splitlines()
+    assert header.split() == ["nDCG@10", "MRR@10", "recall@10", "recall@100"]
+    assert rows[0].split()[:2] == ["hybrid", f"{scores['hybrid']['nDCG@10']:.2f}"]
+    other = embed(documents[:9], "few")
+    cse("index", other)
+    assert "9 rows, not the 44 documents of" in cse("search", other, "--task", tmp_path / "task").refused()
