@@ -188,7 +188,7 @@ def _index(vectors_TD: np.ndarray) -> Any:
     except ImportError:
         raise CseError(
             f"mine.exact_rows: {len(vectors_TD):,} texts are searched by faiss, which is not installed: pip install "
-            "'cse[search]', or raise mine.exact_rows"
+            "'cse[mine]', or raise mine.exact_rows"
         ) from None
     index = faiss.IndexHNSWFlat(vectors_TD.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
     index.add(vectors_TD)

@@ -126,7 +126,7 @@ def test_faiss_finds_what_an_exact_search_finds(monkeypatch):
     exact = mine(pairs, vectors, vectors, Mining(0.95, per_text=3))
     assert np.array_equal(mine(pairs, vectors, vectors, Mining(0.95, per_text=3, exact_rows=89)), exact)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(CseError, match=r"^mine.exact_rows: 90 texts are searched by faiss, .* 'cse\[search\]'"):
+    with pytest.raises(CseError, match=r"^mine.exact_rows: 90 texts are searched by faiss, .* 'cse\[mine\]'"):
         mine(pairs, vectors, vectors, Mining(0.95, exact_rows=89))
 
 

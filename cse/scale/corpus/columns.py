@@ -151,12 +151,13 @@ def check_id(value: Any, known: IdType | None, name: str, where: str) -> IdType:
 
 def _kind(value: Any, name: str, where: str) -> str | None:
     """Return the type in which a kept value is stored; None for a missing one."""
-    for kind, stored in ((bool, "bool"), (int, "int64"), (float, "double"), (str, "string")):
-        if isinstance(value, kind) and not (kind is int and not -_INT64 <= value < _INT64):
-            check_text(value, where) if kind is str else None
-            return stored
-    if value is None:
-        return None
+    if isinstance(value, str):
+        check_text(value, where)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or -_INT64 <= value < _INT64:
+        for kind, stored in ((bool, "bool"), (int, "int64"), (float, "double"), (str, "string"), (type(None), None)):
+            if isinstance(value, kind):
+                return stored
     raise CseError(
         f"{where}: column {name!r} (--keep-column) should hold text, numbers, true or false, found {str(value)[:40]!r}"
     )
