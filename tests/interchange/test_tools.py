@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -28,17 +29,17 @@ CORPUS = [LOAN, "the cat sat on a mat", COME, "a dog", "Where is the dog?", "zeb
 TEXTS = {"query": "query: ", "passage": "passage: "}
 # for each example: a part of it that no other has, and the library it needs
 IN_PROCESS = {
-    "langchain": ("from langchain_core", "langchain_core"),
+    "langchain": ("from langchain_core.embeddings", "langchain_core"),
     "llamaindex": ("from llama_index", "llama_index.core"),
     "haystack": ("from haystack ", "haystack"),
 }
 OF_VECTORS = {
     "duckdb": ("import duckdb", "duckdb"),
     "polars": ("import polars", "polars"),
-    "lancedb": ("import lancedb", "lancedb"),
-    "faiss": ("import faiss", "faiss"),
+    "lancedb": ("import lancedb\n\ntable", "lancedb"),
 }
-EXAMPLES = IN_PROCESS | OF_VECTORS
+OF_TEXT = {"langchain retriever": ("from langchain_core.retrievers", "langchain_core")}
+EXAMPLES = IN_PROCESS | OF_VECTORS | OF_TEXT
 
 
 def python(folder: Path, *args: str, code: str = "") -> str:
@@ -85,8 +86,7 @@ def with_vectors(tmp_path_factory) -> Path:
     (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in CORPUS), encoding="utf-8")
     small = {"embed": ["--workers", "0", "--shard-rows", "3", "--provider", "cpu"], "index": []}
     for command in COMMANDS:
-        if command[1] == "embed" or find_spec("faiss"):
-            python(folder, "-m", "cse.cli", *command[1:], *small[command[1]])
+        python(folder, "-m", "cse.cli", *command[1:], *small[command[1]])
     assert len(list((folder / "data/vectors").glob("part-*.parquet"))) == 3
     return folder
 
@@ -130,3 +130,14 @@ def test_a_tool_finds_the_nearest_rows(name, with_vectors):
     assert {int(row) // 3 for row in nearest} != {0}, "in several shards"
     assert [(int(row), text) for row, _, text in found] == [(row, CORPUS[row]) for row in nearest]
     np.testing.assert_allclose([cosine for _, cosine, _ in found], cosines[nearest], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_TEXT)
+def test_a_tool_finds_what_cse_search_finds(name, with_vectors):
+    found = run_example(name, with_vectors)
+    answer = python(with_vectors, "-m", "cse.cli", "search", "data/vectors", CARD, "-k", "3", "--json")
+    hits = json.loads(answer)["hits"]
+    assert hits[0]["text"] == "a card", "the word decides"
+    assert [(int(row), text) for row, _, text in found] == [(hit["id"], hit["text"]) for hit in hits]
+    np.testing.assert_allclose([score for _, score, _ in found], [hit["score"] for hit in hits], atol=1e-5)
