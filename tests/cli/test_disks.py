@@ -18,7 +18,7 @@ from cse.training.observers import TensorBoard
 from tests.cli.workspace import contents, full_disk, read_only
 from tests.conftest import WORDS
 
-EMBED = ("embed", "lines.txt", "--out", "vectors", "--workers", "0")
+EMBED = ("embed", "lines.txt", "--out", "vectors", "--workers", "0", "--keep-text")
 SMALL = ("-s", "data.sample_rows=200", "-s", "data.drop_evaluation_overlap=false")
 # what it writes, where it is named; bytes that a file may have on the full disk
 COMMANDS = {
@@ -39,8 +39,7 @@ COMMANDS = {
     "bank add": (("bank", "add", "bank", "data/checkpoint", "--name", "x"), "bank", 500),
     "encode": (("encode", "data/bundle", "lines.txt", "--out", "vectors.npy"), "vectors.npy", 200),
     "embed": (EMBED, "vectors", 300),
-    "exact": (("index", "vectors"), "vectors/index", 200),
-    "hnsw": (("index", "vectors", "--kind", "hnsw"), "vectors/index", 8000),
+    "index": (("index", "vectors"), "vectors", 500),
     "report": (("report", "records", "--out", "data/report"), "data/report", 20_000),
     "preset": (("preset", "use", "promcse-eh-minilm"), "params.yaml", 50),
 }
@@ -55,7 +54,7 @@ def whole(trained, tmp_path_factory) -> Path:
     (folder / "vectors.npy").write_bytes(b"\x93NUMPY older")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name in ("records", "post", "bank create", "embed", "hnsw"):
+        for name in ("records", "post", "bank create", "embed", "index"):
             patch.setattr(sys, "argv", ["cse", *COMMANDS[name][0]])
             with pytest.raises(SystemExit) as left:
                 main()

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.data.checks import listed
-from cse.errors import CseError, nearest, one_line
+from cse.errors import CseError, full_disk_in, nearest, one_line
 from cse.scale.corpus.output import TABLE, TABLE_FOLDER, VectorStore, only_writer
 from cse.scale.corpus.shard import EMBEDDING, shard_tables
 from cse.scale.corpus.storage import Folder
@@ -179,7 +179,8 @@ class SearchTable:
         # what one side alone found has no score of the other, and is not a number where that side found nothing
         distance, bm25 = (None if math.isnan(row.get(name) or 0) else row.get(name) for name in ("_distance", "_score"))
         cosine = None if distance is None else 1 - distance
-        score = row["_relevance_score"] if mode == "hybrid" else bm25 if mode == "words" else cosine
+        score = row[{"hybrid": "_relevance_score", "words": "_score", "vectors": "_distance"}[mode]]
+        score = 1 - score if mode == "vectors" else score
         return Hit(row["id"], score, cosine, bm25, {name: row[name] for name in self.columns if name != "id"})
 
     @contextmanager
@@ -309,7 +310,11 @@ def _writing(folder: Folder) -> Iterator[Any]:
     with only_writer(folder):
         try:
             yield database
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, CseError):
+                raise
+            if number := full_disk_in(str(error)):
+                raise OSError(number, os.strerror(number), folder / TABLE_FOLDER) from None
             raise CseError(f"{folder / TABLE_FOLDER}: cannot be written: {one_line(str(error))[:300]}") from None
 
 
