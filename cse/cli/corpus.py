@@ -201,7 +201,9 @@ def search(
 def _as_json(rank: int, hit: Hit) -> dict[str, Any]:
     scores = {"score": hit.score, "cosine": hit.cosine, "bm25": hit.bm25}
     rounded = {name: None if score is None else round(score, 6) for name, score in scores.items()}
-    return {"rank": rank, "id": hit.id, **rounded, **hit.values}
+    kept = {name: value for name, value in hit.values.items() if name != "text"}
+    text = {"text": hit.values["text"]} if "text" in hit.values else {}
+    return {"rank": rank, "id": hit.id, **rounded, **text, **({"columns": kept} if kept else {})}
 
 
 def _measure(table: SearchTable, encoder: Any, role: str | None, task: str, as_json: bool) -> None:

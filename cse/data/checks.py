@@ -66,7 +66,7 @@ def required_text(value: Any, column: str, where: str, *, blank: bool = True) ->
 def titled(title: str | None, text: str) -> str:
     """Return a title, a blank and a text; the text alone where it starts with the title."""
     head, body = (title or "").strip(), text.strip()
-    return body if body.startswith(head) else f"{head} {body}"
+    return body if body.startswith(head) else f"{head} {body}".strip()
 
 
 def no_rows(shown: str) -> CseError:

@@ -190,7 +190,15 @@ def test_a_filter_leaves_rows_that_meet_it(cse, vectors, mode, condition, holds)
         assert {hit["id"] for hit in after["hits"]} == wanted
         assert 0 < len(wanted) < len(before["hits"])
         for hit in after["hits"]:
-            assert {name: hit[name] for name in rows[hit["id"]]} == rows[hit["id"]]
+            assert {"id": hit["id"], "text": hit["text"], **hit["columns"]} == rows[hit["id"]]
+
+
+def test_names_with_capitals_and_those_of_scores(cse, embed):  # noqa: F811
+    rows = [{"id": f"k{n}", "text": "dog", "Queue Name": "AB"[n % 2], "score": n} for n in range(6)]
+    folder = embed(rows, "vectors", "--keep-column", "Queue Name", "--keep-column", "score", "--index")
+    (answer,) = answers(cse, folder, "--where", "`Queue Name` = 'A' AND score > 0", queries=["dog"])
+    assert sorted((hit["id"], hit["columns"]["score"]) for hit in answer["hits"]) == [("k2", 2), ("k4", 4)]
+    assert [hit["cosine"] for hit in answer["hits"]] == pytest.approx([1, 1], abs=1e-5)
 
 
 def test_filters_that_are_none(cse, vectors):  # noqa: F811
@@ -242,7 +250,7 @@ def test_kept_columns_of_parquet(cse, bundle, tmp_path):  # noqa: F811
     [
         ("year", [1, "x"], "a.jsonl:2: column 'year' (--keep-column) held int64 before, here string; give one type"),
         ("year", [1, [2]], "column 'year' (--keep-column) should hold text, numbers, true or false, found '[2]'"),
-        ("text", ["a", "b"], "--keep-column text: a shard has a column of that name already; rename it in the corpus"),
+        ("text", ["a", "b"], "--keep-column text: the index has its own column of that name; rename it in the corpus"),
         ("yaer", [1, 2], "no column 'yaer' (--keep-column); did you mean 'year'?"),
     ],
 )  # fmt: skip
@@ -258,7 +266,7 @@ def test_a_title_stands_before_its_text_once(embed, bundle, tmp_path):  # noqa: 
             {"id": "c", "title": None, "text": "mat"}, {"id": "d", "title": "the mat", "text": ""}]  # fmt: skip
     folder = embed(rows, "vectors", "--title-column", "title")
     _, vectors, texts = read_vectors(folder)
-    assert texts == ["The cat sat", "a dog sat", "mat", "the mat "]
+    assert texts == ["The cat sat", "a dog sat", "mat", "the mat"]
     np.testing.assert_allclose(vectors, OnnxEncoder(bundle, provider="cpu").encode(texts), atol=1e-6)
 
 
@@ -276,7 +284,7 @@ def test_an_update_replaces_rows_by_id_and_adds_the_others(cse, embed, bundle, k
     assert cse("index", folder, "--update", changes).err == f"{folder}: 1 rows replaced, 1 added\n"
     assert len(open_table(str(folder))) == rows + 1
     (answer,) = answers(cse, folder, "--mode", "words", queries=["zebra"])
-    assert [(hit["id"], hit["year"]) for hit in answer["hits"]] == [("new", 2), ("k1", 1)]
+    assert [(hit["id"], hit["columns"]["year"]) for hit in answer["hits"]] == [("new", 2), ("k1", 1)]
     (answer,) = answers(cse, folder, "--mode", "vectors", "--where", "year < 3", queries=["zebra the mat"])
     vector = OnnxEncoder(bundle, provider="cpu").encode(["zebra the mat", "a zebra"], normalize=True)
     assert [hit["id"] for hit in answer["hits"]] == ["k1", "new"]

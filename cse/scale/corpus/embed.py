@@ -104,7 +104,7 @@ def _check_columns(files: Corpus, choices: Choices) -> None:
             raise CseError(f"{option} {name}: {files.files[0].shown} has no columns; use a {', '.join(TABLES)} file")
     for name in columns.kept:
         if name in STORED or columns.kept.count(name) > 1:
-            raise CseError(f"--keep-column {name}: a shard has a column of that name already; rename it in the corpus")
+            raise CseError(f"--keep-column {name}: the index has its own column of that name; rename it in the corpus")
 
 
 def _check_places(files: Corpus, folder: Folder, workers: int | None) -> None:

@@ -16,7 +16,7 @@ from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Piece
 
 EMBEDDING = "embedding"
-STORED = ("id", "text", EMBEDDING)
+STORED = ("id", "text", EMBEDDING, "_distance", "_score", "_relevance_score", "_rowid")  # the last are LanceDB's
 
 
 def shard_bytes(
