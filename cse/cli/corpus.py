@@ -12,7 +12,8 @@ from cse.errors import escaped, one_line
 from cse.stages.common import BUNDLE
 
 if TYPE_CHECKING:
-    from cse.scale.corpus.table import Hit, Kind, Mode, SearchTable
+    from cse.scale.corpus.index import Kind
+    from cse.scale.corpus.table import Hit, Mode, SearchTable
 
 _provider_option = click.option(
     "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
@@ -125,8 +126,8 @@ def index_command(folder: str, kind: Kind, update: str | None) -> None:
     if update is None:
         _build(folder, kind)
         return
+    from cse.scale.corpus.index import update_table
     from cse.scale.corpus.output import open_vectors
-    from cse.scale.corpus.table import update_table
 
     replaced, added = update_table(folder, open_vectors(update))
     click.echo(f"{folder}: {replaced:,} rows replaced, {added:,} added", err=True)
@@ -219,8 +220,8 @@ def _measure(table: SearchTable, encoder: Any, role: str | None, task: str, as_j
 
 
 def _build(folder: str, kind: Kind) -> None:
+    from cse.scale.corpus.index import build_table
     from cse.scale.corpus.output import open_vectors
-    from cse.scale.corpus.table import build_table
 
     vectors = open_vectors(folder)
     table = build_table(vectors, kind)

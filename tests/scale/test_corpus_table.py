@@ -14,10 +14,12 @@ import pytest
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.seal import sealed
+from cse.scale.corpus import index
 from cse.scale.corpus import table as module
 from cse.scale.corpus.embed import embed_corpus
+from cse.scale.corpus.index import build_table, update_table
 from cse.scale.corpus.output import open_vectors
-from cse.scale.corpus.table import build_table, open_table, update_table
+from cse.scale.corpus.table import open_table
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
@@ -329,7 +331,7 @@ def test_a_killed_build_leaves_the_index_before(cse, embed, vectors, monkeypatch
     def killed(table):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_publish", killed)
+    monkeypatch.setattr(index, "_publish", killed)
     with pytest.raises(KeyboardInterrupt):
         build_table(open_vectors(str(vectors)))
     assert answers(cse, vectors) == before

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,22 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.data.checks import listed
-from cse.errors import CseError, full_disk_in, nearest, one_line
-from cse.scale.corpus.output import TABLE, TABLE_FOLDER, VectorStore, only_writer
-from cse.scale.corpus.shard import EMBEDDING, shard_tables
+from cse.errors import CseError, nearest, one_line
+from cse.scale.corpus.output import TABLE, TABLE_FOLDER
+from cse.scale.corpus.shard import EMBEDDING
 from cse.scale.corpus.storage import Folder
 
-Kind = Literal["auto", "exact", "approximate"]
 Mode = Literal["hybrid", "vectors", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-_EXACT_ROWS = 100_000  # up to here comparing every vector takes tens of milliseconds
-_PROBES = 20  # partitions read
+_PROBES = 128  # partitions read; those of a million rows are 244, and one bit per number is quick to read
 _CANDIDATES, _PER_ROW = 200, 3  # at least: rows whose exact cosine is computed, in all and for each row wanted
 _DEPTH = 200  # rows that vectors and words each give to a hybrid search
 _VECTORS_WEIGHT = 0.5
-_READY = "ready"
-_FACTS = b"cse"  # key of the table's metadata
+READY = "ready"
+FACTS = b"cse"  # key of the table's metadata
 _BUCKETS = ("s3", "gs", "az")
 
 
@@ -202,67 +199,6 @@ class SearchTable:
             raise CseError(f"{self.url}: the search failed: {one_line(said)[:300]}") from None
 
 
-def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
-    """Make the index of a folder, in place of any other; one shard is in memory at a time.
-
-    Args:
-        vectors: a finished folder.
-        kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
-            vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of
-            the best; ``auto`` does so above 100,000 rows.
-
-    Raises:
-        CseError: lancedb is not installed or cannot write there, or a shard cannot be read.
-    """
-    with _writing(vectors.folder) as database:
-        from lancedb.index import FTS, BTree, IvfRq
-
-        batches = _batches(vectors)
-        first = next(batches)
-        table = database.create_table(TABLE, _chained(first, batches), schema=first.schema, mode="overwrite")
-        table.create_index("id", config=BTree())
-        if vectors.text:
-            table.create_index("text", config=FTS())
-        if kind == "approximate" or (kind == "auto" and vectors.plan.rows > _EXACT_ROWS):
-            table.create_index(EMBEDDING, config=IvfRq(distance_type="dot"))
-        _publish(table)
-    return open_table(vectors.folder.url)
-
-
-def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
-    """Replace the rows of an index whose ids a folder of vectors has, and add the others.
-
-    Args:
-        url: folder with the index.
-        changes: vectors of the same model, with the same columns.
-
-    Returns:
-        How many rows were replaced, and how many added.
-
-    Raises:
-        CseError: vectors of another model, role or columns, an id that occurs twice, or what ``build_table`` raises.
-    """
-    import pyarrow as pa
-
-    there = open_table(url)
-    if (there.model, there.role) != (changes.model, changes.role):
-        raise CseError(f"{changes.folder.url}: made by another model, or in another role, than {url}; embed again")
-    batches = _batches(changes)
-    first = next(batches)
-    if not first.schema.equals(there.table.schema):
-        raise CseError(
-            f"{changes.folder.url}: has columns {_shown(first.schema)}, {url} {_shown(there.table.schema)}; embed with "
-            "the same options"
-        )
-    _refuse_twice(changes)
-    with _writing(Folder(url)) as database:
-        table = database.open_table(TABLE)
-        merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-        done = merge.execute(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)))
-        _publish(table)
-    return done.num_updated_rows, done.num_inserted_rows
-
-
 def open_table(url: str) -> SearchTable:
     """Open the index in a folder, as the last finished build or update left it.
 
@@ -274,18 +210,18 @@ def open_table(url: str) -> SearchTable:
     if TABLE_FOLDER not in names:
         near = "" if names or not folder.local else nearest(url, map(str, Path(url).parent.glob("*/")))
         raise CseError(f"{url}: no index here{near or f'; build it with `cse index {url}`'}")
-    table = _connect(folder).open_table(TABLE)
+    table = connect(folder).open_table(TABLE)
     try:
-        table.checkout(_READY)
+        table.checkout(READY)
     except (ValueError, RuntimeError, OSError):
         raise CseError(f"{url}: the index is not finished or damaged; build it again (cse index)") from None
     try:
-        return SearchTable(table, url, **json.loads((table.schema.metadata or {})[_FACTS]))
+        return SearchTable(table, url, **json.loads((table.schema.metadata or {})[FACTS]))
     except (KeyError, ValueError, TypeError):
         raise CseError(f"{folder / TABLE_FOLDER}: not an index of `cse index`; build it again") from None
 
 
-def _connect(folder: Folder) -> Any:
+def connect(folder: Folder) -> Any:
     """Open a folder as a LanceDB database.
 
     Raises:
@@ -302,57 +238,3 @@ def _connect(folder: Folder) -> Any:
         raise CseError(f"{folder.url}: an index lies on a disk or in a bucket ({'://, '.join(_BUCKETS)}://)")
     plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
     return lancedb.connect(folder.url, storage_options={"allow_http": "true"} if plain else None)
-
-
-@contextmanager
-def _writing(folder: Folder) -> Iterator[Any]:
-    database = _connect(folder)
-    with only_writer(folder):
-        try:
-            yield database
-        except (RuntimeError, ValueError) as error:
-            if isinstance(error, CseError):
-                raise
-            if number := full_disk_in(str(error)):
-                raise OSError(number, os.strerror(number), folder / TABLE_FOLDER) from None
-            raise CseError(f"{folder / TABLE_FOLDER}: cannot be written: {one_line(str(error))[:300]}") from None
-
-
-def _publish(table: Any) -> None:
-    """Bring the indices up to date, and let searches find this version; versions of the last week stay."""
-    table.optimize()
-    tags = table.tags
-    (tags.update if _READY in tags.list() else tags.create)(_READY, table.version)
-
-
-def _batches(vectors: VectorStore) -> Iterator[Any]:
-    """Yield the shards as record batches with vectors of unit length; the schema says what made them."""
-    from tqdm import tqdm
-
-    facts = {"bundle": vectors.bundle, "model": vectors.model, "role": vectors.role, "id_column": vectors.id_column}
-    shards = tqdm(shard_tables(vectors), total=len(vectors.plan.spans), desc="index", unit="shard",
-                  disable=not sys.stderr.isatty())  # fmt: skip
-    for table in shards:
-        yield from table.replace_schema_metadata({_FACTS: json.dumps(facts)}).combine_chunks().to_batches()
-
-
-def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
-
-
-def _shown(schema: Any) -> str:
-    return listed(f"{field.name} ({field.type})" for field in schema)
-
-
-def _refuse_twice(changes: VectorStore) -> None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    ids = pa.concat_tables(shard_tables(changes, ["id"]))["id"]
-    counts = pc.value_counts(ids)
-    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    if len(twice):
-        raise CseError(
-            f"{changes.folder.url}: id {twice[0].as_py()!r} occurs twice; give each row its own (--id-column)"
-        )

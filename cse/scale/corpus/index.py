@@ -1,0 +1,136 @@
+"""Build and update the search index: see ``cse.scale.corpus.table``, which reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from cse.data.checks import listed
+from cse.errors import CseError, full_disk_in, one_line
+from cse.scale.corpus.output import TABLE, TABLE_FOLDER, VectorStore, only_writer
+from cse.scale.corpus.shard import EMBEDDING, shard_tables
+from cse.scale.corpus.storage import Folder
+from cse.scale.corpus.table import FACTS, READY, SearchTable, connect, open_table
+
+Kind = Literal["auto", "exact", "approximate"]
+
+_EXACT_ROWS = 100_000  # up to here comparing every vector takes tens of milliseconds
+
+
+def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
+    """Make the index of a folder, in place of any other; one shard is in memory at a time.
+
+    Args:
+        vectors: a finished folder.
+        kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
+            vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of
+            the best; ``auto`` does so above 100,000 rows.
+
+    Raises:
+        CseError: lancedb is not installed or cannot write there, or a shard cannot be read.
+    """
+    with _writing(vectors.folder) as database:
+        from lancedb.index import FTS, BTree, IvfRq
+
+        batches = _batches(vectors)
+        first = next(batches)
+        table = database.create_table(TABLE, _chained(first, batches), schema=first.schema, mode="overwrite")
+        table.create_index("id", config=BTree())
+        if vectors.text:
+            table.create_index("text", config=FTS())
+        if kind == "approximate" or (kind == "auto" and vectors.plan.rows > _EXACT_ROWS):
+            table.create_index(EMBEDDING, config=IvfRq(distance_type="dot"))
+        _publish(table)
+    return open_table(vectors.folder.url)
+
+
+def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
+    """Replace the rows of an index whose ids a folder of vectors has, and add the others.
+
+    Args:
+        url: folder with the index.
+        changes: vectors of the same model, with the same columns.
+
+    Returns:
+        How many rows were replaced, and how many added.
+
+    Raises:
+        CseError: vectors of another model, role or columns, an id that occurs twice, or what ``build_table`` raises.
+    """
+    import pyarrow as pa
+
+    there = open_table(url)
+    if (there.model, there.role) != (changes.model, changes.role):
+        raise CseError(f"{changes.folder.url}: made by another model, or in another role, than {url}; embed again")
+    batches = _batches(changes)
+    first = next(batches)
+    if not first.schema.equals(there.table.schema):
+        raise CseError(
+            f"{changes.folder.url}: has columns {_shown(first.schema)}, {url} {_shown(there.table.schema)}; embed with "
+            "the same options"
+        )
+    _refuse_twice(changes)
+    with _writing(Folder(url)) as database:
+        table = database.open_table(TABLE)
+        merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        done = merge.execute(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)))
+        _publish(table)
+    return done.num_updated_rows, done.num_inserted_rows
+
+
+@contextmanager
+def _writing(folder: Folder) -> Iterator[Any]:
+    database = connect(folder)
+    with only_writer(folder):
+        try:
+            yield database
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, CseError):
+                raise
+            if number := full_disk_in(str(error)):
+                raise OSError(number, os.strerror(number), folder / TABLE_FOLDER) from None
+            raise CseError(f"{folder / TABLE_FOLDER}: cannot be written: {one_line(str(error))[:300]}") from None
+
+
+def _publish(table: Any) -> None:
+    """Bring the indices up to date, and let searches find this version; versions of the last week stay."""
+    table.optimize()
+    tags = table.tags
+    (tags.update if READY in tags.list() else tags.create)(READY, table.version)
+
+
+def _batches(vectors: VectorStore) -> Iterator[Any]:
+    """Yield the shards as record batches with vectors of unit length; the schema says what made them."""
+    from tqdm import tqdm
+
+    facts = {"bundle": vectors.bundle, "model": vectors.model, "role": vectors.role, "id_column": vectors.id_column}
+    shards = tqdm(shard_tables(vectors), total=len(vectors.plan.spans), desc="index", unit="shard",
+                  disable=not sys.stderr.isatty())  # fmt: skip
+    for table in shards:
+        yield from table.replace_schema_metadata({FACTS: json.dumps(facts)}).combine_chunks().to_batches()
+
+
+def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _shown(schema: Any) -> str:
+    return listed(f"{field.name} ({field.type})" for field in schema)
+
+
+def _refuse_twice(changes: VectorStore) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ids = pa.concat_tables(shard_tables(changes, ["id"]))["id"]
+    counts = pc.value_counts(ids)
+    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(twice):
+        raise CseError(
+            f"{changes.folder.url}: id {twice[0].as_py()!r} occurs twice; give each row its own (--id-column)"
+        )
