@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cse.errors import Interrupted
+from cse.errors import CseError, Interrupted
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import Bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus import embed as module
+from cse.scale.corpus.search import open_encoder
+from cse.scale.corpus.table import open_table
 from cse.scale.corpus.worker import Worker
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.export.banks import make_encoder
@@ -316,6 +318,12 @@ def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp
     assert run(table, mixed, bank, "--domain-column", "queue", "--index").code == 0
     _, vectors, _ = read_vectors(mixed)
     np.testing.assert_allclose(vectors, expected(bank, list(NAMES)), atol=1e-5)
+    encoder = open_encoder(open_table(str(mixed)), f"{bank}:plain", "cpu")
+    assert encoder.dimension == encoder.encode(query).shape[-1] == vectors.shape[1] > 5, "as wide as the bank"
+    assert encoder.encode([]).shape == (0, vectors.shape[1])
+    np.testing.assert_allclose(encoder.encode([query, query])[1, :5], expected(bank, "plain", query), atol=1e-5)
+    with pytest.raises(CseError, match=r"^search: 1 queries, vectors \(1, 5\); "):  # the domain's own width
+        open_table(str(mixed)).search([query], expected(bank, "plain", [query]), 3, "vectors")
     wanted = np.sort(vectors[:, :5] @ expected(bank, "plain", query))[::-1][:5]
     np.testing.assert_allclose(nearest(cse, mixed, query, "--model", f"{bank}:plain"), wanted, atol=1e-5)
 

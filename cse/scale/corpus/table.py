@@ -28,7 +28,7 @@ from cse.scale.corpus.storage import Folder
 Mode = Literal["hybrid", "vectors", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-_PROBES = 128  # partitions read; those of a million rows are 244, and one bit per number is quick to read
+_PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
 _CANDIDATES, _PER_ROW = 200, 3  # at least: rows whose exact cosine is computed, in all and for each row wanted
 _DEPTH = 200  # rows that vectors and words each give to a hybrid search
 _VECTORS_WEIGHT = 0.5
