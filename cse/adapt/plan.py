@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from cse.adapt.ladder import FULL, PROMPTS
+from cse.bench.pacing import spacing
 from cse.errors import CseError
 from cse.stages.checks import counted
 
@@ -102,7 +103,7 @@ class Workload:
     def length(self, epochs: int) -> Length:
         """Return how long a training of so many epochs is."""
         steps = self.steps(epochs)
-        return Length(epochs, steps, max(math.ceil(steps / EVALUATIONS), 1))
+        return Length(epochs, steps, spacing(steps, EVALUATIONS))
 
 
 @dataclass(frozen=True)

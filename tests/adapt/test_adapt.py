@@ -15,11 +15,12 @@ import pytest
 
 from cse.adapt.ladder import IN_WORDS
 from cse.adapt.plan import EVALUATIONS
+from cse.bench.ledger import Ledger
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.model.checkpoint_config import identity_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
-from tests.cli.workspace import write_params
+from tests.cli.workspace import contents, write_params
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "bird", "red", "small", "old", "house", "rain", "sleeps"]
 
@@ -123,8 +124,7 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     assert json.loads((place / "out/prepared/report.json").read_text())["more"]["lines"]["kept"] > 100
     record = json.loads((place / "out/runs/prompts-42/train.json").read_text())
     assert "dev_spearman" in record, "the pairs select"
-    steps = json.loads((place / "out/journal.json").read_text())["steps"]
-    length = steps["plan"]["result"]["training"]
+    length = Ledger(place / "out/ledger", "").read("plan").result["training"]
     assert record["steps"] == length["steps"], "both sources and the batches without false negatives are counted"
     evaluated = [step for step, _ in read_dev_curve(place / "out/runs/prompts-42/plots/dev.csv")]
     assert evaluated == [0, *range(length["eval_every"], length["steps"], length["eval_every"]), length["steps"]]
@@ -144,31 +144,28 @@ def test_another_adaptation_in_the_same_folder_is_refused(cse, place):  # noqa: 
 
 def test_other_text_is_another_adaptation(cse, place):  # noqa: F811
     assert cse(*LABELS, "--budget", "0.01s", "--out", "out").code == 2
-    steps = json.loads((place / "out/journal.json").read_text())["steps"]
-    assert "measure backbone" in steps and "time prompts" not in steps, "the next attempt measures the machine anew"
+    ended = Ledger(place / "out/ledger", "").names()
+    assert "measure backbone" in ended and "time prompts" not in ended, "the next attempt measures the machine anew"
     with (place / "labels.csv").open("a") as stream:
         stream.write("one more text,label 0\n")
     done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
     assert done.err.splitlines()[-1] == (
-        "error: out: an adaptation to other text, or with other settings, --budget or backbone (shared or own); name "
-        "another folder with --out, or delete this one with --again"
+        "error: out: the text changed since; name another folder with --out, or delete this adaptation with --again"
     )
     again = cse(*LABELS, "--budget", "0.01s", "--out", "out", "--again")
     assert "of 71 texts" in again.out
     assert "error: --budget" in again.err
 
 
-@pytest.mark.parametrize("journal", ["mine", '{"entries": []}', '{"identity": "other", "steps": {}}'])
-def test_again_deletes_nothing_that_it_did_not_make(cse, place, journal):  # noqa: F811
-    (place / "out").mkdir()
-    (place / "out/journal.json").write_text(journal)
+@pytest.mark.parametrize("record", ["mine", '{"entries": []}', '{"of": {"text": "other"}, "result": null}'])
+def test_again_deletes_nothing_that_it_did_not_make(cse, place, record):  # noqa: F811
+    (place / "out/ledger").mkdir(parents=True)
+    (place / "out/ledger/adaptation.json").write_text(record)
     (place / "out/thesis.txt").write_text("mine")
     done = cse(*LABELS, "--out", "out", "--again")
     assert done.code == 2
     assert "name another folder with --out" in done.err
-    assert {path.name: path.read_text() for path in (place / "out").iterdir()} == {
-        "journal.json": journal, "thesis.txt": "mine",
-    }  # fmt: skip
+    assert contents(place / "out") == {"ledger/adaptation.json": record.encode(), "thesis.txt": b"mine"}
 
 
 def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
@@ -204,10 +201,11 @@ def test_a_search_three_seeds_and_full_fine_tuning(cse, place):  # noqa: F811
     assert "3 seeds" in done.out
     kinds = r"^(full fine-tuning|prompts)( with a head)? against (full fine-tuning|prompts)( with a head)?:$"
     assert re.search(kinds, done.out, re.MULTILINE), "the best of the other kind"
-    steps = json.loads((place / "out/journal.json").read_text())["steps"]
+    records = sorted((place / "out/ledger").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    ended = [path.name.removesuffix(".json") for path in records]
     assert "best of 3 learning rates (prompts)" in done.err and "best of 3 learning rates (full)" in done.err
-    assert {f"train {system}-{seed}" for system in ("prompts", "full_head") for seed in (42, 43, 44)} <= steps.keys()
-    assert list(steps).index("choice") < min(n for n, step in enumerate(steps) if step.startswith("measure full"))
+    assert {f"train {system}-{seed}" for system in ("prompts", "full_head") for seed in (42, 43, 44)} <= {*ended}
+    assert ended.index("choice") < min(n for n, name in enumerate(ended) if name.startswith("measure full"))
     trained = [line for line in done.out.splitlines() if re.match("trained [1-9]", line)]
     assert len(trained) == 2 * (3 + 3), "three rates and, for more epochs, three seeds of each system"
 

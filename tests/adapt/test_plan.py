@@ -119,7 +119,7 @@ def test_epochs_that_no_step_is_left_for_are_not_planned():
     assert plan.training == plan.trial == Length(1, 50, 7)
 
 
-def test_a_plan_survives_its_journal():
+def test_a_plan_survives_its_record():
     plan = make_plan(BOTH, budget=700, spent=0)
     assert TrainingPlan.of(json.loads(json.dumps(asdict(plan)))) == plan
     assert str(plan) == (

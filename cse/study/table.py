@@ -1,21 +1,22 @@
-"""What a study has done so far: one row per training, in its folder; a table is made from them anew each time."""
+"""The table of a study, made anew from the records of its trainings each time."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cse.files import write_csv, write_sealed
+from cse.bench.ledger import RUN, Ledger, Record
+from cse.files import write_csv
 from cse.outputs import publish_file
-from cse.runtime.seal import SEAL, read_sealed
 from cse.study.measures import DEV, gained, kept
 from cse.study.plan import BARE
 
-ROW_FILE, TABLE_FILE = "row.json", "table.csv"
+TABLE_FILE = "table.csv"
 RECORD = "record"  # folder of a training's test scores
+IDENTITY = ("setting", "seed", "round")  # of a training, among what its record is of
 Figures = Mapping[str, float]  # by column
 
 
@@ -26,7 +27,6 @@ class RunRow:
     Attributes:
         setting, seed: which one.
         round: name of its round; empty for the bare backbone.
-        values: the values in which the setting differs.
         settings: all settings that it depends on, by dotted key.
         dev: dev scores by column; empty if it failed.
         reason: why it failed; empty if it did not.
@@ -39,41 +39,38 @@ class RunRow:
     setting: str
     seed: int
     round: str
-    values: Mapping[str, Any]
     settings: Mapping[str, Any]
-    dev: Figures
+    dev: Figures = field(default_factory=dict)
     reason: str = ""
     trained: float = 0.0
     steps: int = 0
     best_step: int = 0
     seconds: float = 0.0
-    snapshots: Sequence[tuple[int, Figures]] = field(default_factory=tuple)
+    snapshots: Sequence[tuple[int, Figures]] = ()
+
+    @classmethod
+    def of(cls, record: Record) -> RunRow:
+        """Return what a record says."""
+        identity = {key: record.of[key] for key in IDENTITY}
+        return cls(
+            **identity, settings=record.of, reason=record.reason, seconds=record.seconds, **(record.result or {})
+        )
 
 
-def write_row(folder: Path, row: RunRow) -> None:
-    """Write the row of a training into its folder."""
-    with publish_file(folder / ROW_FILE) as target:
-        write_sealed(target, asdict(row))
-
-
-def read_row(folder: Path) -> RunRow | None:
-    """Return the row in a folder, None if the training has not ended.
-
-    Raises:
-        CseError: the file was changed since.
-    """
-    path = folder / ROW_FILE
-    if not path.is_file():
-        return None
-    tree = read_sealed(path, "delete it to train this one again")
-    return RunRow(**{name: value for name, value in tree.items() if name != SEAL})
+def ledger_of(study: Path) -> Ledger:
+    """Return the ledger of a study: a record in the folder of each training."""
+    return Ledger(study / "runs", "delete it to train this one again")
 
 
 def read_rows(study: Path, round_name: str = "") -> list[RunRow]:
-    """Return the rows of a round, or of all rounds without a name, the bare backbone's first."""
-    folders = sorted(path.parent for path in (study / "runs").glob(f"{round_name or '*'}/*/{ROW_FILE}"))
-    rows = [read_row(folder) for folder in [study / "runs" / BARE, *folders]]
-    return [row for row in rows if row is not None]
+    """Return the rows of a round, or of all rounds without a name, the bare backbone's first.
+
+    Raises:
+        CseError: a record was changed since it was written.
+    """
+    ledger = ledger_of(study)
+    records = map(ledger.read, [f"{BARE}/{RUN}", *ledger.names(f"{round_name or '*'}/*/{RUN}")])
+    return [RunRow.of(record) for record in records if record is not None]
 
 
 @dataclass(frozen=True)
