@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from cse.adapt.ladder import FULL, PROMPTS
 from cse.bench.pacing import spacing
@@ -143,11 +142,6 @@ class TrainingPlan:
     trial: Length
     training: Length
     selects: bool
-
-    @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> TrainingPlan:
-        """Return a plan from what ``dataclasses.asdict`` made of it."""
-        return cls(**{**tree, "trial": Length(**tree["trial"]), "training": Length(**tree["training"])})
 
     def __str__(self) -> str:
         tried = "; ".join(

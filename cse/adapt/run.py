@@ -1,8 +1,8 @@
 """Adapt a backbone to a user's own text: rows, a ladder of models from cheap to dear, a choice, measures, bundle.
 
 Every step is a stage of the pipeline, run in the adaptation's own folder. A killed adaptation goes on: finished steps
-are not repeated, the training that was running resumes, and what the clock decided is in the journal before it is acted
-on, so the models are those of an undisturbed one. What held-out rows chose is there before a test set is opened.
+are not repeated, the training that was running resumes, and what the clock decided is on record before it is acted on,
+so the models are those of an undisturbed one. What held-out rows chose is there before a test set is opened.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import TypeAdapter
 
 from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, IN_WORDS, PROMPTS, Ladder, Rung
 from cse.adapt.look import Found
@@ -186,7 +187,7 @@ class Adaptation:
             return asdict(make_plan(work, budget=self.budget, spent=models.seconds))
 
         try:
-            return TrainingPlan.of(models.ledger.run(PLAN, plan, of=self._asked).result)
+            return TypeAdapter(TrainingPlan).validate_python(models.ledger.run(PLAN, plan, of=self._asked).result)
         except CseError:  # another attempt may find a machine that is less busy
             models.ledger.forget(*(f"time {system}" for system in paces))
             raise

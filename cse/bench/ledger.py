@@ -20,7 +20,7 @@ from cse.files import write_sealed
 from cse.outputs import MANIFEST, publish_file, read_manifest
 from cse.runtime.seal import SEAL, read_sealed
 
-RUN = "run"  # name of a record that lies in the run's own folder
+RUN = "run"  # name of the record of a run that has a folder of its own
 
 
 class OtherPlanError(CseError):
@@ -51,7 +51,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The records of a plan's runs; a run is named by the path of its record, without ``.json``.
+    """The records of runs; a run is named as its record is, without ``.json``.
 
     Attributes:
         folder: of the records.
@@ -59,12 +59,11 @@ class Ledger:
     """
 
     folder: Path
-    otherwise: str
+    otherwise: str = "delete it to train this one again"
 
-    def names(self, pattern: str = "*") -> list[str]:
-        """Return the names of the runs on record that match a glob, in order."""
-        found = self.folder.glob(f"{pattern}.json")
-        return sorted(path.relative_to(self.folder).as_posix().removesuffix(".json") for path in found)
+    def names(self) -> list[str]:
+        """Return the names of the runs on record, in order."""
+        return sorted(path.name.removesuffix(".json") for path in self.folder.glob("*.json"))
 
     def read(self, name: str) -> Record | None:
         """Return the record of a run, None if it has not ended.

@@ -14,7 +14,8 @@ from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.static_words import is_word_file
-from cse.scale.side_by_side import side_by_side
+from cse.scale.session import ray_session
+from cse.scale.side_by_side import largest_crew, share_out
 from cse.settings import Settings
 from cse.stages.open_backbone import open_language_model
 
@@ -23,21 +24,20 @@ class RunWorker:
     """Does one run after the other in its own process; an error fails only its run.
 
     Args:
-        do: does the run of a name; what it keeps serves the next one.
+        do: does the run of a name, and returns why it failed if that is on record; what it keeps serves the next one.
         threads: CPU threads to use.
     """
 
-    def __init__(self, do: Callable[[str], object], threads: int) -> None:
+    def __init__(self, do: Callable[[str], str | None], threads: int) -> None:
         torch.set_num_threads(threads)
         self.do = do
 
     def run(self, name: str) -> str:
         """Do a run and return why it failed, empty if it did not."""
         try:
-            self.do(name)
+            return self.do(name) or ""
         except Exception as error:
             return reason_of(error)
-        return ""
 
 
 class Backbones:
@@ -67,7 +67,7 @@ class Backbones:
 
 
 def work_through(
-    do: Callable[[str], object],
+    do: Callable[[str], str | None],
     names: Sequence[str],
     *,
     at_once: int | None,
@@ -80,16 +80,24 @@ def work_through(
     If a worker is lost, its run starts again on a new one, and resumes if it saves its state.
 
     Args:
-        do: does the run of a name, in the process of a worker, which gets a copy.
+        do: as ``RunWorker`` takes it; each worker gets a copy.
         names: of the runs, in their order.
         at_once: workers; None: one for each CPU, or for each GPU if there are any.
         unit: what a run is called.
         done: what is said of a run that did not fail.
-        afresh: whether each run gets a new process.
+        afresh: whether each run gets a new process; otherwise a worker keeps what it loaded, and the memory of its
+            largest run.
+
+    Raises:
+        CseError: no machine has a whole CPU.
     """
-    with tqdm(total=len(names), unit=unit, disable=not sys.stderr.isatty()) as bar:
-        given = (RunWorker, lambda threads: (do, threads), list(names))
-        for ended in side_by_side(*given, at_once=at_once, afresh=afresh) if names else ():
+    if not names:
+        return
+    with ray_session() as ray, tqdm(total=len(names), unit=unit, disable=not sys.stderr.isatty()) as bar:
+        crew = largest_crew(ray, at_once, len(names))
+        worker = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus)(RunWorker)
+        jobs = ((name, (name,)) for name in names)
+        for ended in share_out(ray, lambda: worker.remote(do, crew.cpus), jobs, crew, afresh=afresh):
             reason = ended.lost or ended.result
             bar.update()
             bar.write(f"{ended.name}: {reason or done}", file=sys.stderr)

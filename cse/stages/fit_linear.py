@@ -55,35 +55,44 @@ def fit_linear(
         CseError: as ``fit_discriminant``.
     """
     start, label = fit_labelled(vectors, labels, shrinkage, dimension), numbered(labels)
-
-    def train(first: LinearMap, rows: NDArray[np.int64] | slice, passes: int) -> LinearMap:
-        return _train(first, vectors[rows], label[rows], passes, seed, progress)
-
-    def scores() -> dict[int, float]:
-        """Return the mean average precision that each number of passes gives to the texts held out, from 0 to 1."""
-        held = rows_of_fold(label, 0)
-        rest, ranked = np.setdiff1d(np.arange(len(label)), held), few_of_each(held, label)
-        if np.bincount(label[ranked]).max(initial=0) < 2:
-            return {}
-        try:
-            first = fit_discriminant(vectors[rest], [labels[row] for row in rest], shrinkage, dimension)
-        except CseError:  # what is left has one label, or one text of each
-            return {}
-        fitted = {count: train(first, rest, count) for count in PASSES}
-        texts = torch.from_numpy(vectors[ranked])
-        return {
-            count: float(same_label_precisions(normalize(one(texts)).numpy(), label[ranked]).mean())
-            for count, one in fitted.items()
-        }
-
     passes = 0
     if start.dimension > 1:  # of two labels the discriminant is all there is
-        found = scores()
-        passes = max(found, key=lambda count: found[count], default=passes)
-        tried = ", ".join(f"{count} {100 * score:.2f}" for count, score in found.items())
-        why = f"MAP of held-out texts: {tried}" if found else "too few texts of a label to hold any out"
+        scores = choose_passes(vectors, labels, shrinkage, dimension, seed, progress)
+        passes = max(scores, key=lambda count: scores[count], default=passes)
+        tried = ", ".join(f"{count} {100 * score:.2f}" for count, score in scores.items())
+        why = f"MAP of held-out texts: {tried}" if scores else "too few texts of a label to hold any out"
         click.echo(f"{passes} passes ({why})", err=True)
-    return train(start, slice(None), passes)
+    return _train(start, vectors, label, passes, seed, progress)
+
+
+def choose_passes(
+    vectors: NDArray[np.float32],
+    labels: Sequence[str],
+    shrinkage: float,
+    dimension: int | None,
+    seed: int,
+    progress: bool = False,
+) -> dict[int, float]:
+    """Return the mean average precision, from 0 to 1, that each of ``PASSES`` gives to texts not trained on.
+
+    Takes what ``fit_linear`` takes; returns nothing where too few texts have a label that others have.
+    """
+    label = numbered(labels)
+    held = rows_of_fold(label, 0)
+    rest = np.setdiff1d(np.arange(len(label)), held)
+    ranked = few_of_each(held, label)
+    if np.bincount(label[ranked]).max(initial=0) < 2:
+        return {}
+    try:
+        start = fit_discriminant(vectors[rest], [labels[row] for row in rest], shrinkage, dimension)
+    except CseError:  # what is left has one label, or one text of each
+        return {}
+    scores = {}
+    for count in PASSES:
+        fitted = _train(start, vectors[rest], label[rest], count, seed, progress)
+        projected = normalize(fitted(torch.from_numpy(vectors[ranked]))).numpy()
+        scores[count] = float(same_label_precisions(projected, label[ranked]).mean())
+    return scores
 
 
 def _train(

@@ -18,7 +18,6 @@ from cse.bench.place import Place
 from cse.bench.worker import work_through
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY
-from cse.errors import CseError
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
@@ -33,12 +32,11 @@ from cse.stages.training import Training
 from cse.study.facts import facts_of
 from cse.study.measures import apart, columns, dev_suite
 from cse.study.plan import BARE, Round, Run
-from cse.study.table import ledger_of, write_table
+from cse.study.table import write_table
 from cse.training.observers import Observer
 from cse.training.precision import choose_bf16, choose_device
 
 _WEIGHTS = ".safetensors"
-_TRAINED = "trained"  # name of the record of the training alone, beside that of all
 _NOT_THE_DATA = ("weight", "terms")  # of data.more: how its rows are trained on
 
 
@@ -54,18 +52,9 @@ class Folders:
     folder: Path
     captions: Path
 
-    @property
-    def ledger(self) -> Ledger:
-        """The records of the trainings, each in its place."""
-        return ledger_of(self.folder)
-
     def run(self, round_name: str, name: str) -> Place:
         """Return the place of a training; that of the bare backbone belongs to no round."""
-        return Place(self.ledger.folder / (name if name == BARE else f"{round_name}/{name}"))
-
-    def record(self, round_name: str, name: str, which: str = RUN) -> str:
-        """Return the name of a training's record."""
-        return (self.run(round_name, name).folder / which).relative_to(self.ledger.folder).as_posix()
+        return Place(self.folder / "runs" / (name if name == BARE else f"{round_name}/{name}"))
 
     def data(self, settings: Settings) -> DataFolders:
         """Return the folders of the rows that these settings train on; settings with the same rows share them."""
@@ -116,21 +105,20 @@ class RoundRuns:
     how: Round
     runs: Mapping[str, Run]
 
-    def do(self, name: str) -> None:
-        """Do one run; it is on record, a failure too, unless it is the bare backbone's."""
-        run, ledger = self.runs[name], self.folders.ledger
+    def do(self, name: str) -> str:
+        """Do one run, and return why it failed; that is on record too, unless it is the bare backbone's."""
+        run, place = self.runs[name], self.folders.run(self.round_name, name)
         depends = facts_of(run, self.round_name, self.folders.captions)  # as it begins: a file may change until it ends
-        ended = ledger.run(
-            self.folders.record(self.round_name, name),
-            lambda: self._bare(run) if name == BARE else self._train(run, depends),
+        ended = Ledger(place.folder).run(
+            RUN,
+            lambda: self._bare(run) if name == BARE else self._train(run, place, depends),
             of=depends,
             fails=lambda error: name != BARE,
         )
-        if ended.reason:
-            raise CseError(ended.reason)
+        return ended.reason
 
-    def _train(self, run: Run, depends: Mapping[str, Any]) -> dict[str, Any]:
-        place, data = self.folders.run(self.round_name, run.name), prepare_once(self.folders, run.settings)
+    def _train(self, run: Run, place: Place, depends: Mapping[str, Any]) -> dict[str, Any]:
+        data = prepare_once(self.folders, run.settings)
         settings = evaluating(run.settings, data, self.how.snapshots) if self.how.snapshots else run.settings
         kept = place.folder / "snapshots"
 
@@ -143,9 +131,8 @@ class RoundRuns:
             )
 
         # on record by itself: a run that was killed, or failed, while it measured is not trained again
-        trained = self.folders.record(self.round_name, run.name, _TRAINED)
         paced = {**depends, "train.eval_every": settings.train.eval_every}
-        self.folders.ledger.run(trained, train, of=paced, makes=[place.checkpoint])
+        Ledger(place.folder).run("trained", train, of=paced, makes=[place.checkpoint])
         facts, encoder = read_config(place.checkpoint)["facts"], SentenceEncoder.load(place.checkpoint)
         dev = self._measure(encoder, data, settings)
         snapshots = []
@@ -212,7 +199,8 @@ def run_round(folders: Folders, round_name: str, how: Round, runs: Sequence[Run]
     with only_one(study / "lock", f"{study}: another process is running this study; wait until it ends"):
         every = [Run(BARE, 0, runs[0].settings), *runs]
         todo = {run.name: run for run in every if not _done(folders, round_name, run)}
-        folders.ledger.forget(*(folders.record(round_name, name) for name in todo))  # of trainings that failed
+        for name in todo:
+            Ledger(folders.run(round_name, name).folder).forget(RUN)  # of a training that failed
         failed = 0
         do = RoundRuns(folders, round_name, how, todo).do
         for _, reason in work_through(do, list(todo), at_once=at_once, unit="run", afresh=True):
@@ -235,12 +223,11 @@ def _done(folders: Folders, round_name: str, run: Run) -> bool:
     Raises:
         OtherPlanError: it is, with other settings or files; its scores would stand beside those of others.
     """
-    record = folders.ledger.read(folders.record(round_name, run.name))
+    folder = folders.run(round_name, run.name).folder
+    record = Ledger(folder).read(RUN)
     if record is None or record.reason:
         return False
     what = "the bare backbone" if run.setting == BARE else f"setting {run.setting}"
-    folder = folders.run(round_name, run.name).folder
     otherwise = f"give the study another --out or the setting another name, or delete {folder}"
-    depends = facts_of(run, round_name, folders.captions)
-    folders.ledger.check(folders.record(round_name, run.name), depends, what, otherwise)
+    Ledger(folder).check(RUN, facts_of(run, round_name, folders.captions), what, otherwise)
     return True

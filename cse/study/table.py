@@ -16,7 +16,6 @@ from cse.study.plan import BARE
 
 TABLE_FILE = "table.csv"
 RECORD = "record"  # folder of a training's test scores
-IDENTITY = ("setting", "seed", "round")  # of a training, among what its record is of
 Figures = Mapping[str, float]  # by column
 
 
@@ -51,15 +50,8 @@ class RunRow:
     @classmethod
     def of(cls, record: Record) -> RunRow:
         """Return what a record says."""
-        identity = {key: record.of[key] for key in IDENTITY}
-        return cls(
-            **identity, settings=record.of, reason=record.reason, seconds=record.seconds, **(record.result or {})
-        )
-
-
-def ledger_of(study: Path) -> Ledger:
-    """Return the ledger of a study: a record in the folder of each training."""
-    return Ledger(study / "runs", "delete it to train this one again")
+        known = {key: record.of[key] for key in ("setting", "seed", "round")} | (record.result or {})
+        return cls(**known, settings=record.of, reason=record.reason, seconds=record.seconds)
 
 
 def read_rows(study: Path, round_name: str = "") -> list[RunRow]:
@@ -68,8 +60,9 @@ def read_rows(study: Path, round_name: str = "") -> list[RunRow]:
     Raises:
         CseError: a record was changed since it was written.
     """
-    ledger = ledger_of(study)
-    records = map(ledger.read, [f"{BARE}/{RUN}", *ledger.names(f"{round_name or '*'}/*/{RUN}")])
+    runs = study / "runs"
+    folders = [runs / BARE, *sorted(path.parent for path in runs.glob(f"{round_name or '*'}/*/{RUN}.json"))]
+    records = [Ledger(folder).read(RUN) for folder in folders]
     return [RunRow.of(record) for record in records if record is not None]
 
 
@@ -118,16 +111,8 @@ def table(rows: Sequence[RunRow]) -> list[list[str]]:
     """
     bare = next((row for row in rows if row.setting == BARE), None)
     columns = list(bare.dev) if bare is not None else list(dict.fromkeys(name for row in rows for name in row.dev))
-    head = [
-        "setting",
-        "round",
-        "seeds",
-        *(name if name == DEV else f"{name} dev" for name in columns),
-        "gained",
-        "kept",
-        "trained",
-        "minutes",
-    ]
+    scores = [name if name == DEV else f"{name} dev" for name in columns]
+    head = ["setting", "round", "seeds", *scores, "gained", "kept", "trained", "minutes"]
     body = []
     if bare is not None:
         body.append([BARE, "", "", *(f"{bare.dev[name]:.2f}" for name in columns), "", "", "", ""])

@@ -55,11 +55,6 @@ class Job:
         shared = self.folder / "data"
         return DataFolders(shared, shared / "mined", self.corrupted, self.folder / "tokens")
 
-    @property
-    def ledger(self) -> Ledger:
-        """The records of the trials, each in its folder."""
-        return Ledger(self.folder / "trials", "delete it to train this one again")
-
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's configuration from the sampled values: plain Python values, floats of ranges rounded."""
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in drawn.items()}
@@ -80,15 +75,11 @@ class Job:
 
     def folder_of(self, config: Mapping[str, Any]) -> Path:
         """Return the folder of a configuration; equal values share a folder."""
-        return self.ledger.folder / fingerprint(config)[:12]
-
-    def name_of(self, config: Mapping[str, Any]) -> str:
-        """Return the name of a configuration's record."""
-        return f"{self.folder_of(config).name}/{RUN}"
+        return self.folder / "trials" / fingerprint(config)[:12]
 
     def record_of(self, config: Mapping[str, Any]) -> Record | None:
         """Return the record of a configuration, None if its training has not ended."""
-        return self.ledger.read(self.name_of(config))
+        return Ledger(self.folder_of(config)).read(RUN)
 
 
 def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:

@@ -208,28 +208,16 @@ def _reason(trial: Any) -> str:
 
 def write_trials(sweep: Sweep) -> None:
     """Write ``trials.csv``, one line per trial."""
+    facts = ("trial", "state", dev_key(sweep.measure), "within_noise", "percent", "seconds")
+    rows = [
+        [
+            *(t.number, t.state, t.score, "yes" if sweep.within_noise(t) else "", t.percent, t.seconds),
+            *(*t.config.values(), t.reason, t.folder),
+        ]
+        for t in sweep.trials
+    ]
     with publish_file(sweep.folder / TRIALS) as target:
-        write_csv(
-            target,
-            [
-                "trial",
-                "state",
-                dev_key(sweep.measure),
-                "within_noise",
-                "percent",
-                "seconds",
-                *sweep.keys,
-                "reason",
-                "folder",
-            ],
-            [
-                [
-                    *(t.number, t.state, t.score, "yes" if sweep.within_noise(t) else "", t.percent, t.seconds),
-                    *(*t.config.values(), t.reason, t.folder),
-                ]
-                for t in sweep.trials
-            ],
-        )
+        write_csv(target, [*facts, *sweep.keys, "reason", "folder"], rows)
 
 
 def write_sweep(sweep: Sweep) -> None:

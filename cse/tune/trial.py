@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from cse.bench.ledger import RUN, Ledger
 from cse.bench.pacing import steps_of
 from cse.bench.place import Place
 from cse.bench.worker import Backbones
@@ -90,8 +91,8 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
         for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.data)):
             if percent < 100:  # from an earlier attempt; the scheduler needs these scores too
                 report({METRIC: score, "percent": percent})
-        record = job.ledger.run(
-            job.name_of(config),
+        record = Ledger(folder).run(
+            RUN,
             partial(_train, config, job, report),
             of=config,
             fails=lambda error: not is_full_disk(error),  # no fault of this configuration: a resumed sweep retries it

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from pydantic import TypeAdapter
 
 from cse.adapt.ladder import FULL, PROMPTS
 from cse.adapt.plan import Length, Pace, TrainingPlan, Workload, make_plan, rates_of
@@ -121,7 +122,7 @@ def test_epochs_that_no_step_is_left_for_are_not_planned():
 
 def test_a_plan_survives_its_record():
     plan = make_plan(BOTH, budget=700, spent=0)
-    assert TrainingPlan.of(json.loads(json.dumps(asdict(plan)))) == plan
+    assert TypeAdapter(TrainingPlan).validate_python(json.loads(json.dumps(asdict(plan)))) == plan
     assert str(plan) == (
         "learning rates 0.1, 0.3 (prompts); learning rates 0.0001, 0.0002 (full); 1 seed of 1 epoch (100 steps)"
     )

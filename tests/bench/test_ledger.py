@@ -20,7 +20,7 @@ OF = {"train.seed": 42, "the rows": "0f3a"}
 
 @pytest.fixture
 def ledger(tmp_path) -> Ledger:
-    return Ledger(tmp_path / "runs", "delete it to train this one again")
+    return Ledger(tmp_path / "runs")
 
 
 class Work:
@@ -41,12 +41,12 @@ def test_a_run_is_done_once(ledger, monkeypatch):
     times = iter([10.0, 12.5])
     monkeypatch.setattr(module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(times))}))
     work = Work({"dev": 81.5, "steps": (0, 3)})
-    first = ledger.run("screen/plain-42/run", work, of=OF)
-    assert first == ledger.run("screen/plain-42/run", work, of=OF)
+    first = ledger.run("train prompts-42", work, of=OF)
+    assert first == ledger.run("train prompts-42", work, of=OF)
     assert first == Record(OF, {"dev": 81.5, "steps": [0, 3]}, "", 2.5), "a JSON value, the first time too"
     assert work.done == 1
-    assert ledger.names("*/*/run") == ["screen/plain-42/run"]
-    assert json.loads((ledger.folder / "screen/plain-42/run.json").read_text())["of"] == OF
+    assert ledger.names() == ["train prompts-42"]
+    assert json.loads((ledger.folder / "train prompts-42.json").read_text())["of"] == OF
 
 
 def test_a_run_that_was_killed_is_done_again(ledger):

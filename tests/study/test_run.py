@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import cse.study.run
+from cse.bench.ledger import Ledger
 from cse.bench.worker import RunWorker
 from cse.data.clean import overlap_key
 from cse.data.store import PreparedData
@@ -58,14 +59,14 @@ def test_no_text_of_a_dev_part_is_trained_on(plan):
 def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkeypatch, capsys):
     run, place = run_of(plan), Folders(Path("out"), Path("cxc"))
     folder, measure = place.run("screen", run.name).folder, cse.study.run.evaluate_suite
-    record = place.record("screen", run.name)
+    ledger = Ledger(place.run("screen", run.name).folder)
 
     def fails(*args, **more):
         raise CseError("no space left")
 
     def do(evaluate):
         monkeypatch.setattr(cse.study.run, "evaluate_suite", evaluate)
-        place.ledger.forget(record)
+        ledger.forget("run")
         return RunWorker(RoundRuns(place, "screen", plan.rounds["screen"], {run.name: run}).do, 1).run(run.name)
 
     def trained():
@@ -82,7 +83,7 @@ def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkey
     ROWS.write_text("\n".join([rows[0], *rows[40:]]) + "\n", encoding="utf-8")
     assert do(measure) == ""
     assert trained() != first, "the record names the new file, so its scores are of a training on it"
-    assert place.ledger.read(record).of == facts_of(run, "screen", place.captions)
+    assert ledger.read("run").of == facts_of(run, "screen", place.captions)
 
 
 def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
@@ -101,7 +102,7 @@ def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
     worker = RunWorker(RoundRuns(place, "screen", plan.rounds["screen"], {BARE: bare, run.name: run}).do, 1)
     assert [worker.run(name) for name in (BARE, run.name)] == ["", ""]
     assert read == [(20, {"query": "find: "})] * 2
-    without, row = (RunRow.of(place.ledger.read(place.record("screen", name))) for name in (BARE, run.name))
+    without, row = (RunRow.of(Ledger(place.run("screen", name).folder).read("run")) for name in (BARE, run.name))
     head, _, line = table([without, row])
     assert line[head.index("gained")]
     other = replace(row, settings=row.settings | {"backbone.texts.query": "ask: "})
