@@ -19,7 +19,8 @@ from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.stages.prepare import files_of
 
-LEDGER, BEGUN, PLAN = "ledger", "adaptation", "plan"  # names of the folder of records, and of the first ones in it
+LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
+BEGUN, PLAN = "adaptation", "plan"  # names of the first records
 _ELSEWHERE = "name another folder with --out"
 _OTHERWISE = f"{_ELSEWHERE}, or delete this adaptation with --again"
 
@@ -27,21 +28,26 @@ _OTHERWISE = f"{_ELSEWHERE}, or delete this adaptation with --again"
 _RUN: dict[str, Kind | None] = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
 _SEEDED = [f"{system}-[0-9]*" for system in (*HEADED.values(), *HEADED) if system not in (BARE, HEAD)]
 _MODELS = (BARE, HEAD, *_SEEDED)
-_MADE: dict[str, Kind | None] = {
-    **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "prepare", "main measure", PLAN, "choice")},
+_OF_MODELS: dict[str, Kind | None] = {  # below the folder, and below that of models trained on all rows
     **{f"{LEDGER}/{done} {model}.json": None for done in ("train", "measure", "export") for model in _MODELS},
-    **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL)},
-    **{f"{LEDGER}/try {model}.json": None for model in _SEEDED},
-    "params.yaml": None,
+    f"{LEDGER}/prepare.json": None,
     "prepare.json": None,
-    "summary.txt": None,
     "prepared": Kind.PREPARED_DATA,
     "mined": Kind.MINED_ROWS,
     "corrupted": Kind.CORRUPTED_ROWS,
-    "bundle": Kind.BUNDLE,
-    "report": Kind.REPORT,
     **{f"records/{model}": Kind.RECORD for model in _MODELS},
     **{f"runs/{model}/{name}": kind for model in _MODELS for name, kind in _RUN.items()},
+}
+_MADE: dict[str, Kind | None] = {
+    **_OF_MODELS,
+    **{f"{ALL_ROWS}/{name}": kind for name, kind in _OF_MODELS.items()},
+    **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "main measure", PLAN, "choice")},
+    **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL)},
+    **{f"{LEDGER}/try {model}.json": None for model in _SEEDED},
+    "params.yaml": None,
+    "summary.txt": None,
+    "bundle": Kind.BUNDLE,
+    "report": Kind.REPORT,
     **{f"trials/{model}/{name}": kind for model in _SEEDED for name, kind in _RUN.items()},
 }
 _DRAFT = re.compile(r"\.(.+)\.cse-(?:tmp|old)-\w+-\d+-\d+")  # see cse.outputs

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, Ladder
+from cse.adapt.made import ALL_ROWS, LEDGER
 from cse.adapt.pace import time_training
 from cse.adapt.plan import Pace
 from cse.bench.data import DataFolders
@@ -18,7 +19,7 @@ from cse.bench.ledger import Ledger, Record, is_whole
 from cse.bench.place import Place
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
-from cse.data.tasks.kinds import kind_of
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, kind_of
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, dev_of, value_of
@@ -39,6 +40,7 @@ RATE = "train.learning_rate"
 _NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
 _UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
 WITH_HEAD = {"post.kind": "linear"}
+_ON_ALL_ROWS = {"data.train_on_dev_rows": True, "data.stsb_dev": False, "train.dev_measure": None}
 _OF = {
     BARE: _UNTRAINED,
     HEAD: _UNTRAINED | WITH_HEAD,
@@ -52,6 +54,7 @@ class Models:
 
     Attributes:
         settings, folder, ledger: of the adaptation.
+        out: folder of the bundle.
         ladder: the models so far.
         made: their settings, by name.
     """
@@ -59,6 +62,7 @@ class Models:
     settings: Settings
     folder: Path
     ledger: Ledger
+    out: Path
     ladder: Ladder = field(default_factory=Ladder)
     made: dict[str, Settings] = field(default_factory=dict)
 
@@ -77,6 +81,30 @@ class Models:
     def seconds(self) -> float:
         """Time that all runs took."""
         return sum(record.seconds for record in map(self.ledger.read, self.ledger.names()) if record is not None)
+
+    @property
+    def held_out(self) -> float:
+        """Share of the labelled rows that are held out to choose; 0 without such rows."""
+        dev = open_dev(PreparedData(self.data.prepared))
+        if not isinstance(dev, LabelledTexts) or dev.split != HELD_OUT:
+            return 0.0
+        return len(dev) / (len(dev) + len(dev.reference))
+
+    def on_all_rows(self, systems: Iterable[str]) -> Models:
+        """Make the models of some systems again, with their settings, on the rows too that chose them; return these."""
+        folder = self.folder / ALL_ROWS
+        again = Models(settings_with(self.settings, _ON_ALL_ROWS), folder, Ledger(folder / LEDGER), self.out)
+        again.prepare()
+        for system in systems:
+            for name in self.ladder.rungs[system].models:
+                own = settings_with(self.made[name], _ON_ALL_ROWS)
+                below = next((one for one, headed in HEADED.items() if headed == system and one != BARE), None)
+                if below is None:
+                    again.train(system, own)
+                else:
+                    again.train(below, settings_with(own, {"post.kind": "none"}))
+                    again.fit_head(below, own)
+        return again
 
     def record_of(self, name: str) -> Path:
         """Return the folder of a model's measures."""
@@ -179,7 +207,7 @@ class Models:
 
     def export(self, name: str) -> None:
         """Make the bundle of a model, and write down its settings."""
-        place, bundle = self._place(name), self.folder / "bundle"
+        place, bundle = self._place(name), self.out / "bundle"
         # one bundle, whatever an earlier stop chose
         self.ledger.forget(*(f"export {other}" for other in self.made if other != name))
         data, metrics = self.data.prepared, (place.metrics,)
@@ -188,7 +216,7 @@ class Models:
             lambda: export_stage(self.settings, model=place.checkpoint, prepared=data, metrics=metrics, bundle=bundle),
             makes=[bundle],
         )
-        write_values(self.folder / PARAMS_FILE, flatten(self.made[name].model_dump(mode="json")))
+        write_values(self.out / PARAMS_FILE, flatten(self.made[name].model_dump(mode="json")))
 
     def _place(self, name: str) -> Place:
         return Place(self.folder / "runs" / name)

@@ -20,7 +20,7 @@ from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, IN_WORDS, PROMPTS, Ladder
 from cse.adapt.look import Found
 from cse.adapt.made import PLAN, open_ledger
 from cse.adapt.models import RATE, Models
-from cse.adapt.plan import TrainingPlan, Workload, make_plan, rates_of
+from cse.adapt.plan import MOST_HELD_OUT, TrainingPlan, Workload, make_plan, rates_of
 from cse.bench.pacing import steps_of
 from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
@@ -94,7 +94,7 @@ class Adaptation:
         if self.settings.train.parameters == "none":
             raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
         ledger = open_ledger(self.folder, self.settings, self.found.settings, self._asked, again=self.again)
-        models, stopped = Models(self.settings, self.folder, ledger), False
+        models, stopped = Models(self.settings, self.folder, ledger, self.folder), False
         ladder = models.ladder
         _say(self.found.told)
         strange = self._other_language()
@@ -115,18 +115,25 @@ class Adaptation:
         # on record before a test set is opened, unless the ladder was cut short
         systems = ladder.choice() if stopped else ledger.run("choice", ladder.choice).result
         chosen, other = ladder.rungs[systems[0]], ladder.rungs[systems[1]] if systems[1:] else None
+        final = models
+        if models.held_out > MOST_HELD_OUT and not stopped:
+            share = f"{models.held_out:.0%} of the labelled rows were held out to choose"
+            _say(f"{share}: what they chose is trained again, on them too")
+            final = models.on_all_rows(systems)
+            notes.append(f"{share}; what is measured and in the bundle was trained again, on them too")
         names = list(dict.fromkeys([BARE, *chosen.models, *(other.models if other else ())]))
         for name in names:
-            models.measure(name)
-        found = group(find_records([models.record_of(name) for name in names]))
+            final.measure(name)
+        found = group(find_records([final.record_of(name) for name in names]))
         won = [] if chosen.system == BARE else _compared(found, BARE, chosen.system)
         others = [] if other is None else _compared(found, chosen.system, other.system)
         fell = any((one.task, one.measure) == main and one.comparison.verdict == "worse" for one in won)
         model = BARE if fell else chosen.best
-        models.export(model)
-        return Adapted(
-            self.folder, found, main, ladder, chosen, won, other, others, model, models.seconds, notes, stopped,
-        )  # fmt: skip
+        if model not in final.made:  # the bare backbone, which has no rows
+            final = models
+        final.export(model)
+        seconds = models.seconds + (final.seconds if final is not models else 0.0)
+        return Adapted(self.folder, found, main, ladder, chosen, won, other, others, model, seconds, notes, stopped)
 
     def _other_language(self) -> str:
         """Return a note if the text is in a language that the backbone's card does not name; else nothing."""
@@ -174,8 +181,9 @@ class Adaptation:
         paces = {system: models.pace(system) for system in (PROMPTS, *([FULL] if self.own_backbone else []))}
 
         def plan() -> dict[str, Any]:
+            few = models.held_out > MOST_HELD_OUT
             work = Workload(
-                {system: rates_of(self.found.view, system, train.learning_rate) for system in paces},
+                {system: rates_of(self.found.view, system, train.learning_rate, few) for system in paces},
                 paces,
                 measuring=measuring,
                 epochs=train.epochs,
@@ -183,6 +191,7 @@ class Adaptation:
                 max_steps=train.max_steps,
                 selects=models.selects,
                 labelled=self.found.view == "categories",
+                few=few,
             )
             return asdict(make_plan(work, budget=self.budget, spent=models.seconds))
 

@@ -16,6 +16,7 @@ import pytest
 from cse.adapt.ladder import IN_WORDS
 from cse.adapt.plan import EVALUATIONS
 from cse.bench.ledger import Ledger
+from cse.data.store import PreparedData
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.model.checkpoint_config import identity_of
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -109,6 +110,39 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
         assert cse(command, *params).code == 0
     places = (Path("data/checkpoint"), Path(f"out/runs/{shipped}/checkpoint"))
     assert len(set(map(identity_of, places))) == 1, "the pipeline makes the same model of the settings that it left"
+
+
+@pytest.mark.slow
+def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, place):  # noqa: F811
+    """Five texts a label: two choose, three train; the bundle's model was trained on all five."""
+    rows = [(f"{WORDS[label]} {WORDS[label + 4]} {WORDS[-number]}", label) for label in range(4) for number in range(9)]
+    (place / "few").mkdir()
+    for split, chosen in (("train", range(5)), ("test", range(5, 9))):
+        text = "".join(f"{text},label {label}\n" for place, (text, label) in enumerate(rows) if place % 9 in chosen)
+        (place / f"few/{split}.csv").write_text(f"text,category\n{text}", encoding="utf-8")
+    command = ("adapt", "--labels", "few", "--own-backbone", *LABELS[4:], "--budget", "2m", "--out", "out")
+    done = cse(*command)
+    assert done.code == 0, done.err
+    share = "40% of the labelled rows were held out to choose"
+    assert f"{share}: what they chose is trained again, on them too" in done.err
+    assert f"note: {share}; what is measured and in the bundle was trained again, on them too" in done.out
+    systems = json.loads((place / "out/ledger/choice.json").read_text())["result"]
+    assert sorted(path.name for path in (place / "out/all_rows/records").iterdir()) == sorted(
+        ["backbone", *(path.name for path in (place / "out/records").iterdir() if path.name != "backbone")]
+        + [path.name for path in (place / "out/runs").iterdir() if path.name.split("-")[0] in systems]
+    )
+    assert len(PreparedData(place / "out/prepared").train["sent0"].unique()) == 12
+    trained_on = PreparedData(place / "out/all_rows/prepared").train["sent0"].unique().to_pylist()
+    assert len(trained_on) == 20, "none of the test rows"
+    (shipped,) = (line.split()[3] for line in done.out.splitlines() if line.startswith("in the bundle: "))
+    if shipped != "the":  # the bare backbone
+        assert cse("prepare", "--params", "out/params.yaml").code == 0
+        assert PreparedData(place / "data/prepared").train["sent0"].unique().to_pylist() == trained_on
+    again = cse(*command)
+    assert again.code == 0 and "before training" not in again.err, "nothing is trained again"
+    assert again.out.strip() and done.out.endswith(again.out)
+    assert cse(*command, "-s", "train.seed=7").code == 1
+    assert cse(*command, "-s", "train.seed=7", "--again").code == 0, "all_rows was made by an adaptation"
 
 
 @pytest.mark.slow

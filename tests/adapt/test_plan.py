@@ -79,6 +79,24 @@ def test_few_labelled_rows_have_more_epochs():
     assert planned(few, 100_000) == (4, 3, 60)
 
 
+@pytest.mark.parametrize(
+    ("left", "rates", "seeds", "epochs"),
+    [
+        (50, 1, 1, 1),  # 10 steps, once more on all rows, 30 s to measure
+        (150, 1, 1, 6),
+        (299, 1, 1, 10),
+        (300, 1, 2, 6),
+        (450, 1, 3, 6),
+        (40_000, 1, 3, 10),
+    ],
+)
+def test_few_labelled_rows_are_trained_on_twice_and_try_no_rates(left, rates, seeds, epochs):
+    few = replace(WORK, labelled=True, few=True, steps=lambda epochs: 10 * epochs)
+    assert planned(few, left) == (rates, seeds, epochs)
+    with pytest.raises(CseError, match="need 50 seconds here"):
+        make_plan(few, budget=49, spent=0)
+
+
 def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():
     plan = make_plan(BOTH, budget=319, spent=0)
     assert plan == make_plan(WORK, budget=319, spent=0) and list(plan.rates) == [PROMPTS]
@@ -141,3 +159,4 @@ def test_the_rate_of_the_settings_is_tried_first():
     assert rates_of("sentences", PROMPTS, 0.05)[:2] == (0.05, 0.01)
     assert rates_of("categories", PROMPTS, 0.3) == (0.3, 0.1, 0.2, 0.05)
     assert rates_of("categories", FULL, 0.3) == (2e-4, 5e-4, 5e-5)
+    assert rates_of("categories", FULL, 0.3, few=True) == (5e-5, 1e-4)
