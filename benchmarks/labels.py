@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +169,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         of = found[str(rows)] = {name: [] for name in contestants}
         for draw in range(options.draws):
             train = everything.drawn(rows, seed=1000 * rows + draw)
-            works: list[Callable[[], dict[str, float]]] = [
-                lambda train=train: of_bare(options.backbone, train, test),
-                lambda train=train: of_adapt(options, train, test),
-                *(
-                    lambda how=how, train=train, draw=draw: of_setfit(options.backbone, how, train, test, draw)
-                    for how in options.setfit
-                ),
+            works = [
+                partial(of_bare, options.backbone, train, test),
+                partial(of_adapt, options, train, test),
+                *(partial(of_setfit, options.backbone, how, train, test, draw) for how in options.setfit),
             ]
             for name, work in zip(contestants, works, strict=True):
                 start = time.monotonic()
