@@ -68,6 +68,13 @@ def error_line(error: BaseException) -> str:
     return one_line(describe_os_error(error) if isinstance(error, OSError) else str(error))
 
 
+def reason_of(error: Exception) -> str:
+    """Return in one line why a run failed: what a mistake says, the kind of any other error too."""
+    if isinstance(error, CseError | OSError):
+        return error_line(error)
+    return one_line(f"{type(error).__name__}: {error}")[:300]
+
+
 def is_full_disk(error: BaseException) -> bool:
     """Return whether a write failed for lack of space: the request is fine and may succeed later."""
     return isinstance(error, OSError) and error.errno in _FULL_DISK

@@ -86,6 +86,12 @@ class Ladder:
             return next((rung for rung in reversed(there) if rung.system in HEADED), there[0])
         return max(there, key=lambda rung: _or_lowest(rung.dev), default=None)
 
+    def choice(self) -> list[str]:
+        """Return the system of ``chosen`` and that of ``other_kind``, as far as there are any."""
+        chosen = self.chosen()
+        other = self.other_kind(chosen) if chosen else None
+        return [rung.system for rung in (chosen, other) if rung]
+
     def other_kind(self, chosen: Rung) -> Rung | None:
         """Return the best of the other kind: one with the backbone's weights if those chosen are its own, or not."""
         shared = shares_backbone(chosen.system)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ _OF_FEW_LABELS = {
     "objective.nt_xent.weight": 0.0,
     "objective.supervised_contrastive.weight": 1.0,
 }
+# texts of a label; of fewer, two of each choose, and by MAP a head and long training would win that cost accuracy
+_FEW_ROWS = 12
+_OF_FEW_ROWS = {"train.dev_measure": "class mean"}
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,13 @@ def look(
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
         columns = _labelled_columns(source, columns or (None, None))
-        few = _check_labels(source, columns) < _FEW_LABELS
+        counts = _count_labels(source, columns)
+        few = len(counts) < _FEW_LABELS
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
         settings |= _PAIRS_ONLY | _OF_LABELS | (_OF_FEW_LABELS if few else {})
+        if statistics.median(counts.values()) < _FEW_ROWS:
+            settings |= _OF_FEW_ROWS
     elif not sources:
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")
     else:
@@ -236,8 +243,8 @@ def _labelled_columns(file: Path, asked: Sequence[str | None]) -> tuple[str, ...
     return tuple(found)
 
 
-def _check_labels(file: Path, columns: Sequence[str | None]) -> int:
-    """Return the number of labels; refuse labels that make no pairs, or nothing to tell apart."""
+def _count_labels(file: Path, columns: Sequence[str | None]) -> Counter[str]:
+    """Return the texts of each label; refuse labels that make no pairs, or nothing to tell apart."""
     rows = read_rows(file, "categories", [name for name in columns if name] or None)
     counts = Counter(row.label for row in rows if row.label and row.texts[0])
     if len(counts) < 2:
@@ -245,7 +252,7 @@ def _check_labels(file: Path, columns: Sequence[str | None]) -> int:
         raise CseError(f"{file}: {found}; give texts of two labels or more")
     if max(counts.values()) < 2:
         raise CseError(f"{file}: none of its {len(counts):,} labels has two texts; pairs are made within a label")
-    return len(counts)
+    return counts
 
 
 _VIEW_OF_COLUMNS = {1: "sentences", 2: "pairs", 3: "triplets"}

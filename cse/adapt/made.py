@@ -1,42 +1,89 @@
-"""What an adaptation makes in its folder, and how that is deleted: it alone, and nothing if anything else is there."""
+"""The folder of an adaptation: its ledger, what else is made in it, and how that is deleted: it alone, or nothing."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePath
+from typing import Any
 
-from cse.adapt.ladder import BARE, HEAD, HEADED
+from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS
+from cse.bench.ledger import Ledger, OtherPlanError
 from cse.errors import CseError
-from cse.outputs import MANIFEST, Kind, check_folder, read_manifest, remove_output
+from cse.files import fingerprint
+from cse.outputs import Kind, check_folder, remove_output
+from cse.settings import Settings
+from cse.settings.load import flatten
+from cse.stages.prepare import files_of
+
+LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
+BEGUN, PLAN = "adaptation", "plan"  # names of the first records
+_ELSEWHERE = "name another folder with --out"
+_OTHERWISE = f"{_ELSEWHERE}, or delete this adaptation with --again"
 
 # kind of each output; None: a file
 _RUN: dict[str, Kind | None] = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
 _SEEDED = [f"{system}-[0-9]*" for system in (*HEADED.values(), *HEADED) if system not in (BARE, HEAD)]
 _MODELS = (BARE, HEAD, *_SEEDED)
-_MADE: dict[str, Kind | None] = {
-    "journal.json": None,
-    "params.yaml": None,
+_OF_MODELS: dict[str, Kind | None] = {  # below the folder, and below that of models trained on all rows
+    **{f"{LEDGER}/{done} {model}.json": None for done in ("train", "measure", "export") for model in _MODELS},
+    f"{LEDGER}/prepare.json": None,
     "prepare.json": None,
-    "summary.txt": None,
     "prepared": Kind.PREPARED_DATA,
     "mined": Kind.MINED_ROWS,
     "corrupted": Kind.CORRUPTED_ROWS,
-    "bundle": Kind.BUNDLE,
-    "report": Kind.REPORT,
     **{f"records/{model}": Kind.RECORD for model in _MODELS},
     **{f"runs/{model}/{name}": kind for model in _MODELS for name, kind in _RUN.items()},
+}
+_MADE: dict[str, Kind | None] = {
+    **_OF_MODELS,
+    **{f"{ALL_ROWS}/{name}": kind for name, kind in _OF_MODELS.items()},
+    **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "main measure", PLAN, "choice")},
+    **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL)},
+    **{f"{LEDGER}/try {model}.json": None for model in _SEEDED},
+    "params.yaml": None,
+    "summary.txt": None,
+    "bundle": Kind.BUNDLE,
+    "report": Kind.REPORT,
     **{f"trials/{model}/{name}": kind for model in _SEEDED for name, kind in _RUN.items()},
 }
 _DRAFT = re.compile(r"\.(.+)\.cse-(?:tmp|old)-\w+-\d+-\d+")  # see cse.outputs
 
 
-def is_whole(path: Path) -> bool:
-    """Return whether a file is there, or a published folder with all its files."""
-    return path.is_file() or all((path / name).is_file() for name in {MANIFEST} | read_manifest(path)[1])
+def open_ledger(
+    folder: Path, settings: Settings, found: Mapping[str, Any], asked: Mapping[str, Any], *, again: bool
+) -> Ledger:
+    """Return the ledger of an adaptation, a new one in an empty folder.
+
+    Args:
+        folder: of the adaptation.
+        settings: of the adaptation.
+        found: settings that follow from the text.
+        asked: what the plan follows from; once there is one, a folder planned for something else is refused.
+        again: whether to delete another adaptation in place of refusing it.
+
+    Raises:
+        CseError: the folder holds another adaptation or something else, or a record is damaged.
+    """
+    values = flatten(settings.model_dump(mode="json"))
+    text = fingerprint({}, files_of(settings.data))
+    of = {**values, "the text": text, "the settings": fingerprint({"settings": values, "found": dict(found)})}
+    ledger = Ledger(folder / LEDGER, _ELSEWHERE)
+    try:
+        begun = ledger.check(BEGUN, of, str(folder), _OTHERWISE)
+        ledger.check(PLAN, asked, str(folder), _OTHERWISE)
+    except OtherPlanError:
+        if not again:
+            raise
+        remove(folder)
+        begun = None
+    if begun is None and folder.is_dir() and any(folder.iterdir()):
+        raise CseError(f"{folder}: holds something else; {_ELSEWHERE}")
+    ledger.run(BEGUN, lambda: None, of=of)
+    return ledger
 
 
 def remove(folder: Path) -> None:

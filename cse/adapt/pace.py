@@ -12,13 +12,13 @@ from cse.bench.data import DataFolders
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 from cse.stages.training import open_training
-from cse.training.observers import StepRecord
+from cse.training.observers import Observer, StepRecord
 
 _STEPS = 15  # at most; a record comes every five, and those up to the first warm up
 
 
 @dataclass
-class _Stopwatch:
+class _Stopwatch(Observer):
     """An observer that notes when what happened."""
 
     started: float = 0.0
@@ -42,9 +42,6 @@ class _Stopwatch:
         if step == 0:
             self.since = time.monotonic()
             self.steps = [(0, self.since)]
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def time_training(settings: Settings, data: DataFolders) -> Pace:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from cse.adapt.ladder import FULL, PROMPTS
+from cse.bench.pacing import spacing
 from cse.errors import CseError
 from cse.stages.checks import counted
 
@@ -20,16 +20,25 @@ SEEDS, EPOCHS = 3, 10  # at most
 EVALUATIONS = 8  # on the dev task, in a training; one more before it
 _FOR_SEARCH, _FOR_SEARCH_OF_LABELS = 0.5, 0.1  # share of the time that tries learning rates
 # epochs and steps before a second seed, of labelled rows: the held-out score rises steeply until then
-_EPOCHS_OF_LABELS, _STEPS_OF_LABELS = 4, 120
-_MOST_STEPS_OF_LABELS = 600  # where ten epochs are fewer
+_EPOCHS_OF_LABELS, _STEPS_OF_LABELS, _STEPS_OF_FEW = 4, 120, 60
+_MOST_STEPS_OF_LABELS = 600  # where ten epochs are fewer; of few rows more than those cost accuracy
+MOST_HELD_OUT = 1 / 6  # share of the labelled rows; above it they are few, and trained on once they have chosen
 # learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
 _RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULL: (5e-5, 1.5e-4, 1.5e-5)}
 _RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.2, 0.05), FULL: (2e-4, 5e-4, 5e-5)}
+_RATES_OF_FEW = _RATES_OF_LABELS | {FULL: (5e-5, 1e-4)}  # more steps or a higher rate cost accuracy: see docs/adapt.md
 
 
-def rates_of(view: str, system: str, own: float) -> tuple[float, ...]:
-    """Return the learning rates to try for a system, that of the settings (``own``, of prompts) first."""
-    known = (_RATES_OF_LABELS if view == "categories" else _RATES)[system]
+def rates_of(view: str, system: str, own: float, few: bool = False) -> tuple[float, ...]:
+    """Return the learning rates to try for a system, that of the settings (``own``, of prompts) first.
+
+    Args:
+        view: of the source.
+        system: that is trained.
+        own: rate of the settings.
+        few: whether labelled rows are few.
+    """
+    known = (_RATES_OF_FEW if few else _RATES_OF_LABELS if view == "categories" else _RATES)[system]
     return known if system == FULL else tuple(dict.fromkeys((own, *known)))
 
 
@@ -65,6 +74,7 @@ class Workload:
         max_steps: of any training; None: as many as its epochs have.
         selects: whether something chooses among rates, and keeps the best of more epochs.
         labelled: whether the rows are pairs within labels: their first rate is known to do, and epochs pay most.
+        few: whether labelled rows are few: a trial of an epoch tells nothing, and what was chosen is trained again.
     """
 
     rates: Mapping[str, Sequence[float]]
@@ -75,6 +85,7 @@ class Workload:
     max_steps: int | None
     selects: bool
     labelled: bool = False
+    few: bool = False
 
     @cached_property
     def _least(self) -> int:
@@ -102,7 +113,7 @@ class Workload:
     def length(self, epochs: int) -> Length:
         """Return how long a training of so many epochs is."""
         steps = self.steps(epochs)
-        return Length(epochs, steps, max(math.ceil(steps / EVALUATIONS), 1))
+        return Length(epochs, steps, spacing(steps, EVALUATIONS))
 
 
 @dataclass(frozen=True)
@@ -134,7 +145,7 @@ class TrainingPlan:
         seeds: to train with, 1 to ``SEEDS``.
         trial: how long a trial is.
         training: how long that of each seed is. If it is a trial's, the best trial is the first seed's model.
-        selects: whether something chooses among rates.
+        selects: whether something chooses among rates, given the time.
     """
 
     rates: Mapping[str, Sequence[float]]
@@ -142,11 +153,6 @@ class TrainingPlan:
     trial: Length
     training: Length
     selects: bool
-
-    @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> TrainingPlan:
-        """Return a plan from what ``dataclasses.asdict`` made of it."""
-        return cls(**{**tree, "trial": Length(**tree["trial"]), "training": Length(**tree["training"])})
 
     def __str__(self) -> str:
         tried = "; ".join(
@@ -175,8 +181,9 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     """Plan for a budget: half of it at most tries learning rates, the rest goes into more seeds, then more epochs.
 
     A budget for two trainings tries two rates; one for a single training tries none. Of labelled rows a tenth tries
-    rates, and four epochs, or 120 steps, come before a second seed. The last system is left out if the budget allows no
-    training of each.
+    rates, and four epochs, or 120 steps, come before a second seed. Of few ones nothing tries rates, 60 steps come
+    first, ten epochs are the most, and there is time to train everything again. The last system is left out if the
+    budget allows no training of each.
 
     Args:
         work: to do.
@@ -186,16 +193,17 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     Raises:
         CseError: one training and its measures would exceed the budget.
     """
-    left, once = budget - spent, work.once(work.epochs)
-    if once + work.measures > left and len(work.paces) > 1:
+    left, once, times = budget - spent, work.once(work.epochs), 2 if work.few else 1
+    if times * once + work.measures > left and len(work.paces) > 1:
         return make_plan(work.without_the_last(), budget=budget, spent=spent)
-    if once + work.measures > left:
+    if times * once + work.measures > left:
+        needed = _told(spent + times * once + work.measures)
         raise CseError(
-            f"--budget: one training and its measures need {_told(spent + once + work.measures)} here, the budget is "
-            f"{_told(budget)}; raise it, or train on fewer rows (-s data.max_rows=...)"
+            f"--budget: one training and its measures need {needed} here, the budget is {_told(budget)}; raise it, or "
+            "train on fewer rows (-s data.max_rows=...)"
         )
     trials = 1
-    if work.selects:
+    if work.selects and not work.few:
         share = _FOR_SEARCH_OF_LABELS if work.labelled else _FOR_SEARCH
         least = 2 if not work.labelled and 2 * once + work.measures <= left else 1
         trials = min(max(int(share * left // once), least), max(map(len, work.rates.values())))
@@ -204,7 +212,7 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
 
     def fits(seeds: int, epochs: int) -> bool:
         tried = once if trials > 1 and epochs == work.epochs else 0.0  # the best trial is the first seed's model
-        return seeds * (work.once(epochs) + work.measures) - tried <= left
+        return seeds * (times * work.once(epochs) + work.measures) - tried <= left
 
     def more_epochs(seeds: int, epochs: int, most: int) -> int:
         known = range(epochs + 1, most + 1) if work.selects else ()
@@ -213,13 +221,14 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     before, most = work.epochs, EPOCHS
     if work.labelled:
         an_epoch = max(work.nearly(work.epochs) / work.epochs, 1.0)
-        before = max(_EPOCHS_OF_LABELS, math.ceil(_STEPS_OF_LABELS / an_epoch))
-        most = max(EPOCHS, math.ceil(_MOST_STEPS_OF_LABELS / an_epoch))
+        steps, at_most = (_STEPS_OF_FEW,) * 2 if work.few else (_STEPS_OF_LABELS, _MOST_STEPS_OF_LABELS)
+        before = max(_EPOCHS_OF_LABELS, math.ceil(steps / an_epoch))
+        most = max(EPOCHS, math.ceil(at_most / an_epoch))
     epochs = more_epochs(1, work.epochs, before)
     seeds = max(number for number in range(1, SEEDS + 1) if number == 1 or fits(number, epochs))
     epochs = more_epochs(seeds, epochs, most)
     rates = {system: list(known[:trials]) for system, known in work.rates.items()}
-    return TrainingPlan(rates, seeds, work.length(work.epochs), work.length(epochs), work.selects)
+    return TrainingPlan(rates, seeds, work.length(work.epochs), work.length(epochs), work.selects and not work.few)
 
 
 def _told(seconds: float) -> str:

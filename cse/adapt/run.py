@@ -1,63 +1,35 @@
 """Adapt a backbone to a user's own text: rows, a ladder of models from cheap to dear, a choice, measures, bundle.
 
 Every step is a stage of the pipeline, run in the adaptation's own folder. A killed adaptation goes on: finished steps
-are not repeated, the training that was running resumes, and what the clock decided is in the journal before it is acted
-on, so the models are those of an undisturbed one. What held-out rows chose is there before a test set is opened.
+are not repeated, the training that was running resumes, and what the clock decided is on record before it is acted on,
+so the models are those of an undisturbed one. What held-out rows chose is there before a test set is opened.
 """
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import TypeAdapter
 
-from cse.adapt.journal import PLAN, Journal
 from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, IN_WORDS, PROMPTS, Ladder, Rung
-from cse.adapt.language import other_language
 from cse.adapt.look import Found
-from cse.adapt.made import is_whole
-from cse.adapt.measured import main_measure, selects
-from cse.adapt.pace import time_training
-from cse.adapt.plan import Pace, TrainingPlan, Workload, make_plan, rates_of
-from cse.bench.data import DataFolders
+from cse.adapt.made import PLAN, open_ledger
+from cse.adapt.models import RATE, Models
+from cse.adapt.plan import MOST_HELD_OUT, TrainingPlan, Workload, make_plan, rates_of
 from cse.bench.pacing import steps_of
-from cse.bench.place import Place
-from cse.data.store import PreparedData
-from cse.data.suite import open_suite
 from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
-from cse.evaluation.dev_facts import dev_keys, dev_of, value_of
-from cse.files import write_json
-from cse.outputs import Kind, publish_file, publish_folder
+from cse.model.backbone_files import find_backbone
+from cse.model.declared import languages_of
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
-from cse.settings import PARAMS_FILE, Settings
-from cse.settings.edit import write_values
-from cse.settings.load import flatten
+from cse.settings import Settings
 from cse.settings.spaces import settings_with
-from cse.stages.evaluate_models import evaluate_models, record_folder, save_record
-from cse.stages.export import export_stage
-from cse.stages.open_backbone import bare_of
-from cse.stages.open_model import BackboneOf
-from cse.stages.post import put_behind
-from cse.stages.prepare import files_of
-
-RATE = "train.learning_rate"
-_NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
-_UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
-_WITH_HEAD = {"post.kind": "linear"}
-_OF = {
-    BARE: _UNTRAINED,
-    HEAD: _UNTRAINED | _WITH_HEAD,
-    FULL: {**_NO_PROMPT, "train.parameters": "full"},
-}
 
 
 @dataclass(frozen=True)
@@ -121,232 +93,145 @@ class Adaptation:
         """
         if self.settings.train.parameters == "none":
             raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
-        facts = {"settings": self.settings.model_dump(mode="json"), "found": self.found.settings}
-        asked = {"budget": self.budget, "own_backbone": self.own_backbone}
-        journal = Journal(self.folder, facts, files_of(self.settings.data), asked=asked, again=self.again)
+        ledger = open_ledger(self.folder, self.settings, self.found.settings, self._asked, again=self.again)
+        models, stopped = Models(self.settings, self.folder, ledger, self.folder), False
+        ladder = models.ladder
         _say(self.found.told)
-        strange = other_language(self.settings.backbone, self.found.language)
-        if strange:
-            _say(f"note: {strange}")
-        data = self._data
-        journal.run("prepare", partial(data.prepare, self.settings), [data.prepared, data.mined, data.corrupted])
-        self._measure(journal, BARE)
-        main = journal.run("main measure", lambda: main_measure(PreparedData(data.prepared)))
-        ladder, stopped = Ladder(), False
-        made: dict[str, Settings] = {}
+        strange = self._other_language()
         notes = [strange] if strange else []
+        for note in notes:
+            _say(f"note: {note}")
+        models.prepare()
+        measured = models.measure(BARE)
+        main = models.main_measure()
         try:
-            notes += self._climb(journal, ladder, made, main)
+            notes += self._climb(models, measured.seconds, main)
         except (KeyboardInterrupt, Interrupted) as stop:
             by_hand = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
             if not by_hand or len(ladder.rungs) < 2:
                 raise
             stopped = True
             _say("stopped: the best so far is measured and exported; Ctrl-C again ends without it")
-        chosen, other = self._choice(journal, ladder, stopped=stopped)
+        # on record before a test set is opened, unless the ladder was cut short
+        systems = ladder.choice() if stopped else ledger.run("choice", ladder.choice).result
+        chosen, other = ladder.rungs[systems[0]], ladder.rungs[systems[1]] if systems[1:] else None
+        final = models
+        if models.held_out > MOST_HELD_OUT and not stopped:
+            share = f"{models.held_out:.0%} of the labelled rows were held out to choose"
+            _say(f"{share}: what they chose is trained again, on them too")
+            final = models.on_all_rows(systems)
+            notes.append(f"{share}; what is measured and in the bundle was trained again, on them too")
         names = list(dict.fromkeys([BARE, *chosen.models, *(other.models if other else ())]))
         for name in names:
-            self._measure(journal, name)
-        systems = group(find_records([self._record_of(name) for name in names]))
-        won = [] if chosen.system == BARE else _compared(systems, BARE, chosen.system)
-        others = [] if other is None else _compared(systems, chosen.system, other.system)
-        fell = any((one.task, one.measure) == tuple(main or ()) and one.comparison.verdict == "worse" for one in won)
+            final.measure(name)
+        found = group(find_records([final.record_of(name) for name in names]))
+        won = [] if chosen.system == BARE else _compared(found, BARE, chosen.system)
+        others = [] if other is None else _compared(found, chosen.system, other.system)
+        fell = any((one.task, one.measure) == main and one.comparison.verdict == "worse" for one in won)
         model = BARE if fell else chosen.best
-        journal.forget(f"export {name}" for name in made if name != model)  # one bundle, whatever an earlier stop chose
-        journal.run(f"export {model}", partial(self._export, self._place(model)), [self.folder / "bundle"])
-        write_values(self.folder / PARAMS_FILE, flatten(made[model].model_dump(mode="json")))
-        return Adapted(
-            self.folder, systems, main and (main[0], main[1]), ladder, chosen, won, other, others, model,
-            journal.seconds, notes, stopped,
-        )  # fmt: skip
+        if model not in final.made:  # the bare backbone, which has no rows
+            final = models
+        final.export(model)
+        seconds = models.seconds + (final.seconds if final is not models else 0.0)
+        return Adapted(self.folder, found, main, ladder, chosen, won, other, others, model, seconds, notes, stopped)
+
+    def _other_language(self) -> str:
+        """Return a note if the text is in a language that the backbone's card does not name; else nothing."""
+        backbone, language = self.settings.backbone, self.found.language
+        known = languages_of(find_backbone(backbone.name, backbone.revision).folder)
+        if language is None or not known or any(code.split("-")[0] == language for code in known):
+            return ""
+        return (
+            f"the text is in another language ({language}) than {backbone.name} was trained on ({', '.join(known)}); "
+            "prompts cannot teach it one: choose a backbone that reads it (-s backbone.name=...)"
+        )
 
     @property
-    def _data(self) -> DataFolders:
-        return DataFolders.below(self.folder)
+    def _asked(self) -> dict[str, Any]:
+        """What the plan follows from."""
+        return {"budget": self.budget, "own_backbone": self.own_backbone}
 
-    def _place(self, model: str) -> Place:
-        return Place(self.folder / "runs" / model)
+    def _climb(self, models: Models, measuring: float, main: tuple[str, str] | None) -> list[str]:
+        """Add one rung after the other; return what the user should know of it.
 
-    def _record_of(self, model: str) -> Path:
-        return self.folder / "records" / record_folder(model)
-
-    def _climb(
-        self, journal: Journal, ladder: Ladder, made: dict[str, Settings], main: Sequence[str] | None
-    ) -> list[str]:
-        """Add one rung after the other, with the settings of each model; return what the user should know of it."""
-        labels = self.found.view == "categories"
+        Args:
+            models: makes them.
+            measuring: seconds that measuring the bare backbone took.
+            main: what says whether it helped.
+        """
+        ladder, labels = models.ladder, self.found.view == "categories"
         for system in (BARE, *([HEAD] if labels else [])):
-            self._rung(journal, ladder, made, system, system, settings_with(self.settings, _OF[system]))
+            models.train(system, models.settings_of(system))
             _say(f"{ladder.rungs[system]}")
-        systems = (PROMPTS, *([FULL] if self.own_backbone else []))
-        paces = {system: self._pace(journal, system) for system in systems}
-        try:
-            plan = TrainingPlan.of(journal.run(PLAN, partial(self._plan, journal, paces)))
-        except CseError:  # too short a budget: another attempt may find a machine that is less busy
-            journal.forget(f"time {system}" for system in systems)
-            raise
-        too_dear = [system for system in systems if system not in plan.rates]
+        if labels:
+            measuring += ladder.rungs[HEAD].seconds  # a head is fitted behind each model
+        plan = self._plan(models, measuring)
         _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
         for system in plan.rates:
-            self._seeds(journal, plan, system, ladder, made)
+            self._seeds(models, plan, system)
             for each in (system, HEADED[system]):
                 if each in ladder.rungs:
                     _say(f"{ladder.rungs[each]}")
+        too_dear = [FULL] if self.own_backbone and FULL not in plan.rates else []
         return plan.notes + [f"the budget allowed no {IN_WORDS[system]}" for system in too_dear]
 
-    def _choice(self, journal: Journal, ladder: Ladder, *, stopped: bool) -> tuple[Rung, Rung | None]:
-        """Return what held-out rows choose and the best of the other kind, recorded unless the ladder was cut short."""
+    def _plan(self, models: Models, measuring: float) -> TrainingPlan:
+        """Return the plan; what it asks of this machine is forgotten if the budget is too short for any."""
+        train = self.settings.train
+        paces = {system: models.pace(system) for system in (PROMPTS, *([FULL] if self.own_backbone else []))}
 
-        def choose() -> list[str]:
-            chosen = ladder.chosen()
-            other = ladder.other_kind(chosen) if chosen else None
-            return [rung.system for rung in (chosen, other) if rung]
+        def plan() -> dict[str, Any]:
+            few = models.held_out > MOST_HELD_OUT
+            work = Workload(
+                {system: rates_of(self.found.view, system, train.learning_rate, few) for system in paces},
+                paces,
+                measuring=measuring,
+                epochs=train.epochs,
+                steps=lambda epochs: steps_of(settings_with(self.settings, {"train.epochs": epochs}), models.data),
+                max_steps=train.max_steps,
+                selects=models.selects,
+                labelled=self.found.view == "categories",
+                few=few,
+            )
+            return asdict(make_plan(work, budget=self.budget, spent=models.seconds))
 
-        systems = choose() if stopped else journal.run("choice", choose)
-        chosen, *others = [ladder.rungs[system] for system in systems]
-        return chosen, others[0] if others else None
-
-    def _plan(self, journal: Journal, paces: Mapping[str, Pace]) -> dict[str, Any]:
-        """Return the plan as JSON values."""
-        train, heads = self.settings.train, [f"train {HEAD}"] if f"train {HEAD}" in journal.steps else []
-        work = Workload(
-            {system: rates_of(self.found.view, system, train.learning_rate) for system in paces},
-            paces,
-            measuring=sum(map(journal.took, [f"measure {BARE}", *heads])),  # a head is fitted behind each model
-            epochs=train.epochs,
-            steps=lambda epochs: steps_of(settings_with(self.settings, {"train.epochs": epochs}), self._data),
-            max_steps=train.max_steps,
-            selects=selects(PreparedData(self._data.prepared), self.settings),
-            labelled=self.found.view == "categories",
-        )
-        return asdict(make_plan(work, budget=self.budget, spent=journal.seconds))
-
-    def _pace(self, journal: Journal, system: str) -> Pace:
-        settings = self._of(system, 1e-6, {})  # nothing that a high rate could spoil
-        return Pace(**journal.run(f"time {system}", lambda: asdict(time_training(settings, self._data))))
-
-    def _of(self, system: str, rate: float, others: Mapping[str, Any]) -> Settings:
-        """Return the settings of a system that is trained."""
-        return settings_with(self.settings, {**_OF.get(system, {}), RATE: rate, **others})
-
-    def _rung(
-        self,
-        journal: Journal,
-        ladder: Ladder,
-        made: dict[str, Settings],
-        system: str,
-        model: str,
-        settings: Settings,
-        work: Callable[[], float | None] | None = None,
-    ) -> None:
-        """Make a model unless it is there, and add it to its rung; without ``work`` it is trained with the settings."""
-        place = self._place(model)
-        work = work or partial(self._train, settings, place, None)
-        dev = journal.run(f"train {model}", work, [place.checkpoint, place.metrics])
-        made[model] = settings
-        ladder.add(system, model, dev, journal.took(f"train {model}"))
-
-    def _seeds(
-        self, journal: Journal, plan: TrainingPlan, system: str, ladder: Ladder, made: dict[str, Settings]
-    ) -> None:
-        """Train a system with every seed and, where there are labels, fit a head behind each model."""
-        trials = {rate: Place(self.folder / "trials" / f"{system}-{rate:g}") for rate in plan.rates[system]}
-        rate = self._best_rate(journal, plan, system, trials)
-        settings = self._of(system, rate, plan.training.settings)
-        for number in range(plan.seeds):
-            seed = settings.train.seed + number
-            model, headed = f"{system}-{seed}", f"{HEADED[system]}-{seed}"
-            own = settings_with(settings, {"train.seed": seed})
-            tried = trials[rate] if number == 0 and plan.training == plan.trial else None
-            work = partial(self._train, own, self._place(model), tried)
-            self._rung(journal, ladder, made, system, model, own, work)
-            if HEAD in ladder.rungs:
-                own = settings_with(own, _WITH_HEAD)
-                work = partial(self._fit_head, own, self._place(model), self._place(headed))
-                self._rung(journal, ladder, made, HEADED[system], headed, own, work)
-
-    def _best_rate(self, journal: Journal, plan: TrainingPlan, system: str, trials: Mapping[float, Place]) -> float:
-        """Return the rate with the best dev score, the only one without a trial."""
-        if len(trials) == 1:
-            return next(iter(trials))
-        scores: dict[float, float] = {}
-        for rate, place in trials.items():
-            settings = self._of(system, rate, plan.trial.settings)
-            score, reason = journal.run(f"try {place.folder.name}", partial(self._try, settings, place))
-            if score is not None:
-                scores[rate] = score
-        if not scores:
-            raise CseError(reason)
-        best = max(scores, key=scores.__getitem__)
-        _say(f"best of {len(trials)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
-        return best
-
-    def _try(self, settings: Settings, place: Place) -> tuple[float | None, str]:
-        """Train with a rate; return the dev score, or None and the reason if the rate is too high to train with."""
         try:
-            return self._train(settings, place, None), ""
-        except CseError as error:
-            if not str(error).startswith(RATE):
-                raise
-            _say(str(error))
-            return None, str(error)
+            return TypeAdapter(TrainingPlan).validate_python(models.ledger.run(PLAN, plan, of=self._asked).result)
+        except CseError:  # another attempt may find a machine that is less busy
+            models.ledger.forget(*(f"time {system}" for system in paces))
+            raise
 
-    def _train(self, settings: Settings, place: Place, tried: Place | None) -> float | None:
-        """Train, or take a trial of the same settings, and return the dev score, if something selects."""
-        if tried is not None and tried.folder.is_dir() and not place.folder.exists():
-            place.folder.parent.mkdir(exist_ok=True)
-            tried.folder.rename(place.folder)
-        if not (tried is not None and is_whole(place.checkpoint) and is_whole(place.metrics)):
-            place.train(settings, self._data)
-        return value_of(place.dev())
+    def _seeds(self, models: Models, plan: TrainingPlan, system: str) -> None:
+        """Train a system with every seed and, where there are labels, fit a head behind each model."""
+        rate = self._best_rate(models, plan, system)
+        settings = models.settings_of(system, {RATE: rate, **plan.training.settings})
+        for number in range(plan.seeds):
+            own = settings_with(settings, {"train.seed": settings.train.seed + number})
+            models.train(system, own, tried=number == 0 and plan.training == plan.trial)
+            if HEAD in models.ladder.rungs:
+                models.fit_head(system, own)
 
-    def _fit_head(self, settings: Settings, model: Place, place: Place) -> float | None:
-        """Fit a head behind a trained model, and return the dev score of both together."""
-        facts = put_behind(
-            str(model.checkpoint),
-            settings.post,
-            prepared=self._data.prepared,
-            out=place.checkpoint,
-            measure=settings.train.dev_measure,
-        )
-        trained = json.loads(model.metrics.read_text(encoding="utf-8"))
-        kept = {key: value for key, value in trained.items() if key not in dev_keys()}
-        with publish_file(place.metrics) as target:
-            write_json(target, kept | facts)
-        return value_of(dev_of(facts))
+    def _best_rate(self, models: Models, plan: TrainingPlan, system: str) -> float:
+        """Return the rate with the best dev score, the only one without a trial.
 
-    def _measure(self, journal: Journal, name: str) -> None:
-        bare = BackboneOf(bare_of(self.settings.backbone))
-        model = bare if name == BARE else str(self._place(name).checkpoint)
-        record = self._record_of(name)
-        journal.run(f"measure {name}", lambda: self._record(name, model, record), [record])
-
-    def _record(self, name: str, model: str | BackboneOf, record: Path) -> None:
-        """Measure a model on the user's task and on whatever STS was prepared, and keep the record."""
-        data = open_suite(PreparedData(self._data.prepared))
-        measures = tuple(m for m in ("sts", "tasks") if m == "tasks" or data.sts)
-        if not data.own and not data.sts:
-            raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
-        options = self.settings.evaluation
-        results = evaluate_models(
-            {name: model},
-            data,
-            measures=measures,
-            device=options.device,
-            batch_size=options.batch_size,
-            progress=sys.stderr.isatty(),
-        )
-        with publish_folder(record, Kind.RECORD) as folder:
-            save_record(folder, name, model, results[name], options.device)
-
-    def _export(self, place: Place) -> None:
-        export_stage(
-            self.settings,
-            model=place.checkpoint,
-            prepared=self._data.prepared,
-            metrics=(place.metrics,),
-            bundle=self.folder / "bundle",
-        )
+        Raises:
+            CseError: every rate is too high to train with.
+        """
+        rates = plan.rates[system]
+        if len(rates) == 1:
+            return rates[0]
+        scores: dict[float, float] = {}
+        for rate in rates:
+            tried = models.try_rate(system, models.settings_of(system, {RATE: rate, **plan.trial.settings}))
+            if tried.reason:
+                _say(tried.reason)
+            else:
+                scores[rate] = tried.result
+        if not scores:
+            raise CseError(tried.reason)
+        best = max(scores, key=scores.__getitem__)
+        _say(f"best of {len(rates)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
+        return best
 
 
 def _compared(systems: Sequence[System], before: str, after: str) -> list[Compared]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
 from cse.bench.domain import domain_stage
-from cse.bench.worker import Backbones, RunWorker, work_through
+from cse.bench.worker import Backbones, work_through
 from cse.errors import CseError
 from cse.files import write_json
 from cse.outputs import publish_file
@@ -26,37 +27,28 @@ from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import SCRATCH, run_safely
 
 
-class DomainWorker(RunWorker):
-    """Trains one domain after the other in its own process.
+def train_domain(settings: Settings, folder: Path, scratch: Path, backbones: Backbones, name: str) -> None:
+    """Train one domain.
 
     Args:
         settings: the whole tree.
         folder: the project's folder.
         scratch: folder for the states of killed runs.
-        threads: CPU threads to use.
+        backbones: of the process.
+        name: of the domain.
     """
-
-    def __init__(self, settings: Settings, folder: str, scratch: str, threads: int) -> None:
-        super().__init__(threads)
-        os.chdir(folder)
-        self.settings, self.scratch, self.backbones = settings, Path(scratch), Backbones()
-
-    def do(self, name: str) -> None:
-        """Train one domain."""
-        own = settings_of_domain(self.settings, name)
-        domain_stage(own, name, scratch=self.scratch, backbone=self.backbones.of(own))
+    os.chdir(folder)
+    own = settings_of_domain(settings, name)
+    domain_stage(own, name, scratch=scratch, backbone=backbones.of(own))
 
 
-def main(names: Sequence[str], json_path: Path | None = None) -> None:
-    """Train the named domains of ``params.yaml`` and say as each ends what became of it.
-
-    Args:
-        names: domains to train.
-        json_path: file for that too: why each domain failed, by name; empty if it did not.
-
-    Raises:
-        CseError: a name is unknown, or at least one domain failed; the others are finished.
-    """
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write here why each failed; empty: it did not."
+)
+def main(names: Sequence[str], json_path: Path | None) -> None:
+    """Train the named domains of params.yaml side by side, and say as each ends what became of it."""
     settings = load_settings(PARAMS_FILE, any_view=True)
     if not names:
         raise CseError("python -m cse.bench.domains NAME...: name domains of bank.domains in params.yaml")
@@ -68,11 +60,8 @@ def main(names: Sequence[str], json_path: Path | None = None) -> None:
                 f"each; set it to 1, or run `dvc repro domain@{name}`"
             )
     ended: dict[str, str] = {}
-    given = (settings, str(Path.cwd()), str(SCRATCH.resolve()))
-    for name, reason in work_through(
-        DomainWorker, lambda threads: (*given, threads), names, at_once=settings.bank.at_once, unit="domain",
-        done="trained",
-    ):  # fmt: skip
+    do = partial(train_domain, settings, Path.cwd(), SCRATCH.resolve(), Backbones())
+    for name, reason in work_through(do, names, at_once=settings.bank.at_once, unit="domain", done="trained"):
         ended[name] = reason
         if json_path is not None:
             with publish_file(json_path) as target:
@@ -82,13 +71,5 @@ def main(names: Sequence[str], json_path: Path | None = None) -> None:
         raise CseError(f"{len(failed)} of {len(names)} domains failed: {'; '.join(failed)}")
 
 
-@click.command()
-@click.argument("names", nargs=-1)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write here what became of each domain.")
-def command(names: Sequence[str], json_path: Path | None) -> None:
-    """Train the named domains of params.yaml side by side."""
-    main(names, json_path)
-
-
 if __name__ == "__main__":
-    sys.exit(run_safely(lambda: command.main(standalone_mode=False)))
+    sys.exit(run_safely(lambda: main.main(standalone_mode=False)))

@@ -27,7 +27,12 @@ def steps_of(settings: Settings, data: DataFolders) -> int:
 
 def evaluating(settings: Settings, data: DataFolders, times: int) -> Settings:
     """Return settings that evaluate so many times in a whole training."""
-    return settings_with(settings, {"train.eval_every": max(math.ceil(steps_of(settings, data) / times), 1)})
+    return settings_with(settings, {"train.eval_every": spacing(steps_of(settings, data), times)})
+
+
+def spacing(steps: int, times: int) -> int:
+    """Return the updates from one evaluation to the next, for so many of them in all."""
+    return max(math.ceil(steps / times), 1)
 
 
 @lru_cache(maxsize=64)

@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from cse.errors import CseError, error_line, one_line
+from cse.errors import reason_of
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.static_words import is_word_file
-from cse.scale.side_by_side import side_by_side
+from cse.scale.session import ray_session
+from cse.scale.side_by_side import largest_crew, share_out
 from cse.settings import Settings
 from cse.stages.open_backbone import open_language_model
 
 
-class RunWorker(ABC):
-    """Does one run after the other in its own process.
+class RunWorker:
+    """Does one run after the other in its own process; an error fails only its run.
 
     Args:
+        do: does the run of a name, and returns why it failed if that is on record; what it keeps serves the next one.
         threads: CPU threads to use.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, do: Callable[[str], str | None], threads: int) -> None:
         torch.set_num_threads(threads)
-
-    @abstractmethod
-    def do(self, name: str) -> None:
-        """Do a run."""
+        self.do = do
 
     def run(self, name: str) -> str:
-        """Do a run and return why it failed, empty if it did not; an error fails only this run."""
+        """Do a run and return why it failed, empty if it did not."""
         try:
-            self.do(name)
+            return self.do(name) or ""
         except Exception as error:
             return reason_of(error)
-        return ""
 
 
 class Backbones:
@@ -71,8 +67,7 @@ class Backbones:
 
 
 def work_through(
-    worker: type[RunWorker],
-    given: Callable[[int], Sequence[Any]],
+    do: Callable[[str], str | None],
     names: Sequence[str],
     *,
     at_once: int | None,
@@ -85,24 +80,25 @@ def work_through(
     If a worker is lost, its run starts again on a new one, and resumes if it saves its state.
 
     Args:
-        worker: class of the workers.
-        given: returns the arguments of the class, given the CPU threads of each worker.
+        do: as ``RunWorker`` takes it; each worker gets a copy.
         names: of the runs, in their order.
         at_once: workers; None: one for each CPU, or for each GPU if there are any.
         unit: what a run is called.
         done: what is said of a run that did not fail.
-        afresh: whether each run gets a new process.
+        afresh: whether each run gets a new process; otherwise a worker keeps what it loaded, and the memory of its
+            largest run.
+
+    Raises:
+        CseError: no machine has a whole CPU.
     """
-    with tqdm(total=len(names), unit=unit, disable=not sys.stderr.isatty()) as bar:
-        for ended in side_by_side(worker, given, list(names), at_once=at_once, afresh=afresh) if names else ():
+    if not names:
+        return
+    with ray_session() as ray, tqdm(total=len(names), unit=unit, disable=not sys.stderr.isatty()) as bar:
+        crew = largest_crew(ray, at_once, len(names))
+        worker = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus)(RunWorker)
+        jobs = ((name, (name,)) for name in names)
+        for ended in share_out(ray, lambda: worker.remote(do, crew.cpus), jobs, crew, afresh=afresh):
             reason = ended.lost or ended.result
             bar.update()
             bar.write(f"{ended.name}: {reason or done}", file=sys.stderr)
             yield ended.name, reason
-
-
-def reason_of(error: Exception) -> str:
-    """Return in one line why a run failed: what a mistake says, the kind of any other error too."""
-    if isinstance(error, CseError | OSError):
-        return error_line(error)
-    return one_line(f"{type(error).__name__}: {error}")[:300]

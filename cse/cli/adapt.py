@@ -30,7 +30,9 @@ If killed, run the same command again: it goes on where it was.
 """
 
 
-class _Duration(click.ParamType):
+class Duration(click.ParamType):
+    """A time such as 90s, 45m or 2h, in seconds."""
+
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -53,7 +55,7 @@ class _Duration(click.ParamType):
 @click.option("--text-column", help="Column of the labelled texts, if it is not called text or sentence.")
 @click.option("--label-column", help="Column of their labels, if it is not called category, label or intent.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
-@click.option("--budget", type=_Duration(), default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
+@click.option("--budget", type=Duration(), default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
 @click.option(
     "--shared-backbone/--own-backbone", default=None,
     help="Leave the backbone's weights alone, so that a bank serves many domains from one copy, or train the whole "

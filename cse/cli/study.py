@@ -63,9 +63,9 @@ def run_command(
     The table grows with every training that ends.
     """
     from cse.evaluation.table import format_rows
-    from cse.study.ledger import read_rows, table
     from cse.study.plan import runs_of
     from cse.study.run import run_round
+    from cse.study.table import read_rows, table
 
     plan, settings, folders = _opened(file, params, overrides, out)
     runs = runs_of(plan, round_name, settings, only)
@@ -90,8 +90,8 @@ def show_command(file: Path, round_name: str, pictures: Path | None, style: str,
     `gained` is the dev score against the bare backbone, `kept` the mean difference to it over your own tasks.
     """
     from cse.evaluation.table import format_rows
-    from cse.study.ledger import read_rows, table
     from cse.study.pictures import draw_along_training, draw_trade_off
+    from cse.study.table import read_rows, table
 
     rows = read_rows(_folder(file, out), round_name)
     if not rows:

@@ -34,6 +34,7 @@ class HoldOut:
         report: counts the training rows that hold a held-out text.
         after: makes the training rows out of the rows that are left; None: they are the rows.
         parts: how many tasks to hold out.
+        trained: how many of these, the first ones, are drawn and trained on all the same.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class HoldOut:
         report: CleaningReport,
         after: Callable[[Iterator[Row]], Iterator[Row]] | None,
         parts: int = 1,
+        trained: int = 0,
     ) -> None:
         self.share, self.seed, self.report, self.after = share, seed, report, after
         self.held: list[list[Row]] = [[] for _ in range(parts)]
+        self.trained = trained
         self.rest: list[Row] = []
         self.keys: set[bytes] = set()  # of all texts held out
 
@@ -56,17 +59,23 @@ class HoldOut:
             CseError: too few rows to hold any out.
         """
         everything = list(rows)
-        part_of = self._drawn(everything)
+        part_of = [None if part in range(self.trained) else part for part in self._drawn(everything)]
         parts: list[list[Row]] = [[] for _ in self.held]
         for number, part in enumerate(parts):
             inside = [row for row, drawn in zip(everything, part_of, strict=True) if drawn == number]
             part += self._apart(inside)
             self.keys.update(text_key(text) for row in part for text in row.texts)
         held = len(everything) - part_of.count(None)
-        if min(map(len, parts)) < LEAST or held == len(everything):
+        if min(map(len, parts[self.trained :]), default=LEAST) < LEAST or held == len(everything):
+            found = f"data.hold_out: {held} of {len(everything)} rows of {self.report.source} would be held out"
+            if everything and everything[0].label:
+                raise CseError(
+                    f"{found}: of each label {LEAST} texts for each of {len(parts)} parts and {LEAST} to train on, so "
+                    f"{LEAST * (len(parts) + 1)} or more; add texts, or name those that measure in data.task_path "
+                    "(`cse adapt`: a folder with train.* and test.*)"
+                )
             raise CseError(
-                f"data.hold_out: {held} of {len(everything)} rows of {self.report.source} would be held out; "
-                "prepare more rows, choose another share, or set it to 0 and name a dev task in data.dev_path"
+                f"{found}; prepare more rows, choose another share, or set it to 0 and name a dev task in data.dev_path"
             )
         self.held = parts
         self.rest = self._apart(row for row, drawn in zip(everything, part_of, strict=True) if drawn is None)
@@ -83,8 +92,8 @@ class HoldOut:
         return found
 
     def tasks(self) -> list[Task]:
-        """Return each part of the held-out rows as a task."""
-        return [self._task(held) for held in self.held]
+        """Return each part of the held-out rows as a task; none of those that were trained on."""
+        return [self._task(held) for held in self.held[self.trained :]]
 
     def _task(self, held: list[Row]) -> Task:
         name = f"{Path(self.report.source).stem} held out"

@@ -64,14 +64,15 @@ def prepare(
     cleaning = source.report
     no_dev = origin["dev"] in (None, STSB_DEV)
     held_out_tasks = no_dev + (not suite.own) if settings.hold_out else 0  # to select with, and to measure
-    arrange = arrangement(settings, cleaning, held_out_tasks)
+    trained = int(no_dev and settings.train_on_dev_rows)
+    arrange = arrangement(settings, cleaning, held_out_tasks, trained)
     apart = list(_held_out(evaluation, suite.own, held_out))
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         source.write(folder / TRAIN_FILE, apart, arrange, progress=progress)
         reports = write_more(more, folder, apart, arrange, progress=progress)
         if isinstance(arrange, HoldOut):
             measured = arrange.tasks()
-            if no_dev:
+            if no_dev and not trained:
                 evaluation, origin["dev"] = replace(evaluation, dev=measured.pop(0)), cleaning.source
             suite = suite.with_tasks(measured)
         write_tasks(folder, dev=evaluation.dev, test=suite.test, own=suite.own)

@@ -48,7 +48,7 @@ def report_of(settings: DataSettings, source: str) -> CleaningReport:
 
 
 def arrangement(
-    settings: DataSettings, report: CleaningReport, held_out: int
+    settings: DataSettings, report: CleaningReport, held_out: int, trained: int = 0
 ) -> HoldOut | Callable[[Iterator[Row]], Iterator[Row]] | None:
     """Return what makes rows out of the clean ones, and holds some out; None if nothing is to be done.
 
@@ -56,11 +56,12 @@ def arrangement(
         settings: the group ``data``.
         report: counts what is dropped.
         held_out: how many tasks to hold out.
+        trained: how many of these to train on all the same, see ``HoldOut``.
     """
     pairs = None
     if settings.view == CATEGORIES:
         pairs = partial(pairs_within_labels, report=report, per_text=settings.pairs_per_text, seed=settings.seed)
-    return HoldOut(settings.hold_out, settings.seed, report, pairs, held_out) if held_out else pairs
+    return HoldOut(settings.hold_out, settings.seed, report, pairs, held_out, trained) if held_out else pairs
 
 
 def near_duplicates(settings: DataSettings, held_out: Iterable[str]) -> NearDuplicates | None:

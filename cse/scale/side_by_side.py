@@ -10,7 +10,6 @@ import click
 
 from cse.errors import CseError, error_line
 from cse.scale.machines import WAIT_SECONDS, cpus_each, free_in_words, gpus_each, in_words, listed_machines, with_more
-from cse.scale.session import ray_session
 
 MOST_LOSSES = 2  # lost workers before a job is given up
 
@@ -32,35 +31,6 @@ class Crew(NamedTuple):
 
     def __str__(self) -> str:
         return in_words(self.cpus, self.gpus)
-
-
-def side_by_side(
-    worker: type,
-    given: Callable[[int], Sequence[Any]],
-    names: Sequence[str],
-    *,
-    at_once: int | None,
-    afresh: bool = False,
-) -> Iterator[Ended]:
-    """Give each job to the next idle worker and yield it as it ends.
-
-    Args:
-        worker: class whose method ``run`` takes the name of a job; it runs in a process of its own.
-        given: returns the arguments of the class, given the CPU threads of each worker.
-        names: of the jobs, in their order.
-        at_once: workers; None: one for each CPU, or for each GPU if there are any.
-        afresh: whether each job gets a new process; otherwise a worker keeps what it loaded, and the memory of its
-            largest job.
-
-    Raises:
-        CseError: no machine has a whole CPU.
-    """
-    with ray_session() as ray:
-        crew = largest_crew(ray, at_once, len(names))
-        make = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus)(worker)
-        arguments = given(crew.cpus)
-        jobs = ((name, (name,)) for name in names)
-        yield from share_out(ray, lambda: make.remote(*arguments), jobs, crew, afresh=afresh)
 
 
 def largest_crew(ray: Any, at_once: int | None, jobs: int, *, gpu: bool | None = None) -> Crew:

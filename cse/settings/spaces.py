@@ -39,8 +39,8 @@ class Dimension:
 
     key: str
     values: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
+    low: int | float = 0.0
+    high: int | float = 0.0
     log: bool = False
 
     @property

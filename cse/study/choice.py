@@ -9,14 +9,12 @@ from datetime import UTC, datetime
 
 import click
 
+from cse.bench.ledger import Ledger, Record
 from cse.errors import CseError, nearest
-from cse.files import write_sealed
-from cse.outputs import publish_file
-from cse.runtime.seal import read_sealed
-from cse.study.ledger import RECORD, SettingRuns, lines_of, read_rows
 from cse.study.run import Folders
+from cse.study.table import RECORD, SettingRuns, lines_of, read_rows
 
-CHOICE_FILE = "choices.json"
+CHOICES = "choices"
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,7 @@ def choose(folders: Folders, round_name: str, names: Sequence[str]) -> Choice:
             raise CseError(f"setting {name}: not trained in round {round_name}{nearest(name, lines)}")
     dev = {name: _means(lines[name]) for name in names}
     made = Choice(round_name, list(names), dev, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", not _opened(folders))
-    with publish_file(folders.folder / CHOICE_FILE) as target:
-        write_sealed(target, {"choices": [*map(asdict, choices(folders)), asdict(made)]})
+    _ledger(folders).write(CHOICES, Record({}, [asdict(each) for each in (*choices(folders), made)]))
     return made
 
 
@@ -61,11 +58,12 @@ def choices(folders: Folders) -> list[Choice]:
     Raises:
         CseError: the file was changed since.
     """
-    path = folders.folder / CHOICE_FILE
-    if not path.is_file():
-        return []
-    tree = read_sealed(path, "restore it, or delete it and choose again")
-    return [Choice(**each) for each in tree["choices"]]
+    record = _ledger(folders).read(CHOICES)
+    return [] if record is None else [Choice(**each) for each in record.result]
+
+
+def _ledger(folders: Folders) -> Ledger:
+    return Ledger(folders.folder, "restore it, or delete it and choose again")
 
 
 def say_choice(made: Choice) -> None:

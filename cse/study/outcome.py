@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 from scipy.stats import t as student
 
-from cse.bench.worker import RunWorker, work_through
+from cse.bench.worker import work_through
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.compared import Compared
@@ -24,47 +25,37 @@ from cse.stages.evaluate_models import describe_model, identity_of_model, save_r
 from cse.stages.open_backbone import bare_of
 from cse.stages.open_model import BackboneOf
 from cse.study.choice import choices
-from cse.study.ledger import RECORD, lines_of, read_rows
 from cse.study.measures import columns, suite_for_test
 from cse.study.plan import BARE
 from cse.study.run import Folders, ready
+from cse.study.table import RECORD, lines_of, read_rows
 
 _LEVEL = 0.95
 
 
-class TestWorker(RunWorker):
-    """Measures one model after the other on the test sets in its own process.
+def measure_model(
+    prepared: Path, settings: Settings, models: Mapping[str, tuple[Path, str | BackboneOf]], name: str
+) -> None:
+    """Measure a model on the test sets.
 
     Args:
         prepared: folder of the evaluation data.
         settings: device, precision and batch size.
         models: folder to write a record into and the checkpoint, or the backbone of the settings, by name.
-        threads: CPU threads to use.
+        name: of the model.
     """
-
-    __test__ = False  # no test of pytest's
-
-    def __init__(
-        self, prepared: Path, settings: Settings, models: Mapping[str, tuple[Path, str | BackboneOf]], threads: int
-    ) -> None:
-        super().__init__(threads)
-        self.settings, self.models = settings, models
-        self.suite = suite_for_test(PreparedData(prepared))
-
-    def do(self, name: str) -> None:
-        """Measure a model."""
-        folder, model = self.models[name]
-        loaded = SentenceEncoder.load(model) if isinstance(model, str) else bare_of(self.settings.backbone).load()
-        encoder, device = ready(loaded, self.settings)
-        found = evaluate_suite(
-            encoder,
-            self.suite,
-            measures=("sts", "cxc", "tasks"),
-            batch_size=self.settings.evaluation.batch_size,
-            device=device,
-        )
-        with publish_folder(folder / RECORD, Kind.RECORD) as record:
-            save_record(record, name, model, found, device.type)
+    folder, model = models[name]
+    loaded = SentenceEncoder.load(model) if isinstance(model, str) else bare_of(settings.backbone).load()
+    encoder, device = ready(loaded, settings)
+    found = evaluate_suite(
+        encoder,
+        suite_for_test(PreparedData(prepared)),
+        measures=("sts", "cxc", "tasks"),
+        batch_size=settings.evaluation.batch_size,
+        device=device,
+    )
+    with publish_folder(folder / RECORD, Kind.RECORD) as record:
+        save_record(record, name, model, found, device.type)
 
 
 def measure_chosen(folders: Folders, settings: Settings, *, at_once: int | None = None) -> list[System]:
@@ -104,11 +95,10 @@ def measure_chosen(folders: Folders, settings: Settings, *, at_once: int | None 
     failed = [
         f"{name}: {reason}"
         for name, reason in work_through(
-            TestWorker, lambda threads: (prepared, settings, models, threads), todo, at_once=at_once, unit="model",
-            done="measured",
+            partial(measure_model, prepared, settings, models), todo, at_once=at_once, unit="model", done="measured"
         )
         if reason
-    ]  # fmt: skip
+    ]
     if failed:
         raise CseError(f"{failed[0]}; run the same command again, what was measured is kept")
     systems = [System(BARE, (read_record(models[BARE][0] / RECORD),))]

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 
 from cse.report.canvas import COLOURS, INK, Picture, canvas, short
 from cse.report.systems import System
-from cse.study.ledger import RunRow, SettingRuns, lines_of
 from cse.study.measures import columns, gained, kept
 from cse.study.plan import BARE
+from cse.study.table import RunRow, SettingRuns, lines_of
 
 _SMALL = 7  # of names beside points, in points
 _GAINED, _KEPT = "dev score, points over the bare backbone", "own tasks (dev), points over the bare backbone"

@@ -68,13 +68,11 @@ class Run:
         setting: its name.
         seed: of the training.
         settings: the whole tree.
-        values: the values in which the setting differs, by dotted key.
     """
 
     setting: str
     seed: int
     settings: Settings
-    values: Values
 
     @property
     def name(self) -> str:
@@ -132,5 +130,5 @@ def runs_of(study: Study, round_name: str, base: Settings, only: Sequence[str] =
                 settings = settings_with(base, system | study.set | own | how.set | {"train.seed": seed})
             except CseError as error:
                 raise CseError(f"setting {name}: {error}") from None
-            runs.append(Run(name, seed, settings, values))
+            runs.append(Run(name, seed, settings))
     return runs

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,32 +12,31 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from cse.bench.data import DataFolders
+from cse.bench.ledger import RUN, Ledger
 from cse.bench.pacing import evaluating
 from cse.bench.place import Place
-from cse.bench.worker import RunWorker, reason_of, work_through
+from cse.bench.worker import work_through
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
-from cse.model.checkpoint_config import is_checkpoint, read_config
+from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.outputs import publish_file
 from cse.process import only_one
 from cse.settings import Settings
 from cse.stages.inputs import files_of_backbone
 from cse.stages.open_backbone import bare_of
 from cse.stages.prepare import files_of
-from cse.stages.training import Training, groups_of
-from cse.study.facts import check_unchanged, facts_of
-from cse.study.ledger import ROW_FILE, RunRow, read_row, write_row, write_table
+from cse.stages.training import Training
+from cse.study.facts import facts_of
 from cse.study.measures import apart, columns, dev_suite
 from cse.study.plan import BARE, Round, Run
-from cse.training.observers import StepRecord
+from cse.study.table import write_table
+from cse.training.observers import Observer
 from cse.training.precision import choose_bf16, choose_device
 
 _WEIGHTS = ".safetensors"
-_TRAINED = "trained.json"  # beside a checkpoint: what its training depended on
 _NOT_THE_DATA = ("weight", "terms")  # of data.more: how its rows are trained on
 
 
@@ -73,7 +70,7 @@ class Folders:
 
 
 @dataclass
-class Snapshots:
+class Snapshots(Observer):
     """Keeps the weights of every evaluation of a training.
 
     Attributes:
@@ -84,69 +81,59 @@ class Snapshots:
     training: Training
     folder: Path
 
-    def start(self, done: int, steps: int) -> None:
-        """Make the folder."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def step(self, record: StepRecord) -> None:
-        """Do nothing."""
-
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Write the weights that were scored."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         weights = self.training.encoder.trainable().items()
         save_file(
             {name: weight.detach().cpu().contiguous() for name, weight in weights}, self.folder / f"{step}{_WEIGHTS}"
         )
 
-    def close(self) -> None:
-        """Do nothing."""
 
+@dataclass(frozen=True)
+class RoundRuns:
+    """The runs of a round: each is trained and measured in the process of a worker.
 
-class StudyWorker(RunWorker):
-    """Trains and measures one run after the other in its own process.
-
-    Args:
+    Attributes:
         folders: of the study.
         round_name, how: the round.
         runs: by name.
-        threads: CPU threads to use.
     """
 
-    def __init__(self, folders: Folders, round_name: str, how: Round, runs: Mapping[str, Run], threads: int) -> None:
-        super().__init__(threads)
-        self.folders, self.round_name, self.how, self.runs = folders, round_name, how, runs
+    folders: Folders
+    round_name: str
+    how: Round
+    runs: Mapping[str, Run]
 
-    def do(self, name: str) -> None:
-        """Do one run, and write its row, of a failure too."""
-        place, run = self.folders.run(self.round_name, name), self.runs[name]
-        try:
-            row = self._bare(run) if name == BARE else self._train(run, place)
-        except Exception as error:
-            if name != BARE:
-                depends = facts_of(run, self.folders.captions)
-                failed = RunRow(run.setting, run.seed, self.round_name, run.values, depends, {}, reason_of(error))
-                write_row(place.folder, failed)
-            raise
-        write_row(place.folder, row)
+    def do(self, name: str) -> str:
+        """Do one run, and return why it failed; that is on record too, unless it is the bare backbone's."""
+        run, place = self.runs[name], self.folders.run(self.round_name, name)
+        depends = facts_of(run, self.round_name, self.folders.captions)  # as it begins: a file may change until it ends
+        ended = Ledger(place.folder).run(
+            RUN,
+            lambda: self._bare(run) if name == BARE else self._train(run, place, depends),
+            of=depends,
+            fails=lambda error: name != BARE,
+        )
+        return ended.reason
 
-    def _train(self, run: Run, place: Place) -> RunRow:
-        started = time.monotonic()
-        depends = facts_of(run, self.folders.captions)  # as it begins: a file may change until it ends
+    def _train(self, run: Run, place: Place, depends: Mapping[str, Any]) -> dict[str, Any]:
         data = prepare_once(self.folders, run.settings)
         settings = evaluating(run.settings, data, self.how.snapshots) if self.how.snapshots else run.settings
         kept = place.folder / "snapshots"
-        if not _trained(place, settings, depends):  # else it was killed, or failed, while it measured
-            (place.folder / _TRAINED).unlink(missing_ok=True)
+
+        def train() -> None:
             place.train(
                 settings,
                 data,
                 scratch=self.folders.folder / "scratch",
                 watch=lambda training: [Snapshots(training, kept)] if self.how.snapshots else [],
             )
-            with publish_file(place.folder / _TRAINED) as target:
-                target.write_text(json.dumps(depends, indent=2) + "\n", encoding="utf-8")
+
+        # on record by itself: a run that was killed, or failed, while it measured is not trained again
+        paced = {**depends, "train.eval_every": settings.train.eval_every}
+        Ledger(place.folder).run("trained", train, of=paced, makes=[place.checkpoint])
         facts, encoder = read_config(place.checkpoint)["facts"], SentenceEncoder.load(place.checkpoint)
-        trained = facts["parameters"]
         dev = self._measure(encoder, data, settings)
         snapshots = []
         files = {int(file.stem): file for file in kept.glob(f"*{_WEIGHTS}")}
@@ -159,24 +146,18 @@ class StudyWorker(RunWorker):
             snapshots.append((step, self._measure(encoder, data, settings)))
         for file in files.values():
             file.unlink()
-        return RunRow(
-            run.setting,
-            run.seed,
-            self.round_name,
-            run.values,
-            depends,
-            dev,
-            trained=100 * trained["trained"] / max(trained["backbone"], 1),
-            steps=facts.get("steps", 0),  # none if nothing is trained
-            best_step=facts.get("best_step", facts.get("steps", 0)),
-            seconds=round(time.monotonic() - started, 1),
-            snapshots=snapshots,
-        )
+        counts, steps = facts["parameters"], facts.get("steps", 0)  # none if nothing is trained
+        return {
+            "dev": dev,
+            "trained": 100 * counts["trained"] / max(counts["backbone"], 1),
+            "steps": steps,
+            "best_step": facts.get("best_step", steps),
+            "snapshots": snapshots,
+        }
 
-    def _bare(self, run: Run) -> RunRow:
-        depends = facts_of(run, self.folders.captions)
+    def _bare(self, run: Run) -> dict[str, Any]:
         encoder, data = bare_of(run.settings.backbone).load(), prepare_once(self.folders, run.settings)
-        return RunRow(BARE, 0, "", {}, depends, self._measure(encoder, data, run.settings))
+        return {"dev": self._measure(encoder, data, run.settings)}
 
     def _measure(self, encoder: SentenceEncoder, data: DataFolders, settings: Settings) -> dict[str, float]:
         """Return the dev scores."""
@@ -193,9 +174,8 @@ def prepare_once(folders: Folders, settings: Settings) -> DataFolders:
     shared = data.prepared.parent
     shared.mkdir(parents=True, exist_ok=True)
     with FileLock(shared / "lock"):
-        if not (shared / "done").is_file():
-            data.prepare(settings, held_out=apart)
-            (shared / "done").touch()
+        ledger = Ledger(shared, f"delete {shared}")
+        ledger.run("prepared rows", lambda: data.prepare(settings, held_out=apart), makes=[data.prepared])
     return data
 
 
@@ -217,15 +197,13 @@ def run_round(folders: Folders, round_name: str, how: Round, runs: Sequence[Run]
     """
     study = folders.folder
     with only_one(study / "lock", f"{study}: another process is running this study; wait until it ends"):
-        every = [Run(BARE, 0, runs[0].settings, {}), *runs]
+        every = [Run(BARE, 0, runs[0].settings), *runs]
         todo = {run.name: run for run in every if not _done(folders, round_name, run)}
         for name in todo:
-            (folders.run(round_name, name).folder / ROW_FILE).unlink(missing_ok=True)  # of a training that failed
+            Ledger(folders.run(round_name, name).folder).forget(RUN)  # of a training that failed
         failed = 0
-        for _, reason in work_through(
-            StudyWorker, lambda threads: (folders, round_name, how, todo, threads), list(todo), at_once=at_once,
-            unit="run", afresh=True,
-        ):  # fmt: skip
+        do = RoundRuns(folders, round_name, how, todo).do
+        for _, reason in work_through(do, list(todo), at_once=at_once, unit="run", afresh=True):
             failed += bool(reason)
             write_table(study)
     return failed
@@ -239,19 +217,17 @@ def ready(encoder: SentenceEncoder, settings: Settings) -> tuple[SentenceEncoder
     return encoder, device
 
 
-def _trained(place: Place, settings: Settings, depends: Mapping[str, Any]) -> bool:
-    """Return whether the checkpoint at a place was trained with these settings, on these files."""
-    path = place.folder / _TRAINED
-    if not path.is_file() or not is_checkpoint(place.checkpoint):
-        return False
-    same = json.loads(path.read_text(encoding="utf-8")) == json.loads(json.dumps(depends))
-    return same and read_config(place.checkpoint)["facts"]["settings"] == groups_of(settings)
-
-
 def _done(folders: Folders, round_name: str, run: Run) -> bool:
+    """Return whether a run is on record and did not fail.
+
+    Raises:
+        OtherPlanError: it is, with other settings or files; its scores would stand beside those of others.
+    """
     folder = folders.run(round_name, run.name).folder
-    row = read_row(folder)
-    if row is None or row.reason:
+    record = Ledger(folder).read(RUN)
+    if record is None or record.reason:
         return False
-    check_unchanged(run, row, folders.captions, folder)
+    what = "the bare backbone" if run.setting == BARE else f"setting {run.setting}"
+    otherwise = f"give the study another --out or the setting another name, or delete {folder}"
+    Ledger(folder).check(RUN, facts_of(run, round_name, folders.captions), what, otherwise)
     return True

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.dev_facts import SPEARMAN, dev_column
-from cse.training.observers import StepRecord
+from cse.training.observers import Observer, StepRecord
 
 RUN_FILE = "mlflow.txt"
 # the client's own defaults hold a training up for minutes where the server is away
@@ -21,7 +21,7 @@ _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOU
 _AT_ONCE = 100  # parameters in one request, MLflow's limit
 
 
-class MlflowRun:
+class MlflowRun(Observer):
     """Settings, loss terms, speed and dev scores of a training as a run of MLflow.
 
     MLflow's own variables say where: ``MLFLOW_TRACKING_URI``, ``MLFLOW_EXPERIMENT_NAME`` (default ``cse``),

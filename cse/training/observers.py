@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import torch
 from tqdm.auto import tqdm
@@ -46,8 +46,8 @@ class StepRecord:
         return {name: value for name, value in self.terms.items() if not math.isnan(value)}
 
 
-class Observer(Protocol):
-    """Watches a run without changing it."""
+class Observer:
+    """Watches a run without changing it; one that looks at something says what it does then."""
 
     def start(self, done: int, steps: int) -> None:
         """The run starts, or resumes after ``done`` of ``steps`` updates."""
@@ -62,7 +62,7 @@ class Observer(Protocol):
         """The run finished or was stopped."""
 
 
-class ProgressBar:
+class ProgressBar(Observer):
     """A bar on a terminal, a plain line every few seconds in a log file."""
 
     def __init__(
@@ -117,7 +117,7 @@ class ProgressBar:
         self.stream.flush()
 
 
-class CsvLog:
+class CsvLog(Observer):
     """Write ``train.csv`` and ``dev.csv`` for ``dvc plots``, without times so that equal runs give equal bytes."""
 
     def __init__(self, folder: Path, measure: str = SPEARMAN) -> None:
@@ -143,9 +143,6 @@ class CsvLog:
         """Append the dev score."""
         self._append("dev.csv", {"step": step, self.column: f"{score:.4f}"})
 
-    def close(self) -> None:
-        """Do nothing; no file stays open."""
-
     def _append(self, name: str, values: Mapping[str, Any]) -> None:
         path = self.folder / name
         new = not path.exists() or path.stat().st_size == 0
@@ -156,7 +153,7 @@ class CsvLog:
             writer.writerow(values.values())
 
 
-class TensorBoard:
+class TensorBoard(Observer):
     """Scalars for ``tensorboard --logdir``."""
 
     def __init__(self, folder: Path, measure: str = SPEARMAN) -> None:
@@ -202,7 +199,7 @@ class TensorBoard:
             self.usual_hook(failed)
 
 
-class Observers:
+class Observers(Observer):
     """Several observers as one."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:

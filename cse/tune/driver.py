@@ -25,7 +25,7 @@ from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
 from cse.stages.common import MINED, training_code
-from cse.tune.job import ATTEMPT, FAILED, METRIC, Job, share_data
+from cse.tune.job import ATTEMPT, METRIC, Job, share_data
 from cse.tune.outcome import PAGE, Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.page import write_page
 from cse.tune.search import domain, sampler, scheduler, stops_early
@@ -85,7 +85,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             trials = _search(space, job, "tune", watch)
             records = trial_records(trials, space, job)
             if space.search == "two_step":
-                _check_disk(records, folder)
+                _check_disk(records, job)
                 scores = {r.config[space.keys[0]]: r.score for r in records if r.state == "finished"}
                 if len(scores) < 2:
                     reason = next((record.reason for record in records if record.reason), "unknown reason")
@@ -94,7 +94,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
                 if fine is not None:
                     trials += _search(fine, job, "tune-fine", watch)
                     records = trial_records(trials, space, job)
-        _check_disk(records, folder)
+        _check_disk(records, job)
         sweep = Sweep(
             folder, space.name, space.search, space.dimensions, tuple(records), *_dev_of_sweep(data, settings)
         )
@@ -104,18 +104,18 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
     return sweep
 
 
-def _check_disk(records: Sequence[TrialRecord], folder: Path) -> None:
+def _check_disk(records: Sequence[TrialRecord], job: Job) -> None:
     """Refuse to finish a sweep if trials failed on a full disk, so that the same command retries them.
 
     Raises:
         CseError: trials ran out of disk space.
     """
-    lost = [r for r in records if r.state == "failed" and not (Path(r.folder) / FAILED).is_file()]
+    lost = [record for record in records if record.state == "failed" and job.record_of(record.config) is None]
     full = [record for record in lost if full_disk_in(record.reason)]
     if full:
         raise CseError(
-            f"tune: {len(full)} of {len(records)} trials found no space left in {folder}: free some and run the same "
-            "command again to retry them"
+            f"tune: {len(full)} of {len(records)} trials found no space left in {job.folder}: free some and run the "
+            "same command again to retry them"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.bench.data import DataFolders
+from cse.bench.ledger import RUN, Ledger, Record
 from cse.bench.pacing import evaluating
 from cse.data.store import REPORT_FILE, TRAIN_FILE, PreparedData, source_file
 from cse.data.tasks.store import open_dev, write_tasks
@@ -24,7 +25,6 @@ from cse.stages.common import MINING_FILE
 METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, whatever the dev task's measure
 WORST = -100.0  # score of settings that cannot be trained
 ATTEMPT = "attempt-"  # prefix of the files that count a trial's workers
-RESULT, FAILED = "result.json", "failed.txt"  # in a trial folder
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,10 @@ class Job:
     def folder_of(self, config: Mapping[str, Any]) -> Path:
         """Return the folder of a configuration; equal values share a folder."""
         return self.folder / "trials" / fingerprint(config)[:12]
+
+    def record_of(self, config: Mapping[str, Any]) -> Record | None:
+        """Return the record of a configuration, None if its training has not ended."""
+        return Ledger(self.folder_of(config)).read(RUN)
 
 
 def read_curve(folder: Path, steps: int) -> list[tuple[int, float]]:

@@ -28,13 +28,14 @@ _KILLED = 137
 
 
 @contextmanager
-def kept_to_share(note: Path, trials: int, sentences: int) -> Iterator[None]:
+def kept_to_share(note: Path, trials: int, sentences: int, attempt: Path) -> Iterator[None]:
     """Exit this process if it exceeds its share of the machine's memory inside the block.
 
     Args:
         note: file to write the number of sentences to before exiting.
         trials: trials that share the machine.
         sentences: sentences held in memory at once.
+        attempt: file to remove then, since this worker is not lost for an unknown reason.
     """
     free_memory()  # left over from this worker's last trial
     most = int(SHARE * get_system_memory()) // trials
@@ -43,6 +44,7 @@ def kept_to_share(note: Path, trials: int, sentences: int) -> Iterator[None]:
     def look() -> None:
         if own.memory_info().rss > most:
             note.write_text(str(sentences), encoding="utf-8")
+            attempt.unlink(missing_ok=True)
             os._exit(_KILLED)
 
     with watching(look, _SECONDS):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from cse.bench.pacing import steps_of
 from cse.errors import CseError
 from cse.evaluation.dev_facts import SPEARMAN, dev_key
-from cse.files import write_csv
+from cse.files import write_csv, write_json
 from cse.outputs import publish_file
 from cse.settings.presets import MACHINE_KEYS
 from cse.settings.spaces import Dimension, Space
-from cse.tune.job import FAILED, METRIC, RESULT, Job, read_curve
+from cse.tune.job import METRIC, Job, read_curve
 
 SWEEP, TRIALS, PAGE = "sweep.json", "trials.csv", "sweep.html"
 
@@ -125,6 +127,9 @@ class Sweep:
         return f"{which} within {measured} of the best, too close to tell apart: {numbers}"
 
 
+_AS_JSON = TypeAdapter(Sweep)
+
+
 def standard_error(score: float, pairs: int, measure: str = SPEARMAN) -> float:
     """Return the standard error of a Spearman correlation, both times 100; infinite for fewer than four pairs.
 
@@ -171,11 +176,11 @@ def _record(number: int, trial: Any, space: Space, job: Job) -> TrialRecord:
     last: Mapping[str, Any] = trial.last_result or {}
     curve = read_curve(folder, steps_of(job.settings_of(config), job.data))
     values, score, state, reason = dict(config), last.get(METRIC), "stopped", ""
-    if (folder / FAILED).is_file():
-        score, state, reason, curve = None, "failed", (folder / FAILED).read_text(encoding="utf-8"), []
-    elif (folder / RESULT).is_file():
-        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-        values, score, state = found["values"], found[METRIC], "finished"
+    record = job.record_of(config)
+    if record is not None and record.reason:
+        score, state, reason, curve = None, "failed", record.reason, []
+    elif record is not None:
+        values, score, state = record.result["values"], record.result[METRIC], "finished"
     elif trial.status != "TERMINATED":
         state, reason = "failed", _reason(trial)
     return TrialRecord(
@@ -203,42 +208,22 @@ def _reason(trial: Any) -> str:
 
 def write_trials(sweep: Sweep) -> None:
     """Write ``trials.csv``, one line per trial."""
+    facts = ("trial", "state", dev_key(sweep.measure), "within_noise", "percent", "seconds")
+    rows = [
+        [
+            *(t.number, t.state, t.score, "yes" if sweep.within_noise(t) else "", t.percent, t.seconds),
+            *(*t.config.values(), t.reason, t.folder),
+        ]
+        for t in sweep.trials
+    ]
     with publish_file(sweep.folder / TRIALS) as target:
-        write_csv(
-            target,
-            [
-                "trial",
-                "state",
-                dev_key(sweep.measure),
-                "within_noise",
-                "percent",
-                "seconds",
-                *sweep.keys,
-                "reason",
-                "folder",
-            ],
-            [
-                [
-                    *(t.number, t.state, t.score, "yes" if sweep.within_noise(t) else "", t.percent, t.seconds),
-                    *(*t.config.values(), t.reason, t.folder),
-                ]
-                for t in sweep.trials
-            ],
-        )
+        write_csv(target, [*facts, *sweep.keys, "reason", "folder"], rows)
 
 
 def write_sweep(sweep: Sweep) -> None:
     """Write ``sweep.json``, which marks the sweep as finished; call this last."""
-    tree = {
-        "space": sweep.space,
-        "search": sweep.search,
-        "dimensions": [asdict(part) for part in sweep.dimensions],
-        "trials": [asdict(trial) for trial in sweep.trials],
-        "dev_pairs": sweep.dev_pairs,
-        **({} if sweep.measure == SPEARMAN else {"measure": sweep.measure}),
-    }
     with publish_file(sweep.folder / SWEEP) as target:
-        target.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+        write_json(target, _AS_JSON.dump_python(sweep, mode="json", exclude={"folder"}))
 
 
 def describe(sweep: Sweep) -> str:
@@ -259,17 +244,10 @@ def describe(sweep: Sweep) -> str:
 
 def read_sweep(folder: Path) -> Sweep | None:
     """Return a finished sweep, or None."""
-    try:
-        tree = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    path = folder / SWEEP
+    if not path.is_file():
         return None
-    trials = tuple(
-        TrialRecord(**{**trial, "curve": [tuple(point) for point in trial["curve"]]}) for trial in tree["trials"]
-    )
-    dimensions = tuple(Dimension(**{**part, "values": tuple(part["values"])}) for part in tree["dimensions"])
-    return Sweep(
-        folder, tree["space"], tree["search"], dimensions, trials, tree["dev_pairs"], tree.get("measure", SPEARMAN)
-    )
+    return _AS_JSON.validate_python({**json.loads(path.read_text(encoding="utf-8")), "folder": folder})
 
 
 def _short(value: Any) -> str:

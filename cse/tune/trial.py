@@ -5,29 +5,29 @@ A trial sees only training rows and dev pairs: the folder made by ``share_data``
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock
 
+from cse.bench.ledger import RUN, Ledger
 from cse.bench.pacing import steps_of
 from cse.bench.place import Place
-from cse.bench.worker import Backbones, reason_of
+from cse.bench.worker import Backbones
 from cse.errors import CseError, is_full_disk
 from cse.evaluation.dev_facts import SELECTION, dev_of, value_of
-from cse.outputs import publish_file
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 from cse.training.memory import is_out_of_memory
-from cse.training.observers import StepRecord
-from cse.tune.job import ATTEMPT, FAILED, METRIC, RESULT, WORST, Job, read_curve
+from cse.training.observers import Observer, StepRecord
+from cse.tune.job import ATTEMPT, METRIC, WORST, Job, read_curve
 from cse.tune.memory import GROWN, free_memory, kept_to_share
 
 LOSSES = 2  # unexplained worker losses before a trial fails
@@ -36,7 +36,7 @@ _backbones = Backbones()  # of a worker, which runs one trial after the other
 
 
 @dataclass
-class Reporter:
+class Reporter(Observer):
     """Reports every evaluation to Ray Tune except the last, which is reported once the checkpoint exists.
 
     Attributes:
@@ -68,9 +68,6 @@ class Reporter:
             percent = math.ceil(100 * step / self.steps)
             self.report({METRIC: self.best, "percent": percent, "step": step, "loss": self.loss, **self.facts})
 
-    def close(self) -> None:
-        """Do nothing."""
-
 
 def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]], None]) -> None:
     """Train one configuration and report its dev score; reuse the result if it was trained before.
@@ -94,89 +91,69 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
         for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.data)):
             if percent < 100:  # from an earlier attempt; the scheduler needs these scores too
                 report({METRIC: score, "percent": percent})
-        if not (folder / RESULT).is_file() and not (folder / FAILED).is_file():
-            attempt = None
-            try:
-                attempt = _count_attempt(folder)
-                result = _train(config, job, folder, report)
-            except Exception as error:  # any error fails only this trial
-                if is_full_disk(error):
-                    raise  # not the fault of this configuration: retry when the sweep resumes
-                (folder / FAILED).write_text(reason_of(error), encoding="utf-8")
-            else:
-                with publish_file(folder / RESULT) as target:
-                    target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-            finally:  # runs if Ray Tune stops the trial, but not if the worker dies
-                if attempt is not None:
-                    attempt.unlink(missing_ok=True)
-            shutil.rmtree(folder / "scratch", ignore_errors=True)
-    if (folder / FAILED).is_file():
+        record = Ledger(folder).run(
+            RUN,
+            partial(_train, config, job, report),
+            of=config,
+            fails=lambda error: not is_full_disk(error),  # no fault of this configuration: a resumed sweep retries it
+        )
+        shutil.rmtree(folder / "scratch", ignore_errors=True)
+    if record.reason:
         report({METRIC: WORST, "percent": 100})
-        return
-    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    report({METRIC: result[METRIC], "percent": 100, **result["facts"]})
+    else:
+        facts = record.result["facts"] | {"seconds_of_training": record.seconds}
+        report({METRIC: record.result[METRIC], "percent": 100, **facts})
 
 
-def _train(config: dict[str, Any], job: Job, folder: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _train(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Train, halving the sentences in memory each time memory runs out (gradients stay the same)."""
-    started = time.monotonic()
-    settings = job.settings_of(config)
-    if (folder / GROWN).is_file():  # an earlier attempt exceeded its share of memory
-        settings = _with_half(settings, int((folder / GROWN).read_text(encoding="utf-8")))
-    while True:
-        try:
-            with kept_to_share(folder / GROWN, job.at_once, _at_once(settings)):
-                metrics = _train_once(settings, job, folder, report)
-            break
-        except (RuntimeError, MemoryError, CseError) as error:
-            if not is_out_of_memory(error):
-                raise
-            settings = _with_half(settings, _at_once(settings))
-        free_memory()
+    settings, folder = job.settings_of(config), job.folder_of(config)
+    with _attempt(folder) as attempt:
+        if (folder / GROWN).is_file():  # an earlier attempt exceeded its share of memory
+            settings = _with_half(settings, int((folder / GROWN).read_text(encoding="utf-8")))
+        while True:
+            reporter = Reporter(report, {"mini_batch_size": settings.train.mini_batch_size or 0})
+            try:
+                with kept_to_share(folder / GROWN, job.at_once, _at_once(settings), attempt):
+                    metrics = Place(folder).train(
+                        settings,
+                        job.data,
+                        scratch=folder / "scratch",
+                        backbone=_backbones.of(settings),
+                        watch=lambda training: [reporter],  # noqa: B023 - called in this turn
+                    )
+                break
+            except (RuntimeError, MemoryError, CseError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                settings = _with_half(settings, _at_once(settings))
+            free_memory()
     facts = {
         "step": metrics["steps"],
         "steps": steps_of(settings, job.data),
         "best_step": metrics.get("best_step", metrics["steps"]),
-        "seconds_of_training": round(time.monotonic() - started, 2),
-        "mini_batch_size": settings.train.mini_batch_size or 0,
+        **reporter.facts,
     }
     score = dev_of(metrics, SELECTION) or dev_of(metrics)  # the same kind of score as during training
     return {METRIC: value_of(score), "facts": facts, "values": job.changes_of(config, settings)}
 
 
-def _train_once(settings: Settings, job: Job, folder: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    facts = {"mini_batch_size": settings.train.mini_batch_size or 0}
-    return Place(folder).train(
-        settings,
-        job.data,
-        scratch=folder / "scratch",
-        backbone=_backbones.of(settings),
-        watch=lambda training: [Reporter(report, facts)],
-    )
-
-
-def _count_attempt(folder: Path) -> Path:
-    """Create and return a file that marks a worker as running the trial; files left behind count lost workers.
-
-    Workers that exceeded their memory share do not count.
+@contextmanager
+def _attempt(folder: Path) -> Iterator[Path]:
+    """Yield a file that marks a worker as running the trial; files left behind count lost workers.
 
     Raises:
         CseError: ``LOSSES`` workers were lost.
     """
-    grown = (folder / GROWN).is_file() and (folder / GROWN).stat().st_mtime > _last_attempt(folder)
-    lost = 0 if grown else sum(1 for _ in folder.glob(f"{ATTEMPT}*"))
-    if grown:
-        for path in folder.glob(f"{ATTEMPT}*"):
-            path.unlink()
+    lost = sum(1 for _ in folder.glob(f"{ATTEMPT}*"))
     if lost >= LOSSES:
         raise CseError(f"its worker died {lost} times, killed externally or by its own error")
     note = folder / f"{ATTEMPT}{lost + 1}"
     note.touch()
-    return note
-
-
-def _last_attempt(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in folder.glob(f"{ATTEMPT}*")), default=0.0)
+    try:
+        yield note
+    finally:  # runs if Ray Tune stops the trial, but not if the worker dies
+        note.unlink(missing_ok=True)
 
 
 def _at_once(settings: Settings) -> int:

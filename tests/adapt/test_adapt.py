@@ -14,12 +14,15 @@ from random import Random
 import pytest
 
 from cse.adapt.ladder import IN_WORDS
+from cse.adapt.made import remove
 from cse.adapt.plan import EVALUATIONS
+from cse.bench.ledger import Ledger
+from cse.data.store import PreparedData
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.model.checkpoint_config import identity_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
-from tests.cli.workspace import write_params
+from tests.cli.workspace import contents, write_params
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "bird", "red", "small", "old", "house", "rain", "sleeps"]
 
@@ -111,6 +114,38 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
 
 
 @pytest.mark.slow
+def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, place):  # noqa: F811
+    """Five texts a label: two choose, three train; the bundle's model was trained on all five."""
+    rows = [(f"{WORDS[label]} {WORDS[label + 4]} {WORDS[-number]}", label) for label in range(4) for number in range(9)]
+    (place / "few").mkdir()
+    for split, chosen in (("train", range(5)), ("test", range(5, 9))):
+        text = "".join(f"{text},label {label}\n" for place, (text, label) in enumerate(rows) if place % 9 in chosen)
+        (place / f"few/{split}.csv").write_text(f"text,category\n{text}", encoding="utf-8")
+    command = ("adapt", "--labels", "few", "--own-backbone", *LABELS[4:], "--budget", "40s", "--out", "out")
+    done = cse(*command)
+    assert done.code == 0, done.err
+    share = "40% of the labelled rows were held out to choose"
+    assert f"{share}: what they chose is trained again, on them too" in done.err
+    assert f"note: {share}; what is measured and in the bundle was trained again, on them too" in done.out
+    systems = json.loads((place / "out/ledger/choice.json").read_text())["result"]
+    runs = {path.name for path in (place / "out/runs").iterdir()}
+    measured = {path.name for path in (place / "out/all_rows/records").iterdir()}
+    assert measured == {"backbone"} | {run for run in runs if run.partition("-")[0] in systems}
+    assert len(PreparedData(place / "out/prepared").train["sent0"].unique()) == 12
+    trained_on = PreparedData(place / "out/all_rows/prepared").train["sent0"].unique().to_pylist()
+    assert len(trained_on) == 20, "none of the test rows"
+    (shipped,) = (line.split()[3] for line in done.out.splitlines() if line.startswith("in the bundle: "))
+    if shipped != "the":  # the bare backbone
+        assert cse("prepare", "--params", "out/params.yaml").code == 0
+        assert PreparedData(place / "data/prepared").train["sent0"].unique().to_pylist() == trained_on
+    again = cse(*command)
+    assert again.code == 0 and "before training" not in again.err, "nothing is trained again"
+    assert again.out.strip() and done.out.endswith(again.out)
+    remove(place / "out")
+    assert not (place / "out").exists(), "an adaptation made all of it"
+
+
+@pytest.mark.slow
 def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     (place / "lines.txt").write_text("".join(f"{a} {b} {c}\n" for a in WORDS[:4] for b in WORDS for c in WORDS[:2]))
     pairs = [f"{a} {b},{b} {a},{i % 6}" for i, (a, b) in enumerate(pairwise(WORDS))]
@@ -123,8 +158,7 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     assert json.loads((place / "out/prepared/report.json").read_text())["more"]["lines"]["kept"] > 100
     record = json.loads((place / "out/runs/prompts-42/train.json").read_text())
     assert "dev_spearman" in record, "the pairs select"
-    steps = json.loads((place / "out/journal.json").read_text())["steps"]
-    length = steps["plan"]["result"]["training"]
+    length = Ledger(place / "out/ledger", "").read("plan").result["training"]
     assert record["steps"] == length["steps"], "both sources and the batches without false negatives are counted"
     evaluated = [step for step, _ in read_dev_curve(place / "out/runs/prompts-42/plots/dev.csv")]
     assert evaluated == [0, *range(length["eval_every"], length["steps"], length["eval_every"]), length["steps"]]
@@ -144,31 +178,28 @@ def test_another_adaptation_in_the_same_folder_is_refused(cse, place):  # noqa: 
 
 def test_other_text_is_another_adaptation(cse, place):  # noqa: F811
     assert cse(*LABELS, "--budget", "0.01s", "--out", "out").code == 2
-    steps = json.loads((place / "out/journal.json").read_text())["steps"]
-    assert "measure backbone" in steps and "time prompts" not in steps, "the next attempt measures the machine anew"
+    ended = Ledger(place / "out/ledger", "").names()
+    assert "measure backbone" in ended and "time prompts" not in ended, "the next attempt measures the machine anew"
     with (place / "labels.csv").open("a") as stream:
         stream.write("one more text,label 0\n")
     done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
     assert done.err.splitlines()[-1] == (
-        "error: out: an adaptation to other text, or with other settings, --budget or backbone (shared or own); name "
-        "another folder with --out, or delete this one with --again"
+        "error: out: the text changed since; name another folder with --out, or delete this adaptation with --again"
     )
     again = cse(*LABELS, "--budget", "0.01s", "--out", "out", "--again")
     assert "of 71 texts" in again.out
     assert "error: --budget" in again.err
 
 
-@pytest.mark.parametrize("journal", ["mine", '{"entries": []}', '{"identity": "other", "steps": {}}'])
-def test_again_deletes_nothing_that_it_did_not_make(cse, place, journal):  # noqa: F811
-    (place / "out").mkdir()
-    (place / "out/journal.json").write_text(journal)
+@pytest.mark.parametrize("record", ["mine", '{"entries": []}', '{"of": {"text": "other"}, "result": null}'])
+def test_again_deletes_nothing_that_it_did_not_make(cse, place, record):  # noqa: F811
+    (place / "out/ledger").mkdir(parents=True)
+    (place / "out/ledger/adaptation.json").write_text(record)
     (place / "out/thesis.txt").write_text("mine")
     done = cse(*LABELS, "--out", "out", "--again")
     assert done.code == 2
     assert "name another folder with --out" in done.err
-    assert {path.name: path.read_text() for path in (place / "out").iterdir()} == {
-        "journal.json": journal, "thesis.txt": "mine",
-    }  # fmt: skip
+    assert contents(place / "out") == {"ledger/adaptation.json": record.encode(), "thesis.txt": b"mine"}
 
 
 def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
@@ -204,10 +235,11 @@ def test_a_search_three_seeds_and_full_fine_tuning(cse, place):  # noqa: F811
     assert "3 seeds" in done.out
     kinds = r"^(full fine-tuning|prompts)( with a head)? against (full fine-tuning|prompts)( with a head)?:$"
     assert re.search(kinds, done.out, re.MULTILINE), "the best of the other kind"
-    steps = json.loads((place / "out/journal.json").read_text())["steps"]
+    records = sorted((place / "out/ledger").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    ended = [path.name.removesuffix(".json") for path in records]
     assert "best of 3 learning rates (prompts)" in done.err and "best of 3 learning rates (full)" in done.err
-    assert {f"train {system}-{seed}" for system in ("prompts", "full_head") for seed in (42, 43, 44)} <= steps.keys()
-    assert list(steps).index("choice") < min(n for n, step in enumerate(steps) if step.startswith("measure full"))
+    assert {f"train {system}-{seed}" for system in ("prompts", "full_head") for seed in (42, 43, 44)} <= {*ended}
+    assert ended.index("choice") < min(n for n, name in enumerate(ended) if name.startswith("measure full"))
     trained = [line for line in done.out.splitlines() if re.match("trained [1-9]", line)]
     assert len(trained) == 2 * (3 + 3), "three rates and, for more epochs, three seeds of each system"
 

@@ -71,6 +71,13 @@ def test_labels_are_trained_on_and_measured(tmp_path):
     assert "data.task_path" not in one.settings, "what is measured is held out"
 
 
+@pytest.mark.parametrize(("texts", "chooses"), [(11, "class mean"), (12, "MAP")])
+def test_of_few_texts_a_label_the_nearest_class_mean_chooses(tmp_path, texts, chooses):
+    rows = "".join(f"text {number} of {label},{label}\n" for label in range(4) for number in range(texts))
+    found = look([], labels=write(tmp_path / "few.csv", f"text,category\n{rows}"))
+    assert found.settings["train.dev_measure"] == chooses
+
+
 def test_many_labels_fill_batches_without_two_of_one(tmp_path):
     rows = "".join(f"text {number},{number % 40}\n" for number in range(80))
     found = look([], labels=write(tmp_path / "many.csv", f"text,category\n{rows}"))

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cse.adapt.journal import Journal
+from cse.adapt.made import open_ledger
+from cse.bench.ledger import Ledger
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
+from cse.settings import Settings
 from tests.cli.workspace import contents
 
 FOLDERS = {
@@ -29,7 +31,7 @@ FOLDERS = {
 def out(tmp_path) -> Path:
     """The folder of an adaptation, with what a killed writer left."""
     folder = tmp_path / "out"
-    Journal(folder, {"text": "one"}, [], asked={}).run("prepare", lambda: None)
+    open_ledger(folder, Settings(), {"text": "one"}, {}, again=False).run("prepare", lambda: None)
     for name, kind in FOLDERS.items():
         with publish_folder(folder / name, kind) as draft:
             (draft / "part.bin").write_bytes(b"ours")
@@ -41,13 +43,13 @@ def out(tmp_path) -> Path:
     return folder
 
 
-def again(out: Path) -> Journal:
-    return Journal(out, {"text": "other"}, [], asked={}, again=True)
+def again(out: Path) -> Ledger:
+    return open_ledger(out, Settings(), {"text": "other"}, {}, again=True)
 
 
 def test_all_that_an_adaptation_made_goes(out):
-    assert again(out).steps == {}
-    assert sorted(path.name for path in out.rglob("*")) == ["journal.json"]
+    assert again(out).names() == ["adaptation"]
+    assert sorted(path.name for path in out.rglob("*")) == ["adaptation.json", "ledger"]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,7 @@ def test_all_that_an_adaptation_made_goes(out):
     [
         "notes.txt",
         "notes/one.txt",
+        "ledger/notes.json",
         "runs/notes.txt",
         "runs/my-own-experiment/results.csv",
         "runs/prompts-42/notes.txt",

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from pydantic import TypeAdapter
 
 from cse.adapt.ladder import FULL, PROMPTS
 from cse.adapt.plan import Length, Pace, TrainingPlan, Workload, make_plan, rates_of
@@ -78,6 +79,24 @@ def test_few_labelled_rows_have_more_epochs():
     assert planned(few, 100_000) == (4, 3, 60)
 
 
+@pytest.mark.parametrize(
+    ("left", "rates", "seeds", "epochs"),
+    [
+        (50, 1, 1, 1),  # 10 steps, once more on all rows, 30 s to measure
+        (150, 1, 1, 6),
+        (299, 1, 1, 10),
+        (300, 1, 2, 6),
+        (450, 1, 3, 6),
+        (40_000, 1, 3, 10),
+    ],
+)
+def test_few_labelled_rows_are_trained_on_twice_and_try_no_rates(left, rates, seeds, epochs):
+    few = replace(WORK, labelled=True, few=True, steps=lambda epochs: 10 * epochs)
+    assert planned(few, left) == (rates, seeds, epochs)
+    with pytest.raises(CseError, match="need 50 seconds here"):
+        make_plan(few, budget=49, spent=0)
+
+
 def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():
     plan = make_plan(BOTH, budget=319, spent=0)
     assert plan == make_plan(WORK, budget=319, spent=0) and list(plan.rates) == [PROMPTS]
@@ -119,9 +138,9 @@ def test_epochs_that_no_step_is_left_for_are_not_planned():
     assert plan.training == plan.trial == Length(1, 50, 7)
 
 
-def test_a_plan_survives_its_journal():
+def test_a_plan_survives_its_record():
     plan = make_plan(BOTH, budget=700, spent=0)
-    assert TrainingPlan.of(json.loads(json.dumps(asdict(plan)))) == plan
+    assert TypeAdapter(TrainingPlan).validate_python(json.loads(json.dumps(asdict(plan)))) == plan
     assert str(plan) == (
         "learning rates 0.1, 0.3 (prompts); learning rates 0.0001, 0.0002 (full); 1 seed of 1 epoch (100 steps)"
     )
@@ -140,3 +159,4 @@ def test_the_rate_of_the_settings_is_tried_first():
     assert rates_of("sentences", PROMPTS, 0.05)[:2] == (0.05, 0.01)
     assert rates_of("categories", PROMPTS, 0.3) == (0.3, 0.1, 0.2, 0.05)
     assert rates_of("categories", FULL, 0.3) == (2e-4, 5e-4, 5e-5)
+    assert rates_of("categories", FULL, 0.3, few=True) == (5e-5, 1e-4)

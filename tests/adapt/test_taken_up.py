@@ -7,15 +7,18 @@ import re
 import shutil
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from cse.adapt import journal, run
-from cse.adapt.journal import Journal
+from cse.adapt import models as making
+from cse.adapt.made import open_ledger
 from cse.adapt.plan import Pace
+from cse.bench import ledger
+from cse.bench.ledger import Ledger
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
+from cse.settings import Settings
+from cse.settings.spaces import settings_with
 from cse.training.observers import CsvLog
 from tests.adapt.test_adapt import AS_MANY, place  # noqa: F401 - a fixture
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
@@ -31,8 +34,9 @@ def models(out: Path) -> dict[str, bytes]:
     return found
 
 
-def steps_in(out: Path) -> dict:
-    return json.loads((out / "journal.json").read_text())["steps"]
+def on_record(out: Path, name: str):
+    """The result of a run."""
+    return Ledger(out / "ledger", "").read(name).result
 
 
 def without_times(text: str) -> list[str]:
@@ -60,9 +64,9 @@ def clock(monkeypatch) -> Clock:
         clock.now += clock.pace * 5  # a record comes every five steps
 
     monkeypatch.setattr(CsvLog, "step", stepped)
-    monkeypatch.setattr(journal, "time", clock)
-    monkeypatch.setattr(run, "export_stage", copy)
-    monkeypatch.setattr(run, "time_training", lambda *_: Pace(0, clock.pace, 0), raising=False)
+    monkeypatch.setattr(ledger, "time", clock)
+    monkeypatch.setattr(making, "export_stage", copy)
+    monkeypatch.setattr(making, "time_training", lambda *_: Pace(0, clock.pace, 0))
     return clock
 
 
@@ -78,20 +82,20 @@ BUDGET = ("--budget", "40s", "-s", "train.max_steps=10")  # ten steps take 2 s: 
 def test_a_killed_adaptation_ends_in_the_same_models(cse, place, clock, monkeypatch):  # noqa: F811
     done = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert done.code == 0, done.err
-    undisturbed, plan = models(place / "out"), steps_in(place / "out")["plan"]["result"]
+    undisturbed, plan = models(place / "out"), on_record(place / "out", "plan")
     assert done.out.count("\ntrained 10 steps") == 4, "no rate is trained twice: the best trial is the first seed"
     shutil.rmtree(place / "out")
 
-    write, logged = Journal._write, CsvLog.step
+    write, logged = Ledger.write, CsvLog.step
     left = {"time prompts", "plan", "try prompts-0.2", "train prompts-42"}
     fives: list[int] = []
 
-    def before_it_is_written(self) -> None:
-        """The work of a step is done, its record is not."""
-        if now := self.steps.keys() & left:
-            left.difference_update(now)
+    def before_it_is_written(self, name, record) -> None:
+        """The work of a run is done, its record is not."""
+        if name in left:
+            left.remove(name)
             raise KeyboardInterrupt
-        write(self)
+        write(self, name, record)
 
     def amid_training(self, record) -> None:
         """The first trial and the second seed get a signal after five of ten steps."""
@@ -101,16 +105,16 @@ def test_a_killed_adaptation_ends_in_the_same_models(cse, place, clock, monkeypa
             if len(fives) in (1, 4):  # the second trial is killed after its training, so it is there twice
                 signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(Journal, "_write", before_it_is_written)
+    monkeypatch.setattr(Ledger, "write", before_it_is_written)
     monkeypatch.setattr(CsvLog, "step", amid_training)
     codes = []
     while not codes or codes[-1] != 0:
         codes.append(cse(*AS_MANY, *BUDGET, "--out", "out").code)
-        if "plan" in steps_in(place / "out"):
+        if (place / "out/ledger/plan.json").is_file():
             clock.pace = 50.0
         assert len(codes) < 10
     assert (sorted(codes), len(fives), left) == ([0, 130, 130, 130, 130, 143, 143], 5, set())
-    assert steps_in(place / "out")["plan"]["result"] == plan
+    assert on_record(place / "out", "plan") == plan
     assert models(place / "out") == undisturbed
 
 
@@ -161,89 +165,52 @@ def test_a_part_that_went_missing_is_made_again(cse, place, clock):  # noqa: F81
     assert models(out) == whole
 
 
+def opened(out: Path, *, budget: float = 1, again: bool = False, **values) -> Ledger:
+    """The ledger of an adaptation to a file of text, with the defaults and some values on top."""
+    text = out.with_name("text.txt")
+    if not text.exists():
+        text.write_text("one line\n", encoding="utf-8")
+    settings = settings_with(Settings(), {"data.source": "files", "data.train_path": str(text), **values})
+    return open_ledger(out, settings, {}, {"budget": budget}, again=again)
+
+
 def test_a_plan_is_kept_and_not_bent(tmp_path):
     """Until there is one, another budget may be tried."""
     out = tmp_path / "out"
-    Journal(out, {}, [], asked={"budget": 1}).run("prepare", lambda: None)
-    Journal(out, {}, [], asked={"budget": 2}).run("plan", lambda: {"seeds": 3})
-    with pytest.raises(
-        CseError, match=r"an adaptation to other text, or with other settings, --budget or backbone \(shared or own\); "
-    ):
-        Journal(out, {}, [], asked={"budget": 3})
-    assert Journal(out, {}, [], asked={"budget": 2}).steps.keys() == {"prepare", "plan"}
-    assert Journal(out, {}, [], asked={"budget": 3}, again=True).steps == {}
+    opened(out, budget=1).run("prepare", lambda: None)
+    opened(out, budget=2).run("plan", lambda: {"seeds": 3}, of={"budget": 2})
+    with pytest.raises(CseError, match=r"out: budget was 2 and is 3 now; name another folder with --out, or delete "):
+        opened(out, budget=3)
+    assert opened(out, budget=2).names() == ["adaptation", "plan", "prepare"]
+    assert opened(out, budget=3, again=True).names() == ["adaptation"]
 
 
-JOURNAL = {
-    "identity": "",
-    "asked": {},
-    "steps": {"plan": {"seconds": 1.0, "result": {"seeds": 3}}},
-}
+def test_what_makes_it_another_adaptation_is_said(tmp_path):
+    out, text = tmp_path / "out", tmp_path / "text.txt"
+    opened(out)
+    with pytest.raises(CseError, match=r"out: train\.seed was 42 and is 7 now; name another folder with --out"):
+        opened(out, **{"train.seed": 7})
+    with pytest.raises(CseError, match=r"out: the settings changed since; "):  # a key that was not there before
+        opened(out, **{"backbone.texts": {"query": "find: "}})
+    text.write_text("another line\n", encoding="utf-8")
+    with pytest.raises(CseError, match=r"out: the text changed since; "):
+        opened(out)
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"null",
-        b"3",
-        b"[]",
-        b"{}",
-        b"[" * 100_000,
-        json.dumps(JOURNAL).encode(),
-        json.dumps(JOURNAL | {"steps": []}).encode(),
-        json.dumps(JOURNAL | {"steps": {"prepare": None}}).encode(),
-        json.dumps(JOURNAL | {"steps": {"prepare": {"seconds": "1"}}}).encode(),
-    ],
-)
-def test_a_damaged_journal_is_one_line(tmp_path, damaged):
-    Journal(tmp_path / "out", {}, [], asked={})
-    (tmp_path / "out/journal.json").write_bytes(damaged)
+@pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b"null", b"3", b"[]", b"{}", b"[" * 100_000])
+def test_a_damaged_record_is_one_line(tmp_path, damaged):
+    out = tmp_path / "out"
+    opened(out)
+    (out / "ledger/adaptation.json").write_bytes(damaged)
     for again in (False, True):
-        with pytest.raises(CseError, match=r"journal\.json: .*; name another folder with --out$"):
-            Journal(tmp_path / "out", {}, [], asked={}, again=again)
-    assert (tmp_path / "out/journal.json").read_bytes() == damaged
+        with pytest.raises(CseError, match=r"adaptation\.json: .*; name another folder with --out$"):
+            opened(out, again=again)
+    assert (out / "ledger/adaptation.json").read_bytes() == damaged
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"seeds": 3', '"seeds": 4'),
-        ('"seconds": 0.0', '"seconds": -1'),
-        ('"seconds": 0.0', '"seconds": NaN'),
-        ('"plan"', '"other"'),
-        ('"identity"', '"Identity"'),
-    ],
-)
-def test_a_journal_that_was_changed_is_refused(tmp_path, monkeypatch, old, new):
-    monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    Journal(tmp_path / "out", {}, [], asked={}).run("plan", lambda: {"seeds": 3})
-    path = tmp_path / "out/journal.json"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(CseError, match=r"journal\.json: changed since it was written"):
-        Journal(tmp_path / "out", {}, [], asked={})
-
-
-def test_a_step_is_done_again_only_if_something_of_it_is_missing(tmp_path):
-    done = Journal(tmp_path / "out", {}, [], asked={})
-    made, calls = tmp_path / "made.txt", []
-
-    def work() -> int:
-        calls.append(len(calls))
-        made.write_text("made")
-        return len(calls)
-
-    assert [done.run("one", work, [made]), done.run("one", work, [made])] == [1, 1]
-    made.unlink()
-    assert [done.run("one", work, [made]), Journal(tmp_path / "out", {}, [], asked={}).run("one", work)] == [2, 2]
-
-
-def test_a_step_whose_output_another_replaces_is_forgotten(tmp_path):
-    done = Journal(tmp_path / "out", {}, [], asked={})
+def test_of_two_exports_the_last_is_on_record(tmp_path):
+    done = opened(tmp_path / "out")
     for name in ("export head", "export prompts-42"):
         done.run(name, lambda: None)
-        done.forget(other for other in ("export head", "export prompts-42") if other != name)
-    assert Journal(tmp_path / "out", {}, [], asked={}).steps.keys() == {"export prompts-42"}
+        done.forget(*(other for other in ("export head", "export prompts-42") if other != name))
+    assert opened(tmp_path / "out").names() == ["adaptation", "export prompts-42"]

@@ -127,6 +127,26 @@ def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
     assert {*dev.queries, *measured.queries, *data.train["sent0"].to_pylist()} == {question for question, _ in rows}
 
 
+@pytest.mark.parametrize("measured", ["task", "held out"])
+def test_what_selected_can_be_trained_on_after_the_choice(tmp_path, task, measured):
+    rows = [(f"text {label} {i}", label) for label in "abc" for i in range(8)]
+    given = {"view": "categories"} | ({"task_path": task} if measured == "task" else {})
+    data, dev = made(tmp_path, rows, ("text", "category"), **given)
+    again, none = made(tmp_path, rows, ("text", "category"), **given, train_on_dev_rows=True)
+    assert none is None and len(dev) == 6
+    apart = [] if measured == "task" else open_tasks(data, OWN)[0].test
+    assert [one.test for one in open_tasks(again, OWN) if measured == "held out"] == ([apart] if apart else [])
+    trained_on = {*again.train["sent0"].to_pylist(), *again.train["sent1"].to_pylist()}
+    assert trained_on == {text for text, _ in rows} - {*apart}
+
+
+def test_labels_with_too_few_texts_to_hold_any_out_are_refused_with_what_they_need(tmp_path, task):
+    rows = [(f"text {label} {i}", label) for label in "abc" for i in range(5)]
+    with pytest.raises(CseError, match=r"0 of 15 rows .*: of each label 2 texts for each of 2 parts and 2 .* so 6 or"):
+        made(tmp_path, rows, ("text", "category"), view="categories")
+    made(tmp_path, rows, ("text", "category"), view="categories", task_path=task)
+
+
 def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path):
     rows = [(f"text {label} {i}", label) for label, count in (("a", 20), ("b", 6), ("c", 5)) for i in range(count)]
     data, dev = made(tmp_path, rows, ("text", "category"), view="categories")

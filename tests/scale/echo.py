@@ -1,8 +1,10 @@
-"""A worker that imports nothing: where a test defines its own, each of Ray's processes imports the test, and torch."""
+"""A worker that imports little: where a test defines its own, each of Ray's processes imports the test, and torch."""
 
 from __future__ import annotations
 
 import time
+
+from cse.errors import CseError
 
 
 class Echo:
@@ -12,3 +14,10 @@ class Echo:
     def run(self, name: str) -> str:
         time.sleep(1)
         return f"{name} on {self.threads}"
+
+
+def fail_with_threads(name: str) -> None:
+    """The reason of a run's failure is all that comes back of it."""
+    import torch
+
+    raise CseError(f"{name} on {torch.get_num_threads()}")

@@ -13,14 +13,15 @@ from ray import tune
 from ray.cluster_utils import Cluster
 from ray.tune import RunConfig
 
+from cse.bench.worker import work_through
 from cse.errors import CseError
 from cse.scale import side_by_side as module
 from cse.scale.session import ray_session
-from cse.scale.side_by_side import Crew, share_out, side_by_side
+from cse.scale.side_by_side import Crew, share_out
 from cse.tune import watch
 from tests.cli.workspace import write_params, write_prepared
 from tests.deploy.bundles import write_bundle
-from tests.scale.echo import Echo
+from tests.scale.echo import Echo, fail_with_threads
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -44,8 +45,8 @@ def cluster(forking_python):
 
 
 def test_jobs_side_by_side_find_a_place(cluster):
-    found = sorted(side_by_side(Echo, lambda threads: (threads,), ["a", "b", "c"], at_once=2))
-    assert [ended.result for ended in found] == ["a on 2", "b on 2", "c on 2"]
+    found = sorted(work_through(fail_with_threads, ["a", "b", "c"], at_once=2, unit="run"))
+    assert found == [("a", "a on 2"), ("b", "b on 2"), ("c", "c on 2")]
 
 
 def test_workers_that_wait_say_what_for(cluster, monkeypatch):

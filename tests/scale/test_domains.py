@@ -23,7 +23,7 @@ from tests.cli.workspace import contents, write_params
 from tests.pipeline.workspace import write_pairs, write_triplets
 from tests.waiting import wait_for
 
-WORKER = "DomainWorker"
+WORKER = "RunWorker"
 DOMAINS = {
     "first": "{data: raw/first, set: {train.epochs: 20}}",
     "second": "{data: raw/second, set: {prompt.length: 2}}",
@@ -183,6 +183,6 @@ def test_bad_data_and_a_domain_that_kills_its_worker_fail_alone(alone, project):
 def test_mistakes_start_nothing(project, monkeypatch, names, line):
     monkeypatch.chdir(project)
     with pytest.raises(CseError) as caught:
-        main(names)
+        main.callback(names, None)
     assert line in str(caught.value)
     assert not (project / "data").exists()

@@ -31,7 +31,6 @@ def test_a_setting_goes_over_the_study_and_a_round_over_the_setting(study):
     assert fast.settings.train.learning_rate == 0.1
     assert fast.settings.data.max_rows == 32
     assert fast.settings.train.seed == fast.seed == 42
-    assert fast.values == {"train.learning_rate": 0.1}
 
 
 def test_a_setting_may_start_from_a_preset(study):

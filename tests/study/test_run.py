@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 import cse.study.run
+from cse.bench.ledger import Ledger
+from cse.bench.worker import RunWorker
 from cse.data.clean import overlap_key
 from cse.data.store import PreparedData
 from cse.data.tasks.store import OWN, open_tasks
 from cse.errors import CseError
 from cse.settings.load import load_settings
-from cse.study.facts import check_unchanged
-from cse.study.ledger import read_row, table
+from cse.study.facts import facts_of
 from cse.study.measures import dev_part
 from cse.study.plan import BARE, read_study, runs_of
-from cse.study.run import Folders, StudyWorker, prepare_once
+from cse.study.run import Folders, RoundRuns, prepare_once
+from cse.study.table import RunRow, table
 from tests.study.workspace import write_study
 
 ROWS = Path("data/raw/train/rows.csv")
@@ -57,13 +59,15 @@ def test_no_text_of_a_dev_part_is_trained_on(plan):
 def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkeypatch, capsys):
     run, place = run_of(plan), Folders(Path("out"), Path("cxc"))
     folder, measure = place.run("screen", run.name).folder, cse.study.run.evaluate_suite
+    ledger = Ledger(place.run("screen", run.name).folder)
 
     def fails(*args, **more):
         raise CseError("no space left")
 
     def do(evaluate):
         monkeypatch.setattr(cse.study.run, "evaluate_suite", evaluate)
-        return StudyWorker(place, "screen", plan.rounds["screen"], {run.name: run}, 1).run(run.name)
+        ledger.forget("run")
+        return RunWorker(RoundRuns(place, "screen", plan.rounds["screen"], {run.name: run}).do, 1).run(run.name)
 
     def trained():
         return (folder / "checkpoint/checkpoint.json").stat().st_mtime_ns
@@ -78,8 +82,8 @@ def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkey
         rows = stream.read().splitlines()
     ROWS.write_text("\n".join([rows[0], *rows[40:]]) + "\n", encoding="utf-8")
     assert do(measure) == ""
-    assert trained() != first, "the row names the new file, so its scores are of a training on it"
-    check_unchanged(run, read_row(folder), place.captions, folder)
+    assert trained() != first, "the record names the new file, so its scores are of a training on it"
+    assert ledger.read("run").of == facts_of(run, "screen", place.captions)
 
 
 def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
@@ -95,12 +99,12 @@ def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
 
     monkeypatch.setattr(cse.study.run, "evaluate_suite", evaluate)
     bare = replace(run, setting=BARE)
-    worker = StudyWorker(place, "screen", plan.rounds["screen"], {BARE: bare, run.name: run}, 1)
+    worker = RunWorker(RoundRuns(place, "screen", plan.rounds["screen"], {BARE: bare, run.name: run}).do, 1)
     assert [worker.run(name) for name in (BARE, run.name)] == ["", ""]
     assert read == [(20, {"query": "find: "})] * 2
-    row = read_row(place.run("screen", run.name).folder)
-    head, _, line = table([read_row(place.run("", BARE).folder), row])
+    without, row = (RunRow.of(Ledger(place.run("screen", name).folder).read("run")) for name in (BARE, run.name))
+    head, _, line = table([without, row])
     assert line[head.index("gained")]
     other = replace(row, settings=row.settings | {"backbone.texts.query": "ask: "})
-    head, _, line = table([read_row(place.run("", BARE).folder), other])
+    head, _, line = table([without, other])
     assert not line[head.index("gained")], "another task text: its gain is not the training's"

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cse.bench.ledger import Ledger, Record
 from cse.settings.load import load_settings
 from cse.study.facts import facts_of
-from cse.study.ledger import RunRow, read_rows, write_row
 from cse.study.plan import read_study, runs_of
+from cse.study.table import read_rows
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.study.workspace import write_study
 from tests.waiting import wait_for
@@ -35,6 +36,13 @@ def place(tiny_folders, tmp_path, monkeypatch):
     return tmp_path
 
 
+def put_on_record(name: str, of: dict | None = None) -> None:
+    """A run such as `screen/plain-42` that ended with some score."""
+    setting, _, seed = Path(name).name.partition("-")
+    identity = {"setting": setting, "seed": int(seed or 0), "round": name.rpartition("/")[0]}
+    Ledger(OUT / "runs" / name).write("run", Record(identity | (of or {}), {"dev": {"dev": 1.0}}))
+
+
 def dev_of(round_name: str) -> dict[str, dict[str, float]]:
     return {f"{row.setting}-{row.seed}": dict(row.dev) for row in read_rows(OUT, round_name)}
 
@@ -48,10 +56,10 @@ def test_a_killed_round_goes_on_and_ends_as_if_nothing_had_happened(cse, place):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: list(OUT.glob("runs/whole/*/row.json")))
+    wait_for(lambda: list(OUT.glob("runs/whole/*/run.json")))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(30)
-    ended = {path: path.stat().st_mtime_ns for path in OUT.glob("runs/whole/*/row.json")}
+    ended = {path: path.stat().st_mtime_ns for path in OUT.glob("runs/whole/*/run.json")}
     assert 0 < len(ended) < 4
 
     done = cse(*RUN, "whole", "--only", "plain", "--only", "near")
@@ -69,7 +77,7 @@ def test_a_killed_round_goes_on_and_ends_as_if_nothing_had_happened(cse, place):
 
     # as if it had been killed while it measured
     run = OUT / "runs/whole/plain-1"
-    (run / "row.json").unlink()
+    (run / "run.json").unlink()
     trained = (run / "checkpoint/checkpoint.json").stat().st_mtime_ns
     assert cse(*RUN, "whole", "--only", "plain").code == 0
     assert (run / "checkpoint/checkpoint.json").stat().st_mtime_ns == trained
@@ -116,7 +124,7 @@ def test_test_sets_stay_closed_until_a_choice_is_on_record(cse, place):  # noqa:
 
     later = cse("study", "choose", "tiny.study.yaml", "whole", "full")
     assert "not blind" in later.out
-    kept = json.loads((OUT / "choices.json").read_text(encoding="utf-8"))["choices"]
+    kept = json.loads((OUT / "choices.json").read_text(encoding="utf-8"))["result"]
     assert [(choice["settings"], choice["blind"]) for choice in kept] == [(["plain", "full"], True), (["full"], False)]
 
 
@@ -159,11 +167,9 @@ def test_a_setting_that_fails_costs_no_other_and_is_tried_again(cse, place):  # 
 
 def test_a_setting_that_changed_after_its_training_is_refused(cse, place):  # noqa: F811
     settings = {"train.learning_rate": 0.5, "gone.with": "a version"}
-    write_row(OUT / "runs/backbone", RunRow("backbone", 0, "", {}, {}, {"dev": 1.0}))
-    write_row(OUT / "runs/screen/fast-42", RunRow("fast", 42, "screen", {}, settings, {"dev": 1.0}))
-    assert (
-        "setting fast: train.learning_rate was 0.5 when it was trained and is 0.1 now" in cse(*RUN, "screen").refused()
-    )
+    put_on_record("backbone")
+    put_on_record("screen/fast-42", settings)
+    assert "setting fast: train.learning_rate was 0.5 and is 0.1 now; " in cse(*RUN, "screen").refused()
 
 
 @pytest.mark.parametrize(
@@ -182,9 +188,8 @@ def test_files_that_changed_between_two_calls_are_refused(cse, place, tiny_folde
     plan, settings = read_study(place / "tiny.study.yaml"), load_settings(Path("params.yaml"))
     taught = runs_of(plan, "screen", settings, ["taught"])[0]
     captions = Path("data/raw/cxc").resolve()
-    for run, folder in ((replace(taught, setting="backbone"), "backbone"), (taught, "screen/taught-42")):
-        facts = facts_of(run, captions)
-        write_row(OUT / "runs" / folder, RunRow(run.setting, run.seed, "screen", {}, facts, {"dev": 1.0}))
+    for run, folder in ((replace(taught, setting="backbone", seed=0), "backbone"), (taught, "screen/taught-42")):
+        put_on_record(folder, facts_of(run, "screen", captions))
     assert cse(*RUN, "screen", "--only", "taught").code == 0, "nothing changed"
     with (place / "data" / changed).open("a", encoding="utf-8") as stream:
         stream.write("one,more,row\n")
@@ -193,8 +198,8 @@ def test_files_that_changed_between_two_calls_are_refused(cse, place, tiny_folde
 
 def test_test_files_that_changed_after_the_trainings_are_refused(cse, place):  # noqa: F811
     """Records of the old items would be printed as if they were of the new ones."""
-    write_row(OUT / "runs/backbone", RunRow("backbone", 0, "", {}, {}, {"dev": 1.0}))
-    write_row(OUT / "runs/screen/plain-42", RunRow("plain", 42, "screen", {}, {}, {"dev": 1.0}))
+    put_on_record("backbone")
+    put_on_record("screen/plain-42")
     for run in ("backbone", "screen/plain-42"):
         (OUT / "runs" / run / "record").mkdir()
     assert cse("study", "choose", "tiny.study.yaml", "screen", "plain").code == 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
 import pytest
 
-from cse.tune.job import FAILED, METRIC, RESULT, WORST
+from cse.tune.job import METRIC, WORST
 from cse.tune.memory import GROWN
 from cse.tune.trial import run_trial
 from tests.tune.test_trial import CONFIG
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import cse.tune.memory as memory
 memory.SHARE = float(sys.argv[2])
-with memory.kept_to_share(Path(sys.argv[1]), 1, 96):
+with memory.kept_to_share(Path(sys.argv[1]), 1, 96, Path(sys.argv[1] + "-attempt")):
     held = np.ones(300 * 2**20, np.uint8)
     time.sleep(1)
 print("in its share")
@@ -32,9 +31,11 @@ def greedy(note, share):
 
 
 def test_a_process_beyond_its_share_ends_with_a_note(tmp_path):
+    (tmp_path / "note-attempt").touch()
     done = greedy(tmp_path / "note", share=1e-4)
     assert done.returncode == 137 and not done.stdout
     assert (tmp_path / "note").read_text() == "96"
+    assert not (tmp_path / "note-attempt").exists(), "its end is explained, so it counts as no loss"
     done = greedy(tmp_path / "other", share=0.9)
     assert done.stdout == "in its share\n" and not (tmp_path / "other").exists()
 
@@ -61,8 +62,7 @@ def test_the_next_attempt_holds_half(make_job):
     (folder / GROWN).write_text("24")
     run_trial(CONFIG, job, reports.append)
     assert reports[-1]["mini_batch_size"] == 12
-    values = json.loads((folder / RESULT).read_text())["values"]
-    assert values == CONFIG | {"train.mini_batch_size": 12}
+    assert job.record_of(CONFIG).result["values"] == CONFIG | {"train.mini_batch_size": 12}
 
 
 def test_a_trial_whose_workers_die_unexplained_is_given_up(make_job):
@@ -80,7 +80,7 @@ def test_a_trial_whose_workers_die_unexplained_is_given_up(make_job):
         (folder / f"attempt-{number}").touch()
     run_trial(other, job, reports.append)
     assert reports[-1][METRIC] == WORST
-    assert (folder / FAILED).read_text().startswith("its worker died 2 times")
+    assert job.record_of(other).reason.startswith("its worker died 2 times")
 
 
 @pytest.mark.parametrize("held", [15, 9])
@@ -90,4 +90,4 @@ def test_what_outgrows_even_a_few_sentences_has_failed(make_job, held):
     folder.mkdir(parents=True)
     (folder / GROWN).write_text(str(held))
     run_trial(CONFIG, job, reports.append)
-    assert (folder / FAILED).read_text() == f"out of memory, even with {held} sentences at once (train.mini_batch_size)"
+    assert job.record_of(CONFIG).reason == f"out of memory, even with {held} sentences at once (train.mini_batch_size)"

@@ -48,6 +48,12 @@ def scores(folder):
     return {(row["train.learning_rate"], row["prompt.length"]): row["dev_spearman"] for row in trials_of(folder)}
 
 
+def finished(folder):
+    """The records of trials that did not fail, by the names of their folders."""
+    records = {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/run.json")}
+    return {name: record for name, record in records.items() if not json.loads(record)["reason"]}
+
+
 def trial_workers(process):
     below = psutil.Process(process.pid).children(recursive=True)
     return [child for child in below if child.is_running() and "ImplicitFunc" in " ".join(child.cmdline())]
@@ -55,17 +61,16 @@ def trial_workers(process):
 
 def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_path_factory):
     first = start(folder, *GRID, *LONG)
-    wait_for(lambda: len(list(folder.glob(".cse/tune/*/trials/*/result.json"))) >= 1)
-    assert first.poll() is None
+    wait_for(lambda: finished(folder))
+    assert first.poll() is None  # in mid-sweep
     first.kill()
     first.communicate(timeout=60)
-    done = {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/result.json")}
-    assert 1 <= len(done) < 4  # in mid-sweep
+    done = finished(folder)
+    assert done
 
     output = finish(folder, *GRID, *LONG)
     assert "resuming the sweep" in output
-    after = {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/result.json")}
-    assert after.items() >= done.items()  # nothing that was done is done again
+    assert finished(folder).items() >= done.items()  # nothing that was done is done again
     assert len(trials_of(folder)) == 4
 
     other = tmp_path_factory.mktemp("undisturbed")
@@ -86,10 +91,7 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     output = finish(folder, *GRID, *LONG)
     assert "is truncated; restarting the search, but keeping finished trials" in output
     assert scores(folder) == scores(other)
-    assert (
-        done.items()
-        <= {path.parent.name: path.read_bytes() for path in folder.glob(".cse/tune/*/trials/*/result.json")}.items()
-    )
+    assert finished(folder).items() >= done.items()
 
 
 def test_a_killed_worker_is_replaced_and_its_trial_goes_on(folder):

@@ -20,7 +20,7 @@ from cse.stages.common import MINING_FILE
 from cse.stages.open_backbone import open_backbone
 from cse.stages.train import train_stage
 from cse.tune.driver import _check_disk, _check_objective, _name
-from cse.tune.job import FAILED, METRIC, RESULT, WORST, read_curve, share_data
+from cse.tune.job import METRIC, WORST, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
@@ -48,7 +48,7 @@ def test_a_trial_equals_the_stage(make_job, folder):
         assert contents(found / name) == contents(out / name)
     assert [report["percent"] for report in reports] == [50, 100]
     assert reports[-1][METRIC] == metrics["dev_spearman"]
-    result = json.loads((found / RESULT).read_text())
+    result = job.record_of(CONFIG).result
     assert result[METRIC] == metrics["dev_spearman"] and result["values"] == CONFIG
     assert not (found / "scratch").exists()
 
@@ -133,7 +133,7 @@ def test_evaluations_are_spread_evenly_and_belong_to_the_setting(make_job):
     run_trial(CONFIG, job, reports.append)
     assert steps_of(job.settings, job.data) == 8
     assert [report["percent"] for report in reports] == [25, 50, 75, 100]
-    result = json.loads((job.folder_of(CONFIG) / RESULT).read_text())
+    result = job.record_of(CONFIG).result
     assert result["values"] == CONFIG | {"train.eval_every": 2}
     curve = read_curve(job.folder_of(CONFIG), 8)
     assert [percent for percent, _ in curve] == [25, 50, 75, 100]
@@ -159,7 +159,7 @@ def test_a_loss_that_is_no_number_is_recorded_with_its_reason(make_job):
     wild = {"train.learning_rate": 1e30}
     run_trial(wild, job, reports.append)
     assert reports == [{METRIC: WORST, "percent": 100}]
-    assert (job.folder_of(wild) / FAILED).read_text().startswith("train.learning_rate: the loss is")
+    assert job.record_of(wild).reason.startswith("train.learning_rate: the loss is")
     run_trial(CONFIG, job, reports.append)  # the worker goes on
     assert reports[-1][METRIC] > WORST
 
@@ -177,11 +177,10 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     assert (reports, [path.name for path in folder.iterdir() if path.name != "lock"]) == ([], [])
     lost = TrialRecord(1, "failed", CONFIG, CONFIG, None, 0, 0.0, [], f"OSError: {failed.value}", str(folder))
     with pytest.raises(CseError, match=r"1 of 2 trials found no space left in .* to retry them"):
-        _check_disk([lost, replace(lost, state="finished", reason="")], job.folder)
+        _check_disk([lost, replace(lost, state="finished", reason="")], job)
     run_trial(CONFIG, job, reports.append)
     assert reports[-1][METRIC] > WORST
-    (folder / FAILED).write_text(lost.reason)
-    _check_disk([lost], job.folder)  # what is written down stands
+    _check_disk([lost], job)  # what is on record stands
 
 
 def test_out_of_memory_halves_what_is_in_memory_and_keeps_the_method(make_job, monkeypatch):
@@ -197,7 +196,7 @@ def test_out_of_memory_halves_what_is_in_memory_and_keeps_the_method(make_job, m
     run_trial(CONFIG, job, reports.append)
     assert seen == [None, 12]
     assert reports[-1]["mini_batch_size"] == seen[-1]
-    result = json.loads((job.folder_of(CONFIG) / RESULT).read_text())
+    result = job.record_of(CONFIG).result
     assert result["values"] == CONFIG | {"train.mini_batch_size": seen[-1]}
 
 
@@ -209,8 +208,7 @@ def test_what_never_fits_is_recorded(make_job, monkeypatch):
 
     monkeypatch.setattr("cse.bench.place.train_stage", full)
     run_trial(CONFIG, job, reports.append)
-    reason = (job.folder_of(CONFIG) / FAILED).read_text()
-    assert reason == "out of memory, even with 12 sentences at once (train.mini_batch_size)"
+    assert job.record_of(CONFIG).reason == "out of memory, even with 12 sentences at once (train.mini_batch_size)"
 
 
 def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
@@ -253,7 +251,7 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monk
     fresh = replace(job, folder=folder / "fresh")
     share_data(folder / "data/prepared", fresh.data)
     run_trial(config, job, reports.append)
-    assert not (job.folder_of(config) / FAILED).exists()
+    assert not job.record_of(config).reason
     monkeypatch.setattr("cse.tune.trial._backbones", worker_module.Backbones())
     run_trial(config, fresh, reports.append)
     one, other = (each.folder_of(config) / "checkpoint" for each in (job, fresh))
@@ -269,7 +267,7 @@ def test_whatever_a_trial_raises_is_its_own_reason(make_job, monkeypatch):
     monkeypatch.setattr("cse.bench.place.train_stage", broken)
     run_trial(CONFIG, job, reports.append)
     assert reports == [{METRIC: WORST, "percent": 100}]
-    assert (job.folder_of(CONFIG) / FAILED).read_text() == "KeyError: 'no such\\nrow'"
+    assert job.record_of(CONFIG).reason == "KeyError: 'no such\\nrow'"
     assert not list(job.folder_of(CONFIG).glob("attempt-*"))
 
 
@@ -285,4 +283,4 @@ def test_a_trial_that_is_stopped_leaves_no_mark_of_a_lost_worker(make_job):
             run_trial(CONFIG, job, stop)
     assert [report["percent"] for report in told] == [25, 25, 25]
     assert not list(job.folder_of(CONFIG).glob("attempt-*"))
-    assert not (job.folder_of(CONFIG) / FAILED).exists()
+    assert job.record_of(CONFIG) is None

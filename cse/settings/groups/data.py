@@ -116,6 +116,11 @@ class DataSettings(SettingsGroup):
         "checkpoints where `dev_path` has none, and as much again to measure where `task_path` has none; 0: none. "
         "Held-out pairs are a proxy of what you want: prefer the two paths.",
     )
+    train_on_dev_rows: bool = Field(
+        False,
+        description="Train on the rows that `hold_out` draws to select checkpoints, too: for a last training with what "
+        "they chose. Those that measure stay held out.",
+    )
     max_rows: Positive | None = Field(
         None, description="Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."
     )

@@ -1,20 +1,20 @@
-"""What a study has done so far: one row per training, in its folder; a table is made from them anew each time."""
+"""The table of a study, made anew from the records of its trainings each time."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cse.files import write_csv, write_sealed
+from cse.bench.ledger import RUN, Ledger, Record
+from cse.files import write_csv
 from cse.outputs import publish_file
-from cse.runtime.seal import SEAL, read_sealed
 from cse.study.measures import DEV, gained, kept
 from cse.study.plan import BARE
 
-ROW_FILE, TABLE_FILE = "row.json", "table.csv"
+TABLE_FILE = "table.csv"
 RECORD = "record"  # folder of a training's test scores
 Figures = Mapping[str, float]  # by column
 
@@ -26,7 +26,6 @@ class RunRow:
     Attributes:
         setting, seed: which one.
         round: name of its round; empty for the bare backbone.
-        values: the values in which the setting differs.
         settings: all settings that it depends on, by dotted key.
         dev: dev scores by column; empty if it failed.
         reason: why it failed; empty if it did not.
@@ -39,41 +38,32 @@ class RunRow:
     setting: str
     seed: int
     round: str
-    values: Mapping[str, Any]
     settings: Mapping[str, Any]
-    dev: Figures
+    dev: Figures = field(default_factory=dict)
     reason: str = ""
     trained: float = 0.0
     steps: int = 0
     best_step: int = 0
     seconds: float = 0.0
-    snapshots: Sequence[tuple[int, Figures]] = field(default_factory=tuple)
+    snapshots: Sequence[tuple[int, Figures]] = ()
 
-
-def write_row(folder: Path, row: RunRow) -> None:
-    """Write the row of a training into its folder."""
-    with publish_file(folder / ROW_FILE) as target:
-        write_sealed(target, asdict(row))
-
-
-def read_row(folder: Path) -> RunRow | None:
-    """Return the row in a folder, None if the training has not ended.
-
-    Raises:
-        CseError: the file was changed since.
-    """
-    path = folder / ROW_FILE
-    if not path.is_file():
-        return None
-    tree = read_sealed(path, "delete it to train this one again")
-    return RunRow(**{name: value for name, value in tree.items() if name != SEAL})
+    @classmethod
+    def of(cls, record: Record) -> RunRow:
+        """Return what a record says."""
+        known = {key: record.of[key] for key in ("setting", "seed", "round")} | (record.result or {})
+        return cls(**known, settings=record.of, reason=record.reason, seconds=record.seconds)
 
 
 def read_rows(study: Path, round_name: str = "") -> list[RunRow]:
-    """Return the rows of a round, or of all rounds without a name, the bare backbone's first."""
-    folders = sorted(path.parent for path in (study / "runs").glob(f"{round_name or '*'}/*/{ROW_FILE}"))
-    rows = [read_row(folder) for folder in [study / "runs" / BARE, *folders]]
-    return [row for row in rows if row is not None]
+    """Return the rows of a round, or of all rounds without a name, the bare backbone's first.
+
+    Raises:
+        CseError: a record was changed since it was written.
+    """
+    runs = study / "runs"
+    folders = [runs / BARE, *sorted(path.parent for path in runs.glob(f"{round_name or '*'}/*/{RUN}.json"))]
+    records = [Ledger(folder).read(RUN) for folder in folders]
+    return [RunRow.of(record) for record in records if record is not None]
 
 
 @dataclass(frozen=True)
@@ -121,16 +111,8 @@ def table(rows: Sequence[RunRow]) -> list[list[str]]:
     """
     bare = next((row for row in rows if row.setting == BARE), None)
     columns = list(bare.dev) if bare is not None else list(dict.fromkeys(name for row in rows for name in row.dev))
-    head = [
-        "setting",
-        "round",
-        "seeds",
-        *(name if name == DEV else f"{name} dev" for name in columns),
-        "gained",
-        "kept",
-        "trained",
-        "minutes",
-    ]
+    scores = [name if name == DEV else f"{name} dev" for name in columns]
+    head = ["setting", "round", "seeds", *scores, "gained", "kept", "trained", "minutes"]
     body = []
     if bare is not None:
         body.append([BARE, "", "", *(f"{bare.dev[name]:.2f}" for name in columns), "", "", "", ""])

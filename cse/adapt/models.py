@@ -1,0 +1,242 @@
+"""The models of an adaptation: how each is made, measured and exported, a run of its ledger."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, Ladder
+from cse.adapt.made import ALL_ROWS, LEDGER
+from cse.adapt.pace import time_training
+from cse.adapt.plan import Pace
+from cse.bench.data import DataFolders
+from cse.bench.ledger import Ledger, Record, is_whole
+from cse.bench.place import Place
+from cse.data.store import PreparedData
+from cse.data.suite import open_suite
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, kind_of
+from cse.data.tasks.store import OWN, open_dev, open_tasks
+from cse.errors import CseError
+from cse.evaluation.dev_facts import dev_keys, dev_of, value_of
+from cse.evaluation.tasks.score import MEASURES
+from cse.files import write_json
+from cse.outputs import Kind, publish_file, publish_folder
+from cse.settings import PARAMS_FILE, Settings
+from cse.settings.edit import write_values
+from cse.settings.load import flatten
+from cse.settings.spaces import settings_with
+from cse.stages.evaluate_models import evaluate_models, record_folder, save_record
+from cse.stages.export import export_stage
+from cse.stages.open_backbone import bare_of
+from cse.stages.open_model import BackboneOf
+from cse.stages.post import put_behind
+
+RATE = "train.learning_rate"
+_NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
+_UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
+WITH_HEAD = {"post.kind": "linear"}
+_ON_ALL_ROWS = {"data.train_on_dev_rows": True, "data.stsb_dev": False, "train.dev_measure": None}
+_OF = {
+    BARE: _UNTRAINED,
+    HEAD: _UNTRAINED | WITH_HEAD,
+    FULL: {**_NO_PROMPT, "train.parameters": "full"},
+}
+
+
+@dataclass(frozen=True)
+class Models:
+    """What makes the models of an adaptation; what is on record is not made again.
+
+    Attributes:
+        settings, folder, ledger: of the adaptation.
+        out: folder of the bundle.
+        ladder: the models so far.
+        made: their settings, by name.
+    """
+
+    settings: Settings
+    folder: Path
+    ledger: Ledger
+    out: Path
+    ladder: Ladder = field(default_factory=Ladder)
+    made: dict[str, Settings] = field(default_factory=dict)
+
+    @property
+    def data(self) -> DataFolders:
+        """The rows."""
+        return DataFolders.below(self.folder)
+
+    @property
+    def selects(self) -> bool:
+        """Whether a dev score tells good weights from bad ones."""
+        comparing = bool(self.settings.objective.over(self.settings.data.more_terms).comparing)
+        return comparing and open_dev(PreparedData(self.data.prepared)) is not None
+
+    @property
+    def seconds(self) -> float:
+        """Time that all runs took."""
+        return sum(record.seconds for record in map(self.ledger.read, self.ledger.names()) if record is not None)
+
+    @property
+    def held_out(self) -> float:
+        """Share of the labelled rows that are held out to choose; 0 without such rows."""
+        dev = open_dev(PreparedData(self.data.prepared))
+        if not isinstance(dev, LabelledTexts) or dev.split != HELD_OUT:
+            return 0.0
+        return len(dev) / (len(dev) + len(dev.reference))
+
+    def on_all_rows(self, systems: Iterable[str]) -> Models:
+        """Make the models of some systems again, with their settings, on the rows too that chose them; return these."""
+        folder = self.folder / ALL_ROWS
+        again = Models(settings_with(self.settings, _ON_ALL_ROWS), folder, Ledger(folder / LEDGER), self.out)
+        again.prepare()
+        for system in systems:
+            for name in self.ladder.rungs[system].models:
+                own = settings_with(self.made[name], _ON_ALL_ROWS)
+                below = next((one for one, headed in HEADED.items() if headed == system and one != BARE), None)
+                if below is None:
+                    again.train(system, own)
+                else:
+                    again.train(below, settings_with(own, {"post.kind": "none"}))
+                    again.fit_head(below, own)
+        return again
+
+    def record_of(self, name: str) -> Path:
+        """Return the folder of a model's measures."""
+        return self.folder / "records" / record_folder(name)
+
+    def settings_of(self, system: str, values: Mapping[str, Any] | None = None) -> Settings:
+        """Return the settings of a system, with some values."""
+        return settings_with(self.settings, {**_OF.get(system, {}), **(values or {})})
+
+    def prepare(self) -> None:
+        """Prepare the rows."""
+        data = self.data
+        self.ledger.run(
+            "prepare", partial(data.prepare, self.settings), makes=[data.prepared, data.mined, data.corrupted]
+        )
+
+    def main_measure(self) -> tuple[str, str] | None:
+        """Return the user's first task and its main measure, named before training; None without a task."""
+
+        def named() -> list[str]:
+            tasks = open_tasks(PreparedData(self.data.prepared), OWN)
+            return [tasks[0].name, MEASURES[kind_of(tasks[0])][0]] if tasks else []
+
+        return tuple(self.ledger.run("main measure", named).result) or None
+
+    def pace(self, system: str) -> Pace:
+        """Return how fast a system trains here."""
+        settings = self.settings_of(system, {RATE: 1e-6})  # nothing that a high rate could spoil
+        return Pace(**self.ledger.run(f"time {system}", lambda: asdict(time_training(settings, self.data))).result)
+
+    def try_rate(self, system: str, settings: Settings) -> Record:
+        """Train with a learning rate; the result is the dev score, none if the rate is too high to train with."""
+        place = self._trial(system, settings)
+
+        def too_high(error: Exception) -> bool:
+            return isinstance(error, CseError) and str(error).startswith(RATE)
+
+        return self.ledger.run(f"try {place.folder.name}", partial(self._train, settings, place), fails=too_high)
+
+    def train(self, system: str, settings: Settings, *, tried: bool = False) -> None:
+        """Train a model, or take a trial of the same settings; its result is the dev score, if something selects."""
+        place = self._place(_name(system, settings))
+
+        def work() -> float | None:
+            trial = self._trial(system, settings).folder
+            if tried and trial.is_dir() and not place.folder.exists():
+                place.folder.parent.mkdir(exist_ok=True)
+                trial.rename(place.folder)
+            there = tried and is_whole(place.checkpoint) and is_whole(place.metrics)
+            return value_of(place.dev()) if there else self._train(settings, place)
+
+        self._make(system, settings, work)
+
+    def fit_head(self, system: str, settings: Settings) -> None:
+        """Fit a head behind a trained model; the result is the dev score of both together."""
+        behind, headed, own = self._place(_name(system, settings)), HEADED[system], settings_with(settings, WITH_HEAD)
+        place = self._place(_name(headed, own))
+
+        def work() -> float | None:
+            facts = put_behind(
+                str(behind.checkpoint),
+                own.post,
+                prepared=self.data.prepared,
+                out=place.checkpoint,
+                measure=own.train.dev_measure,
+            )
+            trained = json.loads(behind.metrics.read_text(encoding="utf-8"))
+            kept = {key: value for key, value in trained.items() if key not in dev_keys()}
+            with publish_file(place.metrics) as target:
+                write_json(target, kept | facts)
+            return value_of(dev_of(facts))
+
+        self._make(headed, own, work)
+
+    def measure(self, name: str) -> Record:
+        """Measure a model on the user's task and on whatever STS was prepared.
+
+        Raises:
+            CseError: there is neither.
+        """
+        out, options = self.record_of(name), self.settings.evaluation
+        model = BackboneOf(bare_of(self.settings.backbone)) if name == BARE else str(self._place(name).checkpoint)
+
+        def work() -> None:
+            data = open_suite(PreparedData(self.data.prepared))
+            if not data.own and not data.sts:
+                raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
+            results = evaluate_models(
+                {name: model},
+                data,
+                measures=("sts", "tasks") if data.sts else ("tasks",),
+                device=options.device,
+                batch_size=options.batch_size,
+                progress=sys.stderr.isatty(),
+            )
+            with publish_folder(out, Kind.RECORD) as folder:
+                save_record(folder, name, model, results[name], options.device)
+
+        return self.ledger.run(f"measure {name}", work, makes=[out])
+
+    def export(self, name: str) -> None:
+        """Make the bundle of a model, and write down its settings."""
+        place, bundle = self._place(name), self.out / "bundle"
+        # one bundle, whatever an earlier stop chose
+        self.ledger.forget(*(f"export {other}" for other in self.made if other != name))
+        data, metrics = self.data.prepared, (place.metrics,)
+        self.ledger.run(
+            f"export {name}",
+            lambda: export_stage(self.settings, model=place.checkpoint, prepared=data, metrics=metrics, bundle=bundle),
+            makes=[bundle],
+        )
+        write_values(self.out / PARAMS_FILE, flatten(self.made[name].model_dump(mode="json")))
+
+    def _place(self, name: str) -> Place:
+        return Place(self.folder / "runs" / name)
+
+    def _trial(self, system: str, settings: Settings) -> Place:
+        return Place(self.folder / "trials" / f"{system}-{settings.train.learning_rate:g}")
+
+    def _train(self, settings: Settings, place: Place) -> float | None:
+        place.train(settings, self.data)
+        return value_of(place.dev())
+
+    def _make(self, system: str, settings: Settings, work: Callable[[], float | None]) -> None:
+        """Make a model unless it is there, and add it to its rung."""
+        name = _name(system, settings)
+        place = self._place(name)
+        record = self.ledger.run(f"train {name}", work, makes=[place.checkpoint, place.metrics])
+        self.made[name] = settings
+        self.ladder.add(system, name, record.result, record.seconds)
+
+
+def _name(system: str, settings: Settings) -> str:
+    """Return the name of a model: its kind, and the seed if it has one."""
+    return system if system in (BARE, HEAD) else f"{system}-{settings.train.seed}"

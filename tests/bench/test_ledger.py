@@ -1,0 +1,150 @@
+"""A ledger by example: what is on record is not done again, whoever is killed, fails, or comes with another plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cse.bench import ledger as module
+from cse.bench.ledger import Ledger, OtherPlanError, Record
+from cse.errors import CseError
+from cse.outputs import Kind, publish_folder
+
+OF = {"train.seed": 42, "the rows": "0f3a"}
+
+
+@pytest.fixture
+def ledger(tmp_path) -> Ledger:
+    return Ledger(tmp_path / "runs")
+
+
+class Work:
+    """A run that says how often it was done."""
+
+    def __init__(self, *results) -> None:
+        self.results, self.done = list(results), 0
+
+    def __call__(self):
+        self.done += 1
+        result = self.results[min(self.done, len(self.results)) - 1]
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+
+def test_a_run_is_done_once(ledger, monkeypatch):
+    times = iter([10.0, 12.5])
+    monkeypatch.setattr(module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(times))}))
+    work = Work({"dev": 81.5, "steps": (0, 3)})
+    first = ledger.run("train prompts-42", work, of=OF)
+    assert first == ledger.run("train prompts-42", work, of=OF)
+    assert first == Record(OF, {"dev": 81.5, "steps": [0, 3]}, "", 2.5), "a JSON value, the first time too"
+    assert work.done == 1
+    assert ledger.names() == ["train prompts-42"]
+    assert json.loads((ledger.folder / "train prompts-42.json").read_text())["of"] == OF
+
+
+def test_a_run_that_was_killed_is_done_again(ledger):
+    """Nothing is on record before the end, and the record comes in one go."""
+    script = (
+        "import os, sys; from pathlib import Path; import cse.files; from cse.bench import ledger\n"
+        "def half(path, tree):\n"
+        "    path.write_text('{\"of\": {')\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "ledger.write_sealed = half\n"
+        "ledger.Ledger(Path(sys.argv[1]), '').run('one', lambda: print('worked', flush=True))\n"
+    )
+    command = [sys.executable, "-c", script, str(ledger.folder)]
+    killed = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "worked\n"), killed.stderr
+    assert (ledger.read("one"), ledger.names()) == (None, [])
+    assert [path.name.partition("cse-tmp")[0] for path in ledger.folder.iterdir()] == [".one.json."], "half a record"
+    assert ledger.run("one", Work("whole")).result == "whole"
+    assert [path.name for path in ledger.folder.iterdir()] == ["one.json"], "the half is gone"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(), CseError("no dev pairs")])
+def test_a_run_that_is_stopped_or_that_nobody_says_failed_leaves_no_record(ledger, stop):
+    work = Work(stop, "done")
+    with pytest.raises(type(stop)):
+        ledger.run("one", work)
+    assert ledger.read("one") is None
+    assert ledger.run("one", work).result == "done"
+
+
+def test_a_failed_run_is_on_record_with_its_reason(ledger):
+    work = Work(KeyError("no such\nrow"), "done")
+    failed = ledger.run("one", work, of=OF, fails=lambda error: isinstance(error, KeyError))
+    assert (failed.reason, failed.result) == ("KeyError: 'no such\\nrow'", None)
+    assert ledger.run("one", work, of=OF).reason == failed.reason
+    assert work.done == 1
+    ledger.forget("one", "never heard of")
+    assert ledger.run("one", work, of=OF).result == "done", "forgotten, it may be tried again"
+
+
+def test_a_record_of_another_plan_is_refused_in_one_line(ledger):
+    assert ledger.check("one", OF, "setting plain", "give it another name") is None
+    ledger.write("one", Record(OF))
+    assert ledger.check("one", OF | {"new.key": 1}, "setting plain", "give it another name") == Record(OF), (
+        "a key that the record lacks came with a version"
+    )
+    for other, said in (
+        ({"train.seed": 7}, "train.seed was 42 and is 7 now"),
+        ({"the rows": "9b1c"}, "the rows changed since"),
+    ):
+        with pytest.raises(OtherPlanError) as refused:
+            ledger.check("one", OF | other, "setting plain", "give it another name")
+        assert str(refused.value) == f"setting plain: {said}; give it another name"
+
+
+def test_a_run_that_depends_on_something_else_by_now_is_done_again(ledger):
+    """Its old record goes first: whatever it made may be half of either."""
+    work = Work("of 42", CseError("no space left"), "of 7")
+    ledger.run("one", work, of={"train.seed": 42})
+    with pytest.raises(CseError):
+        ledger.run("one", work, of={"train.seed": 7})
+    assert ledger.read("one") is None
+    assert ledger.run("one", work, of={"train.seed": 7}) == ledger.run("one", work, of={"train.seed": 7})
+    assert (work.done, ledger.read("one").result) == (3, "of 7")
+
+
+def test_what_went_missing_is_made_again_and_its_time_adds_up(ledger, tmp_path, capsys, monkeypatch):
+    out, times = tmp_path / "model", iter([0.0, 1.0, 5.0, 7.0])
+    monkeypatch.setattr(module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(times))}))
+
+    def work() -> None:
+        with publish_folder(out, Kind.CHECKPOINT) as folder:
+            for name in ("config.json", "weights.bin"):
+                (folder / name).write_text("x")
+
+    assert ledger.run("train one", work, makes=[out]).seconds == 1.0
+    assert ledger.run("train one", work, makes=[out]).seconds == 1.0
+    (out / "weights.bin").unlink()
+    assert ledger.run("train one", work, makes=[out]).seconds == 3.0
+    assert (out / "weights.bin").is_file()
+    assert capsys.readouterr().err == f"{out}: missing, or not whole; making it again (train one)\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"dev": 81.5', '"dev": 91.5'),
+        ('"seconds": 0.0', '"seconds": NaN'),
+        ('"train.seed": 42', '"train.seed": 7'),
+        ('"reason"', '"Reason"'),
+        ("{", ""),
+    ],
+)
+def test_a_record_that_was_changed_by_hand_is_refused(ledger, old, new):
+    ledger.write("one", Record(OF, {"dev": 81.5}))
+    path = ledger.folder / "one.json"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(CseError, match=r"one\.json: .*; delete it to train this one again$"):
+        ledger.run("one", Work())
