@@ -21,7 +21,7 @@ from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from
 from cse.training.group import ALONE, Group
 from cse.training.loop import train
-from cse.training.observers import StepRecord
+from cse.training.observers import Observer, StepRecord
 from cse.training.precision import choose_bf16
 from cse.training.state import RunFolder
 from cse.training.tokens import tokenise
@@ -29,24 +29,15 @@ from cse.training.tokens import tokenise
 NEVER = 1e9  # seconds; no state is saved
 
 
-class Stopwatch:
+class Stopwatch(Observer):
     """An observer that records the time of each report, to exclude set-up and the first steps."""
 
     def __init__(self) -> None:
         self.times: list[tuple[int, float]] = []
 
-    def start(self, done: int, steps: int) -> None:
-        """Nothing to do."""
-
     def step(self, record: StepRecord) -> None:
         """Record the time of a step."""
         self.times.append((record.step, time.perf_counter()))
-
-    def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Nothing is evaluated."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def seconds_per_step(self) -> float:
         """Return the mean over the steps after the first report.
