@@ -33,8 +33,11 @@ def write_user_files(folder: Path) -> None:
     queues = ("tickets", "plain")
     _table(folder / "tickets.csv", ("body", "queue"), [(text, queues[n % 2]) for n, text in enumerate(sentences[:20])])
     documents = [(f"Chapter {n}", " ".join(sentences[n : n + 8])) for n in range(0, 160, 8)]
-    for name in ("manual", "handbook"):
-        for title, body in documents:
+    for name, chapters in (
+        ("manual", documents[::2]),
+        ("handbook", documents),
+    ):  # `cse adapt manual/` trains three seeds
+        for title, body in chapters:
             _lines(folder / name / f"{title.lower().replace(' ', '-')}.md", [f"# {title}", "", body])
     for name in ("corpus.jsonl", "manual.jsonl", "my-search/corpus.jsonl"):
         _objects(folder / name, [{"_id": f"d{n}", "title": t, "text": b} for n, (t, b) in enumerate(documents)])
