@@ -148,15 +148,17 @@ def shared_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def graphs(shared_folder) -> Iterator[None]:
-    """Trace each model that tests export once; ``traced_anew`` is without that."""
+    """Trace each model once that tests, and commands that they fork, export; ``traced_anew`` is without that."""
     if importlib.util.find_spec("onnx") is None:  # as on a machine with few packages, see docs/gpu.md
         yield
         return
     from cse.export import graph
     from tests.export.memo import remembered
+    from tests.pipeline.forking import GRAPHS
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "_export", remembered(graph._export, shared_folder / "graphs"))
+        patch.setattr(graph, "_export", remembered(graph, shared_folder / "graphs"))
+        patch.setenv(GRAPHS, str(shared_folder / "graphs"))
         yield
 
 

@@ -1,7 +1,7 @@
 """A graph is traced once in a test run: tracing takes longer than anything else that tests do with a model.
 
-What determines a graph is all that its module holds, so that is the key. A module that cannot be pickled, or that
-pickles to other bytes, is traced anew.
+What determines a graph is all that its module holds, and the code: these are the key. A module that cannot be pickled,
+or that pickles to other bytes, is traced anew.
 """
 
 from __future__ import annotations
@@ -14,23 +14,29 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from cse.export import graph
-
 Export = Callable[[nn.Module, dict[str, Any], Path], None]
 
 
-def remembered(export: Export, folder: Path) -> Export:
-    """Return ``export`` with a memory: what it wrote for a module, it copies when an equal one comes."""
+def remembered(graph: ModuleType, folder: Path) -> Export:
+    """Return the exporter's ``_export`` with a memory: what it wrote for a module, it copies for an equal one.
+
+    Args:
+        graph: ``cse.export.graph``, of whichever copy of the project.
+        folder: where graphs are kept.
+    """
+    export: Export = graph._export
+    code = [path.read_bytes() for part in ("export", "model") for path in _sources(Path(graph.__file__ or ""), part)]
 
     @functools.wraps(export)
     def once(module: nn.Module, given: dict[str, Any], path: Path) -> None:
         try:
-            content = _content((module, given, path.name, graph.EXTERNAL_DATA_BYTES))
+            content = _content((module, given, path.name, graph.EXTERNAL_DATA_BYTES, code))
         except Exception:
             export(module, given, path)
             return
@@ -45,12 +51,20 @@ def remembered(export: Export, folder: Path) -> Export:
     return once
 
 
+def _sources(graph: Path, part: str) -> list[Path]:
+    found = sorted((graph.parents[1] / part).rglob("*.py"))
+    assert found, f"no code in {part} beside {graph}"
+    return found
+
+
 class _Pickler(pickle.Pickler):
-    """Writes a tensor as its values: torch's own form has addresses in it."""
+    """Writes a tensor as its values, torch's own form has addresses in it; and of a path that there is one."""
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, torch.Tensor):
             return tuple, ((type(thing).__name__, thing.detach().numpy()),)
+        if isinstance(thing, Path):
+            return Path, ()
         return NotImplemented
 
 

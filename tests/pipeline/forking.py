@@ -5,7 +5,8 @@ in ``PATH``. The project, code (``-c``) that uses it, DVC and Ray's workers are 
 server of its variables, which it starts if there is none, and hands over its folder, arguments, variables, limits and
 standard streams; the server forks, and the child runs the command. Its exit code or the signal that ended it becomes
 the launcher's; signals go from the launcher to the child, and a launcher that is killed takes the child with it. What
-differs from a real start is what is imported already: nothing of the project, of Ray or of Prefect.
+differs from a real start is what is imported already, nothing of the project, of Ray or of Prefect, and that a graph
+which a test run has traced is not traced again (``tests/export/memo.py``).
 
 Whatever else ``python`` is asked for starts for real, such as Prefect's workers. Both name the launcher as their Python
 (an environment is where its Python is called from), so that the stages that they run are forked too.
@@ -21,6 +22,9 @@ import functools
 import gc
 import hashlib
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import json
 import os
 import re
@@ -53,6 +57,7 @@ FREE = re.compile(
 OWN = re.compile(
     r"-m (cse|flows|dvc)\b|-c .*\b(cse|flows|torch)\b|(-u )?\S+/ray/_private/workers/default_worker\.py ", re.DOTALL
 )
+GRAPHS = "CSE_TEST_GRAPHS"  # the variable with the folder of the graphs that a test run has traced
 IDLE = 600.0  # seconds after which a server ends
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
@@ -258,6 +263,29 @@ def prepare(request: dict[str, Any]) -> None:
     arguments[:] = arguments[arguments[0] == "-u" :]
     first = {"-m": request["folder"], "-c": ""}.get(arguments[0], str(Path(arguments[0]).parent))
     sys.path[:1] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if os.environ.get(GRAPHS):
+        sys.meta_path.insert(0, _Graphs())
+
+
+class _Graphs(importlib.abc.MetaPathFinder):
+    """Gives the project's exporter a memory as soon as it is imported."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return the exporter's own spec, once."""
+        if name != "cse.export.graph":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec and spec.loader:
+            run = spec.loader.exec_module
+
+            def run_with_memory(module: types.ModuleType) -> None:
+                run(module)
+                remembered = runpy.run_path(str(Path(__file__).parents[1] / "export/memo.py"))["remembered"]
+                module._export = remembered(module, Path(os.environ[GRAPHS]))
+
+            spec.loader.exec_module = run_with_memory  # type: ignore[method-assign]
+        return spec
 
 
 def run(arguments: list[str]) -> int:

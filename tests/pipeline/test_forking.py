@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.forking import launchers
+from tests.pipeline.forking import GRAPHS, launchers
 from tests.pipeline.workspace import BIN, ROOT
 from tests.waiting import wait_for
 
@@ -140,3 +140,41 @@ def test_what_a_command_finds_first(folder, environment):
     done = subprocess.run(command, cwd=folder, env=environment | {"PYTHONPATH": str(folder / "other")}, text=True,
                           capture_output=True, check=False)  # fmt: skip
     assert (done.stdout, done.stderr) == ("beside\n", "")
+
+
+TRACE = """
+from pathlib import Path
+
+EXTERNAL_DATA_BYTES = 5
+
+def _export(module, given, path):
+    with open("traced", "a") as file:
+        file.write("x")
+    path.write_bytes(b"graph of %d" % module)
+"""
+USE = """
+from pathlib import Path
+from cse.export import graph
+
+graph._export(7, {}, Path("graph.onnx"))
+"""
+
+
+def test_a_graph_is_traced_once_until_the_code_changes(folder, environment, tmp_path_factory):
+    """A real command traces whatever is remembered."""
+    for name, text in (("export/graph.py", TRACE), ("export/__init__.py", ""), ("model/layer.py", "")):
+        (folder / "cse" / name).parent.mkdir(exist_ok=True)
+        (folder / "cse" / name).write_text(text)
+    command, traced, written = write(folder, USE), folder / "traced", folder / "graph.onnx"
+    environment = environment | {GRAPHS: str(tmp_path_factory.mktemp("graphs") / "of-a-run")}
+    real = environment | {"PATH": str(BIN)}
+    for change, variables, times in (
+        ("", environment, 1),
+        ("", environment, 1),
+        ("", real, 2),
+        ("x = 1", environment, 3),
+    ):
+        (folder / "cse/model/layer.py").write_text(change)
+        written.unlink(missing_ok=True)
+        subprocess.run(command, cwd=folder, env=variables, check=True)
+        assert (written.read_bytes(), len(traced.read_text())) == (b"graph of 7", times)

@@ -31,9 +31,10 @@ def folder(tiny_folders, tmp_path):
     return tmp_path
 
 
-def start(folder, out, *settings):
+def start(folder, out, *settings, python=sys.executable):
+    """Start a training; with ``forking_python`` for ``python``, whatever is neither killed nor loses a worker."""
     options = [part for setting in ("train.epochs=4", "train.eval_every=20", *settings) for part in ("-s", setting)]
-    command = [sys.executable, "-m", "cse.cli", "train", "--out", str(folder / out), *options]
+    command = [python, "-m", "cse.cli", "train", "--out", str(folder / out), *options]
     return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -61,14 +62,14 @@ def metrics(folder, out):
     return json.loads((folder / f"{out}.json").read_text())
 
 
-def test_a_killed_worker_costs_nothing_but_time(folder):
-    undisturbed = start(folder, "undisturbed", "train.workers=2")
+def test_a_killed_worker_costs_nothing_but_time(folder, forking_python):
+    undisturbed = start(folder, "undisturbed", "train.workers=2", python=forking_python)
     _, errors = undisturbed.communicate(timeout=480)
     assert undisturbed.returncode == 0, errors
     assert "workers that share each batch: 2" in errors
 
     disturbed = start(folder, "disturbed", "train.workers=2")
-    wait_for(lambda: saved(folder))
+    wait_for(lambda: saved(folder), 300)
     victims = workers_of(disturbed)
     assert len(victims) == 2
     os.kill(victims[1].pid, signal.SIGKILL)
@@ -82,23 +83,23 @@ def test_a_killed_worker_costs_nothing_but_time(folder):
     assert not workers_of(disturbed) and not list((folder / ".cse/resume").iterdir())
 
 
-def test_a_killed_command_goes_on(folder):
+def test_a_killed_command_goes_on(folder, forking_python):
     first = start(folder, "out", "train.workers=2")
-    wait_for(lambda: saved(folder))
+    wait_for(lambda: saved(folder), 300)
     workers = workers_of(first)
     assert len(workers) == 2
     first.kill()
     first.communicate(timeout=60)
     wait_for(lambda: not any(worker.is_running() for worker in workers), 30)  # they do not outlive the command
-    second = start(folder, "out", "train.workers=2")
+    second = start(folder, "out", "train.workers=2", python=forking_python)
     _, errors = second.communicate(timeout=480)
     assert second.returncode == 0, errors
     assert "resuming after step" in errors
     assert metrics(folder, "out")["steps"] == 200
 
 
-def test_what_cannot_work_is_said_in_one_line(folder):
-    many = start(folder, "out", "train.workers=1000")
+def test_what_cannot_work_is_said_in_one_line(folder, forking_python):
+    many = start(folder, "out", "train.workers=1000", python=forking_python)
     _, errors = many.communicate(timeout=240)
     assert many.returncode == 2
     assert "train.workers: 1000 workers, but there are" in errors.splitlines()[-1]
@@ -106,7 +107,7 @@ def test_what_cannot_work_is_said_in_one_line(folder):
     # dev pairs are scored by the first worker alone, while the other waits for the score
     dev = open_dev(PreparedData(folder / "data/prepared"))
     write_dev(folder / "data/prepared", dataclasses.replace(dev, score=np.ones(len(dev))))
-    constant = start(folder, "out", "train.workers=2")
+    constant = start(folder, "out", "train.workers=2", python=forking_python)
     _, errors = constant.communicate(timeout=480)
     assert constant.returncode == 2
     assert errors.splitlines()[-1].startswith("error: dev: all 30 gold scores are equal (1)"), errors

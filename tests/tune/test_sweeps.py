@@ -59,7 +59,7 @@ def trial_workers(process):
     return [child for child in below if child.is_running() and "ImplicitFunc" in " ".join(child.cmdline())]
 
 
-def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_path_factory):
+def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_path_factory, forking_python, monkeypatch):
     first = start(folder, *GRID, *LONG)
     wait_for(lambda: finished(folder))
     assert first.poll() is None  # in mid-sweep
@@ -67,6 +67,7 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     first.communicate(timeout=60)
     done = finished(folder)
     assert done
+    monkeypatch.setattr(sys, "executable", forking_python)  # nothing of what follows is killed
 
     output = finish(folder, *GRID, *LONG)
     assert "resuming the sweep" in output
