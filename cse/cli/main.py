@@ -21,6 +21,7 @@ from cse.cli.missing import naming_extra
 from cse.cli.options import params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import compare, report
+from cse.cli.settings import settings_command
 from cse.cli.study import study
 from cse.errors import CseError
 from cse.settings.tree import impossible_rows
@@ -32,7 +33,7 @@ _TASKS = {
     "Your own text, by tonight": ("adapt",),
     "Step by step": ("prepare", "mine", "corrupt", "train", "post", "evaluate", "export"),
     "Use a model": ("encode", "serve", "serve-key", "bank", "embed", "index", "search"),
-    "Better settings": ("preset", "tune", "study", "ablate"),
+    "Better settings": ("settings", "preset", "tune", "study", "ablate"),
     "Which is better": ("compare", "report"),
     "Versions and other tools": ("models", "flow", "import", "push", "pull"),
 }
@@ -51,7 +52,7 @@ Step by step, with generated data and the built-in MiniLM backbone:
 
 \b
 `dvc repro` runs the first four and skips whatever has not changed.
-Settings are in params.yaml (see docs/settings.md); published systems are presets:
+Settings are in params.yaml (`cse settings` lists all); published systems are presets:
   cse preset list
   cse preset use promcse-eh-bert-base
 """
@@ -106,6 +107,7 @@ def cli(debug: bool) -> None:
         os.environ[DEBUG_VARIABLE] = "1"
 
 
+cli.add_command(settings_command)
 cli.add_command(preset)
 
 
