@@ -15,7 +15,7 @@ from cse.errors import CseError, error_line, one_line
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.static_words import is_word_file
+from cse.model.named import is_word_file
 from cse.scale.side_by_side import side_by_side
 from cse.settings import Settings
 from cse.stages.open_backbone import open_language_model

@@ -18,7 +18,7 @@ from cse.cli.evaluate import evaluate
 from cse.cli.exchange import import_command, pull, push
 from cse.cli.export import export
 from cse.cli.missing import naming_extra
-from cse.cli.options import params_option, set_option, settings_from
+from cse.cli.options import check_given, params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import compare, report
 from cse.cli.settings import settings_command
@@ -147,6 +147,7 @@ def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
     Needed only if mine.negatives or mine.neighbours is set. Searches the prepared texts with the bare backbone (group
     mine of params.yaml) and writes the rows next to the prepared data, which `cse train` then reads.
     """
+    check_given(prepared=data)
     from cse.stages.mine import mine_stage
 
     # any loss will do: it reads what comes out; the stage compares the prepared rows with what is to be mined
@@ -163,9 +164,11 @@ def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
     Needed only if objective.replaced_tokens.corruption is `prepared`. Corrupts the rows once per epoch and writes them
     next to the prepared data.
     """
+    settings = settings_from(params, overrides, prepared=data)
+    check_given(prepared=data)
     from cse.stages.corrupt import corrupt_stage
 
-    corrupt_stage(settings_from(params, overrides, prepared=data), prepared=data, corrupted=_corrupted(data))
+    corrupt_stage(settings, prepared=data, corrupted=_corrupted(data))
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
@@ -178,11 +181,13 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 
     To resume a killed run from its last saved state, run the same command again.
     """
+    settings = settings_from(params, overrides, prepared=data)
+    check_given(prepared=data)
     from cse.stages.train import train_stage
 
     usual = out == CHECKPOINT
     train_stage(
-        settings_from(params, overrides, prepared=data),
+        settings,
         prepared=data,
         mined=_mined(data),
         corrupted=_corrupted(data),
@@ -211,9 +216,10 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
     categories). MODEL is a checkpoint, or a bare backbone given by folder, hub id or file of word vectors. Set further
     options in group post of params.yaml.
     """
+    settings = settings_from(params, [*overrides, f"post.kind={kind}"], optional=True)
+    check_given(model, data)
     from cse.stages.post import put_behind
 
-    settings = settings_from(params, [*overrides, f"post.kind={kind}"], optional=True)
     put_behind(model, settings.post, prepared=data, out=out)
 
 

@@ -22,7 +22,8 @@ from cse.data.tasks.kinds import PROXY
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
-from cse.model.checkpoint_config import is_checkpoint, read_config
+from cse.model.checkpoint_config import read_config
+from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import publish_file
 from cse.process import only_one
