@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchmarks.random_bert import SHAPES, save_bert
 from cse.errors import CseError, nearest
-from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.named import MINILM
 
 RANDOM = "random:"
 

@@ -38,7 +38,8 @@ from cse.export.bank import create_bank, make_domain
 from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
-from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.named import MINILM
 from cse.model.post import LinearMap
 from cse.model.prompts import Prompt
 from cse.runtime.bank import DOMAINS

@@ -13,7 +13,8 @@ import torch
 from cse.data.store import view_of
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
-from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.named import MINILM
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
 from cse.stages.build.encoder import encoder_from

@@ -31,7 +31,7 @@ from cse.data.tasks.kinds import sentences_of
 from cse.evaluation.cxc import Bootstrap, score_cxc
 from cse.evaluation.sts import evaluate_sts
 from cse.evaluation.vectors import Vectors
-from cse.model.backbone_files import MINILM
+from cse.model.named import MINILM
 from cse.stages.open_model import open_model
 
 NAME = "evaluate"

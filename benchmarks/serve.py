@@ -38,7 +38,8 @@ from benchmarks.mixed_texts import DISTRIBUTION, histogram, mixed_texts
 from benchmarks.servers import ROOT, Running, ServerUnderTest, Setting, running
 from cse import OnnxEncoder, SentenceEncoder
 from cse.export.bundle import write_bundle
-from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.named import MINILM
 from cse.process import handling
 
 OURS = (sys.executable, "-m", "cse.cli", "serve", "{bundle}", "--host", "127.0.0.1", "--port", "{port}")

@@ -25,7 +25,7 @@ from cse.files import fingerprint, write_sealed
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings, load_settings
 from cse.settings.ablations import Grid, GridCell, ablation_names, load_ablation
-from cse.settings.load import PARAMS_FILE, flatten, parse_yaml, read_text
+from cse.settings.load import PARAMS_FILE, flatten
 from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
 from flows.repository import experiment, git, json_at, paths_left_behind, project_folder
@@ -123,9 +123,7 @@ def _run(grid: Grid, cell: GridCell, seed: float, base: dict[str, Any], root: Pa
 
 def _execute(run: CellRun, root: Path, again: bool) -> str:
     """Run a cell as an experiment and return its revision."""
-    known = flatten(_raw_params(root))
-    sets = [f"{'' if key in known else '+'}{key}={_hydra(value)}" for key, value in run.changes.items()]
-    options = [part for change in sets for part in ("-S", change)]
+    options = [part for key, value in run.changes.items() for part in ("-S", set_param(key, value))]
     if again:
         options.append("--force")
     log = _log(run, root)
@@ -231,18 +229,17 @@ def _numbers(text: str, option: str) -> list[float]:
     return [int(number) if number.is_integer() else number for number in dict.fromkeys(numbers)]
 
 
+def set_param(key: str, value: Any) -> str:
+    """Return an argument of ``dvc exp run --set-param``; ``++`` also adds a key that params.yaml lacks."""
+    return f"++{key}={_hydra(value)}"
+
+
 def _hydra(value: Any) -> str:
-    """Format a value for ``dvc exp run --set-param``."""
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_hydra, value)) + "]"
     return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _raw_params(root: Path) -> dict[str, Any]:
-    tree: dict[str, Any] = parse_yaml(read_text(root / PARAMS_FILE), str(PARAMS_FILE)) or {}
-    return tree
 
 
 def _log(run: CellRun, root: Path) -> Path:

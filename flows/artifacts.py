@@ -28,6 +28,7 @@ from cse.settings.document import yaml_value
 from cse.stages.common import METRICS, PLOTS, shortfall
 
 SUMMARY, SCORES = "run-summary", "sts-scores"
+UNIT = "times 100: Spearman, or the measure in brackets"
 
 
 @dataclass
@@ -58,14 +59,17 @@ class Summary:
 
 
 def read_scores(folder: Path) -> dict[str, float]:
-    """Return the scores in a project's folder, times 100: ``dev``, and ``MODEL TASK``, which is Spearman."""
+    """Return the scores in a project's folder, times 100: ``dev``, and ``MODEL TASK``, with its measure in brackets.
+
+    Without brackets it is Spearman.
+    """
     scores = {}
     dev = _dev(folder)
     if dev is not None:
         scores["dev"] = dev.value
     for model, tasks in _json(folder / METRICS / "evaluation.json").items():
         for task, score in tasks.items():
-            if isinstance(score, int | float) and "(" not in task:  # in brackets: other aggregations of subsets
+            if isinstance(score, int | float):
                 scores[f"{model} {task}"] = float(score)
     return scores
 
@@ -94,7 +98,7 @@ def as_markdown(summary: Summary) -> str:
             f"| {name} | {score:.2f} | {_against(score, summary.before.get(name))} |" for name, score in now.items()
         ]
         dev = _dev(summary.folder)
-        unit = f"{SPEARMAN} * 100" if dev is None or dev.measure == SPEARMAN else f"{SPEARMAN} or {dev.label}, * 100"
+        unit = f"{UNIT}{'' if dev is None or dev.measure == SPEARMAN else f'; dev: {dev.measure}'}"
         parts += ["## Scores", "\n".join([f"| {unit} | this run | change |", "|---|---:|---:|", *lines])]
         parts += [f"![{title}]({address})" for title, address in _pictures(summary.folder)]
     if summary.preset or summary.changes:
@@ -112,7 +116,7 @@ def publish(summary: Summary) -> None:
     """Write the summary, and the table of scores, as artifacts of the flow run."""
     rows = score_table(summary.folder)
     if rows and _finished(summary):
-        _try(lambda: create_table_artifact(table=rows, key=SCORES, description="Spearman * 100 on the test sets"))
+        _try(lambda: create_table_artifact(table=rows, key=SCORES, description=UNIT))
     _try(lambda: create_markdown_artifact(markdown=as_markdown(summary), key=SUMMARY, description=summary.flow_run))
 
 

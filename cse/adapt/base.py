@@ -11,7 +11,6 @@ from cse.settings.load import check_known, check_settings, flatten, set_key
 
 # the backbone, the machine and the form of the bundle; all else is how some run trained, or on what
 _TAKEN = ("backbone.", "evaluation.", "export.", "train.device", "train.precision")
-_SPELT_OUT = ("prompt.position_shift", True)  # what the default, null, means
 
 
 def base_settings(params: Path, values: Mapping[str, Any], *, named: bool = False) -> tuple[Settings, str | None]:
@@ -33,7 +32,7 @@ def base_settings(params: Path, values: Mapping[str, Any], *, named: bool = Fals
     def takes(key: str) -> bool:
         return not key.startswith("data.") and key != "train.dev_measure" if named else key.startswith(_TAKEN)
 
-    changed = {key: value for key, value in file.items() if usual.get(key) != value and (key, value) != _SPELT_OUT}
+    changed = {key: value for key, value in file.items() if usual.get(key) != value}
     tree: dict[str, Any] = {}
     for key, value in ({key: value for key, value in changed.items() if takes(key)} | dict(values)).items():
         check_known(key)

@@ -217,7 +217,8 @@ def _reference(labels: Path) -> Path:
         return splits["train"]
     if labels.is_file():
         return labels
-    raise CseError(f"{labels}: labelled texts are a file, or a folder with train.* and test.*")
+    there = listed(contents(labels)) or "nothing"
+    raise CseError(f"{labels}: labelled texts are a file, or a folder with train.* and test.*; it holds {there}")
 
 
 def _labelled_columns(file: Path, asked: Sequence[str | None]) -> tuple[str, ...]:
@@ -251,7 +252,11 @@ def _count_labels(file: Path, columns: Sequence[str | None]) -> Counter[str]:
         found = f"all texts have the label {next(iter(counts))[:40]!r}" if counts else "no text has a label"
         raise CseError(f"{file}: {found}; give texts of two labels or more")
     if max(counts.values()) < 2:
-        raise CseError(f"{file}: none of its {len(counts):,} labels has two texts; pairs are made within a label")
+        asked = f" in column {columns[1]}" if columns else ""
+        raise CseError(
+            f"{file}: none of the {len(counts):,} labels{asked} has two texts, and pairs are made within a label; name "
+            "the right column with --label-column, or give texts without labels as SOURCE"
+        )
     return counts
 
 

@@ -30,6 +30,7 @@ def draw_ladder(ladder: Ladder, measure: str) -> Picture | None:
     rungs = [rung for rung in ladder.rungs.values() if rung.dev is not None]
     if not rungs:
         return None
+    own = any(not shares_backbone(rung.system) for rung in rungs)
     with canvas(8.2, 0.5 * len(rungs) + 0.8) as (figure, save):
         axes = figure.subplots()
         scores = [rung.dev or 0.0 for rung in rungs]
@@ -44,15 +45,18 @@ def draw_ladder(ladder: Ladder, measure: str) -> Picture | None:
         return save(
             "ladder",
             "What each step reached, and its time",
-            f"{measure} times 100 on held-out rows, mean over seeds; time of all seeds. Orange: the weights of the "
-            "backbone change, so no bank can serve it beside others.",
+            f"{measure} times 100 on held-out rows, mean over seeds; time of all seeds."
+            + (" Orange: the weights of the backbone change, so no bank can serve it beside others." if own else ""),
             ("model", "score", "seeds", "seconds"),
             [(IN_WORDS[r.system], f"{r.dev:.2f}", len(r.models), f"{r.seconds:.0f}") for r in rungs],
         )
 
 
 def change_tables(adapted: Adapted) -> list[Table]:
-    """Return the texts of the main task that the model in the bundle helped most, and those it harmed most."""
+    """Return the texts of the main task that the model in the bundle helped most, and those it harmed most.
+
+    The items of records are times 100.
+    """
     if adapted.main is None or adapted.model == BARE:
         return []
     name, measure = adapted.main
@@ -80,11 +84,16 @@ def _table(
 ) -> Table:
     count = int((gain > 0).sum())
     shown = np.argsort(-gain, kind="stable")[: min(MOST, count)]
+    right_or_wrong = set(np.unique(before)) | set(np.unique(after)) <= {0.0, 100.0}
+
+    def told(value: float) -> str:
+        return ("right" if value else "wrong") if right_or_wrong else f"{value:.0f}"
+
     lines = [
         Line(
             (
                 *(Cell(column[place]) for column in (texts, labels) if column),
-                *(Cell(f"{100 * value[place]:.0f}", float(value[place])) for value in (before, after)),
+                *(Cell(told(value[place]), float(value[place])) for value in (before, after)),
             )
         )
         for place in shown
@@ -93,8 +102,8 @@ def _table(
     return Table(
         kind,
         f"Texts that it {kind}: {count:,} of {len(texts):,}",
-        f"{task}: {measure} times 100 of each text with the bare backbone and with the model in the bundle; "
-        f"the {len(lines)} that changed most.",
+        f"{task}: {measure}{'' if right_or_wrong else ' times 100'} of each text with the bare backbone and with the "
+        f"model in the bundle; {f'{len(lines)} of them' if right_or_wrong else f'the {len(lines)} that changed most'}.",
         (*words, "before", "after"),
         len(words),
         tuple(lines),

@@ -133,7 +133,7 @@ def adapt(
         [],
         papers=False,
         verdict=text,
-        pictures=[ladder] if ladder else [],
+        proof=[ladder] if ladder else [],
         further=change_tables(adapted),
     )
     with publish_folder(out / "report", Kind.REPORT) as folder:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cse.cli.options import params_option, set_option, settings_from
+from cse.cli.options import check_given, params_option, set_option, settings_from
 from cse.errors import CseError, nearest
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ def create_command(bank: Path, model: str, params: Path, overrides: Sequence[str
 
     BANK is the folder to write. MODEL gives the backbone: a checkpoint, or a backbone's folder or hub id.
     """
+    settings = settings_from(params, overrides, optional=True)
+    check_given(model)
     from cse.stages.bank import create
 
-    create(model, bank, settings_from(params, overrides, optional=True))
+    create(model, bank, settings)
 
 
 @bank.command(
@@ -69,9 +71,13 @@ def add_command(
     MODEL is a checkpoint with deep prompts on the bank's backbone, or that backbone itself (folder or hub id), which
     becomes a domain without a prompt. Its embeddings in the bank are compared with torch's first.
     """
-    from cse.stages.bank import add
+    from cse.runtime.bank import read_bank_manifest
 
     settings = settings_from(params, overrides, optional=True)
+    read_bank_manifest(bank)
+    check_given(model, data)
+    from cse.stages.bank import add
+
     added = add(model, bank, name, settings, data=data, replace=replace)
     click.echo(f"{bank}: domain {name}, {_prompt(added)}, {_bytes(bank, added):,} bytes")
 

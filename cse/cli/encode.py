@@ -75,7 +75,9 @@ def encode(
 def _open(model: str, device: str) -> Any:
     """Return an encoder; a bundle or a bank's domain opens without the training packages."""
     from cse.runtime.opening import open_onnx
+    from cse.stages.check_model import check_model
 
+    check_model(model)
     onnx = open_onnx(model, device=device)
     if onnx is not None:
         return onnx

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cse.cli.options import params_option, set_option, settings_from
+from cse.cli.options import check_given, params_option, set_option, settings_from
 from cse.errors import CseError
 from cse.settings import Settings
 from cse.stages.common import CHECKPOINT, PREPARED
@@ -90,16 +90,27 @@ def evaluate(
     backbone given by folder or hub id; NAME is its name in tables. STS scores (semantic textual similarity) are
     Spearman * 100. Without MODELS and options, this runs the pipeline's stage: the trained checkpoint and its backbone.
     """
-    from cse.evaluation.suite import measures_from
-    from cse.stages.evaluate import evaluate_stage
-    from cse.stages.open_model import each_domain
-
     settings = settings_from(params, overrides, optional=True)
     asked = (*models, *tasks, data, suite, cxc, examples, mteb, json_path, out, fast or None)
     if style == "text" and all(value is None for value in asked):
+        check_given(str(CHECKPOINT), PREPARED)
+        from cse.stages.evaluate import evaluate_stage
+
         evaluate_stage(settings)
         return
-    named = each_domain(_named(models or [str(CHECKPOINT)]))
+    from cse.runtime.bank import is_bank
+
+    given = _named(models or [str(CHECKPOINT)])
+    for model in given.values():
+        if not is_bank(model):  # which stands for all of its domains
+            check_given(model)
+    own = _own_tasks(tasks, settings)
+    if data is None and mteb is None and (suite or cxc or not tasks):
+        check_given(prepared=PREPARED)
+    from cse.evaluation.suite import measures_from
+    from cse.stages.open_model import each_domain
+
+    named = each_domain(given)
     if mteb is not None:
         _evaluate_on_mteb(named, mteb, settings, style, json_path)
         return
@@ -113,7 +124,7 @@ def evaluate(
     if cxc is not None and "cxc" not in measures:
         raise CseError("--cxc: needs its measure; add --suite cxc or --suite full")
     found = _suite_data(data, cxc, settings, alone=measures == ("tasks",) and bool(tasks) and data is None)
-    found = found.with_tasks(_own_tasks(tasks, settings))
+    found = found.with_tasks(own)
     _evaluate(named, settings, found, measures, fast, examples, style, json_path, out)
 
 

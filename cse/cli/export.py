@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cse.cli.options import params_option, set_option, settings_from
+from cse.cli.options import check_given, params_option, set_option, settings_from
 from cse.errors import CseError
 from cse.stages.common import BUNDLE, CHECKPOINT, PREPARED
 
@@ -46,15 +46,17 @@ def export(model: str, params: Path, overrides: Sequence[str], form: str, data: 
     Its embeddings, as that tool computes them, are compared with torch's first. The other formats need the extra
     `interchange`.
     """
+    settings = settings_from(params, overrides, optional=form != "onnx")
+    check_given(model, data if form == "onnx" else None)  # the other forms of a bare backbone need no data
     if form == "onnx":
         from cse.stages.export import export_stage
 
         named = {} if Path(model) == CHECKPOINT else {"metrics": ()}
-        export_stage(settings_from(params, overrides), model=model, prepared=data, bundle=out or BUNDLE, **named)
+        export_stage(settings, model=model, prepared=data, bundle=out or BUNDLE, **named)
         return
     if out is None:
         raise CseError(f"--format {form}: name a folder to write with --out")
     from cse.stages.interchange import to_peft, to_sentence_transformers
 
     write = {"sentence-transformers": to_sentence_transformers, "peft": to_peft}[form]
-    write(settings_from(params, overrides, optional=True), model=model, prepared=data, out=out)
+    write(settings, model=model, prepared=data, out=out)

@@ -18,9 +18,10 @@ from cse.cli.evaluate import evaluate
 from cse.cli.exchange import import_command, pull, push
 from cse.cli.export import export
 from cse.cli.missing import naming_extra
-from cse.cli.options import params_option, set_option, settings_from
+from cse.cli.options import check_given, params_option, set_option, settings_from
 from cse.cli.preset import preset
 from cse.cli.report import compare, report
+from cse.cli.settings import settings_command
 from cse.cli.study import study
 from cse.errors import CseError
 from cse.settings.tree import impossible_rows
@@ -32,7 +33,7 @@ _TASKS = {
     "Your own text, by tonight": ("adapt",),
     "Step by step": ("prepare", "mine", "corrupt", "train", "post", "evaluate", "export"),
     "Use a model": ("encode", "serve", "serve-key", "bank", "embed", "index", "search"),
-    "Better settings": ("preset", "tune", "study", "ablate"),
+    "Better settings": ("settings", "preset", "tune", "study", "ablate"),
     "Which is better": ("compare", "report"),
     "Versions and other tools": ("models", "flow", "import", "push", "pull"),
 }
@@ -51,7 +52,7 @@ Step by step, with generated data and the built-in MiniLM backbone:
 
 \b
 `dvc repro` runs the first four and skips whatever has not changed.
-Settings are in params.yaml (see docs/settings.md); published systems are presets:
+Settings are in params.yaml (`cse settings` lists all); published systems are presets:
   cse preset list
   cse preset use promcse-eh-bert-base
 """
@@ -106,6 +107,7 @@ def cli(debug: bool) -> None:
         os.environ[DEBUG_VARIABLE] = "1"
 
 
+cli.add_command(settings_command)
 cli.add_command(preset)
 
 
@@ -145,6 +147,7 @@ def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
     Needed only if mine.negatives or mine.neighbours is set. Searches the prepared texts with the bare backbone (group
     mine of params.yaml) and writes the rows next to the prepared data, which `cse train` then reads.
     """
+    check_given(prepared=data)
     from cse.stages.mine import mine_stage
 
     # any loss will do: it reads what comes out; the stage compares the prepared rows with what is to be mined
@@ -161,9 +164,11 @@ def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
     Needed only if objective.replaced_tokens.corruption is `prepared`. Corrupts the rows once per epoch and writes them
     next to the prepared data.
     """
+    settings = settings_from(params, overrides, prepared=data)
+    check_given(prepared=data)
     from cse.stages.corrupt import corrupt_stage
 
-    corrupt_stage(settings_from(params, overrides, prepared=data), prepared=data, corrupted=_corrupted(data))
+    corrupt_stage(settings, prepared=data, corrupted=_corrupted(data))
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
@@ -176,11 +181,13 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 
     To resume a killed run from its last saved state, run the same command again.
     """
+    settings = settings_from(params, overrides, prepared=data)
+    check_given(prepared=data)
     from cse.stages.train import train_stage
 
     usual = out == CHECKPOINT
     train_stage(
-        settings_from(params, overrides, prepared=data),
+        settings,
         prepared=data,
         mined=_mined(data),
         corrupted=_corrupted(data),
@@ -209,9 +216,10 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Pa
     categories). MODEL is a checkpoint, or a bare backbone given by folder, hub id or file of word vectors. Set further
     options in group post of params.yaml.
     """
+    settings = settings_from(params, [*overrides, f"post.kind={kind}"], optional=True)
+    check_given(model, data)
     from cse.stages.post import put_behind
 
-    settings = settings_from(params, [*overrides, f"post.kind={kind}"], optional=True)
     put_behind(model, settings.post, prepared=data, out=out)
 
 

@@ -11,6 +11,7 @@ import click
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.load import check_settings, parse_yaml, set_key
+from cse.stages.common import CHECKPOINT
 
 params_option = click.option(
     "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="Settings file."
@@ -37,6 +38,20 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             shown, short = f"--set {override}"[:100], value[:100]
             raise CseError(f"{shown}: {short!r} is not a YAML value; quote it if it is text") from None
     return values
+
+
+def check_given(model: str | None = None, prepared: Path | None = None) -> None:
+    """Refuse a model or prepared data that is not there, before torch is loaded, which takes seconds."""
+    from cse.data.store import PreparedData
+    from cse.model.named import check_checkpoint
+    from cse.stages.check_model import check_model
+
+    if model is not None and Path(model) == CHECKPOINT:
+        check_checkpoint(CHECKPOINT)
+    elif model is not None:
+        check_model(model)
+    if prepared is not None:
+        PreparedData(prepared)
 
 
 def settings_from(

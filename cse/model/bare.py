@@ -9,8 +9,9 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import find_recorded_backbone
 from cse.model.checkpoint_config import read_config
+from cse.model.named import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import find_words, is_word_file, load_words
+from cse.model.static_words import find_words, load_words
 
 
 @dataclass(frozen=True)

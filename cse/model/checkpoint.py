@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save
 
 from cse.errors import CseError
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.checkpoint_config import AGAIN, CONFIG_FILE, FORMAT, WEIGHTS_FILE, WORDS, write_config
+from cse.model.checkpoint_config import AGAIN, FORMAT, WEIGHTS_FILE, WORDS, write_config
 from cse.model.encoder import Encoder
+from cse.model.named import CONFIG_FILE
 from cse.model.static_words import StaticWords
 from cse.runtime.seal import check_files, describe_files
 

@@ -10,20 +10,15 @@ from typing import Any, get_args
 from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse
 from cse.errors import CseError
 from cse.model.generator import UNIGRAM
+from cse.model.named import CONFIG_FILE, check_checkpoint, is_checkpoint
 from cse.model.post import POST_KINDS, POST_SIZES
 from cse.model.prompts import PROMPT_KINDS
 from cse.runtime.seal import SEAL, check_entries, check_seal, digest, read_object, sealed, short
 
-CONFIG_FILE = "checkpoint.json"
 WEIGHTS_FILE = "weights.safetensors"
 FORMAT = 3
 WORDS = "words"  # folder with the tokenizer of static word vectors
 AGAIN = "train or fetch the checkpoint again"
-
-
-def is_checkpoint(folder: Path) -> bool:
-    """Return whether a folder claims to be a checkpoint of this project."""
-    return (folder / CONFIG_FILE).is_file()
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -70,10 +65,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         CseError: the checkpoint is missing, truncated, changed, or of another format.
     """
     path = folder / CONFIG_FILE
+    check_checkpoint(folder)
     try:
         config = read_object(path, f"the checkpoint is incomplete, {AGAIN}")
-    except FileNotFoundError:
-        raise CseError(f"{folder}: no checkpoint here ({CONFIG_FILE} is missing); `cse train` writes one") from None
     except OSError as error:
         raise CseError(f"{path}: unreadable ({error.strerror}); {AGAIN}") from None
     if type(config.get("format")) is not int or config["format"] != FORMAT:

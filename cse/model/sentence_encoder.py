@@ -15,12 +15,13 @@ from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint import find_recorded_backbone, load_weights, read_weights
-from cse.model.checkpoint_config import CONFIG_FILE, WEIGHTS_FILE, WORDS, is_checkpoint, read_config
+from cse.model.checkpoint_config import WEIGHTS_FILE, WORDS, read_config
 from cse.model.declared import Declared
 from cse.model.encoder import Encoder
+from cse.model.named import CONFIG_FILE, is_checkpoint, is_word_file
 from cse.model.post import build_post
 from cse.model.prompts import Prompt
-from cse.model.static_words import StaticWords, find_words, is_word_file, load_words
+from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.encode import cosine_similarity, encode_sentences, is_text

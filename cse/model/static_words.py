@@ -25,7 +25,6 @@ from cse.runtime.seal import sha256
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors
 LONGEST = 100_000  # tokens per sentence; no position table sets a limit
 _COUNT_LINE = re.compile(rb"\d+ \d+\s*")
-_FILE_NAMES = (".txt", ".vec")
 
 
 class StaticWords(nn.Module):
@@ -114,11 +113,6 @@ class StaticWords(nn.Module):
     def usable_length(self, shift: int) -> int:
         """Return how many tokens a sentence may have."""
         return LONGEST
-
-
-def is_word_file(path: Path) -> bool:
-    """Return whether a path is a file whose suffix can only mean word vectors."""
-    return path.suffix in _FILE_NAMES and path.is_file()
 
 
 def find_words(name: str) -> BackboneFiles:

@@ -43,7 +43,8 @@ class Report:
         tables: of the papers.
         ablations: curves over one setting.
         verdict: lines that stand above everything; the first is its headline.
-        further: tables behind those of the user's own tasks.
+        proof: figures that stand right below the verdict.
+        further: tables that stand below those.
     """
 
     systems: Sequence[System]
@@ -51,6 +52,7 @@ class Report:
     tables: Sequence[Table]
     ablations: Sequence[Ablation]
     verdict: str = ""
+    proof: Sequence[Picture] = ()
     further: Sequence[Table] = ()
 
     @property
@@ -72,7 +74,7 @@ def make_report(
     *,
     papers: bool = True,
     verdict: str = "",
-    pictures: Sequence[Picture] = (),
+    proof: Sequence[Picture] = (),
     further: Sequence[Table] = (),
 ) -> Report:
     """Draw the figures and lay out the tables, those of the papers too unless told otherwise.
@@ -82,11 +84,11 @@ def make_report(
         ablations: curves over one setting.
         papers: whether to show the papers' tables.
         verdict: see ``Report``.
-        pictures: figures that come first.
+        proof: see ``Report``.
         further: see ``Report``.
     """
     tables = paper_tables(systems, ablations) if papers else []
-    return Report(systems, [*pictures, *draw_all(systems, ablations)], tables, ablations, verdict, further)
+    return Report(systems, draw_all(systems, ablations), tables, ablations, verdict, proof, further)
 
 
 def write_report(report: Report, folder: Path) -> None:
@@ -94,7 +96,7 @@ def write_report(report: Report, folder: Path) -> None:
     (folder / PAGE_FILE).write_text(as_html(report), encoding="utf-8")
     (folder / MARKDOWN_FILE).write_text(as_markdown(report), encoding="utf-8")
     (folder / PICTURES).mkdir()
-    for picture in report.pictures:
+    for picture in (*report.proof, *report.pictures):
         path = folder / PICTURES / picture.name
         path.with_suffix(".svg").write_text(picture.svg, encoding="utf-8")
         path.with_suffix(".png").write_bytes(picture.png)
@@ -106,11 +108,14 @@ def as_html(report: Report) -> str:
     here = files("cse.report")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown_on_page)
     template = environment.from_string(here.joinpath("report.html").read_text("utf-8"))
-    pictures = [
-        {"name": p.name, "title": p.title, "caption": p.caption, "inline": Markup(_inline(p)),
-         "csv": base64.b64encode(_csv(p)).decode()}
-        for p in report.pictures
-    ]  # fmt: skip
+
+    def shown(pictures: Sequence[Picture]) -> list[dict[str, Any]]:
+        return [
+            {"name": p.name, "title": p.title, "caption": p.caption, "inline": Markup(_inline(p)),
+             "csv": base64.b64encode(_csv(p)).decode()}
+            for p in pictures
+        ]  # fmt: skip
+
     examples = _examples(report.systems)
     return template.render(
         title=TITLE,
@@ -121,7 +126,9 @@ def as_html(report: Report) -> str:
         verdict=report.verdict.partition("\n"),
         systems=systems_table(report.systems),
         own=_own_tables(report),
-        pictures=pictures,
+        proof=shown(report.proof),
+        further=report.further,
+        pictures=shown(report.pictures),
         tables=report.tables,
         examples=examples,
         differences=settings_table(report.systems),
@@ -138,13 +145,13 @@ def as_markdown(report: Report) -> str:
     if report.verdict:
         headline, _, more = report.verdict.partition("\n")
         parts.append(f"**{_words(headline)}**\n\n```\n{printable(more)}\n```\n")
+    parts += map(_markdown_picture, report.proof)
+    parts += map(_markdown_table, report.further)
     parts += [report.introduction + "\n", _markdown_table(systems_table(report.systems))]
     parts += map(_markdown_table, _own_tables(report))
     if report.pictures:
         parts.append("## Figures\n")
-    for picture in report.pictures:
-        title, caption = _words(picture.title), _words(picture.caption)
-        parts.append(f"### {title}\n\n{caption}\n\n![{title}]({PICTURES}/{picture.name}.svg)\n")
+    parts += map(_markdown_picture, report.pictures)
     if report.tables:
         parts.append(
             "## Tables of the papers\n\nRows in bold are from this project: mean ± sample standard deviation.\n"
@@ -167,11 +174,15 @@ def as_markdown(report: Report) -> str:
 
 
 def _own_tables(report: Report) -> list[Table]:
-    """Return the tables of the user's own pairs and tasks, of what is better than what, and what was given besides."""
+    """Return the tables of the user's own pairs and tasks, and of what is better than what."""
     systems = report.systems
     pairs, compared = own_pairs_table(systems), comparison_table(systems)
-    found = [*([] if pairs is None else [pairs]), *task_tables(systems), *([] if compared is None else [compared])]
-    return [*found, *report.further]
+    return [*([] if pairs is None else [pairs]), *task_tables(systems), *([] if compared is None else [compared])]
+
+
+def _markdown_picture(picture: Picture) -> str:
+    title, caption = _words(picture.title), _words(picture.caption)
+    return f"### {title}\n\n{caption}\n\n![{title}]({PICTURES}/{picture.name}.svg)\n"
 
 
 def _markdown_table(table: Table) -> str:
@@ -206,6 +217,8 @@ def _inline(picture: Picture) -> str:
 
 def _sections(report: Report, examples: bool) -> list[dict[str, str]]:
     found = [("verdict", "Verdict")] if report.verdict else []
+    found += [(picture.name, picture.title) for picture in report.proof]
+    found += [(table.key, table.title) for table in report.further]
     found += [("systems-section", "Systems")]
     found += [(table.key, table.title) for table in _own_tables(report)]
     found += [(picture.name, picture.title) for picture in report.pictures]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cse.errors import CseError, error_line, nearest
-from cse.runtime.bundle import LONGEST, MODEL, SHORTEST, TOKENIZER, WIDEST
+from cse.runtime.bundle import LONGEST, MANIFEST, MODEL, SHORTEST, TOKENIZER, WIDEST
 from cse.runtime.domain import AUTO, SUFFIX, Domain, DomainFacts, Shape, read_domain
 from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
 
@@ -244,6 +244,8 @@ def read_bank_manifest(folder: Path) -> BankManifest:
     try:
         tree = read_object(path, _AGAIN)
     except (FileNotFoundError, NotADirectoryError):
+        if (folder / MANIFEST).is_file():
+            raise CseError(f"{folder}: a bundle of one model, not a bank; `cse bank create` makes one") from None
         raise CseError(f"{folder}: no bank here ({BANK} is missing); `cse bank create` makes one") from None
     if type(tree.get("format")) is not int or tree["format"] != FORMAT:
         raise CseError(

@@ -96,7 +96,10 @@ def read_manifest(folder: Path | str) -> Bundle:
         tree = read_object(path, "export the bundle again or copy it whole")
     except (FileNotFoundError, NotADirectoryError):
         inside = [found.parent.name for found in sorted(Path(folder).glob(f"*/{MANIFEST}"))[:1]]
-        advice = f"did you mean {Path(folder) / inside[0]}?" if inside else "`cse export` writes one"
+        if (Path(folder) / "checkpoint.json").is_file():
+            advice = f"it is a checkpoint: `cse export {folder} --out FOLDER` makes a bundle of it"
+        else:
+            advice = f"did you mean {Path(folder) / inside[0]}?" if inside else "`cse export` writes one"
         raise CseError(f"{folder}: no bundle here ({MANIFEST} is missing); {advice}") from None
     if type(tree.get("format")) is not int or tree["format"] != FORMAT:
         raise CseError(

@@ -22,7 +22,7 @@ from cse.settings.tree import Settings
 
 
 def read_values(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return a settings file as text and as values by dotted key; a missing file counts as the complete default.
+    """Return a settings file as text and as values by dotted key; a missing file counts as the default one.
 
     Raises:
         CseError: the file is not UTF-8 or not valid YAML.
@@ -35,8 +35,8 @@ def write_values(path: Path, values: Mapping[str, Any], where: str | None = None
     """Set values by dotted key, check the result and replace the file atomically.
 
     Args:
-        path: a settings file; if missing, it is created with every key and a comment for each.
-        values: values to set. A value the file already has keeps its spelling.
+        path: a settings file; if missing, it is created with the common keys and a comment for each.
+        values: values to set. A value the file already has keeps its spelling; a default that it lacks is not added.
         where: name to show in errors; None: the path.
 
     Returns:
@@ -45,19 +45,27 @@ def write_values(path: Path, values: Mapping[str, Any], where: str | None = None
     Raises:
         CseError: the file is not valid YAML, or the settings reject the result.
     """
-    text, present = read_values(path)
-    tree = _parse(text, path)
-    defaults = flatten(Settings().model_dump(mode="json"))
-    edits, changed = {}, {}
+    text, _ = read_values(path)
+    tree, defaults = _parse(text, path), Settings().model_dump(mode="json")
+    changed = {}
     for key, value in values.items():
-        if key not in present or present[key] != value:
-            edits[key] = value
+        before = _value_at(tree, key, _value_at(defaults, key, None))
+        if before != value:
+            changed[key] = (before, value)
             set_key(tree, key, value)
-        if present.get(key, defaults.get(key)) != value:
-            changed[key] = (present.get(key, defaults.get(key)), value)
     check_settings(tree, where=where or str(path))
-    _replace(path, _edit(text, edits, tree, path))
+    _replace(path, _edit(text, {key: value for key, (_, value) in changed.items()}, tree, path))
     return changed
+
+
+def _value_at(tree: Mapping[str, Any], key: str, default: Any) -> Any:
+    """Return the value of a dotted key, or the default where the tree has none."""
+    value: Any = tree
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return default
+        value = value[name]
+    return value
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:

@@ -124,8 +124,8 @@ def apply_preset(
     """Write a preset into a settings file, keeping comments, order and all keys outside the system.
 
     Keys of the system (``SYSTEM_GROUPS``) that the preset does not set are reset to their defaults, except
-    ``MACHINE_KEYS``. Presets of papers also select the paper's training data. A missing file is created with every key
-    and a comment for each. The result is checked first, and the file is replaced atomically.
+    ``MACHINE_KEYS``. Presets of papers also select the paper's training data. A missing file is created with the
+    common keys and a comment for each. The result is checked first, and the file is replaced atomically.
 
     Args:
         name: name of the preset.
@@ -143,8 +143,6 @@ def apply_preset(
     path = Path(params_path)
     _, present = read_values(path)
     values = preset_values(name, present.get(VIEW), keep_data=keep_data)
-    chosen = load_preset(name).settings
-    values = {key: value for key, value in values.items() if key in chosen or key in present}
     return write_values(path, values, where=f"{path.name} with preset {name!r}")
 
 

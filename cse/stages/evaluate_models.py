@@ -16,14 +16,16 @@ from cse.evaluation.linear import FAST, FULL
 from cse.evaluation.record import trained_on, write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.model.bare import BareBackbone
-from cse.model.checkpoint_config import identity_of, is_checkpoint, read_config
+from cse.model.checkpoint_config import identity_of, read_config
+from cse.model.named import is_checkpoint
 from cse.runtime.bank import Bank, domain_of
 from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.stages.check_model import check_model
 from cse.stages.common import CHECKPOINT
 from cse.stages.environment import environment
-from cse.stages.open_model import BackboneOf, check_model, open_model
+from cse.stages.open_model import BackboneOf, open_model
 from cse.training.precision import choose_device
 
 _LONGEST = 200  # bytes of a folder name; leaves room for a draft suffix below the limit of 255

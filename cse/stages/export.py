@@ -15,7 +15,8 @@ from cse.errors import CseError
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.checkpoint_config import identity_of, is_checkpoint
+from cse.model.checkpoint_config import identity_of
+from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.runtime.mixed import DomainEncoder

@@ -8,7 +8,8 @@ from cse.errors import CseError
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint_config import WEIGHTS_FILE
 from cse.model.generator import find_generator
-from cse.model.static_words import find_words, is_word_file
+from cse.model.named import is_word_file
+from cse.model.static_words import find_words
 from cse.runtime.seal import sha256
 from cse.settings.groups.backbone import BackboneSettings
 from cse.settings.groups.objective import ObjectiveSettings

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cse.errors import CseError, nearest
-from cse.model.backbone_files import means_folder
+from cse.errors import CseError
 from cse.model.bare import BareBackbone, load_bare_backbone
 from cse.model.checkpoint_config import training_notes
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import is_word_file
-from cse.runtime.bank import Bank, domain_of, is_bank
-from cse.runtime.bundle import MANIFEST
+from cse.runtime.bank import Bank, is_bank
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.opening import open_onnx, refuse_whole_bank
+from cse.runtime.opening import open_onnx
+from cse.stages.check_model import check_model
 from cse.training.precision import choose_device
 
 if TYPE_CHECKING:
@@ -83,21 +81,3 @@ def each_domain(models: Mapping[str, str]) -> dict[str, str]:
             raise CseError(f"{min(twice)}: given twice; write NAME=MODEL with a different name for each")
         named |= found
     return named
-
-
-def check_model(path_or_name: str) -> None:
-    """Refuse paths that cannot be a model.
-
-    Raises:
-        CseError: the path is a file, does not exist, contains no model, or is a bank without a domain's name.
-    """
-    folder = Path(path_or_name)
-    if domain_of(path_or_name) is not None:
-        return
-    refuse_whole_bank(folder)
-    if folder.is_file() and not is_word_file(folder):
-        raise CseError(f"{folder}: a file; name the folder of a checkpoint, bundle or backbone")
-    if not folder.exists() and means_folder(path_or_name):
-        raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
-    if folder.is_dir() and not any((folder / name).is_file() for name in (MANIFEST, "checkpoint.json", "config.json")):
-        raise CseError(f"{folder}: contains no checkpoint.json, bundle.json or config.json; is it a model folder?")

@@ -12,7 +12,8 @@ from cse.data.tasks.store import open_dev
 from cse.evaluation.dev_facts import dev_keys, facts_of
 from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import save_checkpoint
-from cse.model.checkpoint_config import is_checkpoint, read_config
+from cse.model.checkpoint_config import read_config
+from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.post import PostSettings

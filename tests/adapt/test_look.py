@@ -90,7 +90,10 @@ def test_many_labels_fill_batches_without_two_of_one(tmp_path):
     ("text", "says"),
     [
         ("text,category\na,x\nb,x\n", "all texts have the label 'x'; give texts of two labels or more"),
-        ("text,category\na,x\nb,y\nc,z\n", "none of its 3 labels has two texts; pairs are made within a label"),
+        (
+            "text,category\na,x\nb,y\nc,z\n",
+            "none of the 3 labels in column category has two texts, and pairs are made within a label; ",
+        ),
     ],
 )
 def test_labels_that_make_no_pairs_are_told_before_anything_is_made(tmp_path, text, says):

@@ -20,7 +20,7 @@ from tests.conftest import write_report
 TEXTS = [f"question {number}" for number in range(60)]
 LABELS = ["card", "rate", "fee"] * 20
 BEFORE = np.zeros(60)
-AFTER = np.r_[np.ones(25), np.zeros(35)]
+AFTER = np.r_[np.full(25, 100.0), np.zeros(35)]
 
 
 @pytest.fixture
@@ -50,19 +50,19 @@ def cells(table):
 
 
 def test_texts_that_became_right_and_those_that_became_wrong(adapted):
-    before = np.r_[np.zeros(57), np.ones(3)]
+    before = np.r_[np.zeros(57), np.full(3, 100.0)]
     task = LabelledTexts("intents", ["x"], ["card"], TEXTS, LABELS)
     helped, harmed = change_tables(adapted(task, "kNN", before))
     assert (helped.title, harmed.title) == ("Texts that it helped: 25 of 60", "Texts that it harmed: 3 of 60")
     assert helped.head == ("text", "label", "before", "after") and len(helped.lines) == MOST
-    assert cells(helped)[:2] == [["question 0", "card", "0", "100"], ["question 1", "rate", "0", "100"]]
+    assert cells(helped)[:2] == [["question 0", "card", "wrong", "right"], ["question 1", "rate", "wrong", "right"]]
     assert [row[0] for row in cells(harmed)] == ["question 57", "question 58", "question 59"]
 
 
 def test_queries_in_the_order_of_what_they_gained(adapted):
     places = np.arange(3)
     task = Retrieval("search", TEXTS[:3], ["d"] * 3, places, places, np.ones(3, np.int64))
-    (helped,) = change_tables(adapted(task, "nDCG@10", np.array([0.1, 0.5, 0.2]), np.array([0.2, 0.5, 0.9])))
+    (helped,) = change_tables(adapted(task, "nDCG@10", np.array([10.0, 50.0, 20.0]), np.array([20.0, 50.0, 90.0])))
     assert helped.head == ("text", "before", "after")
     assert cells(helped) == [["question 2", "20", "90"], ["question 0", "10", "20"]]
 
@@ -89,8 +89,14 @@ def test_the_ladder_is_a_figure_with_its_data():
 
 def test_the_verdict_stands_above_everything(adapted):
     further = change_tables(adapted(LabelledTexts("intents", ["x"], ["card"], TEXTS, LABELS), "kNN"))
-    report = make_report([], [], papers=False, verdict="It helped: kNN rose.\n  kNN: 0.00 -> 41.67", further=further)
+    ladder = Ladder()
+    ladder.add(BARE, BARE, 50.0, 2)
+    proof = [picture for picture in [draw_ladder(ladder, "MAP")] if picture]
+    verdict = "It helped: kNN rose.\n  kNN: 0.00 -> 41.67"
+    report = make_report([], [], papers=False, verdict=verdict, proof=proof, further=further)
     page, markdown = as_html(report), as_markdown(report)
-    assert page.index("It helped: kNN rose.") < page.index('id="systems-section"') < page.index('id="helped"')
-    assert markdown.index("**It helped: kNN rose.**") < markdown.index("0 systems") < markdown.index("question 0")
+    parts = ("It helped: kNN rose.", 'id="ladder"', 'id="helped"', 'id="systems-section"')
+    assert sorted(parts, key=page.index) == list(parts)
+    parts = ("**It helped: kNN rose.**", "(pictures/ladder.svg)", "question 0", "0 systems")
+    assert sorted(parts, key=markdown.index) == list(parts)
     assert 'id="verdict"' not in as_html(make_report([], [], papers=False))

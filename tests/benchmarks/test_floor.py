@@ -6,7 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, BertConfig
 
 from benchmarks import floor
-from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.named import MINILM
 
 ROWS, TOKENS = 2, 24
 

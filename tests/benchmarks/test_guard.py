@@ -17,7 +17,7 @@ from benchmarks.rounds import interleave, ratio, timed
 from benchmarks.texts import rows_of, sentences_of
 from cse import OnnxEncoder
 from cse.export.bundle import write_bundle
-from cse.model.backbone_files import MINILM
+from cse.model.named import MINILM
 from cse.settings import Settings
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from benchmarks.random_bert import SHAPES
 from benchmarks.texts import lengths_of, rows_of, sentences_of
 from cse import SentenceEncoder
 from cse.errors import CseError
-from cse.model.backbone_files import MINILM
+from cse.model.named import MINILM
 
 
 def test_random_backbone_has_its_shape_and_mean_pooling():

@@ -122,7 +122,7 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["train", "-p", "other.yaml"], "other.yaml: no such file"),
         (["train", "--data", "nowhere"], "nowhere: no prepared data; run `cse prepare`"),
         (["prepare", "-s", "data.source=files"], "data/raw/train: no such file or folder"),
-        (["export", "data/checkpont"], "no folder data/checkpont; did you mean 'data/checkpoint'?"),
+        (["export", "data/checkpont"], "data/checkpont: no such folder; did you mean 'data/checkpoint'?"),
         (["export", "--data", "nowhere"], "nowhere: no prepared data"),
         (["encode", "data/bundel", "--out", "x.npy"], "data/bundel: no such folder; did you mean 'data/bundle'?"),
         (["encode", "./nowhere", "--out", "x.npy"], "./nowhere: no such folder"),

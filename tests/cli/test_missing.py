@@ -88,6 +88,9 @@ def test_a_bundle_encodes_without_training_packages(bundle, tmp_path):
 )
 def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, line):
     (tmp_path / "params.yaml").write_text("{}\n")
+    for name in ("data/prepared", "data/checkpoint"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data/checkpoint/checkpoint.json").write_text("{}\n")
     found = [str(bundle) if word == "BUNDLE" else word for word in arguments]
     done = run(*found, without=without, stdin="the cat\n", folder=tmp_path)
     assert done.returncode == 2, done.stdout

@@ -10,7 +10,7 @@ from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from cse.errors import CseError
-from flows.ablate import _hydra, _numbers
+from flows.ablate import _numbers, set_param
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 
@@ -28,9 +28,9 @@ PARAMS = Path(__file__).parents[2] / "params.yaml"
         ("template.text", 'This "{sentence}" means {mask} .'),
     ],
 )
-def test_a_value_arrives_as_it_was(key, value, tmp_path):
+def test_a_value_arrives_as_it_was_whether_or_not_the_file_had_one(key, value, tmp_path):
     params = Path(shutil.copy(PARAMS, tmp_path))
-    apply_overrides(params, [f"{key}={_hydra(value)}"])
+    apply_overrides(params, [set_param(key, value)])
     group, name = key.split(".")
     assert YAML(typ="safe").load(params)[group][name] == value
 

@@ -8,8 +8,8 @@ from flows.train_cse import ended
 from tests.flows.repositories import write, write_json
 
 EVALUATION = {
-    "trained": {"STS-B": 84.5, "Avg.": 84.5, "Avg. (mean)": 80.0},
-    "backbone": {"STS-B": 82.03, "Avg.": 82.03, "Avg. (mean)": 79.0},
+    "trained": {"STS-B": 84.5, "Avg.": 84.5, "intents (kNN)": 91.0},
+    "backbone": {"STS-B": 82.03, "Avg.": 82.03, "intents (kNN)": 90.0},
 }
 
 
@@ -30,7 +30,8 @@ def test_scores_against_the_run_before(tmp_path):
     assert "Dev Spearman * 100: **88.00**, +0.50 compared with the previous run." in text
     assert "| trained STS-B | 84.50 | -0.25 |" in text
     assert "| backbone STS-B | 82.03 | new |" in text
-    assert "(mean)" not in text
+    assert "| trained intents (kNN) | 91.00 | new |" in text  # a task of one's own
+    assert "| times 100: Spearman, or the measure in brackets | this run | change |" in text
     assert "| train | Executed | 61 s |" in text
 
 
@@ -39,7 +40,7 @@ def test_a_dev_task_of_another_kind_is_named(tmp_path):
     write_json(tmp_path / "data/metrics/train.json", {"dev_score": 91.5, "dev_measure": "kNN"})
     text = as_markdown(summary)
     assert "Dev kNN * 100: **91.50**" in text
-    assert "| Spearman or dev kNN, * 100 | this run |" in text
+    assert "| times 100: Spearman, or the measure in brackets; dev: kNN | this run |" in text
     assert read_scores(tmp_path)["dev"] == 91.5
 
 
@@ -102,6 +103,6 @@ def test_scores_of_an_empty_or_broken_folder(tmp_path):
 def test_the_table_has_a_row_a_model(tmp_path):
     finished(tmp_path)
     assert score_table(tmp_path) == [
-        {"model": "trained", "STS-B": 84.5, "Avg.": 84.5, "Avg. (mean)": 80.0},
-        {"model": "backbone", "STS-B": 82.03, "Avg.": 82.03, "Avg. (mean)": 79.0},
+        {"model": "trained", "STS-B": 84.5, "Avg.": 84.5, "intents (kNN)": 91.0},
+        {"model": "backbone", "STS-B": 82.03, "Avg.": 82.03, "intents (kNN)": 90.0},
     ]

@@ -16,7 +16,8 @@ from safetensors.torch import load, save
 
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
-from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.named import MINILM
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import MANIFEST
 from tests.export.systems import SENTENCES, make_encoder

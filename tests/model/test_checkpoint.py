@@ -13,11 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
-from cse.model.backbone_files import MINILM, find_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
-from cse.model.checkpoint_config import CONFIG_FILE, WEIGHTS_FILE, identity_of, is_checkpoint, write_config
+from cse.model.checkpoint_config import WEIGHTS_FILE, identity_of, write_config
 from cse.model.counts import count_parameters
 from cse.model.mlm_head import load_mlm_head
+from cse.model.named import CONFIG_FILE, MINILM, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.seal import describe_files
 from tests.conftest import make_backbone_folder

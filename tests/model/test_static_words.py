@@ -8,8 +8,9 @@ from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.checkpoint import save_checkpoint
 from cse.model.counts import count_parameters
+from cse.model.named import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import find_words, is_word_file, load_words, read_words, words_of
+from cse.model.static_words import find_words, load_words, read_words, words_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.open_model import open_model
 from tests.parts import sentence_encoder

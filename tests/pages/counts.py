@@ -26,6 +26,7 @@ COUNTS = {
     "docs/pipeline.md": (2, 0, 0),
     "docs/report.md": (3, 0, 0),
     "docs/serve.md": (3, 7, 0),
+    "docs/settings.md": (1, 0, 0),
     "docs/speed.md": (1, 0, 1),
     "docs/study.md": (0, 0, 2),
     "docs/systems.md": (1, 0, 0),

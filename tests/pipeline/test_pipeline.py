@@ -19,7 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from cse.settings import load_settings
+from cse.settings.edit import write_values
+from cse.settings.load import flatten
+from cse.settings.presets import apply_preset
 from tests.pipeline.workspace import STAGES, Workspace, ran, tiny_clone, write_triplets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -101,6 +106,25 @@ def test_a_changed_value_runs_what_it_must(copy, changes, expected):
     unchanged = [name for name in STAGES if name not in ran(output)]
     assert [before[name] for name in unchanged] == [after[name] for name in unchanged]
     assert ran(copy.dvc("repro")) == []
+
+
+def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy):
+    """DVC alone decides, of a file that has the common keys alone; nothing runs here."""
+    params = copy.folder / "params.yaml"
+    original = params.read_text(encoding="utf-8")
+    for values, expected in (
+        ({"promotion.stage": "trial", "tune.seed": 3, "bank.at_once": 1}, set()),
+        ({"augment.repeat_words": 0.2, "export.tolerance": 1e-4}, {TRAIN, EXPORT}),
+        ({"pooler.mlp": "train_only", "evaluation.batch_size": 5}, {TRAIN, EVALUATE}),
+        ({"objective.replaced_tokens.mask_share": 0.2}, {CORRUPT, TRAIN}),
+        ({"template.end_with_period": True}, {TRAIN}),
+        ({"mine.margin": 0.9, "data.encoding": "latin-1"}, {PREPARE, MINE, TRAIN}),
+        ({"backbone.max_length": 16}, {MINE, CORRUPT, TRAIN}),
+    ):
+        assert not values.keys() & flatten(YAML(typ="safe").load(original)).keys()
+        write_values(params, values)
+        assert json.loads(copy.dvc("status", "--json")).keys() == expected, values
+        params.write_text(original, encoding="utf-8")
 
 
 def test_a_readme_runs_nothing(copy):
@@ -189,17 +213,22 @@ def test_metrics_and_plots(copy, tmp_path):
 
 def test_an_experiment_leaves_metrics(copy):
     before = copy.locked_stages()
-    output = copy.dvc("exp", "run", "--name", "hot", "--set-param", "train.learning_rate=0.5")
+    output = copy.dvc("exp", "run", "--name", "hot", "-S", "train.learning_rate=0.5", "-S", "+augment.repeat_words=0.2")
     assert ran(output) == [TRAIN, EVALUATE, EXPORT]
     assert copy.locked_stages()[TRAIN]["outs"] != before[TRAIN]["outs"]
     shown = copy.dvc("exp", "show", "--json")
     experiments = [found for entry in json.loads(shown) for found in entry["experiments"] or []]
     data = experiments[0]["revs"][0]["data"]
     assert experiments[0]["revs"][0]["name"] == "hot"
-    assert data["params"]["params.yaml"]["data"]["train"]["learning_rate"] == 0.5
-    metrics = {name: found["data"] for name, found in data["metrics"].items()}
-    assert isinstance(metrics["data/metrics/train.json"]["dev_spearman"], float)
-    assert metrics["data/metrics/evaluation.json"]["trained"]
+    params = data["params"]["params.yaml"]["data"]
+    assert (params["train"]["learning_rate"], params["augment"]) == (0.5, {"repeat_words": 0.2})
+    file = copy.folder / "params.yaml"
+    assert load_settings(file).augment.repeat_words == 0.2
+    apply_preset("simcse-unsup-bert-base", file, keep_data=True)  # DVC's layout can be edited
+    write_values(file, {"post.shrinkage": 0.1, "data.columns": None})
+    assert load_settings(file).post.shrinkage == 0.1
+    told = copy.dvc("exp", "run", "-S", "augment.mask_span=2", fails=True)
+    assert "To append to your config use +augment.mask_span=2" in told
 
 
 def test_push_and_pull_with_the_default_remote(copy, tmp_path):

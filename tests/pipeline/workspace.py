@@ -15,6 +15,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from cse.settings.load import check_known, set_key
 from tests.conftest import WORDS, make_backbone_folder
 from tests.pipeline.forking import launchers
 
@@ -95,13 +96,12 @@ class Workspace:
             self.run("git", "commit", "--quiet", "--message", "work")
 
     def set(self, values: Mapping[str, Any]) -> None:
-        """Change values of ``params.yaml``, each named ``group.key``."""
+        """Change or add values of ``params.yaml`` by dotted key."""
         yaml, file = YAML(), self.folder / "params.yaml"
         tree = yaml.load(file)
-        for name, value in values.items():
-            group, key = name.split(".")
-            assert key in tree[group], f"params.yaml has no {name}"
-            tree[group][key] = value
+        for key, value in values.items():
+            check_known(key)
+            set_key(tree, key, value)
         yaml.dump(tree, file)
 
     def lock(self) -> str:

@@ -221,14 +221,12 @@ def test_one_system_after_another_leaves_no_trace(params):
 
 
 @pytest.mark.parametrize("name", ["promcse-eh-bert-base", "consert-unsup-bert-base", "bert-flow", "scpcse-minilm"])
-def test_without_a_file_a_complete_one_is_written(tmp_path, name):
+def test_without_a_file_one_is_written(tmp_path, name):
     path = tmp_path / "params.yaml"
     apply_preset(name, path)
     assert load_settings(path) == settings_of(name)
-    text = path.read_text(encoding="utf-8")
-    assert [line.split(":")[0] for line in text.splitlines()] == [
-        line.split(":")[0] for line in params_text().splitlines()
-    ]
+    written = {line.split(":")[0] for line in path.read_text(encoding="utf-8").splitlines()}
+    assert written >= {line.split(":")[0] for line in params_text().splitlines() if not line.endswith("{}")}
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -282,20 +280,37 @@ def test_any_layout_can_be_edited(params, text):
     assert all(comment in written for comment in ("# the other term", "# never", "# only a comment") if comment in text)
 
 
-def test_every_key_of_a_file_that_dvc_rewrote_can_be_edited():
+def test_every_key_can_be_set_in_a_file_that_dvc_rewrote():
     """``dvc exp run -S`` leaves null out and writes lists in blocks; comments stay where they are."""
     tree = parse_yaml_for_update(params_text(), "params.yaml")
-    tree["prompt"]["length"], tree["data"]["score_range"] = 9, [1.0, 2.0]
+    tree["prompt"]["length"], tree["evaluation"]["measures"] = 9, ["sts", "space"]
+    tree["augment"]["repeat_words"] = 0.2  # -S +augment.repeat_words=0.2
     text = dumps_yaml(tree)
-    assert "columns:\n" in text and "- 1.0\n" in text
+    assert "columns: " in text and "- space\n" in text
     before = YAML(typ="safe", pure=True).load(text)
-    for key in flatten(before):
+    for key, _ in walk_keys():
         expected = deepcopy(before)
         set_key(expected, key, "another")
         written = _edit(text, {key: "another"}, expected, Path("params.yaml"))
-        assert [line for line in written.splitlines() if "#" in line] == [
-            line for line in text.splitlines() if "#" in line
-        ], key
+        assert comments(written) == comments(text), key
+
+
+def comments(text):
+    return [line.partition("# ")[2] for line in text.splitlines() if "# " in line]
+
+
+def test_a_preset_sets_keys_that_the_file_lacks_and_adds_no_defaults(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text(params_text(), encoding="utf-8")
+    names = ("d2cse-sup-bert-base-b-cls", "scpcse-minilm", "consert-unsup-bert-base", "mirror-unsup-bert-base")
+    for name in names:
+        apply_preset(name, path)
+        assert load_settings(path).model_dump(exclude={"data"}) == settings_of(name).model_dump(exclude={"data"})
+    added = flatten(YAML(typ="safe", pure=True).load(path)).keys() - flatten(parse_yaml_for_update(params_text(), ""))
+    set_by_one = {key for name in names for key in load_preset(name).settings}
+    assert {"augment.mask_span", "prompt.cls"} <= added <= set_by_one
+    assert write_values(path, {"train.beta1": Settings().train.beta1}) == {}
+    assert "beta1" not in path.read_text(encoding="utf-8")
 
 
 def test_file_mode_and_links_survive(tmp_path):

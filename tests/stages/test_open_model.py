@@ -14,7 +14,8 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
-from cse.model.checkpoint_config import CONFIG_FILE, identity_of, write_config
+from cse.model.checkpoint_config import identity_of, write_config
+from cse.model.named import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
 from cse.settings.groups.backbone import BackboneSettings

@@ -8,7 +8,8 @@ from pathlib import Path
 from cse.errors import CseError
 from cse.files import fingerprint
 from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint_config import identity_of, is_checkpoint
+from cse.model.checkpoint_config import identity_of
+from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 
 _KEY = "objective.distillation.teacher_folder"

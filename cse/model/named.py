@@ -1,0 +1,37 @@
+"""What a name that a user gives can mean, told without loading a model or a package that runs one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cse.errors import CseError
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+CONFIG_FILE = "checkpoint.json"
+_WORD_FILES = (".txt", ".vec")
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder claims to be a checkpoint of this project."""
+    return (folder / CONFIG_FILE).is_file()
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Raise a CseError if a folder has no checkpoint."""
+    if not is_checkpoint(folder):
+        raise CseError(f"{folder}: no checkpoint here ({CONFIG_FILE} is missing); `cse train` writes one")
+
+
+def is_word_file(path: Path) -> bool:
+    """Return whether a path is a file whose suffix can only mean word vectors."""
+    return path.suffix in _WORD_FILES and path.is_file()
+
+
+def means_folder(name: str) -> bool:
+    """Return whether a name that does not exist can only mean a folder; a hub id is ``name`` or ``owner/name``.
+
+    ``data/bundel`` also means a folder if there is a local folder ``data``.
+    """
+    parts = Path(name).parts
+    local_owner = len(parts) == 2 and Path(parts[0]).is_dir() and name != MINILM
+    return name.startswith((".", "/", "~")) or len(parts) > 2 or local_owner

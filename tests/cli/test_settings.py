@@ -1,0 +1,57 @@
+"""``cse settings`` lists every key with its default, what it does, and what the user's file says instead."""
+
+import pytest
+from click import unstyle
+
+from cse.settings.load import walk_keys
+
+KEYS = [key for key, _ in walk_keys()]
+
+
+@pytest.fixture
+def listed(cse):
+    def run(*words: str) -> list[str]:
+        done = cse("settings", *words)
+        assert (done.code, done.err) == (0, "")
+        assert max(map(len, done.out.splitlines())) <= 120
+        return [line for line in unstyle(done.out).splitlines() if not line.startswith(" ")]
+
+    return run
+
+
+def test_every_key_is_listed_with_its_default(listed, empty):
+    lines = listed()
+    assert [line.split(":")[0] for line in lines if "[]" not in line.split(":")[0]] == KEYS
+    assert "train.learning_rate: 0.01" in lines
+    assert "data.more[].name: required" in lines
+
+
+def test_words_name_a_group_a_key_or_something_meant(cse, listed, empty):
+    assert [line.split(":")[0] for line in listed("augment")] == [key for key in KEYS if key.startswith("augment.")]
+    assert [line.split(":")[0] for line in listed("whitening", "repeat_words")] == [
+        "post.kind", "post.dimension", "augment.repeat_words",
+    ]  # fmt: skip
+    out = unstyle(cse("settings", "augment.repeat_words").out)
+    assert out == (
+        "augment.repeat_words: 0.0\n    number >= 0, < 1\n"
+        "    Maximum share of word pieces to repeat in the second copy (ESimCSE); 0: none.\n"
+    )
+
+
+def test_the_files_own_values_are_shown(listed, empty):
+    (empty / "params.yaml").write_text("augment: {repeat_words: 0.2}\nprompt: {length: 12}\n")
+    assert "augment.repeat_words: 0.0   params.yaml: 0.2" in listed("augment")
+    assert listed("--changed") == ["augment.repeat_words: 0.0   params.yaml: 0.2"]
+    assert listed("--changed", "prompt") == ["params.yaml: every setting named so has its default"]
+
+
+def test_a_word_that_is_nowhere_offers_the_nearest(cse, empty):
+    assert cse("settings", "augmnt").refused() == (
+        "augmnt: no setting has it in its key or meaning; did you mean 'augment'?"
+    )
+
+
+def test_a_wrong_file_is_refused(cse, empty):
+    (empty / "params.yaml").write_text("train: {epoch: 2}\n")
+    assert cse("settings").refused() == "params.yaml: train.epoch: unknown key; did you mean 'train.epochs'?"
+    assert "no such file" in cse("settings", "-p", "other.yaml").refused()
