@@ -42,6 +42,10 @@ def rates_of(view: str, system: str, own: float, few: bool = False) -> tuple[flo
     return known if system == FULL else tuple(dict.fromkeys((own, *known)))
 
 
+class TooShortError(CseError):
+    """A budget for less than one training."""
+
+
 @dataclass(frozen=True)
 class Pace:
     """How fast a system trains here, in seconds.
@@ -191,14 +195,14 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
         spent: seconds so far.
 
     Raises:
-        CseError: one training and its measures would exceed the budget.
+        TooShortError: one training and its measures would exceed the budget.
     """
     left, once, times = budget - spent, work.once(work.epochs), 2 if work.few else 1
     if times * once + work.measures > left and len(work.paces) > 1:
         return make_plan(work.without_the_last(), budget=budget, spent=spent)
     if times * once + work.measures > left:
         needed = _told(spent + times * once + work.measures)
-        raise CseError(
+        raise TooShortError(
             f"--budget: one training and its measures need {needed} here, the budget is {_told(budget)}; raise it, or "
             "train on fewer rows (-s data.max_rows=...)"
         )

@@ -20,7 +20,7 @@ from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, IN_WORDS, PROMPTS, Ladder
 from cse.adapt.look import Found
 from cse.adapt.made import PLAN, open_ledger
 from cse.adapt.models import RATE, Models
-from cse.adapt.plan import MOST_HELD_OUT, TrainingPlan, Workload, make_plan, rates_of
+from cse.adapt.plan import MOST_HELD_OUT, TooShortError, TrainingPlan, Workload, make_plan, rates_of
 from cse.bench.pacing import steps_of
 from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
@@ -89,13 +89,14 @@ class Adaptation:
         """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken.
 
         Raises:
-            CseError: something wrong with the text or the task, or a budget that is too short for one training.
+            CseError: something wrong with the text or the task, or a budget that is too short for one training where
+                there is no head.
         """
         if self.settings.train.parameters == "none":
             raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
         ledger = open_ledger(self.folder, self.settings, self.found.settings, self._asked, again=self.again)
         models, stopped = Models(self.settings, self.folder, ledger, self.folder), False
-        ladder = models.ladder
+        ladder, whole = models.ladder, True
         _say(self.found.told)
         strange = self._other_language()
         notes = [strange] if strange else []
@@ -106,14 +107,20 @@ class Adaptation:
         main = models.main_measure()
         try:
             notes += self._climb(models, measured.seconds, main)
+        except TooShortError as short:
+            if HEAD not in ladder.rungs:
+                raise
+            whole = False
+            _say(f"{short}; the head is what there is time for")
+            notes.append(f"the budget allowed no {IN_WORDS[PROMPTS]}: {short}")
         except (KeyboardInterrupt, Interrupted) as stop:
             by_hand = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
             if not by_hand or len(ladder.rungs) < 2:
                 raise
-            stopped = True
+            stopped, whole = True, False
             _say("stopped: the best so far is measured and exported; Ctrl-C again ends without it")
         # on record before a test set is opened, unless the ladder was cut short
-        systems = ladder.choice() if stopped else ledger.run("choice", ladder.choice).result
+        systems = ledger.run("choice", ladder.choice).result if whole else ladder.choice()
         chosen, other = ladder.rungs[systems[0]], ladder.rungs[systems[1]] if systems[1:] else None
         final = models
         if models.held_out > MOST_HELD_OUT and not stopped:

@@ -176,18 +176,26 @@ def test_another_adaptation_in_the_same_folder_is_refused(cse, place):  # noqa: 
     assert (place / "out/notes.txt").read_text() == "mine"
 
 
-def test_other_text_is_another_adaptation(cse, place):  # noqa: F811
-    assert cse(*LABELS, "--budget", "0.01s", "--out", "out").code == 2
+@pytest.fixture
+def pairs(place):
+    """The command that adapts to seventy pairs, for which there is no head."""
+    with (place / "pairs.csv").open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([("sent0", "sent1"), *((f"question {i}", f"answer {i}") for i in range(70))])
+    return ("adapt", "pairs.csv", *LABELS[3:], "--budget", "0.01s", "--out", "out")
+
+
+def test_other_text_is_another_adaptation(cse, place, pairs):  # noqa: F811
+    assert cse(*pairs).code == 2
     ended = Ledger(place / "out/ledger", "").names()
     assert "measure backbone" in ended and "time prompts" not in ended, "the next attempt measures the machine anew"
-    with (place / "labels.csv").open("a") as stream:
-        stream.write("one more text,label 0\n")
-    done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
+    with (place / "pairs.csv").open("a") as stream:
+        stream.write("one more question,its answer\n")
+    done = cse(*pairs)
     assert done.err.splitlines()[-1] == (
         "error: out: the text changed since; name another folder with --out, or delete this adaptation with --again"
     )
-    again = cse(*LABELS, "--budget", "0.01s", "--out", "out", "--again")
-    assert "of 71 texts" in again.out
+    again = cse(*pairs, "--again")
+    assert "from pairs.csv" in again.out
     assert "error: --budget" in again.err
 
 
@@ -202,11 +210,20 @@ def test_again_deletes_nothing_that_it_did_not_make(cse, place, record):  # noqa
     assert contents(place / "out") == {"ledger/adaptation.json": record.encode(), "thesis.txt": b"mine"}
 
 
-def test_a_budget_too_short_for_one_training(cse, place):  # noqa: F811
-    done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
+def test_a_budget_too_short_for_one_training(cse, pairs):  # noqa: F811
+    done = cse(*pairs)
     assert done.code == 2
     assert done.err.splitlines()[-1].startswith("error: --budget: one training and its measures need ")
     assert "step" not in done.err, "it is said before training"
+
+
+def test_with_labels_a_head_is_what_a_short_budget_allows(cse, place):  # noqa: F811
+    done = cse(*LABELS, "--budget", "0.01s", "--out", "out")
+    assert done.code == 0, done.err
+    assert "here, the budget is 0.01 seconds; raise it, or train on fewer rows" in done.err
+    assert "note: the budget allowed no prompts: --budget: one training" in done.out
+    assert re.search(r"in the bundle: (head \(|the bare backbone)", done.out)
+    assert (place / "out/bundle/bundle.json").is_file() and "choice" not in Ledger(place / "out/ledger", "").names()
 
 
 @pytest.mark.parametrize(

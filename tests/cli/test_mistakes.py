@@ -63,7 +63,7 @@ MISTAKES = {
     "bank add data/bank data/checkpoint --name x": "data/bank: no bank here (bank.json is missing)",
     "prepare -s data.source=files -s data.train_path=row.csv": "row.csv: no such file or folder",
     "preset use promcse-eh-bertbase": "promcse-eh-bertbase: no such preset; did you mean 'promcse-eh-bert-base'?",
-    "search data/vectors hello": "data/vectors: no vectors here",
+    "search data/vectors hello": "data/vectors: no index here",
 }
 SCRIPT = f"""
 import contextlib, io, json, sys
