@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from cse.data.store import PreparedData, texts_in
-from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
+from cse.data.tasks.kinds import ScoredPairs, Task, all_texts, of_kind
 from cse.data.tasks.store import OWN, TEST, open_tasks
 from cse.errors import CseError
 from cse.evaluation.sts import evaluate_sts
+from cse.evaluation.tasks.score import score_dev
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.checkpoint_config import identity_of
@@ -27,6 +28,7 @@ from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
 GROUPS = ("export",)
+_ITEMS = 2  # of a small task of one's own that rounding may turn over
 SKETCHED = 2000  # training texts that the sketch of a bundle is made of
 
 
@@ -59,7 +61,7 @@ def export_stage(
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision != "fp32":
-            draft.parity |= check_score(encoder, onnx, _similarity_tasks(data), options.score_loss)
+            draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
         texts = training_sentences(data, SKETCHED) or sentences
         draft.sketch = vectors_sketched(onnx, texts)
     click.echo(
@@ -68,27 +70,37 @@ def export_stage(
     )
 
 
-def check_score(
-    encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[ScoredPairs], most: float
-) -> dict[str, float]:
+def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Task], most: float) -> dict[str, float]:
     """Return what a rounded bundle loses to torch, and print it.
 
+    Args:
+        encoder: in torch.
+        onnx: the bundle.
+        tasks: see ``_scored_tasks``.
+        most: points that it may lose.
+
     Returns:
-        ``score_loss``: points of Spearman * 100, on average over the tasks; nothing if there is no scored pair.
+        ``score_loss``: points of Spearman * 100, on average over scored pairs, or of one's own task; nothing if there
+        is no task.
 
     Raises:
         CseError: it loses more than ``most`` points.
     """
     if not tasks:
-        click.echo("no scored pairs in the evaluation data: rounding is judged by the vectors alone", err=True)
+        click.echo("nothing to score in the evaluation data: rounding is judged by the vectors alone", err=True)
         return {}
     click.echo("scoring torch and the bundle on the evaluation tasks", err=True)
-    scores = [evaluate_sts(model, tasks).average() or 0.0 for model in (encoder, onnx)]
+    if pairs := of_kind(tasks, ScoredPairs):
+        name, scores = "STS", [evaluate_sts(model, pairs).average() or 0.0 for model in (encoder, onnx)]
+    else:
+        found = [score_dev(model, tasks[0]) for model in (encoder, onnx)]
+        name, scores = f"{tasks[0].name} {found[0].measure}", [score.value for score in found]
+        most = max(most, 100 * _ITEMS / len(tasks[0]))
     loss = round(scores[0] - scores[1], 2)
-    click.echo(f"STS: torch {scores[0]:.2f}, bundle {scores[1]:.2f}, loss {loss:.2f}")
+    click.echo(f"{name}: torch {scores[0]:.2f}, bundle {scores[1]:.2f}, loss {loss:.2f}")
     if loss > most:
         raise CseError(
-            f"export.precision: the bundle loses {loss:.2f} points of STS, more than export.score_loss {most:g}; "
+            f"export.precision: the bundle loses {loss:.2f} points of {name}, more than export.score_loss {most:.2g}; "
             "export in fp32; nothing was published"
         )
     return {"score_loss": loss}
@@ -125,6 +137,11 @@ def sentences_for_parity(data: PreparedData, count: int) -> list[str]:
 
 def _similarity_tasks(data: PreparedData) -> list[ScoredPairs]:
     return of_kind(open_tasks(data, TEST), ScoredPairs)
+
+
+def _scored_tasks(data: PreparedData) -> list[Task]:
+    """Return what tells whether rounding loses anything: the similarity tasks, or else the first task of one's own."""
+    return [*(_similarity_tasks(data) or open_tasks(data, OWN)[:1])]
 
 
 if __name__ == "__main__":

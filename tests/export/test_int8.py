@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
 
-from cse.data.tasks.kinds import ScoredPairs
+from cse.data.tasks.kinds import LabelledTexts, Retrieval, ScoredPairs
 from cse.errors import CseError
 from cse.export import graph as graph_module
 from cse.export.bundle import write_bundle
@@ -91,6 +93,33 @@ def test_too_large_a_loss_is_refused():
         check_score(Fixed(0.0), Fixed(1.0), [task()], 0.3)
 
 
-def test_without_scored_pairs_it_says_so(capsys):
+class Forgetful:
+    """Has other vectors at each call."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(0)
+
+    def encode(self, sentences, **_):
+        return self.random.normal(size=(len(sentences), 8)).astype(np.float32)
+
+
+def test_without_scored_pairs_ones_own_task_is_scored(capsys):
+    texts = [f"left {number * 7919}" for number in range(30)]
+    labelled = LabelledTexts("intents", texts[:20], ["a", "b"] * 10, texts[20:], ["a", "b"] * 5)
+    assert check_score(Fixed(0.0), Fixed(0.0), [labelled], 0.3) == {"score_loss": 0.0}
+    assert re.fullmatch(r"intents kNN: torch (\d+\.00), bundle \1, loss 0\.00\n", capsys.readouterr().out)
+    places = np.arange(30)
+    search = Retrieval("faq", [*texts], [f"{text}." for text in texts], places, places, np.ones(30, np.int64))
+    exact = {text: Fixed(0.0).encode([text.removesuffix(".")])[0] for text in [*search.queries, *search.documents]}
+
+    class Exact:
+        def encode(self, sentences, **_):
+            return np.stack([exact[text] for text in sentences])
+
+    with pytest.raises(CseError, match=r"loses \d\d\.\d\d points of faq nDCG@10, more than export\.score_loss 6\.7;"):
+        check_score(Exact(), Forgetful(), [search], 0.3)
+
+
+def test_without_anything_to_score_it_says_so(capsys):
     assert check_score(Fixed(0.0), Fixed(1.0), [], 0.3) == {}
     assert "judged by the vectors alone" in capsys.readouterr().err
