@@ -176,7 +176,7 @@ def _report(
 ) -> dict[str, Any]:
     notes = []
     dev = evaluation.dev
-    if dev is None:
+    if dev is None and not settings.train_on_dev_rows:
         notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
     if not evaluation.test and not suite.own:
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
