@@ -42,6 +42,11 @@ def summary(adapted: Adapted) -> str:
         lines.append(
             "proxy: held-out rows of the same making stand for your task; name a task of your own with --task to know"
         )
+    if any(one.measure.startswith("nDCG") for one in own):
+        lines.append(
+            "note: words and vectors together often find more, without any training: `cse embed`, `cse index` and "
+            "`cse search` on your documents"
+        )
     lines += [f"note: {note}" for note in adapted.notes]
     if adapted.stopped:
         lines.append("note: stopped before the end; the same command goes on")

@@ -81,6 +81,12 @@ def test_the_first_line_is_about_the_main_measure_and_what_fell(own, first):
     assert said(*own)[0] == first
 
 
+def test_who_searches_hears_of_words_beside_vectors():
+    note = "note: words and vectors together often find more, without any training: "
+    assert any(line.startswith(note) for line in said(one("nDCG@10", -1, -4), main=("intents", "nDCG@10")))
+    assert not any(line.startswith(note) for line in said(one("kNN", 1.0, 3)))
+
+
 def test_a_task_named_later_is_not_the_main_one_however_far_it_moved():
     assert said(one("MAP", 5, 9), one("kNN", 1.0, 3), main=("intents", "MAP"))[0].startswith("It helped: intents MAP")
     assert said(one("Spearman", 5, 9, STS), main=None)[0] == "adapted, but nothing of your own was measured"
