@@ -100,8 +100,8 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     click.echo(f"{name}: torch {scores[0]:.2f}, bundle {scores[1]:.2f}, loss {loss:.2f}")
     if loss > most:
         raise CseError(
-            f"export.precision: the bundle loses {loss:.2f} points of {name}, more than export.score_loss {most:.2g}; "
-            "export in fp32; nothing was published"
+            f"export.precision: the bundle loses {loss:.2f} points of {name}, more than export.score_loss allows, "
+            f"{round(most, 2):g}; export in fp32; nothing was published"
         )
     return {"score_loss": loss}
 

@@ -343,6 +343,18 @@ def test_a_killed_build_leaves_the_index_before(cse, embed, vectors, monkeypatch
     )
 
 
+def test_a_table_of_another_program_is_not_written_over(cse, embed):  # noqa: F811
+    import lancedb
+
+    folder = embed(ROWS[:5], "mine")
+    table = lancedb.connect(str(folder)).create_table("index", [{"thesis": "my own"}])
+    done = cse("index", folder)
+    assert (done.code, done.err) == (
+        2, f"error: {folder}/index.lance: a table that `cse index` did not make; move it, and index again\n",
+    )  # fmt: skip
+    assert table.to_arrow().to_pylist() == [{"thesis": "my own"}]
+
+
 def test_an_index_removed_during_a_search(vectors):
     table = open_table(str(vectors))
     shutil.rmtree(vectors / "index.lance")

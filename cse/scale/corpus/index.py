@@ -31,9 +31,11 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
             the best; ``auto`` does so above 100,000 rows.
 
     Raises:
-        CseError: lancedb is not installed or cannot write there, or a shard cannot be read.
+        CseError: lancedb is not installed or cannot write there, a shard cannot be read, or a table of another program
+            is in the place of the index.
     """
     with _writing(vectors.folder) as database:
+        _refuse_foreign(database, vectors.folder)
         from lancedb.index import FTS, BTree, IvfRq
 
         batches = _batches(vectors)
@@ -94,6 +96,16 @@ def _writing(folder: Folder) -> Iterator[Any]:
             if number := full_disk_in(str(error)):
                 raise OSError(number, os.strerror(number), folder / TABLE_FOLDER) from None
             raise CseError(f"{folder / TABLE_FOLDER}: cannot be written: {one_line(str(error))[:300]}") from None
+
+
+def _refuse_foreign(database: Any, folder: Folder) -> None:
+    """Refuse to write over a table that `cse index` did not make; one that cannot be opened was never finished."""
+    try:
+        metadata = database.open_table(TABLE).schema.metadata
+    except (ValueError, RuntimeError, OSError):
+        return
+    if FACTS not in (metadata or {}):
+        raise CseError(f"{folder / TABLE_FOLDER}: a table that `cse index` did not make; move it, and index again")
 
 
 def _publish(table: Any) -> None:
