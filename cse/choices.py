@@ -6,4 +6,5 @@ PoolerKind = Literal["cls", "mean", "mean_top2", "mean_first_last", "last", "mas
 FirstLayer = Literal["embeddings", "block1"]
 Precision = Literal["fp32", "fp16", "int8"]
 ProjectorUse = Literal["none", "train_only", "always"]
+Side = Literal["both", "query"]
 ProjectorKind = Literal["tanh", "batch_norm", "mlm_transform"]

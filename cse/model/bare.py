@@ -12,6 +12,7 @@ from cse.model.checkpoint_config import read_config
 from cse.model.named import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import find_words, load_words
+from cse.runtime.uses import QUERY
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,12 @@ class BareBackbone:
 def load_bare_backbone(folder: Path) -> SentenceEncoder:
     """Return the language model that a checkpoint was trained on, without the trained weights.
 
-    It reads as many tokens as the checkpoint, behind the same task texts.
+    It reads as many tokens as the checkpoint, behind the same task texts; of one with a query side, as its documents.
 
     Raises:
         CseError: it is missing, or no longer the one that the checkpoint was trained on.
     """
     config = read_config(folder)
     backbone = load_backbone(find_recorded_backbone(folder, config))
-    return SentenceEncoder(backbone.use_as(max_length=config["max_length"], texts=config["texts"]))
+    length = None if config["side"] == QUERY else config["max_length"]
+    return SentenceEncoder(backbone.use_as(max_length=length, texts=config["texts"]))

@@ -15,6 +15,7 @@ from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint_config import AGAIN, FORMAT, WEIGHTS_FILE, WORDS, write_config
 from cse.model.encoder import Encoder
 from cse.model.named import CONFIG_FILE
+from cse.model.side import check_side
 from cse.model.static_words import StaticWords
 from cse.runtime.seal import check_files, describe_files
 
@@ -53,7 +54,12 @@ def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
 
 
 def describe(encoder: Encoder) -> dict[str, Any]:
-    """Return what is needed to rebuild the encoder, as JSON values."""
+    """Return what is needed to rebuild the encoder, as JSON values.
+
+    Raises:
+        CseError: it has a part that its side cannot have.
+    """
+    check_side(encoder)
     prompt, files = encoder.prompt, encoder.backbone.files
     return {
         "format": FORMAT,
@@ -87,6 +93,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
             "projector": encoder.projector,
             "first_layer": encoder.first_layer,
         },
+        "side": encoder.side,
         "post": None if encoder.post is None else encoder.post.config(),
         "texts": encoder.texts,
         "widths": list(encoder.widths),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse
+from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse, Side
 from cse.errors import CseError
 from cse.model.generator import UNIGRAM
 from cse.model.named import CONFIG_FILE, check_checkpoint, is_checkpoint
@@ -16,7 +16,7 @@ from cse.model.prompts import PROMPT_KINDS
 from cse.runtime.seal import SEAL, check_entries, check_seal, digest, read_object, sealed, short
 
 WEIGHTS_FILE = "weights.safetensors"
-FORMAT = 3
+FORMAT = 4
 WORDS = "words"  # folder with the tokenizer of static word vectors
 AGAIN = "train or fetch the checkpoint again"
 
@@ -89,6 +89,7 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
         "pooler.projector": get_args(ProjectorKind),
         "pooler.first_layer": get_args(FirstLayer),
         "cls": (True, False),
+        "side": get_args(Side),
         "parameters": ("prompts", "biases", "norms", "lora", "full"),
     }
     if config.get("prompt", ...) is not None:

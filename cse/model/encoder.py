@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cse.choices import Side
 from cse.errors import CseError, nearest
 from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
@@ -25,6 +26,7 @@ from cse.model.pooling import (
     read_at,
 )
 from cse.model.prompts import Prompt
+from cse.model.side import check_side, use_of_documents, with_roles
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
 from cse.model.trained import choose_trained
@@ -54,10 +56,15 @@ class Encoder(nn.Module):
         lora_rank: rank of these updates, see ``LowRank``; 0 without.
         new_layers: initialisation of a ``batch_norm`` projector, see ``BatchNormProjector``.
         use: length, task texts and shorter widths; None: as the backbone's folder declares.
+        side: ``both``, or ``query``: what is trained is for role ``query`` alone, see ``cse.model.side``. ``embed``,
+            ``pooled`` and ``max_length`` are then the query side's.
+
+    Attributes:
+        documents: the bare backbone, which embeds all but queries; None if its side is ``both``.
 
     Raises:
         CseError: an unknown pooler, a position table too short for the prompt, a projector that the backbone lacks, or
-            a task text without room for a sentence.
+            a task text without room for a sentence; or a part that a query side cannot have.
     """
 
     tails: torch.Tensor
@@ -81,11 +88,13 @@ class Encoder(nn.Module):
         lora_rank: int = 0,
         new_layers: str = "normal",
         use: Declared | None = None,
+        side: Side = "both",
     ) -> None:
         super().__init__()
         self.backbone: Any = backbone
         use = use or backbone.declared
-        self.texts, self.widths = use.texts, use.widths
+        self.side = side
+        self.texts, self.widths = use.texts if side == "both" else with_roles(use.texts), use.widths
         self.prompt = prompt
         self.pooler = pooler or backbone.pooling
         self.loss_pooler = loss_pooler or self.pooler
@@ -130,6 +139,8 @@ class Encoder(nn.Module):
         self.text_tokenizers = Tokenizers(self.tokenizer)
         for role, text in self.texts.items():
             check_room(text, self.text_tokenizers, self.max_length, f"task text of role {role}")
+        check_side(self)
+        self.documents: Any = None if side == "both" else type(self)(backbone, use=use_of_documents(body, self.texts))
         self.eval()
 
     @property

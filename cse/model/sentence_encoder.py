@@ -21,12 +21,13 @@ from cse.model.encoder import Encoder
 from cse.model.named import CONFIG_FILE, is_checkpoint, is_word_file
 from cse.model.post import build_post
 from cse.model.prompts import Prompt
+from cse.model.side import check_side
 from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.encode import cosine_similarity, encode_sentences, is_text
 from cse.runtime.tokens import Tokenizers
-from cse.runtime.uses import check_dimensions, text_of
+from cse.runtime.uses import QUERY, check_dimensions, text_of
 
 if TYPE_CHECKING:
     from cse.runtime.bank import Chosen
@@ -85,7 +86,8 @@ class SentenceEncoder(Compatible, Encoder):
             normalize: whether to scale each embedding to unit length.
             show_progress_bar: whether to show a progress bar on stderr.
             domain: refused; only a bank has domains.
-            role: whose task text goes before each sentence, for instance ``query``; None: no text.
+            role: whose task text goes before each sentence, for instance ``query``; None: no text. Of an encoder with
+                a query side, role ``query`` takes it, and all others take the bare backbone.
             dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
 
         Returns:
@@ -97,8 +99,9 @@ class SentenceEncoder(Compatible, Encoder):
         """
         if domain is not None:
             raise CseError("domain: this is one model; load a bank (cse bank create) to choose prompts by domain")
-        return self.encode_cut(
-            sentences, self.max_length, batch_size, normalize, show_progress_bar, role=role, dimensions=dimensions
+        side = self.side_of(role)
+        return side.encode_cut(
+            sentences, side.max_length, batch_size, normalize, show_progress_bar, role=role, dimensions=dimensions
         )
 
     def encode_cut(
@@ -113,6 +116,11 @@ class SentenceEncoder(Compatible, Encoder):
         dimensions: int | None = None,
     ) -> np.ndarray:
         """Encode like ``encode``, but truncate sentences to ``max_length`` tokens, including special tokens."""
+        side = self.side_of(role)
+        if side is not self:
+            return side.encode_cut(
+                sentences, max_length, batch_size, normalize, show_progress_bar, role=role, dimensions=dimensions
+            )
         check_dimensions(dimensions, self.widths, self.dimension)
         device = next(self.parameters()).device
         was_training = self.training
@@ -146,6 +154,14 @@ class SentenceEncoder(Compatible, Encoder):
             ).warned()
         finally:
             self.train(was_training)
+
+    def side_of(self, role: str | None) -> SentenceEncoder:
+        """Return what encodes texts in a role: this encoder, or the bare backbone if its query side is not for them."""
+        if self.documents is None or role == QUERY:
+            return self
+        self.documents.precision = self.precision
+        documents: SentenceEncoder = self.documents
+        return documents
 
     def _products(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context in which products are made in ``precision``."""
@@ -230,9 +246,11 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
         lora_rank=config["lora_rank"],
         # the recorded length is what its parts gave in training; load_checkpoint compares the two
         use=Declared(None, config["max_length"], config["texts"], tuple(config["widths"])),
+        side=config["side"],
     )
     if config["post"] is not None:
         encoder.post = build_post(config["post"]).eval()
+        check_side(encoder)
     return encoder
 
 

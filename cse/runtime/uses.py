@@ -26,7 +26,8 @@ def text_of(role: str | None, texts: Mapping[str, str]) -> str:
     return texts[role]
 
 
-_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}  # of a kind of text, by preference
+QUERY = "query"  # the role whose vectors a query side makes
+_NAMES = {QUERY: (QUERY,), "document": ("document", "passage", "corpus")}  # of a kind of text, by preference
 
 
 def role_for(kind: str, texts: Mapping[str, str]) -> str | None:

@@ -14,7 +14,7 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from cse.errors import CseError
-from cse.model.post import POST_KINDS, Flow, LinearMap, build_post, fit_whitening
+from cse.model.post import POST_KINDS, QUERY_MAP, Flow, LinearMap, build_post, fit_whitening
 from cse.model.post.discriminant import Scatter, fit_discriminant, numbered, scatter_of
 from cse.stages.fit_linear import fit_linear
 from tests.parts import new_flow
@@ -367,6 +367,8 @@ FITS = {
 
 @pytest.fixture(params=POST_KINDS)
 def fitted(request) -> LinearMap | Flow:
+    if request.param == QUERY_MAP:  # trained against a collection, not fitted to vectors
+        return LinearMap.of(QUERY_MAP, np.zeros(WIDTH), np.random.default_rng(0).normal(size=(WIDTH, WIDTH)))
     return FITS[request.param](anisotropic(640))
 
 
@@ -419,6 +421,6 @@ def test_a_vector_that_is_not_finite_is_named():
 def test_unknown_kind():
     with pytest.raises(
         CseError,
-        match=r"post\.kind: 'whitenning' is not one of whitening, discriminant, linear, flow; did you mean 'whitening'",
+        match=r"'whitenning' is not one of whitening, discriminant, linear, query_map, flow; did you mean 'whitening'",
     ):
         build_post({"kind": "whitenning"})

@@ -6,6 +6,7 @@ kind         what it does                                 source
 whitening    linear: zero mean, identity covariance       Su et al. 2021, "BERT-whitening"
 discriminant linear: identity covariance within labels    Fisher 1936; Friedman 1989
 linear       a discriminant trained on by a loss          Khosla et al. 2020, "SupCon"
+query_map    linear, D to D, of queries alone             the loss it is trained by
 flow         invertible network towards ``N(0, I)``       Li et al. 2020, "BERT-flow"
 ============ ============================================ ======================================
 """
@@ -20,11 +21,11 @@ from torch import nn
 from cse.errors import CseError, nearest
 from cse.model.post.flow import Flow
 from cse.model.post.flow_training import fit_flow
-from cse.model.post.linear import LinearMap, kept_dimension
+from cse.model.post.linear import QUERY_MAP, LinearMap, kept_dimension
 from cse.model.post.whitening import fit_whitening
 
 LABELLED_KINDS = ("discriminant", "linear")  # fitted on labelled texts
-LINEAR_KINDS = ("whitening", *LABELLED_KINDS)
+LINEAR_KINDS = ("whitening", *LABELLED_KINDS, QUERY_MAP)
 POST_SIZES = {  # of ``config()``
     **dict.fromkeys(LINEAR_KINDS, ("width", "dimension")),
     "flow": ("width", "levels", "depth", "hidden"),
@@ -36,6 +37,7 @@ __all__ = [
     "LINEAR_KINDS",
     "POST_KINDS",
     "POST_SIZES",
+    "QUERY_MAP",
     "Flow",
     "LinearMap",
     "build_post",

@@ -1,4 +1,4 @@
-"""A linear map of sentence vectors: what whitening, a discriminant and a linear head are once they are fitted."""
+"""A linear map of sentence vectors: what whitening, a discriminant, a linear head and a query map are once fitted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from torch import nn
 
 from cse.errors import CseError
 
+QUERY_MAP = "query_map"
+
 
 class LinearMap(nn.Module):
     """``y = (x - mean) matrix``; all zeros until it is fitted or its weights are loaded.
 
     Args:
-        kind: ``whitening``, ``discriminant`` or ``linear``.
+        kind: ``whitening``, ``discriminant``, ``linear`` or ``query_map``.
         width: input width D.
         dimension: output width d, at most ``width``.
 
