@@ -188,7 +188,7 @@ def _report(
     return {
         "source": settings.source,
         "view": settings.rows,
-        **({"made_from": settings.view} if settings.grouped else {}),
+        **({"made_from": settings.made_from} if settings.grouped else {}),
         "train": cleaning.as_dict(),
         "dev": {
             "from": origin["dev"],

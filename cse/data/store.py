@@ -153,6 +153,14 @@ class PreparedData:
         """``sentences``, ``pairs``, ``triplets`` or ``labelled``."""
         return view_of(self.train)
 
+    @property
+    def made_from(self) -> str | None:
+        """What the rows were made from: ``documents``, ``stand_ins`` of them, ``categories``, or None: nothing else."""
+        name = self.rows_file.stem
+        found = self.report["more"][name.removeprefix(_MORE)] if name.startswith(_MORE) else self.report
+        made: str | None = found.get("made_from")
+        return made
+
     def sentences(self) -> Iterator[str]:
         """Yield the sentences of the training rows, column after column."""
         for name in VIEW_COLUMNS[self.view]:
