@@ -52,7 +52,7 @@ def section(heading: str, paragraphs: Iterable[str]) -> Section:
 
 
 def document_rows(
-    documents: Iterable[Document], kinds: Sequence[str], *, language: str, passage_words: int, stand_ins: int
+    documents: Iterable[Document], kinds: Sequence[str], *, language: str, passage_words: int, stand_ins: int = 5
 ) -> Iterator[Row]:
     """Yield the training rows of documents, grouped by document; one row with a fault for a document without any.
 

@@ -38,7 +38,7 @@ OWN = [{}, PAIRS]
 def losses_over(encoder, own=OWN, **terms):
     """NT-Xent and the hinge with the default weights, 1 and 10, unless given."""
     objective = ObjectiveSettings(**terms).over(own[1:])
-    return losses_from(objective, Parts(encoder, None, None, 12, 1, 1, None, torch.device("cpu"), bf16=False), own)
+    return losses_from(objective, Parts(encoder, None, None, 12, 1, 1, None, (), torch.device("cpu"), bf16=False), own)
 
 
 def gradient_of(encoder, loss):
