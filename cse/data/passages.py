@@ -103,9 +103,9 @@ def _texts_of(document: Document, kinds: Sequence[str], language: str, words: in
 def _stand_ins(document: Document, language: str, most: int) -> Iterator[tuple[str, ...]]:
     """Yield texts that stand in for queries, the title and sentences at even intervals, each with the document."""
     title = " ".join(document.title.split())
-    found = [sentence.strip() for part in document.sections for sentence in _sentences(part.paragraphs, language)]
-    words = " ".join([title, *found]).split()
-    whole = " ".join(words[:_WHOLE_WORDS])
+    paragraphs = [text for part in document.sections for text in part.paragraphs]
+    whole = " ".join(" ".join([title, *paragraphs]).split()[:_WHOLE_WORDS])
+    found = [sentence.strip() for sentence in _sentences(paragraphs, language)]
     sentences = [sentence for sentence in dict.fromkeys(found) if sentence != title]
     room = most - bool(title)
     if len(sentences) > room:

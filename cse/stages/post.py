@@ -17,7 +17,6 @@ from cse.model.named import is_checkpoint
 from cse.model.post import QUERY_MAP
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
-from cse.runtime.uses import QUERY
 from cse.settings.groups.post import PostSettings
 from cse.stages.fit_post import FIT_BATCH, check_post, fit_post
 
@@ -45,7 +44,7 @@ def put_behind(
     data = PreparedData(prepared)
     encoder = SentenceEncoder.load(model)
     if post.kind == QUERY_MAP and not is_checkpoint(Path(model)):
-        encoder = SentenceEncoder(encoder.backbone, side=QUERY)
+        encoder = SentenceEncoder(encoder.backbone, side="query")
     check_post(encoder, post, data)
     dev = open_dev(data)
     before = None if dev is None else score_dev(encoder, dev, FIT_BATCH, measure)
