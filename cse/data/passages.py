@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cse.data.readers import Row
+from cse.data.store import STAND_INS
 
-SENTENCES, STAND_INS = "sentences", "stand_ins"
+SENTENCES = "sentences"
 _WHOLE_WORDS = 1000  # of a document: a language model reads no more of it
 _WINDOW = 10_000  # characters at a time: what looks for the ends takes time with their square
 _ENDS = ".?!:;"  # a title that ends so, or that is followed so, ends a sentence

@@ -27,6 +27,7 @@ VIEW_COLUMNS = {
     "triplets": ("sent0", "sent1", "hard_neg"),
     "labelled": ("sent0", "sent1", "label"),
 }
+STAND_INS = "stand_ins"  # what rows are made from: texts of documents in place of queries
 GROUP = "group"  # last column of rows that have one: the label or document that a row comes from
 BATCH_ROWS = 4096
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"

@@ -11,8 +11,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from cse.data.passages import STAND_INS
-from cse.data.store import PreparedData
+from cse.data.store import STAND_INS, PreparedData
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.uses import role_for
