@@ -151,7 +151,7 @@ def index_command(folder: str, kind: Kind, update: str | None) -> None:
 @click.option("--exact", is_flag=True, help="Compare every vector, even if the index is approximate.")
 @click.option("--task", metavar="FOLDER", help="Measure with these queries and judgements (BEIR's layout) instead.")
 @click.option("--model", help="Bundle or BANK:NAME that made the vectors; default: its path then.")
-@click.option("--role", help="Role of the queries; default: query, if the rows were embedded in a role.")
+@click.option("--role", help="Role of the queries; default: query, with a query side or where rows have a role.")
 @_provider_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per query.")
 def search(
@@ -171,20 +171,21 @@ def search(
 
     Prints rank, score, id, and the text if it was stored. `cse index` builds the index that it searches.
     """
-    from cse.scale.corpus.search import open_encoder, role_of_queries
+    from cse.scale.corpus.search import changed_queries, open_encoder, role_of_queries
     from cse.scale.corpus.table import open_table
 
     if bool(queries) == (task is not None):
         raise click.UsageError("give queries, or --task and none")
     table = open_table(folder)
     mode = table.mode(mode)
-    if task is not None:
-        encoder = open_encoder(table, model, provider)
+    encoder = None if mode == "words" and task is None else open_encoder(table, model, provider)
+    if encoder is not None and (changed := changed_queries(table, encoder)):
+        click.echo(changed, err=True)
+    if task is not None and encoder is not None:
         _measure(table, encoder, role or role_of_queries(table, encoder), task, as_json)
         return
     vectors = None
-    if mode != "words":
-        encoder = open_encoder(table, model, provider)
+    if encoder is not None:
         vectors = encoder.encode(list(queries), normalize=True, role=role or role_of_queries(table, encoder))
     found = table.search(queries, vectors, k, mode, where=where, exact=exact)
     for query, hits in zip(queries, found, strict=True):

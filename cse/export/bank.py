@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from cse.errors import CseError
+from cse.export.as_domain import as_domain
 from cse.export.bank_encoder import BankEncoder
-from cse.export.bundle import versions
 from cse.export.graph import write_bank_graph
 from cse.export.parity import check_parity
+from cse.export.versions import versions
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import describe
 from cse.model.pooling import TanhMlp
@@ -115,42 +115,11 @@ def make_domain(
         CseError: the name is not valid, or the encoder has a part that a bank cannot hold.
     """
     check_name(name)
-    backbone = _frozen_backbone(encoder)
+    _frozen_backbone(encoder)
     obstacle = _obstacle(encoder)
     if obstacle:
         raise CseError(f"domain {name}: {obstacle}; export it as a bundle of its own (cse export)")
-    facts = describe(encoder)
-    with torch.no_grad():
-        prefix = encoder.prefix() or []
-        blocks = [block for pair in prefix for block in pair]
-        empty = torch.empty((2 * backbone.layers, backbone.heads, 0, backbone.head_size))
-        tensors = {"prompt": _array(torch.stack(blocks) if blocks else empty)}
-        if encoder.cls is not None:
-            tensors["cls"] = _array(encoder.cls)
-        if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
-            tensors["projector_weight"] = _array(encoder.mlp.dense.weight)
-            tensors["projector_bias"] = _array(encoder.mlp.dense.bias)
-        if isinstance(encoder.post, LinearMap):
-            tensors |= {"map_mean": _array(encoder.post.mean), "map_matrix": _array(encoder.post.matrix)}
-    if centres is not None:
-        tensors["centres"] = np.ascontiguousarray(centres, np.float32)
-    return Domain(
-        DomainFacts(
-            format=DOMAIN_FORMAT,
-            name=name,
-            backbone=backbone.files.sha256,
-            pooler=encoder.pooler,
-            normalize=normalize,
-            position_shift=encoder.shift,
-            max_length=encoder.max_length,
-            hashes=hashes_of(tensors),
-            prompt=facts["prompt"] or {},
-            metrics=metrics or {},
-            checkpoint=checkpoint,
-            versions=versions(),
-        ),
-        **tensors,
-    )
+    return as_domain(encoder, name, normalize=normalize, metrics=metrics, checkpoint=checkpoint, centres=centres)
 
 
 def with_sketch(domain: Domain, sketch: Moments) -> Domain:
@@ -189,8 +158,9 @@ def _obstacle(encoder: SentenceEncoder) -> str:
         return f"pooler {encoder.pooler} is not part of a bank, which has {' and '.join(POOLERS)}"
     if encoder.mlp_use == "always" and not isinstance(encoder.mlp, TanhMlp):
         return f"projector {encoder.projector} is not part of a bank, which has tanh"
-    if encoder.texts or encoder.widths:
-        has = [f"task texts ({', '.join(encoder.texts)})"] if encoder.texts else []
+    texts = [role for role, text in encoder.texts.items() if text or encoder.side == "both"]
+    if texts or encoder.widths:
+        has = [f"task texts ({', '.join(texts)})"] if texts else []
         has += [f"shorter vectors ({', '.join(map(str, encoder.widths))})"] if encoder.widths else []
         return f"it has {' and '.join(has)}, and a bank has neither roles nor widths"
     return ""
@@ -207,7 +177,3 @@ def _random_domains(manifest: BankManifest) -> Iterator[Domain]:
         prompt = random.normal(size=(2 * shape.layers, shape.heads, length, shape.head_size)).astype(np.float32)
         cls = random.normal(scale=0.05, size=shape.dimension).astype(np.float32) if length == 2 else None
         yield Domain(facts, prompt, cls)
-
-
-def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
-    return np.ascontiguousarray(tensor.detach().float().cpu().numpy())

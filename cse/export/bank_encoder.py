@@ -76,7 +76,7 @@ class BankEncoder(Compatible, nn.Module):
             show_progress_bar: whether to show a progress bar on stderr.
             domain: whose prompts to use: a name for all sentences or one per sentence; ``auto`` chooses the domain
                 whose text is nearest.
-            role: refused; a bank has no task texts.
+            role: of the sentences, for domains with a query side; the others have none.
             dimensions: refused; a bank has no shorter vectors.
 
         Returns:
@@ -86,7 +86,7 @@ class BankEncoder(Compatible, nn.Module):
             CseError: an item is not a string, an embedding is not finite (names the sentence), or the domain is
                 missing, unknown or damaged.
         """
-        refuse_uses(role, dimensions)
+        refuse_uses(None, dimensions)
         device = next(self.parameters()).device
         was_training = self.training
         self.eval()
@@ -103,6 +103,7 @@ class BankEncoder(Compatible, nn.Module):
                 sentences,
                 domain,
                 normalize=normalize,
+                role=role,
                 tokenizers=self.bare.text_tokenizers,
                 dimension=self.dimension,
                 max_length=self.bare.max_length,

@@ -71,4 +71,5 @@ class BankPass(nn.Module):
         dtype = last_BLD.dtype
         weight_BL = torch.where(pool_cls[domain][:, None], begins_BL.to(dtype), attention_mask.to(dtype))
         weight_BL1 = weight_BL[:, :, None]
-        return (last_BLD * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1).clamp(min=1)
+        pooled_BD = (last_BLD * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1).clamp(min=1)
+        return pooled_BD if self.backbone.dense is None else self.backbone.dense(pooled_BD)

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cse.choices import Precision
-from cse.export.graph import write_graph
+from cse.errors import CseError
+from cse.export.as_domain import as_domain
+from cse.export.graph import write_bank_graph, write_graph
 from cse.export.half import halve
 from cse.export.int8 import quantize
+from cse.export.versions import versions
 from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.side import is_bare
 from cse.outputs import Kind, publish_folder
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.bundle import FORMAT, MODEL, QUERY_SIDE, SIZES, TOKENIZER, Bundle, describe_files, documents_identity
+from cse.runtime.domain import POOLERS, SUFFIX
 from cse.runtime.sketch import SKETCH, Moments, write_sketch
-
-_PACKAGES = ("cse", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "tokenizers")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide what is exported, as far as they are installed."""
-    found = {}
-    for name in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):  # run from its tree, or onnxruntime without a GPU
-            found[name] = importlib.metadata.version(name)
-    return found
+from cse.runtime.uses import QUERY
 
 
 @dataclass
@@ -69,8 +64,12 @@ def write_bundle(
         precision: of weights and matrix products.
     """
     facts = describe(encoder)
+    documents = encoder.documents or encoder
     with publish_folder(out, Kind.BUNDLE) as folder:
-        write_graph(encoder, folder / MODEL)
+        if encoder.side == QUERY:
+            facts["backbone"] |= _write_sides(encoder, folder, normalize=normalize, checkpoint=checkpoint)
+        else:
+            write_graph(encoder, folder / MODEL)
         if precision != "fp32":
             {"fp16": halve, "int8": quantize}[precision](folder / MODEL)
         # the tokenizer's own save does not raise OSError on a full disk
@@ -80,7 +79,7 @@ def write_bundle(
             dimension=encoder.dimension,
             pooler=encoder.pooler,
             normalize=normalize,
-            max_length=encoder.max_length,
+            max_length=documents.max_length,
             pad_id=encoder.backbone.pad_id,
             files=describe_files(folder, [path.name for path in folder.glob("[!.]*")]),
             prompt=facts["prompt"] or {},
@@ -91,7 +90,10 @@ def write_bundle(
             precision=precision,
             texts=facts["texts"],
             widths=facts["widths"],
+            side=encoder.side,
         )
+        if is_bare(documents):
+            manifest = dataclasses.replace(manifest, documents=documents_identity(manifest))
         manifest.write(folder)
         draft = Draft(folder, manifest)
         yield draft
@@ -100,3 +102,27 @@ def write_bundle(
             write_sketch(folder / SKETCH, draft.sketch)
             files = files | describe_files(folder, [SKETCH])
         Bundle(**vars(manifest) | {"files": files, "parity": draft.parity}).write(folder)
+
+
+def _write_sides(encoder: SentenceEncoder, folder: Path, *, normalize: bool, checkpoint: str) -> dict[str, int]:
+    """Write the query side as a domain beside a graph that serves both sides; return the backbone's ``SIZES``.
+
+    Prompts are inputs of the graph, as in a bank. Without any, it is the bare backbone's own, to the byte.
+
+    Raises:
+        CseError: queries have prompts, and the backbone pools by something that a bank's graph does not have.
+    """
+    backbone = encoder.backbone
+    query = as_domain(encoder, QUERY_SIDE.removesuffix(SUFFIX), normalize=normalize, checkpoint=checkpoint)
+    if query.prompted and encoder.pooler not in POOLERS:
+        raise CseError(
+            f"{backbone.files.name}: pools by {encoder.pooler}, and a bundle whose queries have prompts by "
+            f"{' or '.join(POOLERS)}; train a map of queries alone (post.kind: query_map)"
+        )
+    if query.prompted:
+        write_bank_graph(backbone, folder / MODEL)
+    else:
+        write_graph(encoder.documents, folder / MODEL)
+    query.write(folder / QUERY_SIDE)
+    sizes = (backbone.layers, backbone.heads, backbone.head_size, backbone.usable_length(0))
+    return dict(zip(SIZES, sizes, strict=True))

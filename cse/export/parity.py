@@ -15,6 +15,7 @@ from cse.export.bundle import write_bundle
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.uses import QUERY
 
 HALF = 1e-2  # fp16: largest error of a vector of unit length; MiniLM's is 1e-3
 ROUNDED = 0.98  # int8: lowest mean cosine with torch; MiniLM's is 0.996
@@ -43,6 +44,8 @@ def check_parity(
 ) -> dict[str, Any]:
     """Compare unit-length embeddings of both, in padded batches and for a few sentences one by one.
 
+    Of a model with a query side, documents are compared and then queries, and the worse figures are returned.
+
     ``fp32`` must agree in every component, ``fp16`` in every vector, ``int8`` on average and in which sentences are
     nearest. Of a trained model, any precision must also hold what the training changed: see ``share_of_training``.
 
@@ -61,9 +64,28 @@ def check_parity(
     Raises:
         CseError: a difference exceeds what the precision allows; names the sentence.
     """
-    expected = encoder.encode(sentences, normalize=True)
-    found = onnx.encode(sentences, normalize=True)
-    alone = np.stack([onnx.encode([text], normalize=True)[0] for text in sentences[:4]])
+    if getattr(encoder, "side", "both") != QUERY:
+        return _compare(encoder, onnx, sentences, tolerance, precision, name, None)
+    documents = _compare(encoder, onnx, sentences, tolerance, precision, name, None)
+    queries = _compare(encoder, onnx, sentences, tolerance, precision, name, QUERY)
+    worse = {"largest_difference": max, "mean_cosine": min, "neighbours": min}
+    return queries | {key: pick(documents[key], queries[key]) for key, pick in worse.items() if key in queries}
+
+
+def _compare(
+    encoder: Any,
+    onnx: Any,
+    sentences: Sequence[str],
+    tolerance: float,
+    precision: Precision,
+    name: str,
+    role: str | None,
+) -> dict[str, Any]:
+    """Compare both in one role, see ``check_parity``."""
+    as_role = {} if role is None else {"role": role}
+    expected = encoder.encode(sentences, normalize=True, **as_role)
+    found = onnx.encode(sentences, normalize=True, **as_role)
+    alone = np.stack([onnx.encode([text], normalize=True, **as_role)[0] for text in sentences[:4]])
     errors = np.concatenate([found, alone]) - np.concatenate([expected, expected[: len(alone)]])
     facts: dict[str, Any] = {
         "largest_difference": float(f"{np.abs(errors).max():.1e}"),
@@ -84,7 +106,7 @@ def check_parity(
             )
         facts |= {"tolerance": most}
     if isinstance(encoder, SentenceEncoder):
-        share = share_of_training(encoder, expected, found, sentences, precision=precision, least=tolerance)
+        share = share_of_training(encoder, expected, found, sentences, precision=precision, least=tolerance, role=role)
         if share is not None:
             facts["of_training"] = share
     return facts
@@ -124,6 +146,7 @@ def share_of_training(
     *,
     precision: Precision,
     least: float,
+    role: str | None = None,
 ) -> float | None:
     """Return how much of what training changed the exported vectors hold: 1 is all, 0 the bare backbone.
 
@@ -138,6 +161,7 @@ def share_of_training(
         sentences: their texts.
         precision: of the exported form.
         least: largest component of a change that counts as none.
+        role: of the texts.
 
     Returns:
         The share; None if nothing was changed, or the backbone's vectors are of another width.
@@ -148,7 +172,7 @@ def share_of_training(
     bare = _bare_of(encoder)
     if bare is None or bare.dimension != expected.shape[1]:
         return None
-    start = bare.encode(sentences, normalize=True)
+    start = bare.encode(sentences, normalize=True, role=role)
     change = expected - start
     if np.abs(change).max() <= least:
         return None
@@ -156,7 +180,7 @@ def share_of_training(
         with tempfile.TemporaryDirectory() as folder:
             with write_bundle(bare, Path(folder) / "bare", normalize=True, metrics={}, precision=precision):
                 pass
-            start = OnnxEncoder(Path(folder) / "bare", provider="cpu").encode(sentences, normalize=True)
+            start = OnnxEncoder(Path(folder) / "bare", provider="cpu").encode(sentences, normalize=True, role=role)
     share = float(((found - start) * change).sum() / np.square(change).sum())
     if not share >= TRAINED:
         raise CseError(
@@ -172,6 +196,9 @@ def _bare_of(encoder: SentenceEncoder) -> SentenceEncoder | None:
     backbone = encoder.backbone
     if not isinstance(backbone, Backbone):
         return None
+    if encoder.side == QUERY:
+        bare: SentenceEncoder = encoder.documents
+        return bare
     if not encoder.frozen:
         backbone = load_backbone(backbone.files)
     return SentenceEncoder(backbone, pooler=encoder.pooler if encoder.pooler in ("mean", "cls", "last") else "mean")

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cse.errors import CseError
 from cse.model.backbone import Backbone
 from cse.model.declared import Declared, declared_by
 from cse.model.pooling import TanhMlp
 from cse.model.post.linear import QUERY_MAP, LinearMap
-from cse.runtime.uses import QUERY, role_for
+from cse.runtime.uses import NO_TEXTS, QUERY, role_for
 
 if TYPE_CHECKING:
     from cse.model.encoder import Encoder
@@ -24,14 +24,22 @@ def with_roles(texts: Mapping[str, str]) -> dict[str, str]:
     """Return task texts by role that have a role ``query``; without one, empty texts for queries and documents."""
     if QUERY in texts:
         return dict(texts)
-    documents = {} if role_for("document", texts) else {"passage": ""}
-    return {QUERY: "", **texts, **documents}
+    return {QUERY: "", **texts} if role_for("document", texts) else {**NO_TEXTS, **texts}
 
 
 def use_of_documents(backbone: Backbone, texts: Mapping[str, str]) -> Declared:
     """Return how the bare backbone is used behind these task texts: as its folder says, whatever the settings cut."""
     declared = declared_by(backbone.files.folder)
     return dataclasses.replace(declared, pooling=declared.pooling or backbone.family.pooling, texts=dict(texts))
+
+
+def is_bare(encoder: Encoder) -> bool:
+    """Return whether an encoder is a language model as it is used for documents, without anything trained."""
+    backbone = encoder.backbone
+    added = (encoder.prompt, encoder.cls, encoder.post, *encoder.templates)
+    untrained = encoder.frozen and encoder.mlp_use != "always" and all(part is None for part in added)
+    own: Any = backbone
+    return isinstance(backbone, Backbone) and untrained and encoder.pooler == use_of_documents(own, {}).pooling
 
 
 def check_side(encoder: Encoder) -> None:

@@ -25,6 +25,7 @@ from cse.errors import CseError, error_line, nearest
 from cse.runtime.bundle import LONGEST, MANIFEST, MODEL, SHORTEST, TOKENIZER, WIDEST
 from cse.runtime.domain import AUTO, SUFFIX, Domain, DomainFacts, Shape, read_domain
 from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
+from cse.runtime.uses import NO_TEXTS
 
 FORMAT = 1
 BANK = "bank.json"
@@ -111,7 +112,7 @@ class Bank:
 
     Attributes:
         manifest: contents of ``bank.json``.
-        bare: the backbone without a prompt, as a domain; only ``auto`` uses it.
+        bare: the backbone without a prompt, as a domain: for ``auto``, and for documents beside a query side.
 
     Raises:
         CseError: not a bank, or a damaged one. A damaged domain does not raise; it is refused when asked for.
@@ -171,6 +172,14 @@ class Bank:
                 raise CseError(f"domain[{index}]: expected a name, found {type(name).__name__}; name one per sentence")
         known = {name: None if name == AUTO else self._named(name, domains) for name in dict.fromkeys(names)}
         return [known[name] for name in names]
+
+    def texts_of(self, domain: Chosen) -> dict[str, str]:
+        """Return the roles of domains, see ``Domain.texts``: those that all of them have."""
+        usable = self.domains().usable
+        names = [domain] if isinstance(domain, str | Domain) else list(domain or [])
+        found = [one if isinstance(one, Domain) else usable.get(one) for one in dict.fromkeys(names)]
+        alike = bool(found) and all(one is not None and one.texts for one in found)
+        return dict(NO_TEXTS) if alike else {}
 
     def domain(self, name: str) -> Domain:
         """Return one domain.

@@ -1,8 +1,8 @@
 """The bundle folder, whose manifest ``bundle.json`` lists and verifies every other file.
 
 A bundle contains ``model.onnx`` (and ``model.onnx.data`` if weights are stored separately), ``tokenizer.json``,
-``bundle.json`` and, unless it is older, ``sketch.safetensors``. The manifest is written last, so a folder without it is
-incomplete.
+``bundle.json`` and, unless it is older, ``sketch.safetensors``. With a query side it contains ``query.safetensors``, a
+domain as a bank has it (``cse.runtime.domain``). The manifest is written last, so a folder without it is incomplete.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from cse.choices import Side
 from cse.errors import CseError
+from cse.runtime.domain import SUFFIX, Domain, DomainFacts, Shape, read_domain
 from cse.runtime.seal import (
     check_entries,
     check_files,
     check_limits,
     check_seal,
     describe_files,
+    digest,
     fields_of,
     read_object,
     sealed,
     sha256,
     short,
 )
+from cse.runtime.uses import QUERY
+
+if TYPE_CHECKING:
+    from cse.runtime.bank import BankManifest
 
 __all__ = ["FORMAT", "MANIFEST", "MODEL", "TOKENIZER", "Bundle", "describe_files", "read_manifest", "sha256", "verify"]
 
@@ -33,8 +40,10 @@ FORMAT = 2
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
+QUERY_SIDE = f"query{SUFFIX}"
 SHORTEST, LONGEST = 3, 100_000  # limits of max_length: begin, one token, end; word vectors allow the most
 WIDEST = 1_000_000
+SIZES = ("layers", "heads", "head_size", "positions")  # of the backbone of a bundle with a query side
 _EXPORT, _COPY = "export the bundle again", "copy the whole bundle again"
 
 
@@ -51,7 +60,7 @@ class Bundle:
         pad_id: padding token id.
         files: SHA-256 (hex) and size in bytes of each other file: ``{name: {"sha256": ..., "bytes": ...}}``.
         prompt: summary of the prompts (kind, length, ...).
-        backbone: id, revision and SHA-256 of the backbone's weights.
+        backbone: id, revision and SHA-256 of the backbone's weights; with a query side also its ``SIZES``.
         versions: versions of the packages that wrote the bundle.
         metrics: scores of the model, by task.
         parity: largest difference from torch, and where it was measured.
@@ -59,6 +68,9 @@ class Bundle:
         precision: of weights and matrix products, ``fp32``, ``fp16`` or ``int8``.
         texts: task texts by role, which go before a text.
         widths: numbers of dimensions that its vectors may be cut to.
+        side: ``both``, or ``query``: ``query.safetensors`` is for role ``query`` alone, and all else, with
+            ``max_length``, is the bare backbone's.
+        documents: identity of the document side, see ``documents_identity``; empty if training changed documents.
     """
 
     format: int
@@ -77,6 +89,8 @@ class Bundle:
     precision: str = "fp32"
     texts: dict[str, Any] = field(default_factory=dict)
     widths: list[Any] = field(default_factory=list)
+    side: str = "both"
+    documents: str = ""
 
     def write(self, folder: Path | str) -> None:
         """Write ``bundle.json`` into the folder."""
@@ -109,13 +123,54 @@ def read_manifest(folder: Path | str) -> Bundle:
     check_seal(tree, path, _EXPORT)
     bundle = fields_of(Bundle, tree, path, _EXPORT)
     _check_plausible(bundle, path)
-    check_entries(bundle.files, path, (MODEL, TOKENIZER), _EXPORT)
+    check_entries(bundle.files, path, (MODEL, TOKENIZER, *([QUERY_SIDE] if bundle.side == QUERY else [])), _EXPORT)
     return bundle
+
+
+def read_query_side(folder: Path | str, bundle: Bundle) -> Domain | None:
+    """Return the query side of a bundle, which ``verify`` checked; None if it has none.
+
+    Raises:
+        CseError: the file does not fit the bundle.
+    """
+    if bundle.side != QUERY:
+        return None
+    path = Path(folder) / QUERY_SIDE
+    try:
+        return read_domain(path, _shape(bundle, Path(folder) / MANIFEST))
+    except FileNotFoundError:
+        raise CseError(f"{path}: missing, though {MANIFEST} lists it; {_COPY}") from None
+
+
+def bare_of(query: Domain, bundle: Bundle) -> Domain:
+    """Return the document side of a bundle as a domain: the backbone without its query side."""
+    facts = DomainFacts(
+        query.facts.format, "", query.facts.backbone, bundle.pooler, bundle.normalize, 0, bundle.max_length, {}
+    )
+    return query.without(facts)
+
+
+def documents_identity(manifest: Bundle | BankManifest) -> str:
+    """Return a hash of what makes the vectors of documents where they are the bare backbone's."""
+    facts = {key: getattr(manifest, key) for key in ("pooler", "max_length", "pad_id")}
+    files = {"backbone": manifest.backbone.get("sha256"), "tokenizer": manifest.files[TOKENIZER]["sha256"]}
+    return digest(facts | files | {"precision": getattr(manifest, "precision", "fp32")})
+
+
+def _shape(bundle: Bundle, path: Path) -> Shape:
+    """Return what a query side must fit."""
+    sizes: dict[str, Any] = {key: bundle.backbone.get(key) for key in SIZES}
+    if not all(type(size) is int for size in sizes.values()):
+        raise CseError(f"{path}: backbone lacks {', '.join(SIZES)}, which its query side must fit; {_EXPORT}")
+    sha256 = str(bundle.backbone.get("sha256"))
+    return Shape(sha256, **sizes, dimension=bundle.dimension, poolers=(bundle.pooler,))
 
 
 def _check_plausible(bundle: Bundle, path: Path) -> None:
     limits = {"dimension": (1, WIDEST), "max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
     check_limits({key: getattr(bundle, key) for key in limits}, limits, path, _EXPORT)
+    if bundle.side not in get_args(Side):
+        raise CseError(f"{path}: side is {short(bundle.side)}, not one of {', '.join(get_args(Side))}; {_EXPORT}")
     widths_fit = all(type(width) is int and 1 <= width <= bundle.dimension for width in bundle.widths)
     if not widths_fit or not all(isinstance(text, str) for text in bundle.texts.values()):
         raise CseError(f"{path}: texts or widths are not those of a model of {bundle.dimension} dimensions; {_EXPORT}")

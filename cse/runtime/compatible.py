@@ -84,9 +84,15 @@ class Compatible:
         """Encode with the task text of role ``document``, ``passage`` or ``corpus``, if the model has one."""
         return self._in_role(_DOCUMENT, sentences, options)
 
+    def texts_of(self, domain: Any) -> Mapping[str, str]:
+        """Return the task texts by role; in a bank, those of a domain."""
+        bank = getattr(self, "bank", None)
+        return self.texts if bank is None else bank.texts_of(domain)
+
     def _in_role(self, roles: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]) -> Any:
         chosen = options.get("prompt_name") or options.get("prompt")
-        role = next((role for role in roles if role in self.texts), None)
+        texts = self.texts_of(options.get("domain"))
+        role = next((role for role in roles if role in texts), None)
         if not chosen and role is not None:
             options["prompt_name"] = role
         return self.encode(sentences, **options)

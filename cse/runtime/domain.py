@@ -12,15 +12,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from cse.choices import Side
 from cse.errors import CseError
 from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed
+from cse.runtime.uses import NO_TEXTS, QUERY
 
 AUTO = "auto"  # as a domain: choose by the text
 DOMAIN_FORMAT = 1
@@ -52,6 +54,7 @@ class DomainFacts:
         metrics: scores of the model, by task.
         checkpoint: identity of the checkpoint it came from; empty for the bare backbone.
         versions: versions of the packages that wrote the file.
+        side: ``both``, or ``query``: texts of every other role have the bare backbone's vectors.
     """
 
     format: int
@@ -66,6 +69,7 @@ class DomainFacts:
     metrics: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
+    side: str = "both"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +127,29 @@ class Domain:
         """Whether anything stands behind the pooler."""
         return self.projector_weight is not None or self.map_matrix is not None
 
+    @property
+    def prompted(self) -> bool:
+        """Whether it changes what the layers of the backbone see."""
+        return self.length > 0 or self.cls is not None
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Its roles, none of which has a text: those of a query side, else none."""
+        return NO_TEXTS if self.facts.side == QUERY else {}
+
+    @property
+    def source(self) -> str:
+        """Identity of its checkpoint, or of itself if it has none."""
+        return self.facts.checkpoint or self.identity()
+
+    def in_role(self, role: str | None, bare: Domain) -> Domain:
+        """Return what encodes a text in a role: this domain, or the bare one if this is a query side and not for it."""
+        return bare if self.facts.side == QUERY and role != QUERY else self
+
+    def without(self, facts: DomainFacts) -> Domain:
+        """Return the bare backbone as a domain with these facts."""
+        return Domain(facts, self.prompt[:, :, :0])
+
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return the tensors by name."""
         found = {name: getattr(self, name) for name in _TENSORS}
@@ -156,6 +183,7 @@ class Shape:
         backbone: SHA-256 of its weights.
         layers, heads, head_size, dimension: of the model; ``dimension`` is its hidden width.
         positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
+        poolers: those that a domain may have.
     """
 
     backbone: str
@@ -164,6 +192,7 @@ class Shape:
     head_size: int
     dimension: int
     positions: int
+    poolers: tuple[str, ...] = POOLERS
 
 
 def is_domain(path: Path) -> bool:
@@ -238,8 +267,10 @@ def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]
             f"{path}: made for another backbone (SHA-256 {facts.backbone[:12]}..., the bank's is "
             f"{shape.backbone[:12]}...); train it on the bank's"
         )
-    if facts.pooler not in POOLERS:
-        raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(POOLERS)}; {_AGAIN}")
+    if facts.pooler not in shape.poolers:
+        raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(shape.poolers)}; {_AGAIN}")
+    if facts.side not in get_args(Side):
+        raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(get_args(Side))}; {_AGAIN}")
     _check_tensors(path, tensors, facts, shape)
     limits = {"position_shift": (0, shape.positions), "max_length": (3, shape.positions - facts.position_shift)}
     check_limits({key: getattr(facts, key) for key in limits}, limits, path, _AGAIN)

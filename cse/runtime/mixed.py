@@ -17,7 +17,7 @@ from cse.errors import CseError
 from cse.runtime.bank import Bank, Chosen, Domains
 from cse.runtime.domain import AUTO, POOLERS, Domain
 from cse.runtime.encode import Encoded, as_texts, encode_sentences, unit_rows
-from cse.runtime.uses import refuse_uses
+from cse.runtime.uses import refuse_uses, text_of
 
 INPUTS = ("domain", "prompt", "prompt_length", "position_shift", "trained_cls", "cls", "pool_cls")  # see ``feed``
 
@@ -39,6 +39,7 @@ class _Mixing(Protocol):
         show_progress_bar: bool = ...,
         *,
         domain: Chosen,
+        role: str | None,
     ) -> NDArray[np.float32]: ...
 
 
@@ -61,10 +62,18 @@ class DomainEncoder:
         """Embedding width: that of the domain, or of the bank."""
         if self.wide:
             return self.mixing.dimension
-        if isinstance(self.domain, Domain):
-            return self.domain.dimension
-        bank = self.mixing.bank
-        return self.mixing.dimension if bank is None or self.domain == AUTO else bank.domain(self.domain).dimension
+        one = self._one
+        return self.mixing.dimension if one is None else one.dimension
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Its roles, see ``Domain.texts``; none of ``auto``."""
+        return {} if self._one is None else self._one.texts
+
+    @property
+    def query_side(self) -> Domain | None:
+        """The domain if it is for queries alone."""
+        return self._one if self.texts else None
 
     @property
     def provider(self) -> str:
@@ -82,10 +91,17 @@ class DomainEncoder:
         dimensions: int | None = None,
     ) -> NDArray[np.float32]:
         """Encode like the bank's encoder."""
-        refuse_uses(role, dimensions)
+        refuse_uses(None, dimensions)
         count = 1 if isinstance(sentences, str) else len(sentences)
         domain: Any = [self.domain] * count if self.wide else self.domain
-        return self.mixing.encode(sentences, batch_size, normalize, show_progress_bar, domain=domain)
+        return self.mixing.encode(sentences, batch_size, normalize, show_progress_bar, domain=domain, role=role)
+
+    @property
+    def _one(self) -> Domain | None:
+        if isinstance(self.domain, Domain):
+            return self.domain
+        bank = self.mixing.bank
+        return None if bank is None or self.domain == AUTO else bank.domain(self.domain)
 
 
 def encode_mixed(
@@ -95,6 +111,7 @@ def encode_mixed(
     domain: Chosen,
     *,
     normalize: bool | None,
+    role: str | None = None,
     **options: Any,
 ) -> Encoded:
     """Encode sentences, each with the prompts of its domain; the domains of a batch mix freely.
@@ -108,10 +125,11 @@ def encode_mixed(
         sentences: texts, or one.
         domain: see ``Bank.choose``; ``auto`` chooses by the text.
         normalize: whether to scale embeddings to unit length; None: as each domain says.
+        role: of the texts, for domains with a query side: ``query`` takes it, all others the bare backbone.
         options: further arguments of ``encode_sentences``.
 
     Raises:
-        CseError: as ``Bank.choose`` and ``encode_sentences``.
+        CseError: as ``Bank.choose``, ``encode_sentences`` and ``check_role``.
     """
     texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
     domains = bank.domains()
@@ -127,12 +145,28 @@ def encode_mixed(
         vectors = encode_sentences(undecided, embed=embed, domains=bare, normalize=False, **options).embeddings
         for row, one in zip(unchosen, nearest_domains(vectors, domains, bank.folder), strict=True):
             chosen[row] = one
-    given = [one for one in chosen if one is not None]
+    named = [one for one in chosen if one is not None]
+    for one in dict.fromkeys(named):
+        check_role(role, one)
+    given = [one.in_role(role, bank.bare) for one in named]
     encoded = encode_sentences(texts, embed=embed, domains=given, normalize=False, **options)
+    encoded = encoded._replace(domains=[one.name for one in named])
     alone = domains.usable.get(domain) if isinstance(domain, str) else domain
     if isinstance(alone, Domain):
         encoded = encoded._replace(embeddings=np.ascontiguousarray(encoded.embeddings[:, : alone.dimension]))
     return encoded._replace(embeddings=encoded.embeddings[0]) if isinstance(sentences, str) else encoded
+
+
+def check_role(role: str | None, domain: Domain) -> None:
+    """Refuse a role that a domain does not have.
+
+    Raises:
+        CseError: its prompts are for all texts alike, or its query side knows no such role.
+    """
+    if domain.texts:
+        text_of(role, domain.texts)
+    else:
+        refuse_uses(role, None)
 
 
 def feed(rows: Sequence[Domain]) -> dict[str, NDArray[Any]]:

@@ -15,15 +15,15 @@ from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
 from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, verify
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, read_query_side, verify
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.domain import Domain
-from cse.runtime.encode import Encoded, cosine_similarity, encode_sentences, is_text
+from cse.runtime.encode import Encoded, as_texts, cosine_similarity, encode_sentences, is_text
 from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
 from cse.runtime.providers import open_session, run, run_bound, usable_cpus
 from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
-from cse.runtime.uses import check_dimensions, refuse_uses, text_of
+from cse.runtime.uses import QUERY, check_dimensions, refuse_uses, text_of
 
 # On a CPU the time per token is flat from about 64 tokens on (measured: MiniLM, one core), so batches are small, which
 # shares them out more evenly, and padding of a row beyond this costs more than another batch.
@@ -51,6 +51,8 @@ class OnnxEncoder(Compatible):
     Attributes:
         manifest: contents of ``bundle.json`` or ``bank.json``.
         bank: the bank, whose domains may change at any time; None for a bundle.
+        query_side: what encodes role ``query`` of a bundle with a query side, and nothing else; else None.
+        bare: the backbone alone, as a domain, of a bank and of a bundle with a query side; else None.
         dimension: embedding width.
         max_length: maximum tokens per sentence, special tokens included; a domain's own may be smaller.
         texts: task texts by role; a bank has none.
@@ -69,6 +71,10 @@ class OnnxEncoder(Compatible):
         self.path = Path(path)
         self.bank = Bank(self.path) if is_bank(self.path) else None
         self.manifest: Bundle | BankManifest = verify(self.path) if self.bank is None else self.bank.manifest
+        self.query_side, self.bare = None, None if self.bank is None else self.bank.bare
+        if isinstance(self.manifest, Bundle):
+            self.query_side = read_query_side(self.path, self.manifest)
+            self.bare = None if self.query_side is None else bare_of(self.query_side, self.manifest)
         self.dimension = self.manifest.dimension
         self.max_length = self.manifest.max_length
         self.pooler = self.manifest.pooler
@@ -114,7 +120,8 @@ class OnnxEncoder(Compatible):
             show_progress_bar: whether to show a progress bar.
             domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
                 domain whose text is nearest.
-            role: whose task text goes before each sentence, for instance ``query``; None: no text.
+            role: whose task text goes before each sentence, for instance ``query``; None: no text. With a query side,
+                role ``query`` takes it, and all others take the bare backbone.
             dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
 
         Raises:
@@ -160,23 +167,32 @@ class OnnxEncoder(Compatible):
             "workers": self.threads if shared_out else 1,
         }
 
-        def run(given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-            return self._run(session, given)
-
         if self.bank is not None:
-            refuse_uses(role, dimensions)
-            return encode_mixed(self.bank, run, sentences, domain, normalize=normalize, **options)
+
+            def run(given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+                return self._run(session, given)
+
+            refuse_uses(None, dimensions)
+            return encode_mixed(self.bank, run, sentences, domain, normalize=normalize, role=role, **options)
         if domain is not None:
             raise CseError(f"{self.path}: a bundle of one model; domain {short(domain)} needs a bank (cse bank create)")
 
-        def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], _: object) -> NDArray[np.float32]:
-            return run({"input_ids": ids, "attention_mask": mask})
+        def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
+            return self._embed(session, ids, mask, rows)
 
         if normalize is None:
             normalize = not isinstance(self.manifest, Bundle) or self.manifest.normalize
         check_dimensions(dimensions, self.widths, self.dimension)
         options |= {"before": text_of(role, self.texts), "keep": dimensions}
-        return encode_sentences(sentences, embed=embed, normalize=normalize, **options)
+        texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+        domains = [] if (one := self.side_of(role)) is None else [one] * len(texts)
+        given = sentences if isinstance(sentences, str) else texts
+        encoded = encode_sentences(given, embed=embed, normalize=normalize, domains=domains, **options)
+        return encoded._replace(domains=[])
+
+    def side_of(self, role: str | None) -> Domain | None:
+        """Return what encodes a text in a role in a bundle with a query side; None without one."""
+        return self.query_side if role == QUERY else self.bare if self.query_side is not None else None
 
     def tokenize(self, texts: Sequence[str], domains: Sequence[Domain] = ()) -> Tokens:
         """Return the tokens of texts, cut at ``max_length`` or, in a bank, at that of each text's domain.
@@ -205,23 +221,32 @@ class OnnxEncoder(Compatible):
 
         Args:
             rows: token ids of each text (b), special tokens included, see ``tokenize``.
-            domains: domain of each row, for a bank.
+            domains: domain of each row, for a bank, and for queries of a query side (see ``side_of``).
             one_core: whether to use one CPU core only, so that other batches run beside this one.
 
         Raises:
             CseError: onnxruntime failed.
         """
         ids, mask = pad(rows, self.manifest.pad_id)
-        given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
         session = self._open_one_core() if one_core and self.provider == "cpu" else self._session
-        if self.bank is None:
-            return self._run(session, given)
-        return finish(self._run(session, {**given, **feed(domains)}), domains, normalize=False)
+        if self.bare is not None and self.bank is None and not domains:
+            domains = [self.bare] * len(rows)
+        return self._embed(session, ids, mask, domains)
 
     @of_the_same_kind
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
         """Return the cosines (n, m) between ``a`` and ``b``, each a list of sentences or embeddings (n, d)."""
         return cosine_similarity(self._vectors(a), self._vectors(b))
+
+    def _embed(
+        self, session: ort.InferenceSession, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
+    ) -> NDArray[np.float32]:
+        """Return vectors (b, d) of a batch, not scaled; a graph without prompts takes no inputs for them."""
+        given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
+        if not rows:
+            return self._run(session, given)
+        prompts = feed(rows) if self._inputs.intersection(INPUTS) else {}
+        return finish(self._run(session, {**given, **prompts}), rows, normalize=False)
 
     def _run(self, session: ort.InferenceSession, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its output (b, d)."""
@@ -239,7 +264,8 @@ class OnnxEncoder(Compatible):
     def _check_graph(self) -> None:
         """Refuse a graph that does not match the manifest."""
         path = self.path / MODEL
-        needed = {*_GIVEN} if self.bank is None else {*_GIVEN, *INPUTS}
+        prompted = self.bank is not None or (self.query_side is not None and self.query_side.prompted)
+        needed = {*_GIVEN, *INPUTS} if prompted else {*_GIVEN}
         unknown = self._inputs - needed - {"token_type_ids"}
         if unknown:
             raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer provides; export again")

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from cse.runtime.tokens import Tokenizers
 
 
+QUERY = "query"  # the role whose vectors a query side makes
+NO_TEXTS = {QUERY: "", "passage": ""}  # roles where no text tells them apart
+
+
 def text_of(role: str | None, texts: Mapping[str, str]) -> str:
     """Return the task text of a role, which goes before a sentence; empty without a role.
 
@@ -26,7 +30,6 @@ def text_of(role: str | None, texts: Mapping[str, str]) -> str:
     return texts[role]
 
 
-QUERY = "query"  # the role whose vectors a query side makes
 _NAMES = {QUERY: (QUERY,), "document": ("document", "passage", "corpus")}  # of a kind of text, by preference
 
 

@@ -119,7 +119,7 @@ def _batches(vectors: VectorStore) -> Iterator[Any]:
     """Yield the shards as record batches with vectors of unit length; the schema says what made them."""
     from tqdm import tqdm
 
-    facts = {"bundle": vectors.bundle, "model": vectors.model, "role": vectors.role, "id_column": vectors.id_column}
+    facts = {name: getattr(vectors, name) for name in ("bundle", "model", "role", "id_column", "queries")}
     shards = tqdm(shard_tables(vectors), total=len(vectors.plan.spans), desc="index", unit="shard",
                   disable=not sys.stderr.isatty())  # fmt: skip
     for table in shards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,10 @@ import numpy as np
 
 from cse.errors import CseError, nearest
 from cse.runtime.bank import Bank, BankManifest, Domains, domain_of, is_bank
-from cse.runtime.bundle import Bundle, read_manifest
-from cse.runtime.domain import AUTO
-from cse.runtime.mixed import nearest_domains
-from cse.runtime.uses import refuse_uses, text_of
+from cse.runtime.bundle import Bundle, documents_identity, read_manifest, read_query_side
+from cse.runtime.domain import AUTO, Domain
+from cse.runtime.mixed import check_role, nearest_domains
+from cse.runtime.uses import QUERY, text_of
 
 _NONE = Domains({}, {})
 
@@ -39,29 +40,67 @@ class CorpusModel:
 
     def identities(self) -> dict[str, str]:
         """Return the identity of each domain that can be used, by name."""
-        return {name: domain.identity() for name, domain in self.domains.usable.items()}
+        return {name: _identity(domain, self.manifest) for name, domain in self.domains.usable.items()}
+
+    @property
+    def one(self) -> Domain | None:
+        """The domain of all rows, if there is one."""
+        return None if self.domain is None else self.domains.usable.get(self.domain)
+
+    @property
+    def query_side(self) -> Domain | None:
+        """What encodes queries and no row, if the model has a query side."""
+        if isinstance(self.manifest, Bundle):
+            return read_query_side(self.folder, self.manifest)
+        return self.one if self.one is not None and self.one.texts else None
+
+    @property
+    def queries(self) -> str | None:
+        """Identity of the query side, empty without one; None where rows have several domains."""
+        if self.bank is not None and self.one is None:
+            return None
+        return "" if self.query_side is None else self.query_side.source
+
+    @property
+    def documents(self) -> str:
+        """Identity of the document side where it is the bare backbone; else empty."""
+        if isinstance(self.manifest, Bundle):
+            return self.manifest.documents
+        return "" if self.query_side is None else documents_identity(self.manifest)
+
+    @property
+    def name(self) -> str:
+        """What opens the model again; a bank alone where its domain says nothing of its queries."""
+        path = os.path.abspath(self.folder)  # noqa: PTH100 - links stay as they are
+        return path if self.bank is None or self.query_side is None else f"{path}:{self.domain}"
 
     @property
     def dimension(self) -> int:
         """Numbers of a vector: of one domain its own; of several, all that the bank has."""
-        one = None if self.domain is None else self.domains.usable.get(self.domain)
-        return self.manifest.dimension if one is None else one.dimension
+        return self.manifest.dimension if self.one is None else self.one.dimension
 
     def limits(self) -> tuple[int, int]:
         """Return the shortest and the longest limit in tokens."""
-        found = [domain.max_length for domain in self.domains.usable.values()] or [self.manifest.max_length]
+        own = [domain.max_length for domain in self.domains.usable.values() if not domain.texts]
+        shared = [self.manifest.max_length] if len(own) < len(self.domains.usable) or not own else []
+        found = [*own, *shared]
         return min(found), max(found)
 
     def task_text(self, role: str | None) -> str:
-        """Return the task text of a role; empty without a role.
+        """Return the task text of the role of rows; empty without a role.
 
         Raises:
-            CseError: the model has no such role; a bank has none at all.
+            CseError: the model has no such role, or its query side is for queries, not for rows.
         """
-        if isinstance(self.manifest, BankManifest):
-            refuse_uses(role, None)
-            return ""
-        return text_of(role, self.manifest.texts)
+        domains = self.domains.usable.values()
+        if role == QUERY and (self.query_side is not None or any(domain.texts for domain in domains)):
+            raise CseError(
+                f"--role {QUERY}: {self.folder} has a query side, which is for searching; an index holds what the bare "
+                "backbone makes, so embed without --role, or with --role passage"
+            )
+        for domain in domains:
+            check_role(role, domain)
+        return "" if isinstance(self.manifest, BankManifest) else text_of(role, self.manifest.texts)
 
     def check_domain(self, name: str) -> None:
         """Raise ``CseError`` for the name of a domain that cannot be used, with the nearest name."""
@@ -111,7 +150,16 @@ def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
 
 
 def model_facts(model: CorpusModel) -> dict[str, Any]:
-    """Return the facts that identify a model; those of a bundle do not mention domains."""
+    """Return the facts that identify a model; those of a bundle do not mention domains.
+
+    Of a bare backbone, and of any query side on it, they are those of the document side: an index of one stays valid
+    when the query side changes, or comes or goes.
+    """
+    return {"documents": model.documents} if model.documents else file_facts(model)
+
+
+def file_facts(model: CorpusModel) -> dict[str, Any]:
+    """Return the facts that identify a model by its files and, of a bank, its domains."""
     manifest = model.manifest
     files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
     facts: dict[str, Any] = {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
@@ -129,11 +177,16 @@ def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
         CseError: one of them is gone, damaged or replaced.
     """
     for name, domain in bank.hold(identities).usable.items():
-        if domain.identity() != identities[name]:
+        if _identity(domain, bank.manifest) != identities[name]:
             raise CseError(
                 f"{bank.folder}: domain {name} was replaced since this run began; run the command again "
                 "(`cse embed` with --again)"
             )
+
+
+def _identity(domain: Domain, manifest: Bundle | BankManifest) -> str:
+    """Return what makes the vectors of a domain's rows: of a query side, those of all domains alike."""
+    return documents_identity(manifest) if domain.texts else domain.identity()
 
 
 def _bundle(model: str) -> Bundle:

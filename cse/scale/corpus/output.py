@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ class VectorStore:
         text: whether shards store the text.
         bundle: path of the bundle or bank when the vectors were made.
         model: identity of the model, see ``model_facts``.
+        queries: identity of its query side then, empty if it had none; None: unknown.
     """
 
     folder: Folder
@@ -52,6 +52,7 @@ class VectorStore:
     text: bool
     bundle: str
     model: dict[str, Any]
+    queries: str | None
 
     @property
     def role(self) -> str | None:
@@ -86,14 +87,14 @@ def open_vectors(url: str) -> VectorStore:
         if tree["plan"] != hashlib.sha256(plan_content).hexdigest():
             raise CseError(f"{folder / MANIFEST}: belongs to another {PLAN}; copy the whole folder again")
         model = dict(tree["model"])
-        bundle = model.pop("path")
+        bundle, queries = model.pop("path"), tree.get("queries")
         facts = tree["dimension"], tree["normalize"], tree["id"]["type"], tree["text"]
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, CseError):
             raise
         raise CseError(f"{folder / MANIFEST}: damaged; copy the whole folder again") from None
     plan = CorpusPlan.from_json(plan_content, folder / PLAN)
-    return VectorStore(folder, plan, *facts, bundle, model)
+    return VectorStore(folder, plan, *facts, bundle, model, queries)
 
 
 @contextmanager
@@ -159,7 +160,8 @@ def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
         "normalize": facts["normalize"],
         "id": {"column": facts.get("id_column"), "type": plan.id_type},
         "text": facts["keep_text"],
-        "model": {"path": os.path.abspath(model.folder), **facts["model"]},  # noqa: PTH100 - links stay as they are
+        "model": {"path": model.name, **facts["model"]},
+        "queries": model.queries,
         "plan": hashlib.sha256(plan.to_json()).hexdigest(),
     }
     folder.write(MANIFEST, (json.dumps(tree, indent=2) + "\n").encode())

@@ -14,7 +14,8 @@ from cse.evaluation.tasks.retrieval import MAP, MEASURES, score_ranks
 from cse.runtime.bank import is_bank
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.corpus.model import find_model, hold_domains, model_facts
+from cse.runtime.uses import QUERY
+from cse.scale.corpus.model import file_facts, find_model, hold_domains, model_facts
 from cse.scale.corpus.table import MODES, Mode, SearchTable
 
 FOUND = tuple(name for name in MEASURES if name != MAP)  # MAP sees the whole ranking, a search its first 100
@@ -35,20 +36,29 @@ def open_encoder(table: SearchTable, model: str | None = None, provider: str = "
     """
     name = _with_domain(model or table.bundle, table)
     found = find_model(name)
-    if not _made(table.model, model_facts(found)):
+    facts = file_facts(found) if "domains" in table.model else model_facts(found)
+    if not _made(table.model, facts):
         raise CseError(f"{name}: not the model that made {table.url}; name that one with --model or embed again")
     encoder = OnnxEncoder(found.folder, provider=provider)
     if encoder.bank is None or found.domain is None:
         return encoder
     hold_domains(encoder.bank, found.identities())
     # vectors of several domains are as wide as the bank's
-    return DomainEncoder(encoder, found.domain, wide=table.model["domain"] is None)
+    return DomainEncoder(encoder, found.domain, wide="domains" in table.model and table.model["domain"] is None)
 
 
 def role_of_queries(table: SearchTable, encoder: OnnxEncoder | DomainEncoder) -> str | None:
-    """Return the role of queries: ``query``, where the rows were embedded in a role and the model has that one."""
-    texts = encoder.texts if isinstance(encoder, OnnxEncoder) else {}
-    return "query" if table.role is not None and "query" in texts else None
+    """Return the role of queries: ``query`` with a query side, or where the rows have a role and the model has it."""
+    asked = encoder.query_side is not None or (table.role is not None and QUERY in encoder.texts)
+    return QUERY if asked else None
+
+
+def changed_queries(table: SearchTable, encoder: OnnxEncoder | DomainEncoder) -> str:
+    """Return a line if the query side is another than when the index was embedded; empty if not, or not known."""
+    now = "" if encoder.query_side is None else encoder.query_side.source
+    if table.queries in (None, now):
+        return ""
+    return f"the query side is another than when {table.url} was embedded; its vectors stay valid"
 
 
 def _with_domain(model: str, table: SearchTable) -> str:

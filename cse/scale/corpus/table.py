@@ -68,6 +68,7 @@ class SearchTable:
         model: identity of the model, see ``model_facts``.
         role: role in which the rows were embedded, if any.
         id_column: column of the corpus that the ids are from; None: row numbers.
+        queries: identity of the query side when the vectors were made, empty if there was none; None: unknown.
     """
 
     table: Any
@@ -76,6 +77,7 @@ class SearchTable:
     model: dict[str, Any]
     role: str | None
     id_column: str | None
+    queries: str | None = None
 
     @property
     def dimension(self) -> int:

@@ -1,0 +1,168 @@
+"""An index belongs to the document side: a query side may change, come and go without touching it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cse.export.bank import make_domain
+from cse.export.bundle import write_bundle
+from cse.export.domains import add_domain
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.scale.corpus.search import open_encoder, role_of_queries
+from cse.scale.corpus.table import open_table
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.conftest import WORDS
+from tests.export.banks import make_encoder
+from tests.scale.corpora import outputs, read_vectors, write_txt
+from tests.sides import PARTS, query_side
+
+TEXTS = [" ".join(WORDS[start : start + 1 + start % 4]) for start in range(30)]
+QUERIES = ["two small birds", "the cat sits on the mat"]
+
+
+@pytest.fixture(scope="module")
+def models(tiny_folders, empty_banks, tmp_path_factory):
+    """Bundles of one backbone: bare, with three query sides, trained on both sides; and a bank of these."""
+    root, folder = tmp_path_factory.mktemp("models"), tiny_folders["bert"]
+    backbone = load_backbone(find_backbone(str(folder)))
+    encoders = {
+        "bare": SentenceEncoder(backbone),
+        "mapped": query_side(backbone, **PARTS["map"]),
+        "prompted": query_side(backbone, **PARTS["prompt"]),
+        "later": query_side(backbone, **PARTS["prompt"], seed=5),
+        "both": make_encoder(folder, "plain"),
+    }
+    bank = shutil.copytree(empty_banks("bert"), root / "bank")
+    for name, encoder in encoders.items():
+        with write_bundle(encoder, root / name, normalize=True, metrics={}):
+            pass
+        add_domain(bank, make_domain(encoder, name))
+    return root
+
+
+@pytest.fixture
+def embed(cse, tmp_path, monkeypatch):  # noqa: F811
+    """Embed and index the texts with a model."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    corpus = write_txt(tmp_path / "corpus.txt", TEXTS)
+
+    def run(model, *options):
+        out = tmp_path / f"vectors-{str(model).rpartition('/')[2].replace(':', '-')}"
+        done = cse(
+            "embed", corpus, "--out", out, "--model", model, "--workers", 0, "--shard-rows", 10, "--provider", "cpu",
+            "--keep-text", *options,
+        )  # fmt: skip
+        if done.code:
+            return done
+        assert cse("index", out).code == 0
+        return out
+
+    return run
+
+
+def bytes_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def cosines(found):
+    return [{hit["id"]: hit["cosine"] for hit in json.loads(line)["hits"]} for line in found.out.splitlines()]
+
+
+SIDES = ["mapped", "prompted", "later", "bank:mapped", "bank:prompted", "bank:later"]
+
+
+@pytest.mark.parametrize("made_by", ["bare", "prompted", "bank:mapped"])
+def test_any_query_side_searches_any_index_and_changes_nothing(cse, embed, models, made_by):  # noqa: F811
+    out = embed(models / made_by)
+    bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
+    np.testing.assert_allclose(read_vectors(out)[1], bare, atol=1e-6)
+    before = bytes_of(out)
+    for side in SIDES:
+        found = cse("search", out, *QUERIES, "--mode", "vectors", "-k", 30, "--model", models / side, "--json")
+        assert found.code == 0, found.err
+        queries = OnnxEncoder(models / side.removeprefix("bank:"), provider="cpu").encode(QUERIES, role="query")
+        for hits, expected in zip(cosines(found), queries @ bare.T, strict=True):
+            assert hits == {row: pytest.approx(value, abs=1e-5) for row, value in enumerate(expected)}
+        said = f"the query side is another than when {out} was embedded; its vectors stay valid"
+        assert (said in found.err) == (side != made_by)
+        assert len(found.err.splitlines()) == (side != made_by)
+    assert bytes_of(out) == before
+
+
+def test_without_a_name_the_query_side_of_then_searches(embed, models):
+    for model in ("mapped", "bank:mapped"):
+        table = open_table(str(embed(models / model)))
+        encoder = open_encoder(table, provider="cpu")
+        assert role_of_queries(table, encoder) == "query"
+        expected = OnnxEncoder(models / "mapped", provider="cpu").encode(QUERIES, role="query")
+        np.testing.assert_allclose(encoder.encode(QUERIES, role="query"), expected, atol=1e-5)
+
+
+def test_rows_in_the_role_of_documents_are_the_same(embed, models):
+    out = embed(models / "prompted", "--role", "passage")
+    bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
+    np.testing.assert_allclose(read_vectors(out)[1], bare, atol=1e-6)
+
+
+def test_a_bare_bundle_searches_an_index_of_a_query_side(cse, embed, models):  # noqa: F811
+    out = embed(models / "prompted")
+    found = cse("search", out, QUERIES[0], "--model", models / "bare", "--mode", "vectors")
+    assert found.code == 0
+    assert "the query side is another than" in found.err
+
+
+@pytest.mark.parametrize("model", ["prompted", "mapped", "bank:prompted"])
+def test_rows_are_no_queries(embed, models, model):
+    assert embed(models / model, "--role", "query").refused() == (
+        f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an index "
+        "holds what the bare backbone makes, so embed without --role, or with --role passage"
+    )
+
+
+def test_roles_that_a_model_does_not_have(embed, models):
+    for model, said in (("prompted", "role: 'document' is not known; one of query, passage"),
+                        ("bank:prompted", "role: 'document' is not known; one of query, passage"),
+                        ("bank:both", "a bank has no roles")):  # fmt: skip
+        assert said in embed(models / model, "--role", "document").refused()
+
+
+def test_what_was_trained_on_both_sides_is_another_model(cse, embed, models):  # noqa: F811
+    out = embed(models / "both")
+    for model in ("bare", "prompted", "bank:prompted"):
+        found = cse("search", out, QUERIES[0], "--model", models / model)
+        assert "not the model that made" in found.refused()
+    out = embed(models / "bare")
+    found = cse("search", out, QUERIES[0], "--model", models / "bank:both")
+    assert "not the model that made" in found.refused()
+
+
+def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp_path):  # noqa: F811
+    """A replaced query side leaves such an index valid too."""
+    bank = shutil.copytree(models / "bank", tmp_path / "bank")
+    names = ["prompted", "both", "mapped"] * 10
+    rows = [json.dumps({"text": text, "queue": name}) for text, name in zip(TEXTS, names, strict=True)]
+    corpus = write_txt(tmp_path / "corpus.jsonl", rows)
+    out = tmp_path / "vectors"
+    options = ("--model", bank, "--domain-column", "queue", "--workers", 0, "--keep-text", "--provider", "cpu")
+    assert cse("embed", corpus, "--out", out, *options).code == 0
+    onnx = OnnxEncoder(bank, provider="cpu")
+    bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
+    both = onnx.encode(TEXTS, domain="both")
+    expected = [both[row] if name == "both" else bare[row] for row, name in enumerate(names)]
+    np.testing.assert_allclose(read_vectors(out)[1], np.stack(expected), atol=1e-5)
+    assert cse("index", out).code == 0
+    later = SentenceEncoder.load(json.loads((bank / "bank.json").read_text())["backbone"]["name"]).backbone
+    add_domain(bank, make_domain(query_side(later, **PARTS["prompt"], seed=7), "prompted"), replace=True)
+    kept = outputs(out)
+    found = cse("search", out, QUERIES[0], "--model", f"{bank}:prompted", "--mode", "vectors")
+    assert (found.code, found.err) == (0, "")
+    assert outputs(out) == kept
+    failed = cse("embed", corpus, "--out", tmp_path / "other", *options, "--role", "query")
+    assert failed.refused().startswith("--role query: ")
