@@ -122,7 +122,9 @@ def test_nearest_columns_take_the_earlier_of_equal_ones():
 def test_words_alone_and_words_with_vectors():
     """Vectors find the first query's document, words the second's; together both are found."""
     documents = ["red cats sleep", "old dogs bark", "small birds sing", "rain falls"]
-    task = Retrieval("t", ["felines", "birds"], documents, np.array([0, 1]), np.array([0, 2]), np.array([1, 1]))
+    task = Retrieval(
+        "t", ["felines", "birds sing, rain"], documents, np.array([0, 1]), np.array([0, 2]), np.array([1, 1])
+    )
     document = np.eye(4, dtype=np.float32)
     query = unit_rows(np.array([[1, 0.1, 0.2, 0.3], [0.9, 0.2, 0.5, 0.1]], np.float32))
     found = retrieval.score_queries(query, document, task, words=True)
