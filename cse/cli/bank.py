@@ -193,7 +193,8 @@ def check_command(bank: Path) -> None:
 
 
 def _prompt(domain: Domain) -> str:
-    return f"{domain.facts.prompt['kind']} x {domain.length}" if domain.length else "none"
+    kind = f"{domain.facts.prompt['kind']} x {domain.length}" if domain.length else "none"
+    return f"{kind}, for queries alone" if domain.texts else kind
 
 
 def _bytes(bank: Path, domain: Domain) -> int:

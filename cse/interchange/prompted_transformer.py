@@ -44,10 +44,12 @@ class PromptedTransformer(InputModule):
         max_seq_length: tokens per text, special tokens included.
         position_shift: whether the positions of the tokens start after the prompt's.
         frozen: whether further training leaves the language model as it is.
+        query_length: tokens per query, if prompt and ``cls`` are for task ``query`` alone; None: for all texts.
     """
 
+    forward_kwargs: ClassVar[set[str]] = {"task"}
     config_file_name = "sentence_bert_config.json"
-    config_keys: ClassVar[list[str]] = ["max_seq_length", "position_shift", "frozen"]
+    config_keys: ClassVar[list[str]] = ["max_seq_length", "position_shift", "frozen", "query_length"]
     save_in_root = True
 
     def __init__(
@@ -60,6 +62,7 @@ class PromptedTransformer(InputModule):
         max_seq_length: int,
         position_shift: bool,
         frozen: bool,
+        query_length: int | None = None,
     ) -> None:
         super().__init__()
         self.transformer = transformer.requires_grad_(not frozen)
@@ -68,6 +71,7 @@ class PromptedTransformer(InputModule):
         self.cls = None if cls is None else nn.Parameter(cls)
         self.max_seq_length = max_seq_length
         self.position_shift = position_shift
+        self.query_length = query_length
 
     @property
     def frozen(self) -> bool:
@@ -78,20 +82,26 @@ class PromptedTransformer(InputModule):
         """Return one ``(key, value)`` per layer, each ``(H, P, K)``; None for a prompt of length 0."""
         return [(layer[0], layer[1]) for layer in self.prompt] if self.prompt.shape[3] else None
 
-    def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+    def prompts(self, task: str | None) -> bool:
+        """Return whether texts of a task have the prompt."""
+        return self.query_length is None or task == "query"
+
+    def forward(self, features: dict[str, Any], task: str | None = None, **_: Any) -> dict[str, Any]:
         """Add ``token_embeddings (B, L, D)`` to ``input_ids`` and ``attention_mask``, both ``(B, L)``."""
+        prompted = self.prompts(task or features.get("task"))
         ids_BL, mask_BL, inner = features["input_ids"], features["attention_mask"], self.transformer
         words_BLW = inner.words(ids_BL)
-        if self.cls is not None:
+        if self.cls is not None and prompted:
             words_BLW = torch.cat([self.cls.expand(len(ids_BL), 1, -1), words_BLW[:, 1:]], dim=1)
-        positions_BL = inner.positions(mask_BL, self.prompt.shape[3] if self.position_shift else 0)
+        positions_BL = inner.positions(mask_BL, self.prompt.shape[3] if self.position_shift and prompted else 0)
         embedded_BLD = inner.embed(words_BLW, positions_BL)
-        states = inner.run(embedded_BLD, positions_BL, mask_BL, self.prefix(), every=False)
+        states = inner.run(embedded_BLD, positions_BL, mask_BL, self.prefix() if prompted else None, every=False)
         return features | {"token_embeddings": states[-1]}
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **options: Any) -> dict[str, Any]:
         """Return ``input_ids`` and ``attention_mask`` of texts, after the words of ``prompt`` if it is given."""
-        limit = options.get("max_length") or self.max_seq_length
+        own = self.query_length if self.prompts(options.get("task")) else None
+        limit = options.get("max_length") or own or self.max_seq_length
         now = self.tokenizer.truncation
         if now is None or now["max_length"] != limit:
             self.tokenizer.enable_truncation(limit)

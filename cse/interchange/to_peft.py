@@ -20,6 +20,7 @@ from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.encode import encode_sentences
+from cse.runtime.uses import QUERY
 
 TOOL = "peft"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -102,6 +103,8 @@ def _refuse(encoder: SentenceEncoder) -> None:
 def _own_obstacle(encoder: SentenceEncoder) -> str:
     """Return what prefix tuning has no place for, or an empty string."""
     family, config = encoder.backbone.family, encoder.backbone.model.config
+    if encoder.side == QUERY:
+        return "its prompt is for queries alone"
     if encoder.prompt is None:
         return "it has no prompt"
     if not encoder.frozen:

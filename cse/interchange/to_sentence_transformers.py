@@ -37,6 +37,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.trained import merged
 from cse.model.transformer import Transformer
 from cse.outputs import Kind, publish_folder
+from cse.runtime.uses import QUERY, role_for
 
 TOOL = "sentence-transformers"
 _CODE = (prompted_transformer, attention, dropout, families, transformer)
@@ -73,21 +74,30 @@ def export_sentence_transformers(
 def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> None:
     """Write an encoder into an empty folder.
 
-    Without prompt and trained ``[CLS]`` it is an ordinary model, which needs no code of its own.
+    Without prompt and trained ``[CLS]`` it is an ordinary model, which needs no code of its own. With a query side, its
+    first module is a Router, whose routes share all that both sides have.
     """
-    if encoder.prompt is None and encoder.cls is None:
-        _write_ordinary(encoder, folder)
-        types = [("", f"{_MODULES}.Transformer")]
+    documents: SentenceEncoder = encoder.documents or encoder
+    routed = documents is not encoder
+    start = folder / "0_Transformer" if routed else folder
+    start.mkdir(exist_ok=True)
+    if encoder.prompt is None and encoder.cls is None and encoder.max_length == documents.max_length:
+        _write_ordinary(encoder, start)
+        kind = f"{_MODULES}.Transformer"
     else:
-        _prompted(encoder).save(str(folder))
+        _prompted(encoder).save(str(start))
         _copy_code(folder)
-        types = [("", f"{prompted_transformer.__name__.rpartition('.')[2]}.{PromptedTransformer.__name__}")]
+        kind = f"{prompted_transformer.__name__.rpartition('.')[2]}.{PromptedTransformer.__name__}"
+    types = [(start.name if routed else "", kind)]
     width = encoder.backbone.hidden_size
     _write_json(folder / "1_Pooling" / "config.json", _pooling(width, POOLERS[encoder.pooler]))
     types.append(("1_Pooling", f"{_MODULES}.Pooling"))
     for linear, activation in _layers_behind(encoder):
         _write_dense(linear, activation, folder / f"{len(types)}_Dense")
         types.append((f"{len(types)}_Dense", f"{_MODULES}.Dense"))
+    if routed:
+        shared = 2 + len(list(_layers_behind(documents)))
+        types = [("", _write_router(types, shared, folder))]
     if normalize:
         types.append((f"{len(types)}_Normalize", f"{_MODULES}.Normalize"))
     modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(types)]
@@ -99,11 +109,26 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
             "transformers": transformers.__version__,
             "pytorch": torch.__version__,
         },
-        "prompts": dict(getattr(encoder, "texts", {})),
+        "prompts": encoder.texts | (_for_documents(encoder) if routed else {}),
         "default_prompt_name": None,
         "similarity_fn_name": "cosine",
     }
     _write_json(folder / "config_sentence_transformers.json", config)
+
+
+def _for_documents(encoder: SentenceEncoder) -> dict[str, str]:
+    """Return the task text of documents by the library's own name: it asks for no other once it knows a query."""
+    role = role_for("document", encoder.texts)
+    return {} if role is None else {"document": encoder.texts[role]}
+
+
+def _write_router(types: list[tuple[str, str]], shared: int, folder: Path) -> str:
+    """Write the config of a Router: all modules for queries, the first ``shared`` for documents; return its type."""
+    names = [name for name, _ in types]
+    structure = {QUERY: names, "document": names[:shared]}
+    parameters = {"default_route": "document", "allow_empty_key": True}
+    _write_json(folder / "router_config.json", {"types": dict(types), "structure": structure, "parameters": parameters})
+    return f"{_MODULES}.Router"
 
 
 def _refuse(encoder: SentenceEncoder) -> None:
@@ -121,9 +146,10 @@ def _prompted(encoder: SentenceEncoder) -> PromptedTransformer:
         plain_copy(encoder.backbone.tokenizer),
         stacked_prefix(encoder),
         None if encoder.cls is None else encoder.cls.detach().clone(),
-        max_seq_length=encoder.max_length,
+        max_seq_length=(encoder.documents or encoder).max_length,
         position_shift=encoder.shift > 0,
         frozen=encoder.frozen,
+        query_length=encoder.max_length if encoder.side == QUERY else None,
     )
 
 
@@ -210,8 +236,9 @@ class _LoadedModel:
     def __init__(self, model: SentenceTransformer) -> None:
         self.model = model
 
-    def encode(self, sentences: Sequence[str], *, normalize: bool) -> np.ndarray:
-        found: np.ndarray = self.model.encode(list(sentences), normalize_embeddings=normalize, show_progress_bar=False)
+    def encode(self, sentences: Sequence[str], *, normalize: bool, role: str | None = None) -> np.ndarray:
+        encode = self.model.encode if role is None else self.model.encode_query
+        found: np.ndarray = encode(list(sentences), normalize_embeddings=normalize, show_progress_bar=False)
         return found
 
 
@@ -224,7 +251,7 @@ def _loaded_back(folder: Path) -> Iterator[SentenceTransformer]:
     try:
         yield model
     finally:
-        module = sys.modules[type(model[0]).__module__]
-        holding = [place for place in Path(str(module.__file__)).parents if place.parent == cache]
+        code = {Path(str(sys.modules[type(module).__module__].__file__)) for module in model.modules()}
+        holding = [place for path in code for place in path.parents if place.parent == cache]
         for place in set(holding) - before:  # others may keep code there
             shutil.rmtree(place, ignore_errors=True)

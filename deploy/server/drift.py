@@ -64,7 +64,7 @@ class Drift:
 
         Args:
             target: the model that gave them.
-            domains: domain of each vector, for a bank.
+            domains: domain of each vector, where the server chose it; else empty.
             vectors: nobody changes them afterwards.
             tokens: of each text.
         """
@@ -170,12 +170,11 @@ def _parts(
     """Return the vectors and keys of each model: a bundle, or the domains of a bank."""
     keys = _keys(tokens)
     if not domains:
-        return [(target.id, target.served, vectors, keys)]
-    if not target.auto:
-        return [(target.id, domains[0], vectors, keys)]
+        return [(target.name, target.domain or target.served, vectors, keys)]
     places: dict[Domain, list[int]] = {}
     for place, domain in enumerate(domains):
-        places.setdefault(domain, []).append(place)
+        if not domain.texts:  # nobody asked for these as queries
+            places.setdefault(domain, []).append(place)
     return [
         (one.name, one, vectors[chosen, : one.dimension], [keys[i] for i in chosen]) for one, chosen in places.items()
     ]

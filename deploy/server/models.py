@@ -14,6 +14,7 @@ from cse.runtime.bank import Bank, Domains
 from cse.runtime.domain import AUTO, Domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import SKETCH, Moments, read_sketch
+from cse.runtime.uses import QUERY, role_for
 from deploy.server.errors import ServiceError
 from deploy.server.logs import log
 from deploy.server.storage import unreachable
@@ -29,12 +30,41 @@ class Target(NamedTuple):
         id: as in ``/v1/models``.
         domain: of a bank; None for a bundle, and for ``auto``.
         auto: whether each text goes to the nearest domain of the bank.
+        role: that the id names, as in ``NAME:query``; None: the id names none.
     """
 
     served: Served
     id: str
     domain: Domain | None
     auto: bool
+    role: str | None = None
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Task texts by role."""
+        return self.served.encoder.texts if self.domain is None else self.domain.texts
+
+    @property
+    def name(self) -> str:
+        """The id without a role."""
+        return self.id if self.auto else self.served.name if self.domain is None else self.domain.name
+
+    @property
+    def names_role(self) -> bool:
+        """Whether the id says in which role texts are read."""
+        return self.id != self.name
+
+    @property
+    def has_sides(self) -> bool:
+        """Whether queries and documents are encoded differently behind their task texts."""
+        return self.served.encoder.query_side is not None or (self.domain is not None and bool(self.domain.texts))
+
+    def side_of(self, role: str | None) -> Domain | None:
+        """Return the prompts for texts in a role; None for a bundle of one side, and for ``auto``."""
+        encoder = self.served.encoder
+        if self.domain is None or encoder.bare is None:
+            return encoder.side_of(role)
+        return self.domain.in_role(role, encoder.bare)
 
     @property
     def dimension(self) -> int:
@@ -44,7 +74,8 @@ class Target(NamedTuple):
     @property
     def max_length(self) -> int:
         """Maximum tokens per text, special tokens included."""
-        return self.served.encoder.max_length if self.domain is None else self.domain.max_length
+        side = self.side_of(self.role)
+        return self.served.encoder.max_length if side is None else side.max_length
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +118,18 @@ class Served:
         return str(self.encoder.manifest.files["model.onnx"]["sha256"])
 
     def ids(self) -> list[str]:
-        """Return the ids by which requests may name it: the bundle's name, or the domains of the bank."""
+        """Return the ids by which requests may name it: the bundle's name, or the domains of the bank.
+
+        A model that declares queries has two more, ``NAME:query`` and ``NAME:passage``, for clients that cannot name a
+        role.
+        """
         bank = self.encoder.bank
         if bank is None:
-            return [self.name]
+            return [self.name, *_with_roles(self.name, self.encoder.texts)]
         usable = self.domains(bank).usable
         some = any(domain.centres is not None for domain in usable.values())
-        return [*usable, *([AUTO] if some else [])]
+        named = [each for name, domain in usable.items() for each in (name, *_with_roles(name, domain.texts))]
+        return [*named, *([AUTO] if some else [])]
 
     def domains(self, bank: Bank) -> Domains:
         """Return the domains of the bank, and log what is wrong with its folder or a file when it begins.
@@ -132,7 +168,10 @@ class Served:
         if bank is None:
             if model is None or model == self.name:
                 return Target(self, self.name, None, auto=False)
-            raise _unknown(model, [self.name])
+            roles = _with_roles(self.name, self.encoder.texts)
+            if model in roles:
+                return Target(self, model, None, False, roles[model])
+            raise _unknown(model, self.ids())
         domains = self.domains(bank)
         if model is None:
             if len(domains.usable) == 1:
@@ -145,6 +184,9 @@ class Served:
             return Target(self, AUTO, None, auto=True)
         if model in domains.usable:
             return Target(self, model, domains.usable[model], auto=False)
+        name = model.rpartition(":")[0]
+        if name in domains.usable and model in (roles := _with_roles(name, domains.usable[name].texts)):
+            return Target(self, model, domains.usable[name], False, roles[model])
         if model in domains.refused:
             message = f"model {model!r}: its file in the bank is damaged; the log says how"
             raise ServiceError(503, message, param="model", code="model_damaged")
@@ -163,6 +205,13 @@ class Served:
             "max_length": target.max_length,
             "normalize": normalize,
         }
+
+
+def _with_roles(name: str, texts: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the role of each id that names one: of a query, and of a document as the model calls it."""
+    if QUERY not in texts:
+        return {}
+    return {f"{name}:{QUERY}": QUERY, f"{name}:passage": role_for("document", texts)}
 
 
 def folder_name(folder: Path) -> str:

@@ -18,7 +18,7 @@ from cse.runtime.encode import unit_rows
 from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
-from cse.runtime.uses import check_dimensions, text_of
+from cse.runtime.uses import QUERY, check_dimensions, text_of
 from deploy.server.batcher import Batcher
 from deploy.server.drift import Drift, queries
 from deploy.server.errors import ServiceError
@@ -141,7 +141,7 @@ class Service:
             client: who asks, for the share of the queue.
             normalize: whether vectors have unit length; None: as the model says.
             whole: whether to refuse texts that do not fit instead of cutting them.
-            role: whose task text goes before each text; None: no text.
+            role: of each text, whose task text goes before it; None: as the id says, or no text.
             dimensions: how many numbers to keep of each vector; None: all.
 
         Raises:
@@ -149,9 +149,11 @@ class Service:
             CseError: an input cannot be tokenised, or a token id is not the model's.
         """
         target = await self.stored(self._served.target, model)
+        role = _role(target, role)
         inputs = _with_task_text(inputs, target, role)
         _check_dimensions(dimensions, target)
-        domains, queued = await self._domains(target, inputs, client)
+        chosen, queued = await self._chosen(target, inputs, client)
+        domains = _sides(target, chosen, role, len(inputs))
         tokens = await self._tokenize(target, inputs, domains)
         if whole and tokens.truncated:
             message = (
@@ -162,11 +164,11 @@ class Service:
         kept = np.ascontiguousarray(work.vectors[:, : dimensions or target.dimension])
         vectors = _scaled(kept, target, domains, normalize)
         if self._drift is not None and vectors.shape[1] == target.dimension:
-            asked = queries(inputs, role, target.served.encoder.texts)
+            asked = [] if target.has_sides and role != QUERY else queries(inputs, role, target.texts)
             if len(asked) == len(inputs) > 0:
-                self._drift.note(target, domains, vectors, tokens)
-            elif asked:  # a bank, which has domains, has no roles
-                self._drift.note(target, domains, vectors[asked], Tokens.of([tokens.row(place) for place in asked]))
+                self._drift.note(target, chosen, vectors, tokens)
+            elif asked:  # a bank, which has domains, has no task texts
+                self._drift.note(target, chosen, vectors[asked], Tokens.of([tokens.row(place) for place in asked]))
         count = int(tokens.starts[-1])
         self.metrics.texts.labels(target.id).inc(len(inputs))
         self.metrics.tokens.labels(target.id).inc(count)
@@ -174,7 +176,6 @@ class Service:
             self.metrics.truncated.labels(target.id).inc(tokens.truncated)
         now = time.perf_counter()
         queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
-        chosen = domains if target.auto else []
         return Answer(vectors, target.id, count, tokens.truncated, chosen, queue_seconds, max(0.0, now - work.started))
 
     async def stored(self, question: Callable[..., _T], *arguments: object) -> _T:
@@ -204,11 +205,11 @@ class Service:
         self.metrics.drifted({one["model"]: one["distance"] for one in found["models"]})
         return found
 
-    async def _domains(self, target: Target, inputs: Inputs, client: str) -> tuple[list[Domain], float]:
-        """Return the domain of each input of a bank, and the seconds that choosing them waited."""
+    async def _chosen(self, target: Target, inputs: Inputs, client: str) -> tuple[list[Domain], float]:
+        """Return the domain of each input that the server chooses, and the seconds that choosing waited."""
         bank = target.served.encoder.bank
         if bank is None or not target.auto:
-            return [] if target.domain is None else [target.domain] * len(inputs), 0.0
+            return [], 0.0
         bare = [bank.bare] * len(inputs)
         work = await self._run(target, await self._tokenize(target, inputs, bare), bare, client)
         domains = await self.stored(target.served.domains, bank)
@@ -266,20 +267,42 @@ class Service:
         self.metrics.serves(served.name, served.version)
 
 
+def _sides(target: Target, chosen: Sequence[Domain], role: str | None, count: int) -> list[Domain]:
+    """Return what encodes each of ``count`` texts: a domain of a bank, or one side of a model; empty for a bundle."""
+    bare = target.served.encoder.bare
+    if chosen and bare is not None:
+        return [one.in_role(role, bare) for one in chosen]
+    side = target.side_of(role)
+    return [] if side is None else [side] * count
+
+
+def _role(target: Target, asked: str | None) -> str | None:
+    """Return the role that a request names, by its id or beside it.
+
+    Raises:
+        ServiceError: 400, it names two.
+    """
+    if asked is not None and target.names_role and asked != target.role:
+        message = f"prompt_name: {asked[:40]!r} is not the role of model {target.id}"
+        raise ServiceError(400, message, param="prompt_name")
+    return target.role if asked is None else asked
+
+
 def _with_task_text(inputs: Inputs, target: Target, role: str | None) -> Inputs:
-    """Return the texts with the role's task text before each; token ids have no role.
+    """Return the texts with the role's task text before each; token ids take none.
 
     Raises:
         ServiceError: 400.
     """
-    if role is None:
-        return inputs
-    if inputs and not isinstance(inputs[0], str):
-        raise ServiceError(400, "prompt_name: token ids take no task text; send texts", param="prompt_name")
     try:
-        before = text_of(role, target.served.encoder.texts)
+        before = text_of(role, target.texts)
     except CseError as error:
         raise ServiceError(400, f"prompt_name: {error}", param="prompt_name") from None
+    if not before:
+        return inputs
+    if inputs and not isinstance(inputs[0], str):
+        named = "prompt_name" if target.role is None else "model"
+        raise ServiceError(400, f"{named}: token ids take no task text; send texts", param=named)
     return [before + text for text in cast("Sequence[str]", inputs)]
 
 

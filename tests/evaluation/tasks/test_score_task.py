@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +15,17 @@ from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.evaluation.record import read_record, write_record
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.table import format_suite
+from cse.evaluation.tasks import retrieval
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
 from cse.evaluation.tasks.retrieval import OF_WORDS
 from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_task
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.report.page import as_html, as_markdown, make_report
 from cse.report.systems import group
+from tests.conftest import WORDS
 from tests.evaluation.test_sts import FakeEncoder, make_task
+from tests.sides import PARTS as SIDES
+from tests.sides import query_side
 
 TEXTS = [f"text {i}" for i in range(24)]
 LABELS = ["a", "b", "c"] * 8
@@ -185,3 +191,38 @@ def test_a_measure_that_is_not_defined_is_left_out_and_selects_nothing():
     assert "MAP" not in score.items
     with pytest.raises(UndefinedScore, match="alone: MAP is not defined: no two test rows have the same label"):
         score_dev(FakeEncoder(), alone, measure="MAP")
+
+
+def test_a_query_side_reads_queries_alone(bert):
+    """Retrieval takes it for queries; documents, labels and pairs take the bare backbone."""
+    words = [" ".join(WORDS[start : start + 3]) for start in range(24)]
+    birds = replace(BIRDS, queries=words[:3], documents=words[3:])
+    others = [
+        ScoredPairs("scored", words[:12], words[12:], np.arange(12) / 3, ["one"] * 12),
+        replace(PAIRS, sentence1=words[:12], sentence2=words[12:]),
+        replace(BANK, test=words[:12], reference=words[12:]),
+    ]
+    encoder, bare = query_side(bert, **SIDES["prompt"]), SentenceEncoder(bert)
+    queries = encoder.encode(words[:3], role="query")
+    assert not np.allclose(queries, bare.encode(words[:3]), atol=1e-3)
+    found = retrieval.score_queries(queries, bare.encode(words[3:]), birds)
+    score = score_task(encoder, birds)
+    assert score.values == pytest.approx({name: 100 * each.mean() for name, each in found.items()})
+    for task in others:
+        assert score_task(encoder, task).values == score_task(bare, task).values
+
+
+def test_mteb_asks_a_query_side_for_queries_alone(bert):
+    pytest.importorskip("mteb")
+    from mteb.types import PromptType
+
+    from cse.evaluation.mteb_encoder import MtebEncoder
+
+    encoder, bare = query_side(bert, **SIDES["prompt"]), SentenceEncoder(bert)
+    inputs = [{"text": TEXTS[:3]}]
+    asked = MtebEncoder(encoder, "side")
+    np.testing.assert_array_equal(
+        asked.encode(inputs, prompt_type=PromptType.query), encoder.encode(TEXTS[:3], role="query")
+    )
+    for kind in (PromptType.document, None):
+        np.testing.assert_array_equal(asked.encode(inputs, prompt_type=kind), bare.encode(TEXTS[:3]))

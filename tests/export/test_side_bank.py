@@ -1,0 +1,137 @@
+"""Domains of a bank with query sides: queries through their own prompts and maps, documents shared by all of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.export.bank import make_domain
+from cse.export.bank_encoder import BankEncoder
+from cse.export.domains import add_domain
+from cse.export.parity import check_parity
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import save_checkpoint
+from cse.model.declared import PROMPTS
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.bank import Bank
+from cse.runtime.mixed import DomainEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.settings import Settings
+from cse.stages import bank as stage
+from tests.conftest import make_backbone_folder
+from tests.export.banks import make_encoder
+from tests.export.systems import SENTENCES
+from tests.sides import PARTS, query_side
+
+TEXTS = [*SENTENCES, "two small birds eat red apple bread near the old river " * 5]
+
+
+@pytest.fixture(scope="module")
+def backbone(tiny_folders) -> Backbone:
+    return load_backbone(find_backbone(str(tiny_folders["bert"])))
+
+
+@pytest.fixture(scope="module")
+def banked(backbone, tiny_folders, empty_banks, tmp_path_factory):
+    """A bank with every kind of query side and a domain of both sides, and their encoders; do not change it."""
+    folder = shutil.copytree(empty_banks("bert"), tmp_path_factory.mktemp("bank") / "bank")
+    encoders = {name.replace(" ", "-").replace(",", ""): query_side(backbone, **parts) for name, parts in PARTS.items()}
+    encoders["both"] = make_encoder(tiny_folders["bert"], "plain")
+    for name, encoder in encoders.items():
+        centres = SentenceEncoder(backbone).encode(TEXTS[:1]) if name == "prompt" else None
+        add_domain(folder, make_domain(encoder, name, centres=centres))
+    return folder, encoders
+
+
+@pytest.fixture(params=["onnx", "torch"])
+def opened(request, banked):
+    return OnnxEncoder(banked[0], provider="cpu") if request.param == "onnx" else BankEncoder.load(banked[0])
+
+
+@pytest.mark.parametrize("role", ["query", "passage", None])
+def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, opened, role):
+    encoders = {name: encoder for name, encoder in banked[1].items() if role is None or name != "both"}
+    rows = [(text, name) for text in TEXTS for name in encoders]
+    found = opened.encode([text for text, _ in rows], domain=[name for _, name in rows], role=role)
+    alone = {
+        name: dict(zip(TEXTS, encoder.encode(TEXTS, role=role), strict=True)) for name, encoder in encoders.items()
+    }
+    np.testing.assert_allclose(found, np.stack([alone[name][text] for text, name in rows]), atol=1e-5)
+
+
+def test_documents_are_shared_by_all_domains(banked, opened, backbone):
+    bare = SentenceEncoder(backbone).encode(TEXTS)
+    for name in banked[1].keys() - {"both"}:
+        np.testing.assert_allclose(opened.encode(TEXTS, domain=name), bare, atol=1e-5)
+
+
+def test_the_librarys_words_for_queries_and_documents(banked, opened):
+    queries = opened.encode(TEXTS, domain="prompt", role="query")
+    np.testing.assert_array_equal(opened.encode_query(TEXTS, domain="prompt"), queries)
+    np.testing.assert_array_equal(opened.encode_document(TEXTS, domain="prompt"), opened.encode(TEXTS, domain="prompt"))
+    names = ["prompt", "map"] * (len(TEXTS) // 2) + ["map"] * (len(TEXTS) % 2)
+    np.testing.assert_array_equal(
+        opened.encode_query(TEXTS, domain=names), opened.encode(TEXTS, domain=names, role="query")
+    )
+    np.testing.assert_array_equal(opened.encode_query(TEXTS, domain="both"), opened.encode(TEXTS, domain="both"))
+
+
+def test_roles_that_a_domain_does_not_have(opened):
+    with pytest.raises(CseError, match="a bank has no roles"):
+        opened.encode(TEXTS, domain="both", role="query")
+    with pytest.raises(CseError, match="a bank has no roles"):
+        opened.encode(TEXTS[:2], domain=["prompt", "both"], role="query")
+    with pytest.raises(CseError, match="role: 'document' is not known; one of query, passage"):
+        opened.encode(TEXTS, domain="prompt", role="document")
+    with pytest.raises(CseError, match="no shorter vectors"):
+        opened.encode(TEXTS, domain="prompt", role="query", dimensions=8)
+
+
+def test_the_nearest_domain_answers_with_the_side_that_is_asked_for(banked, opened):
+    encoder = banked[1]["prompt"]
+    for role in ("query", None):
+        found = opened.encode(TEXTS, domain="auto", role=role)
+        np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
+
+
+def test_one_domain_for_code_that_knows_no_banks(banked):
+    folder, encoders = banked
+    onnx = OnnxEncoder(folder, provider="cpu")
+    one = DomainEncoder(onnx, "prompt")
+    assert (one.texts, one.query_side.name) == ({"query": "", "passage": ""}, "prompt")
+    assert check_parity(encoders["prompt"], one, SENTENCES, tolerance=1e-5)["largest_difference"] < 1e-5
+    with pytest.raises(CseError, match="differs from torch by"):
+        check_parity(encoders["map"], one, SENTENCES, tolerance=1e-5)
+    assert (DomainEncoder(onnx, "both").texts, DomainEncoder(onnx, "auto").texts) == ({}, {})
+    assert DomainEncoder(onnx, "both").query_side is None
+
+
+def test_the_file_says_its_side(banked):
+    usable = Bank(banked[0]).domains().usable
+    assert {name: domain.facts.side for name, domain in usable.items()} == {
+        name: "both" if name == "both" else "query" for name in banked[1]
+    }
+
+
+def test_a_checkpoint_becomes_a_domain(backbone, empty_banks, tmp_path):
+    folder = shutil.copytree(empty_banks("bert"), tmp_path / "bank")
+    encoder = query_side(backbone, **PARTS["prompt"])
+    (tmp_path / "checkpoint").mkdir()
+    save_checkpoint(encoder, tmp_path / "checkpoint")
+    added = stage.add(str(tmp_path / "checkpoint"), folder, "legal", Settings(), data=None, replace=False)
+    assert added.facts.side == "query"
+    found = OnnxEncoder(folder, provider="cpu").encode(TEXTS, domain="legal", role="query")
+    np.testing.assert_allclose(found, encoder.encode(TEXTS, role="query"), atol=1e-5)
+
+
+def test_task_texts_have_no_place_in_a_bank(tmp_path):
+    folder = make_backbone_folder(tmp_path / "e5", "bert")
+    (folder / PROMPTS).write_text(json.dumps({"prompts": {"query": "the query "}}), encoding="utf-8")
+    encoder = query_side(load_backbone(find_backbone(str(folder))), **PARTS["prompt"])
+    with pytest.raises(CseError, match=r"domain legal: it has task texts \(query\), and a bank has neither"):
+        make_domain(encoder, "legal")

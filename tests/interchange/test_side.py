@@ -1,0 +1,86 @@
+"""A query side in the folders of other libraries: a Router that sends queries and documents their own way."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.declared import PROMPTS
+from cse.model.sentence_encoder import SentenceEncoder
+from tests.conftest import make_backbone_folder
+from tests.export.systems import SENTENCES
+from tests.sides import PARTS, query_side
+
+pytest.importorskip("sentence_transformers")
+from sentence_transformers import SentenceTransformer
+
+from cse.interchange.to_sentence_transformers import export_sentence_transformers
+
+LONG = "two small birds eat red apple bread near the old river " * 5
+TEXTS = [*SENTENCES, LONG]
+
+
+def fresh(folder):
+    return load_backbone(find_backbone(str(folder)))
+
+
+def export(encoder, folder, normalize=True):
+    export_sentence_transformers(encoder, folder, TEXTS, normalize=normalize, tolerance=1e-5)
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=True)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_both_sides_give_the_encoders_vectors(tiny_folders, tmp_path, code_cache, parts):
+    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS[parts])
+    model = export(encoder, tmp_path / "model")
+    np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
+    for encode in (model.encode_document, model.encode):
+        np.testing.assert_allclose(encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+    weights = [path for path in (tmp_path / "model").rglob("model.safetensors") if path.stat().st_size > 50_000]
+    assert len(weights) == 1, "both sides share the language model"
+
+
+def test_a_map_alone_needs_no_code(tiny_folders, tmp_path):
+    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["map"])
+    export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
+    assert not list((tmp_path / "model").rglob("*.py"))
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
+
+
+def test_a_shorter_query_side_cuts_queries_alone(tiny_folders, tmp_path, code_cache):
+    encoder = query_side(fresh(tiny_folders["bert"]).use_as(max_length=9, texts=None), **PARTS["map"])
+    model = export(encoder, tmp_path / "model")
+    np.testing.assert_allclose(model.encode_query([LONG]), encoder.encode([LONG], role="query"), atol=1e-5)
+    np.testing.assert_allclose(model.encode_document([LONG]), encoder.encode([LONG]), atol=1e-5)
+
+
+def test_task_texts_stand_before_each_side(tmp_path, code_cache):
+    folder = make_backbone_folder(tmp_path / "e5", "bert")
+    texts = {"query": "the query ", "passage": "the book "}
+    (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
+    encoder = query_side(fresh(folder), **PARTS["prompt"])
+    model = export(encoder, tmp_path / "model")
+    np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
+    np.testing.assert_allclose(model.encode_document(TEXTS), encoder.encode(TEXTS, role="passage"), atol=1e-5)
+
+
+def test_it_is_not_read_back_as_one_side(tiny_folders, tmp_path):
+    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["map"])
+    export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
+    with pytest.raises(CseError):
+        SentenceEncoder.load(tmp_path / "model")
+
+
+def test_peft_has_no_place_for_it(tiny_folders, tmp_path):
+    pytest.importorskip("peft")
+    from cse.interchange.to_peft import export_adapter
+
+    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"])
+    with pytest.raises(CseError, match="because its prompt is for queries alone"):
+        export_adapter(encoder, tmp_path / "adapter", TEXTS, tolerance=1e-5)
