@@ -27,35 +27,6 @@ from cse.evaluation.measures import Averaged, Score
 from cse.evaluation.vectors import Vectors
 
 
-@dataclass(frozen=True)
-class TransferResults(Averaged):
-    """Scores by task, and how the classifiers were trained.
-
-    ``accuracy`` is in percent on the test rows, or the mean over outer folds; ``dev`` the accuracy that chose the L2
-    value; ``l2`` the chosen value of each scored classifier; ``f1`` that of class 1 in percent, where there are two.
-    """
-
-    published = TRANSFER_TASKS
-    how: Classifier = FULL
-
-    @property
-    def setting(self) -> str:
-        """How it was measured, in one line."""
-        return self.how.describe()
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Accuracies by task in the usual order, and the average of several."""
-        found = {name: self.figures[name] for name in TRANSFER_TASKS if name in self.tasks}
-        average = self.average()
-        return found | ({self.average_name: average} if len(found) > 1 and average is not None else {})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return nested numbers for JSON."""
-        tasks = {name: score.to_dict() for name, score in self.tasks.items()}
-        return {"transfer": tasks, self.average_name: round(self.average() or 0.0, 4), "setting": self.setting}
-
-
 def score_transfer(
     vectors: Vectors,
     tasks: Sequence[TransferTask],
@@ -63,8 +34,11 @@ def score_transfer(
     *,
     device: torch.device | None = None,
     advance: Callable[[str, int, int], object] | None = None,
-) -> TransferResults:
+) -> Averaged:
     """Train and score classifiers on given embeddings.
+
+    ``accuracy`` is in percent on the test rows, or the mean over outer folds; ``dev`` the accuracy that chose the L2
+    value; ``l2`` the chosen value of each scored classifier; ``f1`` that of class 1 in percent, where there are two.
 
     Args:
         vectors: embeddings of ``sentences_of(tasks)``.
@@ -93,7 +67,7 @@ def score_transfer(
             return fit(rows.features, rows.label, problems, how, device=device, advance=step)
 
         scores[task.name] = score([_Rows(x, p.label) for x, p in zip(parts, task.parts, strict=True)], how, train)
-    return TransferResults(scores, how)
+    return Averaged(scores, TRANSFER_TASKS, setting=how.describe())
 
 
 @dataclass(frozen=True)
