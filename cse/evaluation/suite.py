@@ -119,7 +119,6 @@ def evaluate_suite(
     progress: bool = False,
     classifier: Classifier = FULL,
     device: torch.device | None = None,
-    advance: Callable[[str, int, int], object] | None = None,
     measures: Collection[str] = MEASURES,
     details: bool = False,
 ) -> SuiteResults:
@@ -129,10 +128,9 @@ def evaluate_suite(
         encoder: see ``TextEncoder``.
         data: from ``read_suite``.
         batch_size: sentences per forward pass.
-        progress: whether the encoder shows its progress bar.
+        progress: whether to show progress bars, the encoder's and one per transfer task.
         classifier: setting for the transfer tasks.
         device: where classifiers are trained; None: the CPU.
-        advance: see ``score_transfer``.
         measures: which of ``MEASURES`` to compute; only their sentences are encoded.
         details: whether to also compute the data for figures (about 10 s).
 
@@ -168,7 +166,9 @@ def evaluate_suite(
     if captions is not None:
         scores["cxc"] = lambda: score_cxc(vectors, captions)
     if data.transfer:
-        scores["transfer"] = lambda: score_transfer(vectors, data.transfer, classifier, device=device, advance=advance)
+        scores["transfer"] = lambda: score_transfer(
+            vectors, data.transfer, classifier, device=device, progress=progress
+        )
     if test is not None and "retrieval" in measures:
         scores["retrieval"] = lambda: score_retrieval(vectors, test)
         scores["near_identical"] = lambda: score_near_identical(vectors)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.errors import CseError
@@ -33,7 +34,7 @@ def score_transfer(
     how: Classifier = FULL,
     *,
     device: torch.device | None = None,
-    advance: Callable[[str, int, int], object] | None = None,
+    progress: bool = False,
 ) -> Averaged:
     """Train and score classifiers on given embeddings.
 
@@ -45,7 +46,7 @@ def score_transfer(
         tasks: the tasks.
         how: ``FULL`` for published figures, ``FAST`` for a quick look.
         device: where classifiers are trained; None: the CPU.
-        advance: called with the task, the number of classifiers just finished, and their total.
+        progress: whether to show a progress bar for each task.
 
     Raises:
         CseError: no tasks, or a class with fewer rows than folds.
@@ -59,14 +60,14 @@ def score_transfer(
         _check_folds(task, how)
         total = {1: how.folds * how.folds + how.folds, 2: how.folds + 1, 3: 1}[len(parts)]
 
-        def step(ended: int, name: str = task.name, of: int = total) -> None:
-            if advance is not None:
-                advance(name, ended, of)
+        with tqdm(total=total, desc=task.name, unit="fold", disable=not progress) as bar:
 
-        def train(rows: _Rows, problems: list[Problem], step: Callable[[int], object] = step) -> list[Fitted]:
-            return fit(rows.features, rows.label, problems, how, device=device, advance=step)
+            def train(rows: _Rows, problems: list[Problem]) -> list[Fitted]:
+                step = bar.update  # noqa: B023 - called in this turn
+                return fit(rows.features, rows.label, problems, how, device=device, advance=step)
 
-        scores[task.name] = score([_Rows(x, p.label) for x, p in zip(parts, task.parts, strict=True)], how, train)
+            rows = [_Rows(x, part.label) for x, part in zip(parts, task.parts, strict=True)]
+            scores[task.name] = score(rows, how, train)
     return Averaged(scores, TRANSFER_TASKS, setting=how.describe())
 
 
