@@ -63,7 +63,7 @@ def score_transfer(
         with tqdm(total=total, desc=task.name, unit="fold", disable=not progress) as bar:
 
             def train(rows: _Rows, problems: list[Problem]) -> list[Fitted]:
-                step = bar.update  # noqa: B023 - called in this turn
+                step = bar.update
                 return fit(rows.features, rows.label, problems, how, device=device, advance=step)
 
             rows = [_Rows(x, part.label) for x, part in zip(parts, task.parts, strict=True)]
