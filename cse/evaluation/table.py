@@ -118,7 +118,8 @@ def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
         for aggregate in aggregates:
             scores = [results.tasks[task].values.get(aggregate) for task in tasks]
             scores += [results.average(aggregate) for _ in average]
-            rows.append([name if aggregate == aggregates[0] else aggregate, *map(_number, scores)])
+            shown = ["-" if score is None else f"{score:.2f}" for score in scores]
+            rows.append([name if aggregate == aggregates[0] else aggregate, *shown])
     below = {1 + index for index in range(len(rows) - 1) if index % len(aggregates)}
     return format_rows(rows, style, below)
 
@@ -183,10 +184,6 @@ def _columns(models: Mapping[str, Averaged]) -> list[str]:
             raise CseError(f"table: {first} and {name} were not scored on the same tasks ({difference}); score both")
     known = [task for task in results.published if task in results.tasks]
     return known + [task for task in results.tasks if task not in known]
-
-
-def _number(score: float | None) -> str:
-    return "-" if score is None else f"{score:.2f}"
 
 
 def _text(rows: list[list[str]], below: Collection[int]) -> str:

@@ -120,12 +120,9 @@ def _snippet(model: ModelFolder) -> str:
     moved = apart and str(model.backbone.get("name", "")).startswith("./")
     where = ', backbone="FOLDER OF THE BACKBONE"' if moved else ""
     load = "SentenceEncoder.load" if model.kind == Kind.CHECKPOINT else "OnnxEncoder"
-    domain = f', domain="{_first_domain(model)}"' if model.kind == Kind.BANK else ""
+    first = next((PurePath(name).stem for name in model.files if name.startswith("domains/")), "NAME")
+    domain = f', domain="{first}"' if model.kind == Kind.BANK else ""
     return f'import cse\n\nencoder = cse.{load}("model"{where})\nprint(encoder.encode({texts}{domain}).shape)'
-
-
-def _first_domain(model: ModelFolder) -> str:
-    return next((PurePath(name).stem for name in model.files if name.startswith("domains/")), "NAME")
 
 
 def _training(model: ModelFolder) -> str:
