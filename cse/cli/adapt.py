@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from cse.cli.options import params_option, parse_overrides, set_option
+from cse.cli.options import parse_overrides, settings_options
 from cse.errors import CseError
 
 DEFAULT = Path("data/adapt")
@@ -63,8 +63,7 @@ class Duration(click.ParamType):
 )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT, show_default=True, help="Folder to work in.")
 @click.option("--again", is_flag=True, help="Start over if the folder has an adaptation to other text or settings.")
-@params_option
-@set_option
+@settings_options
 def adapt(
     sources: Sequence[Path],
     task: Path | None,
