@@ -205,7 +205,7 @@ def test_a_query_side_reads_queries_alone(bert):
     encoder, bare = query_side(bert, **SIDES["prompt"]), SentenceEncoder(bert)
     queries = encoder.encode(words[:3], role="query")
     assert not np.allclose(queries, bare.encode(words[:3]), atol=1e-3)
-    found = retrieval.score_queries(queries, bare.encode(words[3:]), birds)
+    found = retrieval.score_queries(queries, bare.encode(words[3:]), birds, words=True)
     score = score_task(encoder, birds)
     assert score.values == pytest.approx({name: 100 * each.mean() for name, each in found.items()})
     for task in others:
