@@ -39,6 +39,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("text", nargs="?", default="-", help="UTF-8 file, one sentence per line; default: - (stdin)")
     parser.add_argument("--out", type=Path, help="a .npy file (lines, dimension), or JSON lines; default: stdout")
     parser.add_argument("--domain", help="domain of a bank, or auto: the nearest to each line")
+    parser.add_argument("--role", help="role of the lines, such as query: its task text, or the query side")
     parser.add_argument("--batch-size", type=int, default=64, help="maximum sentences per batch (default: 64)")
     parser.add_argument("--provider", default="auto", choices=["auto", "cpu", "cuda"], help="default: auto")
     parser.add_argument("--threads", type=int, help="CPU threads; default: one per usable CPU")
@@ -103,7 +104,7 @@ def embed(options: argparse.Namespace) -> None:
         check(options.out)
     encoder = OnnxEncoder(options.bundle, provider=options.provider, threads=options.threads)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "normalize": False if options.raw else None}
-    settings["domain"] = options.domain
+    settings |= {"domain": options.domain, "role": options.role}
     as_array = options.out is not None and options.out.suffix == ".npy"
     vectors: list[np.ndarray] = []
     with opened(options.out) as stream:

@@ -15,6 +15,7 @@ from cse.errors import CseError
 @click.command(
     epilog="\b\nExamples:\n  cse encode data/bundle sentences.txt --out vectors.npy\n"
     "  cse encode data/bundle tickets.csv --column body --out vectors.npy\n"
+    "  cse encode data/bundle questions.txt --role query --out queries.npy\n"
     "  cse encode data/bank:billing sentences.txt --out vectors.npy\n"
     "  cse encode data/bank tickets.csv --column body --domain-column queue --out vectors.npy"
 )
@@ -30,7 +31,7 @@ from cse.errors import CseError
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
 )
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
-@click.option("--role", help="Role of the texts, such as query: its task text goes before each.")
+@click.option("--role", help="Role of the texts, such as query: its task text, or the query side.")
 @click.option("--dimensions", type=click.IntRange(min=1), help="Numbers to keep of each vector (Matryoshka models).")
 def encode(
     model: str,

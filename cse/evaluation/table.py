@@ -50,7 +50,8 @@ def training_lines(trained_on: Mapping[str, str | None], style: str = "text") ->
 def reads_in_words(reads: Mapping[str, Any]) -> str:
     """Return how an encoder reads a text, such as ``256 tokens, query: 'query: '``; empty if not known."""
     said = [f"{reads['max_length']} tokens"] if "max_length" in reads else []
-    return ", ".join([*said, *(f"{role}: {text!r}" for role, text in sorted(reads.get("texts", {}).items()))])
+    texts = sorted(reads.get("texts", {}).items())
+    return ", ".join([*said, *(f"{role}: {text!r}" for role, text in texts if text)])
 
 
 def settings_in_words(settings: Mapping[str, str]) -> str:

@@ -11,9 +11,8 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from cse.choices import Side
 from cse.errors import CseError
 from cse.runtime.domain import SUFFIX, Domain, DomainFacts, Shape, read_domain
 from cse.runtime.seal import (
@@ -29,7 +28,7 @@ from cse.runtime.seal import (
     sha256,
     short,
 )
-from cse.runtime.uses import QUERY
+from cse.runtime.uses import QUERY, SIDES
 
 if TYPE_CHECKING:
     from cse.runtime.bank import BankManifest
@@ -169,8 +168,8 @@ def _shape(bundle: Bundle, path: Path) -> Shape:
 def _check_plausible(bundle: Bundle, path: Path) -> None:
     limits = {"dimension": (1, WIDEST), "max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
     check_limits({key: getattr(bundle, key) for key in limits}, limits, path, _EXPORT)
-    if bundle.side not in get_args(Side):
-        raise CseError(f"{path}: side is {short(bundle.side)}, not one of {', '.join(get_args(Side))}; {_EXPORT}")
+    if bundle.side not in SIDES:
+        raise CseError(f"{path}: side is {short(bundle.side)}, not one of {', '.join(SIDES)}; {_EXPORT}")
     widths_fit = all(type(width) is int and 1 <= width <= bundle.dimension for width in bundle.widths)
     if not widths_fit or not all(isinstance(text, str) for text in bundle.texts.values()):
         raise CseError(f"{path}: texts or widths are not those of a model of {bundle.dimension} dimensions; {_EXPORT}")

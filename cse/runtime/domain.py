@@ -12,17 +12,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from cse.choices import Side
 from cse.errors import CseError
 from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed
-from cse.runtime.uses import NO_TEXTS, QUERY
+from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
 
 AUTO = "auto"  # as a domain: choose by the text
 DOMAIN_FORMAT = 1
@@ -269,8 +268,8 @@ def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]
         )
     if facts.pooler not in shape.poolers:
         raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(shape.poolers)}; {_AGAIN}")
-    if facts.side not in get_args(Side):
-        raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(get_args(Side))}; {_AGAIN}")
+    if facts.side not in SIDES:
+        raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(SIDES)}; {_AGAIN}")
     _check_tensors(path, tensors, facts, shape)
     limits = {"position_shift": (0, shape.positions), "max_length": (3, shape.positions - facts.position_shift)}
     check_limits({key: getattr(facts, key) for key in limits}, limits, path, _AGAIN)

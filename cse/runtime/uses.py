@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 QUERY = "query"  # the role whose vectors a query side makes
+SIDES = ("both", QUERY)  # values of ``cse.choices.Side``, which the runtime does without
 NO_TEXTS = {QUERY: "", "passage": ""}  # roles where no text tells them apart
 
 
