@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS
+from cse.adapt.judged import JUDGED
+from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS, QUERY_MAP, QUERY_PROMPTS
 from cse.bench.ledger import Ledger, OtherPlanError
 from cse.errors import CseError
 from cse.files import fingerprint
@@ -20,14 +21,15 @@ from cse.settings.load import flatten
 from cse.stages.prepare import files_of
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
+VECTORS, INDEX = "vectors.npz", "index"  # of the documents: those kept for training and measures, those to search
 BEGUN, PLAN = "adaptation", "plan"  # names of the first records
 _ELSEWHERE = "name another folder with --out"
 _OTHERWISE = f"{_ELSEWHERE}, or delete this adaptation with --again"
 
 # kind of each output; None: a file
 _RUN: dict[str, Kind | None] = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
-_SEEDED = [f"{system}-[0-9]*" for system in (*HEADED.values(), *HEADED) if system not in (BARE, HEAD)]
-_MODELS = (BARE, HEAD, *_SEEDED)
+_SEEDED = [f"{system}-[0-9]*" for system in (*HEADED.values(), *HEADED, QUERY_PROMPTS) if system not in (BARE, HEAD)]
+_MODELS = (BARE, HEAD, QUERY_MAP, *_SEEDED)
 _OF_MODELS: dict[str, Kind | None] = {  # below the folder, and below that of models trained on all rows
     **{f"{LEDGER}/{done} {model}.json": None for done in ("train", "measure", "export") for model in _MODELS},
     f"{LEDGER}/prepare.json": None,
@@ -41,12 +43,15 @@ _OF_MODELS: dict[str, Kind | None] = {  # below the folder, and below that of mo
 _MADE: dict[str, Kind | None] = {
     **_OF_MODELS,
     **{f"{ALL_ROWS}/{name}": kind for name, kind in _OF_MODELS.items()},
-    **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "main measure", PLAN, "choice")},
-    **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL)},
+    **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "main measure", PLAN, "choice", JUDGED)},
+    **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL, QUERY_PROMPTS)},
     **{f"{LEDGER}/try {model}.json": None for model in _SEEDED},
     "params.yaml": None,
     "summary.txt": None,
     "bundle": Kind.BUNDLE,
+    JUDGED: Kind.JUDGED,
+    VECTORS: None,
+    "documents.jsonl": None,
     "report": Kind.REPORT,
     **{f"trials/{model}/{name}": kind for model in _SEEDED for name, kind in _RUN.items()},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -105,6 +105,19 @@ class Retrieval:
 
     def __len__(self) -> int:
         return len(self.queries)
+
+    def only(self, chosen: Sequence[int]) -> Retrieval:
+        """Return the task of some of its queries, over the same documents."""
+        place = {query: number for number, query in enumerate(chosen)}
+        rows = [row for row, query in enumerate(self.query.tolist()) if query in place]
+        return replace(
+            self,
+            queries=[self.queries[query] for query in chosen],
+            query=np.array([place[query] for query in self.query[rows].tolist()], np.int64),
+            document=self.document[rows],
+            relevance=self.relevance[rows],
+            own=None if self.own is None else self.own[list(chosen)],
+        )
 
 
 @dataclass(frozen=True)
