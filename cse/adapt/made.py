@@ -16,12 +16,14 @@ from cse.bench.ledger import Ledger, OtherPlanError
 from cse.errors import CseError
 from cse.files import fingerprint
 from cse.outputs import Kind, check_folder, remove_output
+from cse.scale.corpus.output import check_vectors
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.stages.prepare import files_of
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
-VECTORS, INDEX = "vectors.npz", "index"  # of the documents: those kept for training and measures, those to search
+# of documents: vectors kept for training and measures, a table of those that are none, the index to search
+VECTORS, DOCUMENTS, INDEX = "vectors.npz", "documents.jsonl", "index"
 BEGUN, PLAN = "adaptation", "plan"  # names of the first records
 _ELSEWHERE = "name another folder with --out"
 _OTHERWISE = f"{_ELSEWHERE}, or delete this adaptation with --again"
@@ -51,7 +53,7 @@ _MADE: dict[str, Kind | None] = {
     "bundle": Kind.BUNDLE,
     JUDGED: Kind.JUDGED,
     VECTORS: None,
-    "documents.jsonl": None,
+    DOCUMENTS: None,
     "report": Kind.REPORT,
     **{f"trials/{model}/{name}": kind for model in _SEEDED for name, kind in _RUN.items()},
 }
@@ -121,6 +123,9 @@ def _made(folder: Path, below: Path) -> Iterator[tuple[Path, Kind | None]]:
         known = _fits(name.with_name(draft[1]) if draft is not None else name)
         whole = next((each for each in known if each.count("/") == len(name.parts) - 1), None)
         if draft is not None and whole is not None:
+            yield path, None
+        elif name == PurePath(INDEX) and path.is_dir() and not path.is_symlink():
+            check_vectors(path)
             yield path, None
         elif known and whole is None and draft is None and path.is_dir() and not path.is_symlink():
             yield from _made(folder, path)

@@ -207,8 +207,7 @@ class Adaptation:
     @property
     def _asked(self) -> dict[str, Any]:
         """What the plan follows from."""
-        asked: dict[str, Any] = {"budget": self.budget, "own_backbone": self.own_backbone}
-        return asked if self.judged is None else asked | {"judged queries": self.settings.data.dev_path}
+        return {"budget": self.budget, "own_backbone": self.own_backbone}
 
     def _climb(self, models: Models, measuring: float, main: tuple[str, str] | None) -> list[str]:
         """Add one rung after the other; return what the user should know of it.
