@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from cse.data.checks import titled
 from cse.data.readers import Row
 from cse.data.store import STAND_INS
 
@@ -101,12 +102,20 @@ def _texts_of(document: Document, kinds: Sequence[str], language: str, words: in
                 yield " ".join(part.heading.split()), found[0]
 
 
+def whole_document(document: Document) -> str:
+    """Return the text of a document as a search task holds it, its title first, cut after 1,000 words."""
+    return cut_whole(titled(document.title, " ".join(text for part in document.sections for text in part.paragraphs)))
+
+
+def cut_whole(text: str) -> str:
+    """Return the first 1,000 words of a document's text, a blank between each."""
+    return " ".join(text.split()[:_WHOLE_WORDS])
+
+
 def _stand_ins(document: Document, language: str, most: int) -> Iterator[tuple[str, ...]]:
     """Yield texts that stand in for queries, the title and sentences at even intervals, each with the document."""
-    title = " ".join(document.title.split())
-    paragraphs = [text for part in document.sections for text in part.paragraphs]
-    whole = " ".join(" ".join([title, *paragraphs]).split()[:_WHOLE_WORDS])
-    found = [sentence.strip() for sentence in _sentences(paragraphs, language)]
+    title, whole = " ".join(document.title.split()), whole_document(document)
+    found = [sentence.strip() for part in document.sections for sentence in _sentences(part.paragraphs, language)]
     sentences = [sentence for sentence in dict.fromkeys(found) if sentence != title]
     room = most - bool(title)
     if len(sentences) > room:

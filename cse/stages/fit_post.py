@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import click
 import numpy as np
@@ -51,6 +52,7 @@ def fit_post(
     post: PostSettings,
     data: PreparedData,
     collection: CollectionSettings = _DEFAULT_COLLECTION,
+    weights: Mapping[str, float] | None = None,
 ) -> None:
     """Fit post-processing on the training sentences and add it to the encoder.
 
@@ -59,13 +61,15 @@ def fit_post(
         post: the post-processing.
         data: prepared data; a query map is fitted on the rows of all its sources.
         collection: what a query map is trained by.
+        weights: of the further sources by name, see ``data.more``; a query map sees so many rows of each for one of the
+            main source. None: 1.
 
     Raises:
         CseError: what ``check_post`` raises, too few sentences, or too few labels.
     """
     check_post(encoder, post, data)
     if post.kind == QUERY_MAP:
-        _fit_query_map(encoder, post, data, collection)
+        _fit_query_map(encoder, post, data, collection, weights or {})
         return
     label_of = labelled_texts(data) if post.kind in LABELLED_KINDS else None
     found = list(dict.fromkeys(data.sentences()) if label_of is None else label_of)
@@ -96,13 +100,23 @@ def fit_post(
 
 
 def _fit_query_map(
-    encoder: SentenceEncoder, post: PostSettings, data: PreparedData, settings: CollectionSettings
+    encoder: SentenceEncoder,
+    post: PostSettings,
+    data: PreparedData,
+    settings: CollectionSettings,
+    weights: Mapping[str, float],
 ) -> None:
     made = collection_from(encoder, [data, *map(data.of, data.sources)], settings, post.sentences)
     bar = sys.stderr.isatty()
     bare = not settings.reads_folder and encoder.prompt is None and encoder.cls is None and encoder.mlp is None
     vectors = made.queries if bare else unit_vectors(encoder, made.pairs.queries, QUERY, bar)
     encoder.post = fit_query_map(
-        vectors, made.documents, made.targets, temperature=settings.temperature, seed=post.seed, progress=bar
+        vectors,
+        made.documents,
+        made.targets,
+        temperature=settings.temperature,
+        seed=post.seed,
+        times=made.pairs.times([weights.get(name, 1.0) for name in data.sources]),
+        progress=bar,
     ).to(next(encoder.parameters()).device)
     check_side(encoder)

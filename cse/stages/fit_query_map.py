@@ -23,6 +23,7 @@ def fit_query_map(
     *,
     temperature: float,
     seed: int,
+    times: NDArray[np.int64] | None = None,
     progress: bool = False,
 ) -> LinearMap:
     """Train a matrix ``(D, D)`` of query vectors by ``collection_cross_entropy``, from the identity on.
@@ -33,6 +34,7 @@ def fit_query_map(
         targets: the teacher's shares.
         temperature: cosines are divided by it.
         seed: of the order of the queries.
+        times: how often each query comes in a pass ``(n,)``; None: once.
         progress: show a bar.
     """
     queries, documents = torch.from_numpy(vectors), torch.from_numpy(collection)
@@ -41,10 +43,11 @@ def fit_query_map(
     adam = torch.optim.Adam([matrix], lr=_RATE)
     falling = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, _STEPS)
     random = np.random.default_rng(seed)
+    once = np.arange(len(queries)) if times is None else np.repeat(np.arange(len(queries)), times)
     order: list[int] = []
     for _ in trange(_STEPS, desc="training the query map", disable=not progress, leave=False):
-        while len(order) < min(_BATCH, len(queries)):
-            order += random.permutation(len(queries)).tolist()
+        while len(order) < min(_BATCH, len(once)):
+            order += random.permutation(once).tolist()
         rows, order = order[:_BATCH], order[_BATCH:]
         loss = collection_cross_entropy(
             queries[rows] @ matrix, documents, place[rows], share[rows], own[rows], temperature=temperature

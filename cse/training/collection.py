@@ -45,17 +45,29 @@ class Pairs:
         documents: the distinct documents ``(N,)``.
         place: number of each row's document ``(n,)``, int64.
         stands_in: whether each row's query was taken from its document ``(n,)``, bool.
+        source: number of each row's source ``(n,)``, int64.
     """
 
     queries: list[str]
     documents: list[str]
     place: NDArray[np.int64]
     stands_in: NDArray[np.bool_]
+    source: NDArray[np.int64]
 
     def only(self, rows: NDArray[np.int64]) -> Pairs:
         """Return these rows over the same documents."""
         queries = [self.queries[row] for row in rows]
-        return Pairs(queries, self.documents, self.place[rows], self.stands_in[rows])
+        return Pairs(queries, self.documents, self.place[rows], self.stands_in[rows], self.source[rows])
+
+    def times(self, weights: Sequence[float]) -> NDArray[np.int64]:
+        """Return how often each row comes in a pass, so that a source has ``weight`` rows for each of the first one.
+
+        Args:
+            weights: of each source but the first.
+        """
+        counts = np.bincount(self.source, minlength=len(weights) + 1)
+        wanted = counts[0] * np.array([1.0, *weights]) / np.maximum(counts, 1)
+        return np.maximum(wanted.round().astype(np.int64), 1)[self.source]
 
 
 @dataclass(frozen=True)
@@ -81,12 +93,15 @@ def pairs_of(sources: Sequence[tuple[pa.Table, bool]]) -> Pairs:
     """
     queries: list[str] = []
     number: dict[str, int] = {}
-    place, stands_in = [], []
-    for rows, taken in sources:
+    place, stands_in, source = [], [], []
+    for which, (rows, taken) in enumerate(sources):
         queries += texts_in(rows, "sent0")
         place += [number.setdefault(text, len(number)) for text in texts_in(rows, "sent1")]
         stands_in += [taken] * len(rows)
-    return Pairs(queries, list(number), np.array(place, np.int64), np.array(stands_in, bool))
+        source += [which] * len(rows)
+    return Pairs(
+        queries, list(number), np.array(place, np.int64), np.array(stands_in, bool), np.array(source, np.int64)
+    )
 
 
 def teach(

@@ -112,6 +112,19 @@ class Retrieval(_Columns):
     held_out = ("queries",)
     beside = ("documents",)
 
+    def only(self, chosen: Sequence[int]) -> Retrieval:
+        """Return the task of some of its queries, over the same documents."""
+        place = {query: number for number, query in enumerate(chosen)}
+        rows = [row for row, query in enumerate(self.query.tolist()) if query in place]
+        return replace(
+            self,
+            queries=[self.queries[query] for query in chosen],
+            query=np.array([place[query] for query in self.query[rows].tolist()], np.int64),
+            document=self.document[rows],
+            relevance=self.relevance[rows],
+            own=None if self.own is None else self.own[list(chosen)],
+        )
+
 
 @dataclass(frozen=True)
 class LabelledTexts(_Columns):
