@@ -6,7 +6,6 @@ rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from cse.errors import CseError
+from cse.runtime.seal import read_object
 
 TRAIN_FILE, REPORT_FILE = "train.arrow", "report.json"
 AGAIN = "run `cse prepare`"  # what helps against a damaged file
@@ -192,13 +192,9 @@ class PreparedData:
     def report(self) -> dict[str, Any]:
         """The report of ``prepare``."""
         path = self.folder / REPORT_FILE
-        try:
-            report = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CseError(f"{path}: no such file; {AGAIN}") from None
-        except ValueError:
-            raise CseError(f"{path}: cut off or changed by hand; {AGAIN}") from None
-        return dict(report)
+        if not path.is_file():
+            raise CseError(f"{path}: no such file; {AGAIN}")
+        return read_object(path, AGAIN)
 
 
 @contextmanager
