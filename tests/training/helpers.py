@@ -15,8 +15,8 @@ from cse.training.terms.momentum_queue import MomentumQueue
 from cse.training.terms.nt_xent import NtXent
 from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import TokenTable, tokenise
-from tests.conftest import WORDS
 from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import WORDS
 
 
 def make_rows(count: int = 40, seed: int = 0) -> pa.Table:

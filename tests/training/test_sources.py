@@ -25,8 +25,8 @@ from cse.training.observers import CsvLog, StepRecord
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from cse.training.terms.masked_lm import MaskedLm
-from tests.conftest import make_backbone_folder
 from tests.parts import new_plan
+from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
 from tests.training.systems import VOCABULARY
 
