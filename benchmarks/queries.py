@@ -47,7 +47,7 @@ from cse.training.collection import Pairs, Targets, pairs_of, teach
 NAME = "queries"
 BARE = "the bare backbone"
 _RIDGE = 300.0
-_REPEATED = 15  # times that a judged pair is a row, among thousands of stand-ins
+_WEIGHT = 0.5  # rows of judged queries for each stand-in, as `cse adapt --dev-queries` takes them
 Vectors = NDArray[np.float32]
 Scores = dict[str, NDArray[np.float64]]
 
@@ -135,14 +135,15 @@ def _data(folder: Path, most: int) -> DataSettings:
 
 
 def with_judged(pairs: Pairs, queries: list[str], documents: list[str]) -> Pairs:
-    """Return pairs with judged ones behind them, repeated."""
+    """Return pairs with judged ones as a second source."""
     number = {text: place for place, text in enumerate(pairs.documents)}
     place = [number.setdefault(text, len(number)) for text in documents]
     return Pairs(
-        pairs.queries + queries * _REPEATED,
+        pairs.queries + queries,
         list(number),
-        np.concatenate([pairs.place, *[np.array(place, np.int64)] * _REPEATED]),
-        np.concatenate([pairs.stands_in, np.zeros(_REPEATED * len(queries), bool)]),
+        np.concatenate([pairs.place, np.array(place, np.int64)]),
+        np.concatenate([pairs.stands_in, np.zeros(len(queries), bool)]),
+        np.concatenate([pairs.source, np.ones(len(queries), np.int64)]),
     )
 
 
@@ -155,10 +156,10 @@ def learn(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -> tupl
 
 def trained_map(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -> Callable[[Vectors, int], Vectors]:
     """Return what maps queries by a matrix trained with a seed."""
-    learned = learn(bare, pairs, settings)
+    learned, times = learn(bare, pairs, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
 
     def mapped(queries: Vectors, seed: int) -> Vectors:
-        fitted = fit_query_map(*learned, temperature=settings.temperature, seed=seed)
+        fitted = fit_query_map(*learned, temperature=settings.temperature, seed=seed, times=times)
         return np.asarray(fitted(torch.from_numpy(queries)).numpy())
 
     return mapped

@@ -11,10 +11,9 @@ from typing import Any
 from cse.data.documents import read_documents
 from cse.data.draws import place_of
 from cse.data.passages import cut_whole, whole_document
-from cse.data.prepare import given_path
+from cse.data.prepare import own_tasks
 from cse.data.tasks.beir import read_beir, write_beir
 from cse.data.tasks.kinds import Retrieval
-from cse.data.tasks.prepare import read_own_tasks
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings.groups.data import DataSettings
@@ -130,7 +129,7 @@ class Judged:
             yield from map(whole_document, read_documents(Path(path), encoding=self.settings.encoding))
 
     def _check_apart(self, task: Retrieval) -> None:
-        measured = read_own_tasks(given_path(self.settings, "task_path"), self.settings)
+        measured = own_tasks(self.settings)
         texts = {_key(text) for one in measured if isinstance(one, Retrieval) for text in one.queries}
         both = sum(_key(text) in texts for text in task.queries)
         if both:

@@ -118,11 +118,19 @@ def _suite(settings: DataSettings, evaluation: SuiteData, origin: dict[str, str 
     suite = only_pairs(evaluation.test) if own else complete(Path(settings.evaluation_path), evaluation)
     if settings.source == "sample":
         return suite
-    tasks = given_path(settings, "task_path")
-    if tasks is not None:
-        suite = suite.with_tasks(read_tasks(tasks, **_how(settings), setting="data.task_path"))
+    suite = suite.with_tasks(own_tasks(settings))
     captions = given_path(settings, "cxc_path")
     return suite if captions is None else suite.with_captions(captions)
+
+
+def own_tasks(settings: DataSettings) -> list[Task]:
+    """Read the tasks at ``data.task_path``; none without a path.
+
+    Raises:
+        CseError: anything wrong with a task.
+    """
+    path = given_path(settings, "task_path")
+    return [] if path is None else read_tasks(path, **_how(settings), setting="data.task_path")
 
 
 def given_path(settings: DataSettings, key: str) -> Path | None:
