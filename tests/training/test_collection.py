@@ -20,7 +20,7 @@ def unit(rows: int, seed: int) -> np.ndarray:
 
 
 def taught(stands_in=(True, True, False, False), **changes):
-    pairs = Pairs(QUERIES, DOCUMENTS, np.array([1, 2, 4, 0]), np.array(stands_in))
+    pairs = Pairs(QUERIES, DOCUMENTS, np.array([1, 2, 4, 0]), np.array(stands_in), np.zeros(4, int))
     options = {"words": 0.5, "temperature": 0.7, "candidates": 3, "own_share": 0.25} | changes
     return pairs, teach(pairs, unit(4, 1), unit(5, 2), **options)
 
@@ -71,6 +71,9 @@ def test_sources_share_one_collection():
     pairs = pairs_of([(first, True), (second, False)])
     assert (pairs.queries, pairs.documents) == (["a", "b", "c", "a"], ["x", "y", "z"])
     assert (pairs.place.tolist(), pairs.stands_in.tolist()) == ([0, 1, 2, 0], [True, True, False, False])
+    assert pairs.source.tolist() == [0, 0, 1, 1]
+    assert pairs.times([3.0]).tolist() == [1, 1, 3, 3], "three rows of the second source for each of the first"
+    assert pairs.times([0.2]).tolist() == [1, 1, 1, 1], "and each row once, at least"
     some = pairs.only(np.array([0, 3]))
     assert (some.queries, some.documents, some.place.tolist()) == (["a", "a"], pairs.documents, [0, 0])
 
