@@ -73,7 +73,7 @@ def seconds_per_step(
     bf16 = choose_bf16(settings.train.precision, device)
     with tempfile.TemporaryDirectory() as folder:
         longest = settings.train.max_length
-        parts = Parts(encoder, None, table, longest, settings.train.seed, 1, Path(folder), device, bf16)
+        parts = Parts(encoder, None, table, longest, settings.train.seed, 1, Path(folder), (), device, bf16)
         train(
             encoder,
             losses_from(settings.objective, parts),

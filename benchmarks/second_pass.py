@@ -142,7 +142,7 @@ def make_step(system: str, folder: Path, table: TokenTable, batch_size: int) -> 
     head = load_mlm_head(backbone, wanted_by=system) if settings.objective.needing_head else None
     bf16 = choose_bf16("auto", device)
     train = settings.train
-    parts = Parts(encoder, head, table, train.max_length, train.seed, 1, folder, device, bf16)
+    parts = Parts(encoder, head, table, train.max_length, train.seed, 1, folder, (), device, bf16)
     losses = losses_from(settings.objective, parts).to(device).train()
     weights = [*encoder.trainable().values(), *losses.trainable().values()]
     optimizer = torch.optim.AdamW(weights, lr=1e-3, weight_decay=0.0)

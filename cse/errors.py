@@ -7,7 +7,8 @@ import errno
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -35,6 +36,21 @@ class Interrupted(Exception):  # noqa: N818 - not an error: the run can be resum
 
 class Terminated(BaseException):
     """SIGTERM arrived where no state is saved; ``with`` blocks clean up on the way out."""
+
+
+@contextmanager
+def in_terms_of(new: str, old: str = "", hint: str = "") -> Iterator[None]:
+    """Let a mistake inside speak of ``new`` where it first speaks of ``old``, and end with a hint.
+
+    Without ``old``, ``new`` goes before all that it says.
+
+    Raises:
+        CseError: of the kind that was raised inside.
+    """
+    try:
+        yield
+    except CseError as error:
+        raise type(error)(str(error).replace(old, new, 1) + hint) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -52,6 +52,7 @@ class Kind(StrEnum):
     ABLATION = "ablation"
     SENTENCE_TRANSFORMERS = "sentence-transformers model"
     PEFT = "peft adapter"
+    JUDGED = "judged queries"
 
 
 _numbers = itertools.count()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,92 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    RobertaModel,
-    dynamic_module_utils,
-)
 
-from cse.data.store import REPORT_FILE, PreparedData
-from cse.data.suite import only_pairs
-from cse.data.tasks.kinds import Task
-from cse.data.tasks.store import OWN, TEST, open_tasks, write_tasks
-from cse.model.backbone import Backbone, load_backbone
-from cse.model.backbone_files import find_backbone
-from cse.model.declared import LENGTH
-from cse.model.sentence_encoder import SentenceEncoder
-
+# the process that shares tests out reads this file too, and needs no torch: fixtures import what they make
 if TYPE_CHECKING:
+    import torch
+
+    from cse.model.backbone import Backbone
     from tests.pipeline.workspace import Workspace
 
-WORDS = [
-    "a", "the", "cat", "dog", "bird", "child", "woman", "man", "sits", "sleeps", "runs", "eats", "reads", "on",
-    "under", "near", "mat", "sofa", "garden", "house", "red", "blue", "small", "big", "old", "new", "quickly",
-    "slowly", "not", "no", "never", "two", "three", "friends", "music", "rain", "sun", "river", "bread", "apple",
-    "book",
-]  # fmt: skip
-
-SHAPE = {
-    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
-    "max_position_embeddings": 40,
-}  # fmt: skip
-DECLARED = 37  # a prompt of 2 takes no token from it, one of 5 does
-
-
-def make_tokenizer(family: str) -> Tokenizer:
-    """A word-level tokenizer with the special tokens of the family."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"] if family == "bert" else ["<s>", "<pad>", "</s>", "<unk>"]
-    unknown, first, last = ("[UNK]", "[CLS]", "[SEP]") if family == "bert" else ("<unk>", "<s>", "</s>")
-    mask = "[MASK]" if family == "bert" else "<mask>"
-    vocabulary = {token: i for i, token in enumerate([*special, *WORDS, mask])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens([AddedToken(mask, normalized=False)])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}", special_tokens=[(first, vocabulary[first]), (last, vocabulary[last])]
-    )
-    return tokenizer
-
-
-def make_backbone_folder(
-    folder: Path,
-    family: str,
-    seed: int = 0,
-    pooling: str | None = None,
-    head: bool = False,
-    max_length: int | None = None,
-    **changes,
-) -> Path:
-    """Save a tiny random model of a family as a backbone folder, with its MLM head if that is asked for.
-
-    It declares ``max_length`` as sentence-transformers' models do, fewer tokens than it has positions.
-    """
-    torch.manual_seed(seed)
-    shape = SHAPE | {"initializer_range": 0.2, "pad_token_id": 0 if family == "bert" else 1} | changes
-    if family == "roberta":
-        shape["type_vocab_size"] = 1
-    kinds = (
-        (BertConfig, BertModel, BertForMaskedLM)
-        if family == "bert"
-        else (RobertaConfig, RobertaModel, RobertaForMaskedLM)
-    )
-    model = kinds[2 if head else 1](kinds[0](**shape))
-    model.save_pretrained(folder)
-    make_tokenizer(family).save(str(folder / "tokenizer.json"))
-    if max_length:
-        (folder / LENGTH).write_text(json.dumps({"max_seq_length": max_length}), encoding="utf-8")
-    if pooling:
-        (folder / "1_Pooling").mkdir(exist_ok=True)
-        modes = {"pooling_mode_cls_token": pooling == "cls", "pooling_mode_mean_tokens": pooling == "mean"}
-        (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes), encoding="utf-8")
-    return folder
+COLLECTED_AFTER = (20_000, 20, 50)  # objects, and rounds of the younger generations
 
 
 def pytest_ignore_collect(collection_path, config) -> bool | None:
@@ -107,9 +30,22 @@ def pytest_ignore_collect(collection_path, config) -> bool | None:
     return None
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_cycles() -> None:
+    """Let the collector of cycles pass over what is there before a file's tests, and come less often.
+
+    With all that tests import in memory a tenth of their time was its, and each ``gc.collect()`` took a second.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTED_AFTER)
+
+
 @pytest.fixture(scope="session")
 def tiny_folders(tmp_path_factory) -> dict[str, Path]:
     """Folders of a tiny random BERT, which declares its length as most embedders do, and RoBERTa, which does not."""
+    from tests.tiny import DECLARED, make_backbone_folder
+
     root = tmp_path_factory.mktemp("backbones")
     lengths = {"bert": DECLARED, "roberta": None}
     return {family: make_backbone_folder(root / family, family, max_length=n) for family, n in lengths.items()}
@@ -118,6 +54,8 @@ def tiny_folders(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def code_cache(tmp_path_factory):
     """Keep the copies of models' code, which transformers makes, out of the user's cache; one folder per process."""
+    from transformers import dynamic_module_utils
+
     folder = tmp_path_factory.mktemp("modules")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
@@ -129,6 +67,7 @@ def code_cache(tmp_path_factory):
 def empty_banks(tiny_folders, tmp_path_factory) -> Callable[[str], Path]:
     """Banks of the tiny backbones without domains, by family; copy them."""
     from cse.export.bank import create_bank
+    from cse.model.sentence_encoder import SentenceEncoder
 
     @functools.cache
     def get(family: str) -> Path:
@@ -165,6 +104,8 @@ def graphs(shared_folder) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Draw the same weights in a test whatever ran before it: its models are then known from other tests."""
+    import torch
+
     torch.manual_seed(0)
 
 
@@ -218,34 +159,26 @@ def backbone_folder(tiny_folders, family) -> Path:
 
 @pytest.fixture
 def backbone(backbone_folder) -> Backbone:
+    from cse.model.backbone import load_backbone
+    from cse.model.backbone_files import find_backbone
+
     return load_backbone(find_backbone(str(backbone_folder)))
 
 
 @pytest.fixture
 def bert(tiny_folders) -> Backbone:
+    from cse.model.backbone import load_backbone
+    from cse.model.backbone_files import find_backbone
+
     return load_backbone(find_backbone(str(tiny_folders["bert"])))
 
 
 @pytest.fixture
 def batch(backbone) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and mask ``(3, 7)`` with two padded rows."""
+    import torch
+
     lengths = (7, 4, 2)
     mask_BL = torch.tensor([[1] * n + [0] * (7 - n) for n in lengths])
     ids_BL = torch.randint(4, 40, (3, 7), generator=torch.Generator().manual_seed(1))
     return torch.where(mask_BL == 1, ids_BL, backbone.pad_id), mask_BL
-
-
-def write_report(folder: Path, view: str, rows: int) -> None:
-    """Write what ``prepare`` adds to rows and tasks: what it counted."""
-    report = {
-        "train": {"source": f"{view}.csv", "kept": rows},
-        "view": view,
-        "evaluation": {"suite_missing": only_pairs([]).missing},
-    }
-    (folder / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")
-
-
-def write_dev(folder: Path, dev: Task | None) -> None:
-    """Write prepared data another dev task, or none; the other tasks stay."""
-    data = PreparedData(folder)
-    write_tasks(folder, dev=dev, test=open_tasks(data, TEST), own=open_tasks(data, OWN))

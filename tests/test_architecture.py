@@ -192,7 +192,7 @@ def test_a_missing_and_a_needless_dependency_are_found(graph, tmp_path):
         "deps": ["cse/evaluation", "cse/data/tasks/kinds.py", "cse/training", "data/prepared"],
         "params": ["evaluation", "data"],
     }
-    modules = modules_of_stage(graph, "cse.evaluation.table")
+    modules = modules_of_stage(graph, "cse.evaluation.sts")
     assert {"cse.evaluation.measures", "cse.data.tasks.kinds", "cse.errors"} <= modules
     assert uncovered(modules, stage["deps"]) == ["cse/errors.py"]
     assert unused(modules, stage["deps"]) == ["cse/training"]

@@ -58,7 +58,7 @@ from pathlib import Path
 from transformers import ErnieConfig, ErnieModel
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from tests.conftest import make_backbone_folder
+from tests.tiny import make_backbone_folder
 from tests.parts import new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import embed_rows, losses_of, make_table
 

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 BARE, HEAD, PROMPTS, PROMPTS_HEAD, FULL, FULL_HEAD = "backbone", "head", "prompts", "prompts_head", "full", "full_head"
-ORDER = (BARE, HEAD, PROMPTS, PROMPTS_HEAD, FULL, FULL_HEAD)  # a tie goes to the cheaper
+QUERY_MAP, QUERY_PROMPTS = "query_map", "query_prompts"
+ORDER = (BARE, QUERY_MAP, QUERY_PROMPTS, HEAD, PROMPTS, PROMPTS_HEAD, FULL, FULL_HEAD)  # a tie goes to the cheaper
 HEADED = {BARE: HEAD, PROMPTS: PROMPTS_HEAD, FULL: FULL_HEAD}  # what a head makes of a model
 IN_WORDS = {
     BARE: "the bare backbone",
+    QUERY_MAP: "adapted queries",
+    QUERY_PROMPTS: "adapted queries with prompts",
     HEAD: "a head on the bare backbone",
     PROMPTS: "prompts",
     PROMPTS_HEAD: "prompts with a head",
@@ -83,7 +86,7 @@ class Ladder:
         """
         there = [self.rungs[system] for system in ORDER if system in systems and system in self.rungs]
         if there and all(rung.dev is None for rung in there):
-            return next((rung for rung in reversed(there) if rung.system in HEADED), there[0])
+            return next((rung for rung in reversed(there) if rung.system not in HEADED.values()), there[0])
         return max(there, key=lambda rung: _or_lowest(rung.dev), default=None)
 
     def choice(self) -> list[str]:

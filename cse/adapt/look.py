@@ -26,9 +26,11 @@ from cse.data.tables import TABLES, open_table
 from cse.data.tasks.kinds import LABELLED
 from cse.data.tasks.layout import COLUMNS, is_beir, splits_of
 from cse.errors import CseError
+from cse.evaluation.tasks.retrieval import NDCG
 
 HELD_OUT = 0.1  # share of the rows that select the settings; as many are measured where there is no task
 DOCUMENT_TOKENS = 128  # a passage of 60 words has about 90
+STAND_INS = 6000  # at least, where documents have as many sentences
 _PAIRS_ONLY = {"objective.energy_hinge.weight": 0.0, "data.hold_out": HELD_OUT}
 
 # labels ask for more than other rows: longer prompts, moved faster, and a vector of each label's own
@@ -51,6 +53,22 @@ _OF_FEW_LABELS = {
 _FEW_ROWS = 12
 _OF_FEW_ROWS = {"train.dev_measure": "class mean"}
 
+# documents are searched: queries are trained against all of them, and nothing that stands for a search chooses
+_OF_SEARCH: dict[str, Any] = {
+    "data.pairs": ["stand_ins"],
+    "data.stsb_dev": False,
+    "prompt.side": "query",
+    "prompt.length": 8,
+    "prompt.position_shift": False,
+    "post.kind": "query_map",
+    "objective.nt_xent.weight": 0.0,
+    "objective.energy_hinge.weight": 0.0,
+    "objective.collection.weight": 1.0,
+    "train.max_length": DOCUMENT_TOKENS,
+    "train.learning_rate": 0.03,
+    "train.epochs": 2,
+}
+
 
 @dataclass(frozen=True)
 class Found:
@@ -68,12 +86,18 @@ class Found:
     settings: dict[str, Any]
     language: str | None
 
+    @property
+    def searched(self) -> bool:
+        """Whether documents were found, which are to be searched."""
+        return self.settings.get("data.pairs") == _OF_SEARCH["data.pairs"]
+
 
 def look(
     sources: Sequence[Path],
     *,
     task: Path | None = None,
     labels: Path | None = None,
+    judged: Path | None = None,
     columns: Sequence[str | None] | None = None,
 ) -> Found:
     """Choose settings for one or more sources, or for labelled texts.
@@ -82,6 +106,7 @@ def look(
         sources: files or folders of text; the first is the main one, unless there are labels.
         task: the user's own task, measured at the end and never trained on.
         labels: labelled texts to train on and, for their test part, to measure.
+        judged: folder of judged queries that choose and are trained on, for documents alone.
         columns: of the main source, in the order of its view; None, and a column that is None: the usual ones.
 
     Raises:
@@ -110,9 +135,10 @@ def look(
         if columns and len(columns) not in _VIEW_OF_COLUMNS:
             raise CseError(f"data.columns: one for sentences, two for pairs, three for triplets, not {len(columns)}")
         view = _VIEW_OF_COLUMNS[len(columns)] if columns else view_of_source(source)
-        settings |= _for_view(view)
-        if view == "documents" and _answers(source):
-            settings["data.pairs"] = ["question_answer"]
+        settings |= _for_view(view, source)
+    searched = "objective.collection.weight" in settings
+    if judged is not None:
+        settings |= _for_judged(judged, searched)
     language = language_of(_texts(source, view, columns))
     if view == "documents" and language is not None:
         settings["data.language"] = language
@@ -120,19 +146,21 @@ def look(
     if asked and columns:
         settings["data.columns"] = list(columns)
     if more:
-        settings["data.more"] = _further(more, hinge=view == "triplets", labels_alone=few)
+        settings["data.more"] = _further(more, hinge=view == "triplets", labels_alone=few, searched=searched)
     beside = "".join(f"; beside them {path}" for path in more)
     read = f" (columns {', '.join(map(str, columns))})" if columns else ""
-    return Found(view, f"{source}{read}: {_TOLD[view]}{beside}", settings, language)
+    told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
+    return Found(view, f"{source}{read}: {told}{beside}", settings, language)
 
 
-def _further(paths: Sequence[Path], *, hinge: bool, labels_alone: bool) -> list[dict[str, Any]]:
+def _further(paths: Sequence[Path], *, hinge: bool, labels_alone: bool, searched: bool) -> list[dict[str, Any]]:
     """Return sources beside the main one.
 
     Args:
         paths: of the sources.
         hinge: whether the hinge is on, which is for triplets alone.
         labels_alone: whether the main source has no loss but those of its labels, which others lack.
+        searched: whether the main source is documents to search: others are more of them, or queries with theirs.
     """
     found: list[dict[str, Any]] = []
     for number, path in enumerate(paths, start=1):
@@ -140,8 +168,12 @@ def _further(paths: Sequence[Path], *, hinge: bool, labels_alone: bool) -> list[
         name = "-".join(re.findall("[a-z0-9]+", path.stem.lower()))[:30].strip("-") or "source"
         taken = {one["name"] for one in found}
         entry: dict[str, Any] = {"name": f"{name}-{number}" if name in taken else name, "path": str(path), "view": view}
-        if view == "documents" and _answers(path):
-            entry["pairs"] = ["question_answer"]
+        if view == "documents" and (searched or _answers(path)):
+            entry["pairs"] = ["question_answer"] if _answers(path) else ["stand_ins"]
+        if searched and view not in ("documents", "pairs"):
+            raise CseError(
+                f"{path}: {view} beside documents; give more documents, or pairs of a query and its document"
+            )
         if hinge and view != "triplets":
             entry["terms"] = {"energy_hinge": 0.0}
         if labels_alone:
@@ -185,12 +217,47 @@ def view_of_source(path: Path) -> str:
     )
 
 
-def _for_view(view: str) -> dict[str, Any]:
+def _for_view(view: str, source: Path) -> dict[str, Any]:
     if view == "sentences":  # nothing of the same making can be held out
         return {"objective.energy_hinge.weight": 0.0, "mine.neighbours": 5, "data.stsb_dev": False}
+    if view == "documents" and not _answers(source):
+        return _for_search(source)
     if view == "documents":
-        return _PAIRS_ONLY | {"train.max_length": DOCUMENT_TOKENS, "train.distinct_batches": True}
+        asked = {"data.pairs": ["question_answer"], "train.distinct_batches": True}
+        return _PAIRS_ONLY | asked | {"train.max_length": DOCUMENT_TOKENS}
     return {"data.hold_out": HELD_OUT} if view == "triplets" else _PAIRS_ONLY | {"train.distinct_batches": True}
+
+
+def _for_search(source: Path) -> dict[str, Any]:
+    """Return the settings for documents that are searched; refuse those that make no collection.
+
+    Each gives as many stand-ins for queries as it takes to have ``STAND_INS`` of them.
+    """
+    short = longer = 0
+    for document in read_documents(source):
+        if any(text.strip() for part in document.sections for text in part.paragraphs):
+            longer += 1
+        else:
+            short += bool(document.title.strip())
+    if short + longer < 2:
+        count = f"{short + longer} document{'s' if not short + longer else ''} with text"
+        raise CseError(f"{source}: {count}; to be searched, name a folder or a table of two or more")
+    if not longer:
+        raise CseError(
+            f"{source}: none of the {short:,} documents has more than a title, so no sentence stands in for a query; "
+            "give their texts, or adapt to the titles as plain sentences (a .txt file, one a line)"
+        )
+    return _OF_SEARCH | {"data.stand_ins": max(-(-(STAND_INS - short) // longer), 1)}
+
+
+def _for_judged(judged: Path, searched: bool) -> dict[str, Any]:
+    """Return the settings for judged queries that choose."""
+    if not searched:
+        raise CseError("--dev-queries: judged queries are for documents, which SOURCE has to name")
+    check_exists(judged, "--dev-queries")
+    if not judged.is_dir() or not is_beir(judged):
+        raise CseError(f"--dev-queries: {judged}: a folder of corpus.jsonl, queries.jsonl and qrels is needed")
+    return {"data.dev_path": str(judged), "train.dev_measure": NDCG}
 
 
 def _texts(source: Path, view: str, columns: Sequence[str | None] | None) -> Iterator[str]:
@@ -264,7 +331,7 @@ _VIEW_OF_COLUMNS = {1: "sentences", 2: "pairs", 3: "triplets"}
 _TOLD = {
     "categories": "labelled texts: pairs within a label",
     "sentences": "plain sentences: pairs of those that are among each other's five nearest",
-    "documents": "documents: title and first passage, passages that follow each other",
+    "documents": "documents: their titles and sentences stand in for queries",
     "pairs": "pairs",
     "triplets": "triplets with hard negatives",
 }

@@ -10,24 +10,28 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS
+from cse.adapt.judged import JUDGED
+from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS, QUERY_MAP, QUERY_PROMPTS
 from cse.bench.ledger import Ledger, OtherPlanError
 from cse.errors import CseError
 from cse.files import fingerprint
 from cse.outputs import Kind, check_folder, remove_output
+from cse.scale.corpus.output import check_vectors
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.stages.prepare import files_of
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
+# of documents: vectors kept for training and measures, a table of those that are none, the index to search
+VECTORS, DOCUMENTS, INDEX = "vectors.npz", "documents.jsonl", "index"
 BEGUN, PLAN = "adaptation", "plan"  # names of the first records
 _ELSEWHERE = "name another folder with --out"
 _OTHERWISE = f"{_ELSEWHERE}, or delete this adaptation with --again"
 
 # kind of each output; None: a file
 _RUN: dict[str, Kind | None] = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
-_SEEDED = [f"{system}-[0-9]*" for system in (*HEADED.values(), *HEADED) if system not in (BARE, HEAD)]
-_MODELS = (BARE, HEAD, *_SEEDED)
+_SEEDED = [f"{system}-[0-9]*" for system in (*HEADED.values(), *HEADED, QUERY_PROMPTS) if system not in (BARE, HEAD)]
+_MODELS = (BARE, HEAD, QUERY_MAP, *_SEEDED)
 _OF_MODELS: dict[str, Kind | None] = {  # below the folder, and below that of models trained on all rows
     **{f"{LEDGER}/{done} {model}.json": None for done in ("train", "measure", "export") for model in _MODELS},
     f"{LEDGER}/prepare.json": None,
@@ -41,12 +45,15 @@ _OF_MODELS: dict[str, Kind | None] = {  # below the folder, and below that of mo
 _MADE: dict[str, Kind | None] = {
     **_OF_MODELS,
     **{f"{ALL_ROWS}/{name}": kind for name, kind in _OF_MODELS.items()},
-    **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "main measure", PLAN, "choice")},
-    **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL)},
+    **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "main measure", PLAN, "choice", JUDGED)},
+    **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL, QUERY_PROMPTS)},
     **{f"{LEDGER}/try {model}.json": None for model in _SEEDED},
     "params.yaml": None,
     "summary.txt": None,
     "bundle": Kind.BUNDLE,
+    JUDGED: Kind.JUDGED,
+    VECTORS: None,
+    DOCUMENTS: None,
     "report": Kind.REPORT,
     **{f"trials/{model}/{name}": kind for model in _SEEDED for name, kind in _RUN.items()},
 }
@@ -116,6 +123,9 @@ def _made(folder: Path, below: Path) -> Iterator[tuple[Path, Kind | None]]:
         known = _fits(name.with_name(draft[1]) if draft is not None else name)
         whole = next((each for each in known if each.count("/") == len(name.parts) - 1), None)
         if draft is not None and whole is not None:
+            yield path, None
+        elif name == PurePath(INDEX) and path.is_dir() and not path.is_symlink():
+            check_vectors(path)
             yield path, None
         elif known and whole is None and draft is None and path.is_dir() and not path.is_symlink():
             yield from _made(folder, path)

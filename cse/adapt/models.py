@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, Ladder
+from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, QUERY_MAP, Ladder
 from cse.adapt.made import ALL_ROWS, LEDGER
 from cse.adapt.pace import time_training
 from cse.adapt.plan import Pace
@@ -26,6 +26,7 @@ from cse.evaluation.dev_facts import dev_keys, dev_of, value_of
 from cse.evaluation.tasks.score import MEASURES
 from cse.files import write_json
 from cse.outputs import Kind, publish_file, publish_folder
+from cse.runtime.uses import QUERY
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.edit import write_values
 from cse.settings.load import flatten
@@ -40,10 +41,12 @@ RATE = "train.learning_rate"
 _NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
 _UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
 WITH_HEAD = {"post.kind": "linear"}
-_ON_ALL_ROWS = {"data.train_on_dev_rows": True, "data.stsb_dev": False, "train.dev_measure": None}
+ON_ALL_ROWS = {"data.train_on_dev_rows": True, "data.stsb_dev": False, "train.dev_measure": None}
+_BOTH_SIDES = {"prompt.side": "both", "post.kind": "none"}  # the bare backbone beside adapted queries
 _OF = {
     BARE: _UNTRAINED,
     HEAD: _UNTRAINED | WITH_HEAD,
+    QUERY_MAP: _UNTRAINED,
     FULL: {**_NO_PROMPT, "train.parameters": "full"},
 }
 
@@ -90,14 +93,19 @@ class Models:
             return 0.0
         return len(dev) / (len(dev) + len(dev.reference))
 
-    def on_all_rows(self, systems: Iterable[str]) -> Models:
-        """Make the models of some systems again, with their settings, on the rows too that chose them; return these."""
+    def again(self, systems: Iterable[str], values: Mapping[str, Any]) -> Models:
+        """Make the models of some systems again, with other rows: those too that chose them; return these.
+
+        Args:
+            systems: which.
+            values: what the rows change in their settings.
+        """
         folder = self.folder / ALL_ROWS
-        again = Models(settings_with(self.settings, _ON_ALL_ROWS), folder, Ledger(folder / LEDGER), self.out)
+        again = Models(settings_with(self.settings, values), folder, Ledger(folder / LEDGER), self.out)
         again.prepare()
         for system in systems:
             for name in self.ladder.rungs[system].models:
-                own = settings_with(self.made[name], _ON_ALL_ROWS)
+                own = settings_with(self.made[name], values)
                 below = next((one for one, headed in HEADED.items() if headed == system and one != BARE), None)
                 if below is None:
                     again.train(system, own)
@@ -112,7 +120,8 @@ class Models:
 
     def settings_of(self, system: str, values: Mapping[str, Any] | None = None) -> Settings:
         """Return the settings of a system, with some values."""
-        return settings_with(self.settings, {**_OF.get(system, {}), **(values or {})})
+        beside = _BOTH_SIDES if system == BARE and self.settings.prompt.side == QUERY else {}
+        return settings_with(self.settings, {**_OF.get(system, {}), **beside, **(values or {})})
 
     def prepare(self) -> None:
         """Prepare the rows."""
@@ -120,6 +129,12 @@ class Models:
         self.ledger.run(
             "prepare", partial(data.prepare, self.settings), makes=[data.prepared, data.mined, data.corrupted]
         )
+
+    @property
+    def measures(self) -> bool:
+        """Whether there is anything to measure a model on."""
+        data = open_suite(PreparedData(self.data.prepared))
+        return bool(data.own or data.sts)
 
     def main_measure(self) -> tuple[str, str] | None:
         """Return the user's first task and its main measure, named before training; None without a task."""
@@ -239,4 +254,4 @@ class Models:
 
 def _name(system: str, settings: Settings) -> str:
     """Return the name of a model: its kind, and the seed if it has one."""
-    return system if system in (BARE, HEAD) else f"{system}-{settings.train.seed}"
+    return system if system in (BARE, HEAD, QUERY_MAP) else f"{system}-{settings.train.seed}"

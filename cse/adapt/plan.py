@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cse.adapt.ladder import FULL, PROMPTS
+from cse.adapt.ladder import FULL, PROMPTS, QUERY_PROMPTS
 from cse.bench.pacing import spacing
 from cse.errors import CseError
 from cse.stages.checks import counted
@@ -24,7 +24,11 @@ _EPOCHS_OF_LABELS, _STEPS_OF_LABELS, _STEPS_OF_FEW = 4, 120, 60
 _MOST_STEPS_OF_LABELS = 600  # where ten epochs are fewer; of few rows more than those cost accuracy
 MOST_HELD_OUT = 1 / 6  # share of the labelled rows; above it they are few, and trained on once they have chosen
 # learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
-_RATES: dict[str, tuple[float, ...]] = {PROMPTS: (0.01, 0.03, 0.003, 0.1), FULL: (5e-5, 1.5e-4, 1.5e-5)}
+_RATES: dict[str, tuple[float, ...]] = {
+    PROMPTS: (0.01, 0.03, 0.003, 0.1),
+    FULL: (5e-5, 1.5e-4, 1.5e-5),
+    QUERY_PROMPTS: (),
+}
 _RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.2, 0.05), FULL: (2e-4, 5e-4, 5e-5)}
 _RATES_OF_FEW = _RATES_OF_LABELS | {FULL: (5e-5, 1e-4)}  # more steps or a higher rate cost accuracy: see docs/adapt.md
 
@@ -79,6 +83,7 @@ class Workload:
         selects: whether something chooses among rates, and keeps the best of more epochs.
         labelled: whether the rows are pairs within labels: their first rate is known to do, and epochs pay most.
         few: whether labelled rows are few: a trial of an epoch tells nothing, and what was chosen is trained again.
+        seeds: to train with, at most.
     """
 
     rates: Mapping[str, Sequence[float]]
@@ -90,6 +95,7 @@ class Workload:
     selects: bool
     labelled: bool = False
     few: bool = False
+    seeds: int = SEEDS
 
     @cached_property
     def _least(self) -> int:
@@ -229,7 +235,7 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
         before = max(_EPOCHS_OF_LABELS, math.ceil(steps / an_epoch))
         most = max(EPOCHS, math.ceil(at_most / an_epoch))
     epochs = more_epochs(1, work.epochs, before)
-    seeds = max(number for number in range(1, SEEDS + 1) if number == 1 or fits(number, epochs))
+    seeds = max(number for number in range(1, work.seeds + 1) if number == 1 or fits(number, epochs))
     epochs = more_epochs(seeds, epochs, most)
     rates = {system: list(known[:trials]) for system, known in work.rates.items()}
     return TrainingPlan(rates, seeds, work.length(work.epochs), work.length(epochs), work.selects and not work.few)

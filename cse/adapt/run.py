@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,29 @@ from typing import Any
 import click
 from pydantic import TypeAdapter
 
-from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, IN_WORDS, PROMPTS, Ladder, Rung
+from cse.adapt.judged import JUDGED, Judged
+from cse.adapt.ladder import (
+    BARE,
+    FULL,
+    HEAD,
+    HEADED,
+    IN_WORDS,
+    PROMPTS,
+    QUERY_MAP,
+    QUERY_PROMPTS,
+    Ladder,
+    Rung,
+)
 from cse.adapt.look import Found
-from cse.adapt.made import PLAN, open_ledger
-from cse.adapt.models import RATE, Models
-from cse.adapt.plan import MOST_HELD_OUT, TooShortError, TrainingPlan, Workload, make_plan, rates_of
+from cse.adapt.made import PLAN, VECTORS, open_ledger
+from cse.adapt.models import ON_ALL_ROWS, RATE, Models
+from cse.adapt.plan import MOST_HELD_OUT, SEEDS, TooShortError, TrainingPlan, Workload, make_plan, rates_of
 from cse.bench.pacing import steps_of
 from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import languages_of
+from cse.model.kept import keep_vectors
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
 from cse.settings import Settings
@@ -48,6 +62,7 @@ class Adapted:
         model: name of the model in the bundle.
         seconds: working time.
         notes: what the user should know.
+        searched: whether documents were adapted to: queries change, and documents keep their vectors.
         stopped: whether the user stopped it before the ladder's end.
     """
 
@@ -62,6 +77,7 @@ class Adapted:
     model: str
     seconds: float
     notes: list[str]
+    searched: bool = False
     stopped: bool = False
 
 
@@ -75,6 +91,7 @@ class Adaptation:
         folder: to work in.
         budget: seconds.
         own_backbone: whether to train the whole model too, if the budget allows.
+        judged: judged queries that choose, for documents; None: nothing chooses there.
         again: whether to delete another adaptation in the folder.
     """
 
@@ -83,6 +100,7 @@ class Adaptation:
     folder: Path
     budget: float
     own_backbone: bool = False
+    judged: Judged | None = None
     again: bool = False
 
     def run(self) -> Adapted:
@@ -95,24 +113,36 @@ class Adaptation:
         if self.settings.train.parameters == "none":
             raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
         ledger = open_ledger(self.folder, self.settings, self.found.settings, self._asked, again=self.again)
-        models, stopped = Models(self.settings, self.folder, ledger, self.folder), False
-        ladder, whole = models.ladder, True
         _say(self.found.told)
+        settings = self.settings
+        if self.judged is not None:
+            _say(ledger.run(JUDGED, self.judged.write, makes=[self.judged.folder]).result)
+            settings = settings_with(settings, self.judged.choosing)
+        models = Models(settings, self.folder, ledger, self.folder)
+        with keep_vectors(self.folder / VECTORS) if self.found.searched else nullcontext():
+            return self._run(models)
+
+    def _run(self, models: Models) -> Adapted:
+        """Climb the ladder, choose, measure and export."""
+        ladder, ledger, stopped, whole = models.ladder, models.ledger, False, True
         strange = self._other_language()
         notes = [strange] if strange else []
         for note in notes:
             _say(f"note: {note}")
         models.prepare()
-        measured = models.measure(BARE)
+        measures = models.measures or not self.found.searched
+        measuring = models.measure(BARE).seconds if measures else 0.0
         main = models.main_measure()
         try:
-            notes += self._climb(models, measured.seconds, main)
+            notes += self._climb(models, measuring, main)
         except TooShortError as short:
-            if HEAD not in ladder.rungs:
+            cheap = next((system for system in (HEAD, QUERY_MAP) if system in ladder.rungs), None)
+            if cheap is None:
                 raise
             whole = False
-            _say(f"{short}; the head is what there is time for")
-            notes.append(f"the budget allowed no {IN_WORDS[PROMPTS]}: {short}")
+            _say(f"{short}; {IN_WORDS[cheap]}: that is what there is time for")
+            dear = PROMPTS if cheap == HEAD else QUERY_PROMPTS
+            notes.append(f"the budget allowed no {IN_WORDS[dear]}: {short}")
         except (KeyboardInterrupt, Interrupted) as stop:
             by_hand = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
             if not by_hand or len(ladder.rungs) < 2:
@@ -120,27 +150,48 @@ class Adaptation:
             stopped, whole = True, False
             _say("stopped: the best so far is measured and exported; Ctrl-C again ends without it")
         # on record before a test set is opened, unless the ladder was cut short
-        systems = ledger.run("choice", ladder.choice).result if whole else ladder.choice()
+        systems = ledger.run("choice", lambda: self._choice(ladder)).result if whole else self._choice(ladder)
         chosen, other = ladder.rungs[systems[0]], ladder.rungs[systems[1]] if systems[1:] else None
         final = models
-        if models.held_out > MOST_HELD_OUT and not stopped:
-            share = f"{models.held_out:.0%} of the labelled rows were held out to choose"
-            _say(f"{share}: what they chose is trained again, on them too")
-            final = models.on_all_rows(systems)
-            notes.append(f"{share}; what is measured and in the bundle was trained again, on them too")
-        names = list(dict.fromkeys([BARE, *chosen.models, *(other.models if other else ())]))
+        if (rows := self._rows_that_chose(models, chosen)) is not None and not stopped:
+            said, values = rows
+            _say(f"{said}: what they chose is trained again, on them too")
+            final = models.again(systems, values)
+            notes.append(f"{said}; what is measured and in the bundle was trained again, on them too")
+        names = list(dict.fromkeys([BARE, *chosen.models, *(other.models if other else ())])) if measures else []
         for name in names:
             final.measure(name)
-        found = group(find_records([final.record_of(name) for name in names]))
-        won = [] if chosen.system == BARE else _compared(found, BARE, chosen.system)
+        found = group(find_records([final.record_of(name) for name in names])) if names else []
+        won = [] if chosen.system == BARE or not names else _compared(found, BARE, chosen.system)
         others = [] if other is None else _compared(found, chosen.system, other.system)
-        fell = any((one.task, one.measure) == main and one.comparison.verdict == "worse" for one in won)
-        model = BARE if fell else chosen.best
+        model = BARE if any((one.task, one.measure) == main and self._fell(one) for one in won) else chosen.best
         if model not in final.made:  # the bare backbone, which has no rows
             final = models
         final.export(model)
         seconds = models.seconds + (final.seconds if final is not models else 0.0)
-        return Adapted(self.folder, found, main, ladder, chosen, won, other, others, model, seconds, notes, stopped)
+        searched = self.found.searched
+        return Adapted(
+            self.folder, found, main, ladder, chosen, won, other, others, model, seconds, notes, searched, stopped
+        )
+
+    def _choice(self, ladder: Ladder) -> list[str]:
+        """Return the system that is chosen, and that of the other kind; of searched documents judged queries choose."""
+        return [QUERY_MAP] if self.found.searched and self.judged is None else ladder.choice()
+
+    def _fell(self, one: Compared) -> bool:
+        """Return whether a comparison keeps the bare backbone; a search without any gain does."""
+        return one.comparison.verdict == "worse" or (self.found.searched and one.comparison.difference <= 0)
+
+    def _rows_that_chose(self, models: Models, chosen: Rung) -> tuple[str, dict[str, Any]] | None:
+        """Return what chose and is to be trained on too, in words and as settings; None if it stays apart."""
+        if self.judged is not None:
+            return None if chosen.system == BARE else ("judged queries chose", self.judged.training)
+        share = models.held_out
+        return (
+            (f"{share:.0%} of the labelled rows were held out to choose", ON_ALL_ROWS)
+            if share > MOST_HELD_OUT
+            else None
+        )
 
     def _other_language(self) -> str:
         """Return a note if the text is in a language that the backbone's card does not name; else nothing."""
@@ -166,39 +217,45 @@ class Adaptation:
             measuring: seconds that measuring the bare backbone took.
             main: what says whether it helped.
         """
-        ladder, labels = models.ladder, self.found.view == "categories"
-        for system in (BARE, *([HEAD] if labels else [])):
+        ladder, labels, searched = models.ladder, self.found.view == "categories", self.found.searched
+        for system in (BARE, *([HEAD] if labels else []), *([QUERY_MAP] if searched else [])):
             models.train(system, models.settings_of(system))
             _say(f"{ladder.rungs[system]}")
+        if searched and self.judged is None:
+            return []
         if labels:
             measuring += ladder.rungs[HEAD].seconds  # a head is fitted behind each model
-        plan = self._plan(models, measuring)
+        trained = (QUERY_PROMPTS,) if searched else (PROMPTS, *([FULL] if self.own_backbone else []))
+        plan = self._plan(models, measuring, trained)
         _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
         for system in plan.rates:
             self._seeds(models, plan, system)
-            for each in (system, HEADED[system]):
+            for each in (system, HEADED.get(system)):
                 if each in ladder.rungs:
                     _say(f"{ladder.rungs[each]}")
+        if searched:
+            return []
         too_dear = [FULL] if self.own_backbone and FULL not in plan.rates else []
         return plan.notes + [f"the budget allowed no {IN_WORDS[system]}" for system in too_dear]
 
-    def _plan(self, models: Models, measuring: float) -> TrainingPlan:
+    def _plan(self, models: Models, measuring: float, systems: Sequence[str]) -> TrainingPlan:
         """Return the plan; what it asks of this machine is forgotten if the budget is too short for any."""
-        train = self.settings.train
-        paces = {system: models.pace(system) for system in (PROMPTS, *([FULL] if self.own_backbone else []))}
+        train, searched = self.settings.train, self.found.searched
+        paces = {system: models.pace(system) for system in systems}
 
         def plan() -> dict[str, Any]:
-            few = models.held_out > MOST_HELD_OUT
+            few = searched or models.held_out > MOST_HELD_OUT  # what is chosen is trained again
             work = Workload(
                 {system: rates_of(self.found.view, system, train.learning_rate, few) for system in paces},
                 paces,
                 measuring=measuring,
                 epochs=train.epochs,
-                steps=lambda epochs: steps_of(settings_with(self.settings, {"train.epochs": epochs}), models.data),
+                steps=lambda epochs: steps_of(settings_with(models.settings, {"train.epochs": epochs}), models.data),
                 max_steps=train.max_steps,
-                selects=models.selects,
+                selects=models.selects and not searched,  # one rate and two epochs are known to do there
                 labelled=self.found.view == "categories",
                 few=few,
+                seeds=1 if searched else SEEDS,
             )
             return asdict(make_plan(work, budget=self.budget, spent=models.seconds))
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from cse.cli.options import params_option, parse_overrides, set_option
+from cse.cli.options import parse_overrides, settings_options
 from cse.errors import CseError
 
 DEFAULT = Path("data/adapt")
@@ -20,6 +20,7 @@ _EXAMPLES = """\b
 Examples:
   cse adapt manual/                                      a folder of Markdown, HTML or text files
   cse adapt corpus.jsonl --task my-search                documents, measured on a search collection (BEIR)
+  cse adapt corpus.jsonl --task my-search --dev-queries my-search    half of its queries choose and are trained on
   cse adapt questions.txt --task labelled-questions      plain sentences, measured on labelled ones
   cse adapt --labels intents.csv --budget 30m            labelled texts: trained on one part, measured on the other
   cse adapt tickets.txt nli.csv --task my-search         NLI beside them, to keep general similarity
@@ -51,6 +52,11 @@ class Duration(click.ParamType):
 @click.command(epilog=_EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=click.Path(path_type=Path))
 @click.option("--task", type=click.Path(path_type=Path), help="Your own task (docs/evaluate.md); never trained on.")
+@click.option(
+    "--dev-queries", type=click.Path(path_type=Path), metavar="FOLDER",
+    help="Judged queries on your documents (BEIR's layout): they choose, and are trained on then. If --task names the "
+    "same folder, one half of them; the other is measured.",
+)  # fmt: skip
 @click.option("--labels", type=click.Path(path_type=Path), help="Labelled texts to train on and to measure.")
 @click.option("--text-column", help="Column of the labelled texts, if it is not called text or sentence.")
 @click.option("--label-column", help="Column of their labels, if it is not called category, label or intent.")
@@ -63,11 +69,11 @@ class Duration(click.ParamType):
 )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT, show_default=True, help="Folder to work in.")
 @click.option("--again", is_flag=True, help="Start over if the folder has an adaptation to other text or settings.")
-@params_option
-@set_option
+@settings_options
 def adapt(
     sources: Sequence[Path],
     task: Path | None,
+    dev_queries: Path | None,
     labels: Path | None,
     text_column: str | None,
     label_column: str | None,
@@ -86,7 +92,9 @@ def adapt(
 
     The command makes training rows, holds some out and climbs a ladder: the bare backbone, with labels a head on its
     vectors (a minute), prompts, prompts with a head, and the same of the whole model unless the backbone is to be
-    shared. Held-out rows choose; what they chose is measured with an interval and a p value, exported and reported. The
+    shared. Of documents it adapts the queries alone, against all documents, whose vectors and index stay as they are: a
+    map of the query's vector (seconds) and, where judged queries can choose (--dev-queries), prompts. Held-out rows
+    choose otherwise; what they chose is measured with an interval and a p value, exported and reported. The
     answer may be that nothing helped: the bundle is the bare backbone's then.
 
     It starts from the defaults: params.yaml gives the backbone, the machine and the form of the bundle, -s all else.
@@ -109,10 +117,10 @@ def adapt(
         if labels is None or columns is not None:
             raise CseError("--text-column and --label-column: for --labels, and without -s data.columns")
         columns = (text_column, label_column)
-    found = look(sources, task=task or pairs, labels=labels, columns=columns)
+    found = look(sources, task=task or pairs, labels=labels, judged=dev_queries, columns=columns)
     named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
     settings, left = base_settings(params, found.settings | own, named=named)
-    if given_path(settings.data, "dev_path") is not None:  # it selects, by its own measure
+    if dev_queries is None and given_path(settings.data, "dev_path") is not None:  # it selects, by its own measure
         settings, left = base_settings(params, found.settings | {"train.dev_measure": None} | own, named=named)
     if left:
         click.echo(left, err=True)
@@ -120,12 +128,15 @@ def adapt(
     own_backbone = labels is not None if shared_backbone is None else not shared_backbone
 
     # mistakes so far are told in a second; torch alone takes longer
+    from cse.adapt.documents_index import index_documents
+    from cse.adapt.judged import Judged
     from cse.adapt.report import change_tables, draw_ladder
     from cse.adapt.run import Adaptation
     from cse.adapt.summary import summary
     from cse.report.page import make_report, write_report
 
-    adapted = Adaptation(settings, found, out, budget, own_backbone=own_backbone, again=again).run()
+    judged = None if dev_queries is None else Judged(settings.data, out)
+    adapted = Adaptation(settings, found, out, budget, own_backbone=own_backbone, judged=judged, again=again).run()
     text = summary(adapted)
     ladder = draw_ladder(adapted.ladder, settings.train.dev_measure or "Spearman")
     report = make_report(
@@ -140,5 +151,7 @@ def adapt(
         write_report(report, folder)
     (out / "summary.txt").write_text(text + "\n", encoding="utf-8")
     click.echo(text)
+    if adapted.searched:
+        click.echo(index_documents(settings.data, out))
     if adapted.stopped:
         raise SystemExit(130)  # as at any Ctrl-C: the work is not done

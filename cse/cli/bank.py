@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cse.cli.options import check_given, params_option, set_option, settings_from
+from cse.cli.options import check_given, settings_from, settings_options
 from cse.errors import CseError, nearest
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def bank() -> None:
 @bank.command("create", epilog="\b\nExample:\n  cse bank create data/bank data/checkpoint")
 @_bank_argument
 @click.argument("model")
-@params_option
-@set_option
+@settings_options
 def create_command(bank: Path, model: str, params: Path, overrides: Sequence[str]) -> None:
     """Create a bank without domains.
 
@@ -61,8 +60,7 @@ def create_command(bank: Path, model: str, params: Path, overrides: Sequence[str
     help="Its prepared data; lets domain `auto` choose it by text, and a server notice drift.",
 )
 @click.option("--replace", is_flag=True, help="Replace a domain of that name.")
-@params_option
-@set_option
+@settings_options
 def add_command(
     bank: Path, model: str, name: str, data: Path | None, replace: bool, params: Path, overrides: Sequence[str]
 ) -> None:
@@ -86,8 +84,7 @@ def add_command(
     "update", epilog="\b\nExamples:\n  cse bank update\n  cse bank update tickets invoices --json admitted.json"
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@params_option
-@set_option
+@settings_options
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write what became of each here.")
 def update_command(names: Sequence[str], params: Path, overrides: Sequence[str], json_path: Path | None) -> None:
     """Put trained domains of params.yaml into the bank `bank.folder`.

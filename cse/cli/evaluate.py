@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cse.cli.options import check_given, params_option, set_option, settings_from
+from cse.cli.options import check_given, settings_from, settings_options
 from cse.errors import CseError
 from cse.settings import Settings
 from cse.stages.common import CHECKPOINT, PREPARED
@@ -35,8 +35,7 @@ Examples:
 
 @click.command(epilog=_EPILOG)
 @click.argument("models", nargs=-1, metavar="[[NAME=]MODEL]...")
-@params_option
-@set_option
+@settings_options
 @click.option(
     "--data", type=click.Path(path_type=Path), help="SentEval's downstream folder, scored pairs, or prepared data."
 )

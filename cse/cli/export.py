@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cse.cli.options import check_given, params_option, set_option, settings_from
+from cse.cli.options import check_given, settings_from, settings_options
 from cse.errors import CseError
 from cse.stages.common import BUNDLE, CHECKPOINT, PREPARED
 
@@ -28,8 +28,7 @@ Examples:
 """
 )
 @click.argument("model", default=str(CHECKPOINT))
-@params_option
-@set_option
+@settings_options
 @click.option(
     "--format",
     "form",

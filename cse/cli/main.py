@@ -18,7 +18,7 @@ from cse.cli.evaluate import evaluate
 from cse.cli.exchange import import_command, pull, push
 from cse.cli.export import export
 from cse.cli.missing import naming_extra
-from cse.cli.options import check_given, params_option, set_option, settings_from
+from cse.cli.options import check_given, settings_from, settings_options
 from cse.cli.preset import preset
 from cse.cli.report import compare, report
 from cse.cli.settings import settings_command
@@ -112,8 +112,7 @@ cli.add_command(preset)
 
 
 @cli.command(epilog="\b\nExample:\n  cse prepare -s data.source=files -s data.train_path=my.csv -s data.view=pairs")
-@params_option
-@set_option
+@settings_options
 @click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Output folder.")
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     """Read and clean the text and write it as Arrow data sets.
@@ -138,8 +137,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     epilog="\b\nExamples:\n  cse mine -s mine.negatives=1 -s mine.skip_nearest=5     hard negatives for pairs\n"
     "  cse mine -s mine.neighbours=5                            pairs from plain sentences"
 )
-@params_option
-@set_option
+@settings_options
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
     """Find a hard negative for each prepared pair, or pairs among plain sentences.
@@ -155,8 +153,7 @@ def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
 
 
 @cli.command(epilog="\b\nExample:\n  cse corrupt -s objective.replaced_tokens.generator=distilbert/distilroberta-base")
-@params_option
-@set_option
+@settings_options
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
     """Corrupt prepared rows for replaced-token detection.
@@ -172,8 +169,7 @@ def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
-@params_option
-@set_option
+@settings_options
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 @click.option("--out", type=click.Path(path_type=Path), default=CHECKPOINT, show_default=True, help="Output folder.")
 def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
@@ -199,8 +195,7 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 
 @cli.command(epilog="\b\nExample:\n  cse post data/checkpoint --kind whitening --out data/whitened")
 @click.argument("model")
-@params_option
-@set_option
+@settings_options
 @click.option(
     "--kind",
     type=click.Choice(["whitening", "discriminant", "linear", "flow"]),

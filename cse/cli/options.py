@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -13,12 +13,18 @@ from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.load import check_settings, parse_yaml, set_key
 from cse.stages.common import CHECKPOINT
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 params_option = click.option(
     "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="Settings file."
 )
 set_option = click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting; may be repeated."
 )
+
+
+def settings_options(command: _Command) -> _Command:
+    """Give a command ``--params`` and ``--set``."""
+    return params_option(set_option(command))
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:

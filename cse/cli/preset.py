@@ -13,7 +13,6 @@ from cse.errors import CseError
 from cse.settings import PARAMS_FILE
 
 if TYPE_CHECKING:
-    from cse.settings.presets import RowSelector
     from cse.settings.published import PaperRow, PublishedScore
 
 _WIDTH = 120
@@ -61,7 +60,9 @@ def show(name: str) -> None:
     if not chosen.rows:
         click.echo("published: no row of the three papers")
     for row in rows_of(name):
-        click.echo(_wrap(f"published: {_title(row.selector)}", indent="  "))
+        of = row.selector
+        title = f"{of.paper} table {of.table}, {of.setting}, {of.model}, {of.backbone}"
+        click.echo(_wrap(f"published: {title}", indent="  "))
         click.echo(_scores(row.scores))
         if row.misprinted:
             click.echo(f"  the average is as printed; the mean of the printed scores is {row.mean:.2f}")
@@ -156,10 +157,6 @@ def _print_coverage(names: list[str], *, everything: bool) -> None:
         click.echo(_wrap(f"  {selector.setting}, {selector.model}, {selector.backbone}: {who}", indent="      "))
     if not table:
         click.echo("no row of the three papers")
-
-
-def _title(selector: RowSelector) -> str:
-    return f"{selector.paper} table {selector.table}, {selector.setting}, {selector.model}, {selector.backbone}"
 
 
 def _scores(scores: Iterable[PublishedScore]) -> str:

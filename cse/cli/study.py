@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cse.cli.options import params_option, set_option, settings_from
+from cse.cli.options import settings_from, settings_options
 from cse.errors import CseError
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def study() -> None:
 @click.option("--only", multiple=True, metavar="SETTING", help="Train this setting alone; may be repeated.")
 @_at_once_option
 @_out_option
-@params_option
-@set_option
+@settings_options
 def run_command(
     file: Path, round_name: str, only: Sequence[str], at_once: int | None, out: Path | None, params: Path,
     overrides: Sequence[str],
@@ -122,8 +121,7 @@ def choose_command(file: Path, round_name: str, names: Sequence[str], out: Path 
 @_at_once_option
 @_pictures_option
 @_out_option
-@params_option
-@set_option
+@settings_options
 def measure_command(
     file: Path, against: str, at_once: int | None, pictures: Path | None, out: Path | None, params: Path,
     overrides: Sequence[str],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cse.cli.options import params_option, set_option, settings_from
+from cse.cli.options import settings_from, settings_options
 from cse.files import write_json
 from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH, run_safely
 from cse.tune.driver import run_sweep
@@ -16,8 +16,7 @@ from cse.tune.outcome import describe
 
 
 @click.command()
-@params_option
-@set_option
+@settings_options
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 @click.option("--mined", type=click.Path(path_type=Path), default=MINED, show_default=True)
 @click.option("--corrupted", type=click.Path(path_type=Path), default=CORRUPTED, show_default=True)

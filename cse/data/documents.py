@@ -12,7 +12,7 @@ from cse.data.passages import Document, Section, section
 from cse.data.readers import check_exists, data_files, is_data_name
 from cse.data.tables import FORMATS, TABLES, open_table
 from cse.data.text_files import text_lines
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 
 FILES: dict[str, Callable[[str], tuple[str, list[Section]]]] = {
     ".txt": plain_document,
@@ -74,10 +74,8 @@ def _file(path: Path, place: int | str, encoding: str) -> Document:
         kinds = ", ".join(sorted({*FORMATS, *FILES}))
         raise CseError(f"{path}: cannot read {path.suffix or 'suffixless'} files as documents; use one of {kinds}")
     lines = (check_text(line, f"{path}:{number}") or "" for number, line in enumerate(text_lines(path, encoding), 1))
-    try:
+    with in_terms_of(f"{path}: "):
         title, sections = read("\n".join(lines))
-    except CseError as error:
-        raise CseError(f"{path}: {error}") from None
     return Document(place, title, sections)
 
 

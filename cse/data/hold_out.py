@@ -63,7 +63,7 @@ class HoldOut:
         parts: list[list[Row]] = [[] for _ in self.held]
         for number, part in enumerate(parts):
             inside = [row for row, drawn in zip(everything, part_of, strict=True) if drawn == number]
-            part += self._apart(inside)
+            part += self.apart(inside, self.report)
             self.keys.update(text_key(text) for row in part for text in row.texts)
         held = len(everything) - part_of.count(None)
         if min(map(len, parts[self.trained :]), default=LEAST) < LEAST or held == len(everything):
@@ -78,18 +78,17 @@ class HoldOut:
                 f"{found}; prepare more rows, choose another share, or set it to 0 and name a dev task in data.dev_path"
             )
         self.held = parts
-        self.rest = self._apart(row for row, drawn in zip(everything, part_of, strict=True) if drawn is None)
+        left = (row for row, drawn in zip(everything, part_of, strict=True) if drawn is None)
+        self.rest = list(self.apart(left, self.report))
         yield from self.rest if self.after is None else self.after(iter(self.rest))
 
-    def _apart(self, rows: Iterable[Row]) -> list[Row]:
-        """Return the rows without a held-out text; drop and count the others."""
-        found = []
+    def apart(self, rows: Iterable[Row], report: CleaningReport) -> Iterator[Row]:
+        """Yield the rows without a held-out text; drop and count the others."""
         for row in rows:
             if any(text_key(text) in self.keys for text in row.texts):
-                self.report.drop(OVERLAP, row.line)
+                report.drop(OVERLAP, row.line)
             else:
-                found.append(row)
-        return found
+                yield row
 
     def tasks(self) -> list[Task]:
         """Return each part of the held-out rows as a task; none of those that were trained on."""
@@ -144,12 +143,4 @@ def without(
         after: makes its training rows out of the rows that are left; None: they are the rows.
     """
     report.dropped.setdefault(OVERLAP, Drop())
-
-    def arrange(rows: Iterator[Row]) -> Iterator[Row]:
-        for row in rows:
-            if any(text_key(text) in main.keys for text in row.texts):
-                report.drop(OVERLAP, row.line)
-            else:
-                yield row
-
-    return arrange if after is None else lambda rows: after(arrange(rows))
+    return lambda rows: main.apart(rows, report) if after is None else after(main.apart(rows, report))

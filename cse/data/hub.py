@@ -69,12 +69,10 @@ def _split_rows(hub_id: str, view: str, revision: str, split: str, columns: Sequ
         raise _explain(error, f"{hub_id} (split {split})", revision) from None
     where = Path(hub_id)
     names = choose_columns(where, dataset.column_names, view, columns)
-    return _dataset_rows(where, dataset.select_columns(list(names)), names, view)
-
-
-def _dataset_rows(where: Path, dataset: Any, names: Sequence[str], view: str) -> Iterator[Row]:
-    for number, record in enumerate(dataset, start=1):
-        yield make_row(where, number, [record[name] for name in names], len(names), LABEL_OF.get(view))
+    return (
+        make_row(where, number, [record[name] for name in names], len(names), LABEL_OF.get(view))
+        for number, record in enumerate(dataset.select_columns(list(names)), start=1)
+    )
 
 
 @contextmanager

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from cse.data.checks import titled
 from cse.data.readers import Row
+from cse.data.store import STAND_INS
 
 SENTENCES = "sentences"
+_WHOLE_WORDS = 1000  # of a document: a language model reads no more of it
 _WINDOW = 10_000  # characters at a time: what looks for the ends takes time with their square
 _ENDS = ".?!:;"  # a title that ends so, or that is followed so, ends a sentence
 _DASHES = "-\u2013\u2014|"
@@ -51,7 +54,7 @@ def section(heading: str, paragraphs: Iterable[str]) -> Section:
 
 
 def document_rows(
-    documents: Iterable[Document], kinds: Sequence[str], *, language: str, passage_words: int
+    documents: Iterable[Document], kinds: Sequence[str], *, language: str, passage_words: int, stand_ins: int = 5
 ) -> Iterator[Row]:
     """Yield the training rows of documents, grouped by document; one row with a fault for a document without any.
 
@@ -60,14 +63,20 @@ def document_rows(
         kinds: values of ``data.pairs``.
         language: language code, for the ends of sentences.
         passage_words: most words of a passage, unless one sentence has more.
+        stand_ins: most rows of a document where these are wanted.
     """
     for document in documents:
         paragraphs = [text for part in document.sections for text in part.paragraphs]
-        if not any(map(str.strip, paragraphs)):
+        if not any(map(str.strip, paragraphs)) and not (STAND_INS in kinds and document.title.strip()):
             yield Row(document.place, (), fault="empty_document")
             continue
         found = False
-        for texts in _texts_of(document, kinds, language, passage_words):
+        made = (
+            _stand_ins(document, language, stand_ins)
+            if STAND_INS in kinds
+            else _texts_of(document, kinds, language, passage_words)
+        )
+        for texts in made:
             found = True
             yield Row(document.place, texts, group=str(document.place))
         if not found:
@@ -91,6 +100,27 @@ def _texts_of(document: Document, kinds: Sequence[str], language: str, words: in
         for part, found in zip(sections, passages, strict=True):
             if part.asked and found:
                 yield " ".join(part.heading.split()), found[0]
+
+
+def whole_document(document: Document) -> str:
+    """Return the text of a document as a search task holds it, its title first, cut after 1,000 words."""
+    return cut_whole(titled(document.title, " ".join(text for part in document.sections for text in part.paragraphs)))
+
+
+def cut_whole(text: str) -> str:
+    """Return the first 1,000 words of a document's text, a blank between each."""
+    return " ".join(text.split()[:_WHOLE_WORDS])
+
+
+def _stand_ins(document: Document, language: str, most: int) -> Iterator[tuple[str, ...]]:
+    """Yield texts that stand in for queries, the title and sentences at even intervals, each with the document."""
+    title, whole = " ".join(document.title.split()), whole_document(document)
+    found = [sentence.strip() for part in document.sections for sentence in _sentences(part.paragraphs, language)]
+    sentences = [sentence for sentence in dict.fromkeys(found) if sentence != title]
+    room = most - bool(title)
+    if len(sentences) > room:
+        sentences = [sentences[place * len(sentences) // room] for place in range(room)]
+    yield from ((text, whole) for text in ([title] if title else []) + sentences)
 
 
 def passages_of(paragraphs: Iterable[str], language: str, words: int) -> list[str]:

@@ -14,15 +14,15 @@ from cse.data.hold_out import HoldOut
 from cse.data.readers import check_exists, contents, data_files, find_data_file
 from cse.data.row_views import arrangement
 from cse.data.sample import sample_pairs
-from cse.data.scored_file import read_scored_file
 from cse.data.sources import open_more, open_source, unwatched, write_more
 from cse.data.store import REPORT_FILE, TRAIN_FILE
 from cse.data.suite import SuiteData, complete, only_pairs, read_senteval
-from cse.data.tasks.kinds import ScoredPairs, Task, held_out_texts
-from cse.data.tasks.prepare import read_dev_task, read_own_tasks, task_in_report
+from cse.data.tables import TABLES, open_table
+from cse.data.tasks.kinds import SCORED, ScoredPairs, Task, all_texts, describe, held_out_texts, kind_of
+from cse.data.tasks.layout import COLUMNS, is_beir, names_of, splits_of
+from cse.data.tasks.read import read_scored, read_task, read_tasks
 from cse.data.tasks.store import write_tasks
 from cse.data.transfer import senteval_root
-from cse.errors import CseError
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.data import DataSettings
 
@@ -94,13 +94,9 @@ def _sample_evaluation(seed: int) -> tuple[SuiteData, dict[str, str | None]]:
 def _file_evaluation(settings: DataSettings) -> tuple[SuiteData, dict[str, str | None]]:
     """Read tasks from ``evaluation_path`` and dev data from ``dev_path`` or STS-B; return the origin of each."""
     found, name = _tasks(settings)
-    task = read_dev_task(given_path(settings, "dev_path"), settings)
-    if task is not None:
-        return replace(found, dev=task), {"dev": task.name, "evaluation": name}
-    dev = _own_pairs(settings, "dev_path")
+    dev = _dev(settings)
     if dev is not None:
-        own, file = dev
-        return replace(found, dev=own), {"dev": file, "evaluation": name}
+        return replace(found, dev=dev[0]), {"dev": dev[1], "evaluation": name}
     if not settings.stsb_dev:
         found = replace(found, dev=None)
     return found, {"dev": STSB_DEV if found.dev else None, "evaluation": name}
@@ -112,10 +108,8 @@ def _tasks(settings: DataSettings) -> tuple[SuiteData, str | None]:
         return SuiteData(), None
     if path.is_dir() and (senteval_root(path) or not data_files(path)):
         return read_senteval(path), SENTEVAL
-    own = _own_pairs(settings, "evaluation_path")
-    if own is None:
-        return SuiteData(), None
-    return SuiteData([own[0]]), own[1]
+    path = find_data_file(path, "data.evaluation_path")
+    return SuiteData([_scored(path, settings)]), path.name
 
 
 def _suite(settings: DataSettings, evaluation: SuiteData, origin: dict[str, str | None]) -> SuiteData:
@@ -124,9 +118,19 @@ def _suite(settings: DataSettings, evaluation: SuiteData, origin: dict[str, str 
     suite = only_pairs(evaluation.test) if own else complete(Path(settings.evaluation_path), evaluation)
     if settings.source == "sample":
         return suite
-    suite = suite.with_tasks(read_own_tasks(given_path(settings, "task_path"), settings))
+    suite = suite.with_tasks(own_tasks(settings))
     captions = given_path(settings, "cxc_path")
     return suite if captions is None else suite.with_captions(captions)
+
+
+def own_tasks(settings: DataSettings) -> list[Task]:
+    """Read the tasks at ``data.task_path``; none without a path.
+
+    Raises:
+        CseError: anything wrong with a task.
+    """
+    path = given_path(settings, "task_path")
+    return [] if path is None else read_tasks(path, **_how(settings), setting="data.task_path")
 
 
 def given_path(settings: DataSettings, key: str) -> Path | None:
@@ -142,21 +146,32 @@ def given_path(settings: DataSettings, key: str) -> Path | None:
     return None if path.is_dir() and not contents(path) else path
 
 
-def _own_pairs(settings: DataSettings, key: str) -> tuple[ScoredPairs, str] | None:
-    """Read scored pairs from a file or the only file in a folder; return ``None`` if there is neither."""
-    path = given_path(settings, key)
+def _dev(settings: DataSettings) -> tuple[Task, str] | None:
+    """Read the user's own task that selects checkpoints, and return where it is from; None without one.
+
+    A file with the columns of scored pairs counts as such, whatever else it has.
+    """
+    path = given_path(settings, "dev_path")
     if path is None:
         return None
-    path = find_data_file(path, f"data.{key}")
+    if not path.is_dir() or not (is_beir(path) or splits_of(path)):
+        path = find_data_file(path, "data.dev_path")
+        columns = open_table(path, settings.encoding).columns if path.suffix.lower() in TABLES else []
+        if names_of(SCORED, columns) or not any(names_of(kind, columns) for kind in COLUMNS):
+            return _scored(path, settings), path.name
+    task = read_task(path, **_how(settings), setting="data.dev_path")
+    return task, path.name if kind_of(task) == SCORED else task.name
+
+
+def _scored(path: Path, settings: DataSettings) -> ScoredPairs:
     lowest, highest = settings.score_range
-    pairs = read_scored_file(path, settings.encoding, (lowest, highest))
-    if len(set(pairs.score.tolist())) < 2:
-        count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}"
-        raise CseError(
-            f"{path}: {count} with the score {pairs.score[0]:g}; Spearman needs at least 2 pairs and two "
-            "different scores: add pairs or remove the file"
-        )
-    return pairs, path.name
+    return read_scored(path, path.stem, settings.encoding, (lowest, highest))
+
+
+def _how(settings: DataSettings) -> dict[str, Any]:
+    """Return how to read tasks: labelled ones have the columns of the labelled rows to train on."""
+    labelled = settings.columns if settings.view == "categories" else None
+    return {"encoding": settings.encoding, "score_range": tuple(settings.score_range), "labelled": labelled}
 
 
 def _held_out(evaluation: SuiteData, own: Sequence[Task], of_own: Callable[[Task], Iterable[str]]) -> Iterator[str]:
@@ -188,12 +203,12 @@ def _report(
     return {
         "source": settings.source,
         "view": settings.rows,
-        **({"made_from": settings.view} if settings.grouped else {}),
+        **({"made_from": settings.made_from} if settings.grouped else {}),
         "train": cleaning.as_dict(),
         "dev": {
             "from": origin["dev"],
             "pairs": len(dev) if isinstance(dev, ScoredPairs) else 0,
-            **({} if dev is None or isinstance(dev, ScoredPairs) else {"task": task_in_report(dev)}),
+            **({} if dev is None or isinstance(dev, ScoredPairs) else {"task": _in_report(dev)}),
         },
         "evaluation": {
             "from": origin["evaluation"],
@@ -204,6 +219,16 @@ def _report(
             "captions": 0 if suite.cxc is None else len(suite.cxc),
             "suite_missing": suite.missing,
         },
-        **({"tasks": {task.name: task_in_report(task) for task in suite.own}} if suite.own else {}),
+        **({"tasks": {task.name: _in_report(task) for task in suite.own}} if suite.own else {}),
         "notes": notes,
+    }
+
+
+def _in_report(task: Task) -> dict[str, Any]:
+    """Return kind, description and counts of a task."""
+    return {
+        "kind": kind_of(task),
+        "description": describe(task),
+        "items": len(task),
+        "texts": sum(1 for _ in all_texts(task)),
     }

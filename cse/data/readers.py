@@ -141,7 +141,9 @@ def read_rows(path: Path, view: str, columns: Sequence[str] | None = None, encod
     if path.suffix.lower() == ".txt":
         if columns is not None:
             raise CseError(f"{path}: a txt file has no named columns; set data.columns: null or use a csv file")
-        rows = _lines(path, encoding) if view == "sentences" else _tab_separated(path, view, encoding)
+        rows = _tab_separated(path, view, encoding)
+        if view == "sentences":
+            rows = (Row(number, (line,)) for number, line in enumerate(text_lines(path, encoding), start=1))
     else:
         table = open_table(path, encoding)
         names = choose_columns(path, table.columns, view, columns)
@@ -209,11 +211,6 @@ def choose_columns(
     missing = next(name for name in closest if name not in there)
     purpose = f" for data.view: {view}" if setting == "data.columns" else ""
     raise CseError(f"{path}: no column {missing!r}{purpose}{column_hint(missing, there)}; name yours in {setting}")
-
-
-def _lines(path: Path, encoding: str) -> Iterator[Row]:
-    for number, line in enumerate(text_lines(path, encoding), start=1):
-        yield Row(number, (line,))
 
 
 def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 
-from cse.data.categories import ALONE, pairs_within_labels
 from cse.data.clean import CleaningReport, Drop
 from cse.data.documents import read_documents
 from cse.data.hold_out import OVERLAP, HoldOut
@@ -17,6 +17,7 @@ from cse.errors import CseError
 from cse.settings.groups.data import DataSettings
 
 DOCUMENTS, CATEGORIES = "documents", "categories"
+ALONE = "alone_in_label"
 _REASONS = {DOCUMENTS: ("empty_document", "no_pair"), CATEGORIES: (ALONE,)}
 
 
@@ -33,7 +34,13 @@ def own_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
     path = Path(settings.train_path)
     questions = settings.pairs == ["question_answer"]
     documents = read_documents(path, settings.columns, questions=questions, encoding=settings.encoding)
-    rows = document_rows(documents, settings.pairs, language=settings.language, passage_words=settings.passage_words)
+    rows = document_rows(
+        documents,
+        settings.pairs,
+        language=settings.language,
+        passage_words=settings.passage_words,
+        stand_ins=settings.stand_ins,
+    )
     return path.resolve().name, rows
 
 
@@ -74,3 +81,43 @@ def near_duplicates(settings: DataSettings, held_out: Iterable[str]) -> NearDupl
     if settings.near_duplicates is None:
         return None
     return NearDuplicates(settings.near_duplicates, held_out if settings.drop_evaluation_overlap else ())
+
+
+def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, per_text: int, seed: int) -> Iterator[Row]:
+    """Yield pairs of texts with the same label, in the order of their first texts.
+
+    Each label's texts are shuffled into a circle, and each text is the anchor of those that follow it: as often anchor
+    as positive, and no pair twice.
+
+    Args:
+        rows: cleaned rows of one text and its label, without duplicates.
+        report: counts the texts that are alone in their label.
+        per_text: pairs per anchor, where its label has as many other texts.
+        seed: seed of the shuffles.
+
+    Raises:
+        CseError: all texts have the same label.
+    """
+    members: dict[str, list[Row]] = {}
+    order = []
+    for row in rows:
+        assert row.label  # noqa: S101 - cleaning drops rows without one
+        order.append(row)
+        members.setdefault(row.label, []).append(row)
+    if len(members) == 1 and len(order) > 1:
+        raise CseError(
+            f"{report.source}: one label only ({order[0].label}); pairs within labels need at least 2, so that the "
+            "texts of others serve as negatives"
+        )
+    partners: dict[int | str, list[Row]] = {}
+    for label, found in members.items():
+        circle = list(found)
+        Random(f"cse pairs within labels {seed} {label}").shuffle(circle)
+        for place, row in enumerate(circle):
+            steps = range(1, min(per_text, len(circle) - 1) + 1)
+            partners[row.line] = [circle[(place + step) % len(circle)] for step in steps]
+    for row in order:
+        if not partners[row.line]:
+            report.drop(ALONE, row.line)
+        for other in partners[row.line]:
+            yield Row(row.line, (row.texts[0], other.texts[0]), group=row.label or "")

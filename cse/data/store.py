@@ -6,7 +6,6 @@ rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from cse.errors import CseError
+from cse.runtime.seal import read_object
 
 TRAIN_FILE, REPORT_FILE = "train.arrow", "report.json"
 AGAIN = "run `cse prepare`"  # what helps against a damaged file
@@ -27,6 +27,7 @@ VIEW_COLUMNS = {
     "triplets": ("sent0", "sent1", "hard_neg"),
     "labelled": ("sent0", "sent1", "label"),
 }
+STAND_INS = "stand_ins"  # what rows are made from: texts of documents in place of queries
 GROUP = "group"  # last column of rows that have one: the label or document that a row comes from
 BATCH_ROWS = 4096
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -153,6 +154,14 @@ class PreparedData:
         """``sentences``, ``pairs``, ``triplets`` or ``labelled``."""
         return view_of(self.train)
 
+    @property
+    def made_from(self) -> str | None:
+        """What the rows were made from: ``documents``, ``stand_ins`` of them, ``categories``, or None: nothing else."""
+        name = self.rows_file.stem
+        found = self.report["more"][name.removeprefix(_MORE)] if name.startswith(_MORE) else self.report
+        made: str | None = found.get("made_from")
+        return made
+
     def sentences(self) -> Iterator[str]:
         """Yield the sentences of the training rows, column after column."""
         for name in VIEW_COLUMNS[self.view]:
@@ -183,13 +192,9 @@ class PreparedData:
     def report(self) -> dict[str, Any]:
         """The report of ``prepare``."""
         path = self.folder / REPORT_FILE
-        try:
-            report = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CseError(f"{path}: no such file; {AGAIN}") from None
-        except ValueError:
-            raise CseError(f"{path}: cut off or changed by hand; {AGAIN}") from None
-        return dict(report)
+        if not path.is_file():
+            raise CseError(f"{path}: no such file; {AGAIN}")
+        return read_object(path, AGAIN)
 
 
 @contextmanager

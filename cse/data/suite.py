@@ -8,7 +8,7 @@ the tables below, and the number of scored pairs of each file is checked.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -184,12 +184,23 @@ def read_stsb(folder: Path, split: str) -> ScoredPairs:
         CseError: missing file, broken line, or a number of pairs other than published.
     """
     path = (senteval_root(folder) or folder) / _stsb_file(split)
-    rows, genres = [], []
-    for number, fields in _tab_fields(path, 7):
-        rows.append((_words(fields[5]), _words(fields[6]), _gold(path, number, fields[4])))
-        genres.append(fields[0])
-    _check_count(path, len(rows), STSB[split])
-    return make_scored("STS-B" if split == "test" else f"STS-B {split}", rows, genres)
+    name = "STS-B" if split == "test" else f"STS-B {split}"
+    return _read_tabs(path, name, (5, 6, 4), STSB[split], subset=0)
+
+
+def _read_tabs(
+    path: Path, name: str, columns: tuple[int, int, int], expected: int, *, subset: int | None = None, heads: int = 0
+) -> ScoredPairs:
+    """Read pairs from the columns of two sentences and a gold score; without a column of subsets, they are one."""
+    rows, subsets = [], []
+    first, second, gold = columns
+    for number, line in enumerate(text_lines(path), start=1):
+        if line.strip() and number > heads:
+            fields = _split(path, number, line, max(columns) + 1)
+            rows.append((_words(fields[first]), _words(fields[second]), _gold(path, number, fields[gold])))
+            subsets.append(name if subset is None else fields[subset])
+    _check_count(path, len(rows), expected)
+    return make_scored(name, rows, subsets)
 
 
 def _read_year(root: Path, name: str) -> ScoredPairs:
@@ -213,20 +224,9 @@ def _read_year(root: Path, name: str) -> ScoredPairs:
     return make_scored(name, rows, subsets)
 
 
-def _read_sick(root: Path, name: str) -> ScoredPairs:
-    path = root / _SICK_FILE
-    rows = [
-        (_words(fields[1]), _words(fields[2]), _gold(path, number, fields[3]))
-        for number, fields in _tab_fields(path, 4)
-        if number > 1
-    ]
-    _check_count(path, len(rows), SICK_TEST)
-    return make_scored(name, rows, [name] * len(rows))
-
-
 _READERS: dict[str, Callable[[Path, str], ScoredPairs]] = {
     "STS-B": lambda root, _: read_stsb(root, "test"),
-    "SICK-R": _read_sick,
+    "SICK-R": lambda root, name: _read_tabs(root / _SICK_FILE, name, (1, 2, 3), SICK_TEST, heads=1),
 }
 
 
@@ -248,12 +248,6 @@ def _first_missing(root: Path, files: list[str]) -> str | None:
     return next((file for file in files if not (root / file).is_file()), None)
 
 
-def _tab_fields(path: Path, least: int) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(text_lines(path), start=1):
-        if line.strip():
-            yield number, _split(path, number, line, least)
-
-
 def _split(path: Path, number: int, line: str, least: int) -> list[str]:
     fields = line.split("\t")
     if len(fields) < least:
@@ -267,8 +261,8 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _gold(path: Path, number: int, text: str, lowest: float = 0.0, highest: float = 5.0) -> float:
-    return check_score(path, number, text, (lowest, highest), "copy the file again")
+def _gold(path: Path, number: int, text: str) -> float:
+    return check_score(path, number, text, (0.0, 5.0), "copy the file again")
 
 
 def _check_count(path: Path, found: int, expected: int) -> None:

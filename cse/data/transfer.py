@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,20 +17,61 @@ from cse.data.text_files import text_lines
 from cse.errors import CseError
 
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-# first file: class 1, second: class 0
-_BINARY = {
-    "MR": (("MR/rt-polarity.pos", 5331), ("MR/rt-polarity.neg", 5331)),
-    "CR": (("CR/custrev.pos", 2407), ("CR/custrev.neg", 1368)),
-    "SUBJ": (("SUBJ/subj.objective", 5000), ("SUBJ/subj.subjective", 5000)),
-    "MPQA": (("MPQA/mpqa.pos", 3312), ("MPQA/mpqa.neg", 7294)),
+_Row = tuple[list[str], int]  # a sentence or two, and a class
+
+
+class _Layout(NamedTuple):
+    """How a task lies in its files.
+
+    Attributes:
+        parts: files of each part with their numbers of lines: train, then test, or dev and test.
+        read: returns the row in a line of the part's file with this number, None for a broken line.
+        wants: what a line holds.
+        heads: lines above the rows.
+    """
+
+    parts: Sequence[Sequence[tuple[str, int]]]
+    read: Callable[[str, int], _Row | None]
+    wants: str = ""
+    heads: int = 0
+
+
+def _read_plain(line: str, file: int) -> _Row:
+    return [line], 1 - file  # first file: class 1, second: class 0
+
+
+def _read_sst(line: str, _: int) -> _Row | None:
+    text, tab, value = line.rstrip().rpartition("\t")
+    return ([text], int(value)) if tab and value in ("0", "1") else None
+
+
+def _read_trec(line: str, _: int) -> _Row | None:
+    coarse, colon, rest = line.partition(":")
+    known = colon and coarse in _TREC_CLASSES and " " in rest
+    return ([rest.split(" ", 1)[1]], _TREC_CLASSES.index(coarse)) if known else None
+
+
+def _read_mrpc(line: str, _: int) -> _Row | None:
+    fields = line.strip().split("\t")
+    return (fields[3:], int(fields[0])) if len(fields) == 5 and fields[0] in ("0", "1") else None
+
+
+_SST = [
+    [("SST/binary/sentiment-train", 67349)],
+    [("SST/binary/sentiment-dev", 872)],
+    [("SST/binary/sentiment-test", 1821)],
+]
+_TREC = [[("TREC/train_5500.label", 5452)], [("TREC/TREC_10.label", 500)]]
+_MRPC = [[("MRPC/msr_paraphrase_train.txt", 4077)], [("MRPC/msr_paraphrase_test.txt", 1726)]]
+_LAYOUTS = {
+    "MR": _Layout([[("MR/rt-polarity.pos", 5331), ("MR/rt-polarity.neg", 5331)]], _read_plain),
+    "CR": _Layout([[("CR/custrev.pos", 2407), ("CR/custrev.neg", 1368)]], _read_plain),
+    "SUBJ": _Layout([[("SUBJ/subj.objective", 5000), ("SUBJ/subj.subjective", 5000)]], _read_plain),
+    "MPQA": _Layout([[("MPQA/mpqa.pos", 3312), ("MPQA/mpqa.neg", 7294)]], _read_plain),
+    "SST-2": _Layout(_SST, _read_sst, "a sentence, a tab and 0 or 1"),
+    "TREC": _Layout(_TREC, _read_trec, "CLASS:detail and a question"),
+    "MRPC": _Layout(_MRPC, _read_mrpc, "5 fields between tabs", heads=1),
 }
-_SST = (
-    ("SST/binary/sentiment-train", 67349),
-    ("SST/binary/sentiment-dev", 872),
-    ("SST/binary/sentiment-test", 1821),
-)
-_TREC = (("TREC/train_5500.label", 5452), ("TREC/TREC_10.label", 500))
-_MRPC = (("MRPC/msr_paraphrase_train.txt", 4076), ("MRPC/msr_paraphrase_test.txt", 1725))
 
 
 def senteval_root(folder: Path) -> Path | None:
@@ -52,11 +94,13 @@ def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:
     root = senteval_root(folder) or folder
     tasks, missing = [], []
     for name in TRANSFER_TASKS:
-        gap = next((file for file, _ in _files(name) if not (root / file).is_file()), None)
+        layout = _LAYOUTS[name]
+        gap = next((file for files in layout.parts for file, _ in files if not (root / file).is_file()), None)
         if gap:
             missing.append(f"{name} ({gap})")
             continue
-        task = _READERS.get(name, _read_binary)(root, name)
+        train, *more = (_part(root, layout, files) for files in layout.parts)
+        task = TransferTask(name, train, *[None] * (2 - len(more)), *more)
         _check_classes(task)
         tasks.append(task)
     return tasks, missing
@@ -74,70 +118,19 @@ def make_labelled(texts: Sequence[str], label: Sequence[int], second: Sequence[s
     )
 
 
-def _read_binary(root: Path, name: str) -> TransferTask:
-    texts: list[str] = []
-    label: list[int] = []
-    for value, (file, count) in zip((1, 0), _BINARY[name], strict=True):
-        found = [" ".join(line.split()) for line in _lines(root / file, count)]
-        texts += found
-        label += [value] * len(found)
-    return TransferTask(name, make_labelled(texts, label))
-
-
-def _read_sst(root: Path, name: str) -> TransferTask:
-    def part(file: str, count: int) -> Labelled:
-        texts, label = [], []
-        for number, line in enumerate(_lines(root / file, count), start=1):
-            text, tab, value = line.rstrip().rpartition("\t")
-            if not tab or value not in ("0", "1"):
-                raise CseError(f"{root / file}:{number}: expected a sentence, a tab and 0 or 1; fetch the file again")
-            texts.append(" ".join(text.split()))
-            label.append(int(value))
-        return make_labelled(texts, label)
-
-    return TransferTask(name, *(part(*file) for file in _SST))
-
-
-def _read_trec(root: Path, name: str) -> TransferTask:
-    def part(file: str, count: int) -> Labelled:
-        texts, label = [], []
-        for number, line in enumerate(_lines(root / file, count), start=1):
-            coarse, colon, rest = line.partition(":")
-            if not colon or coarse not in _TREC_CLASSES or " " not in rest:
-                raise CseError(f"{root / file}:{number}: expected CLASS:detail and a question; fetch the file again")
-            texts.append(" ".join(rest.split(" ", 1)[1].split()))
-            label.append(_TREC_CLASSES.index(coarse))
-        return make_labelled(texts, label)
-
-    train, test = (part(*file) for file in _TREC)
-    return TransferTask(name, train, test=test)
-
-
-def _read_mrpc(root: Path, name: str) -> TransferTask:
-    def part(file: str, count: int) -> Labelled:
-        first, second, label = [], [], []
-        for number, line in enumerate(_lines(root / file, count + 1)[1:], start=2):
-            fields = line.strip().split("\t")
-            if len(fields) != 5 or fields[0] not in ("0", "1"):
-                raise CseError(f"{root / file}:{number}: expected 5 fields between tabs; fetch the file again")
-            label.append(int(fields[0]))
-            first.append(" ".join(fields[3].split()))
-            second.append(" ".join(fields[4].split()))
-        return make_labelled(first, label, second)
-
-    train, test = (part(*file) for file in _MRPC)
-    return TransferTask(name, train, test=test)
-
-
-_READERS: dict[str, Callable[[Path, str], TransferTask]] = {
-    "SST-2": _read_sst,
-    "TREC": _read_trec,
-    "MRPC": _read_mrpc,
-}
-
-
-def _files(name: str) -> tuple[tuple[str, int], ...]:
-    return {**_BINARY, "SST-2": _SST, "TREC": _TREC, "MRPC": _MRPC}[name]
+def _part(root: Path, layout: _Layout, files: Sequence[tuple[str, int]]) -> Labelled:
+    rows = []
+    for place, (file, count) in enumerate(files):
+        lines = _lines(root / file, count)[layout.heads :]
+        for number, line in enumerate(lines, start=1 + layout.heads):
+            row = layout.read(line, place)
+            if row is None:
+                raise CseError(f"{root / file}:{number}: expected {layout.wants}; fetch the file again")
+            rows.append(row)
+    first, *second = (
+        [" ".join(text.split()) for text in column] for column in zip(*(row[0] for row in rows), strict=True)
+    )
+    return make_labelled(first, [label for _, label in rows], *second)
 
 
 def _lines(path: Path, expected: int) -> list[str]:

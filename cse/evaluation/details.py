@@ -1,4 +1,4 @@
-"""Data for figures and examples: cosines of one task's pairs, their densities, a t-SNE of the sentences."""
+"""Data for figures: cosines of one task's pairs, their densities, a t-SNE of the sentences (D2CSE figure 2a)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 
 from cse.data.tasks.kinds import ScoredPairs
 from cse.evaluation.density import Density, densities
-from cse.evaluation.tsne import tsne
 from cse.evaluation.vectors import Vectors
+from cse.runtime.encode import unit_rows
 
 DRAWN_TASK = "STS-B"
+PERPLEXITY, SEED = 30.0, 42  # of t-SNE
 
 
 @dataclass(frozen=True)
@@ -51,3 +52,18 @@ def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
     sentences = list(places)
     points = tsne(vectors.of(sentences))
     return PairDetails(task, cosine, densities(cosine, task.score), sentences, list(places.values()), points)
+
+
+def tsne(rows: np.ndarray) -> np.ndarray:
+    """Project rows ``(n, d)`` of any length to the plane, ``(n, 2)``, by t-SNE on unit vectors; deterministic.
+
+    Neighbours in the plane were neighbours in the space; distances between far groups mean nothing. Fewer than four
+    rows cannot be projected: they all get the origin.
+    """
+    from sklearn.manifold import TSNE  # imports pandas: a second of every evaluation
+
+    if len(rows) < 4:
+        return np.zeros((len(rows), 2))
+    perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
+    layout = TSNE(2, perplexity=perplexity, init="pca", random_state=SEED, n_jobs=-1)
+    return np.asarray(layout.fit_transform(unit_rows(rows.astype(np.float64)).astype(np.float32)))

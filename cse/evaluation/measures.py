@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -60,11 +60,17 @@ class Averaged:
 
     Attributes:
         tasks: scores by task, in the order of evaluation.
-        published: names of the tasks in the published average.
+        published: names of the tasks in the published average, in the order of tables.
+        aggregates: measures of which each has its own average; none: the one that stands for a task has.
+        setting: how all of them were measured, in one line.
+        facts: what else belongs into JSON.
     """
 
     tasks: dict[str, Score]
-    published: ClassVar[tuple[str, ...]] = ()
+    published: tuple[str, ...]
+    aggregates: tuple[str, ...] = ()
+    setting: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def average_name(self) -> str:
@@ -88,6 +94,20 @@ class Averaged:
         scores = [self.tasks[name].values.get(measure or self.tasks[name].main) for name in covered]
         found = [round(score, 2) for score in scores if score is not None]
         return float(np.mean(found)) if len(found) == len(scores) else None
+
+    def to_dict(self, called: str) -> dict[str, Any]:
+        """Return nested numbers for JSON: tasks under ``called``, the average under its name, facts, setting.
+
+        ``{"sts": {"STS12": {"all": ..., "mean": ..., "wmean": ..., "pairs": 3108}, ...}, "Avg.": {"all": ...}, ...}``;
+        an undefined average of an aggregate is left out.
+        """
+        averages = {name: value for name in self.aggregates if (value := self.average(name)) is not None}
+        return {
+            called: {name: score.to_dict() for name, score in self.tasks.items()},
+            self.average_name: averages if self.aggregates else round(self.average() or 0.0, 4),
+            **self.facts,
+            **({"setting": self.setting} if self.setting else {}),
+        }
 
 
 def average_name(found: Collection[str], published: Collection[str]) -> str:

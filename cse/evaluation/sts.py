@@ -13,8 +13,6 @@ rounded to two decimals; it exists only if all seven tasks are present.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,36 +25,13 @@ SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 AGGREGATES = ("all", "mean", "wmean")
 
 
-@dataclass(frozen=True)
-class StsResults(Averaged):
-    """Scores of similarity tasks: ``all`` and, where every subset has a correlation, ``mean`` and ``wmean``.
-
-    Attributes:
-        sentences: distinct sentences encoded.
-    """
-
-    published = SEVEN_TASKS
-    sentences: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return nested numbers for JSON and ``dvc metrics``; undefined scores are left out.
-
-        ``{"sts": {"STS12": {"all": ..., "mean": ..., "wmean": ..., "pairs": 3108}, ...}, "Avg.": {"all": ...},
-        "pairs": ..., "sentences": ...}``; ``undefined_subsets`` counts subsets without a correlation, if any.
-        """
-        averages = {aggregate: self.average(aggregate) for aggregate in AGGREGATES}
-        return {
-            "sts": {name: score.to_dict() for name, score in self.tasks.items()},
-            self.average_name: {name: value for name, value in averages.items() if value is not None},
-            "pairs": sum(score.facts["pairs"] for score in self.tasks.values()),
-            "sentences": self.sentences,
-        }
-
-
 def evaluate_sts(
     encoder: TextEncoder, tasks: Sequence[ScoredPairs], batch_size: int = 64, progress: bool = False
-) -> StsResults:
+) -> Averaged:
     """Score an encoder on similarity tasks; each distinct sentence is encoded once, in one call.
+
+    A task's values are ``all`` and, where every subset has a correlation, ``mean`` and ``wmean``; its fact
+    ``undefined_subsets`` counts subsets without one, if any.
 
     Args:
         encoder: see ``TextEncoder``.
@@ -78,13 +53,14 @@ def evaluate_sts(
     return score_sts(vectors, tasks)
 
 
-def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> StsResults:
+def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> Averaged:
     """Score given embeddings on similarity tasks.
 
     Raises:
         UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
     """
-    return StsResults({task.name: _score(vectors, task) for task in tasks}, len(set(sentences_of(tasks))))
+    facts = {"pairs": sum(map(len, tasks)), "sentences": len(set(sentences_of(tasks)))}
+    return Averaged({task.name: _score(vectors, task) for task in tasks}, SEVEN_TASKS, AGGREGATES, facts=facts)
 
 
 def _score(vectors: Vectors, task: ScoredPairs) -> Score:

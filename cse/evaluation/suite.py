@@ -21,15 +21,15 @@ from cse.data.tasks.kinds import (
     sentences_of,
 )
 from cse.errors import CseError, nearest
-from cse.evaluation.cxc import DEFAULT, Bootstrap, score_cxc
+from cse.evaluation.cxc import score_cxc
 from cse.evaluation.details import PairDetails, drawn_task, pair_details
 from cse.evaluation.linear import FULL, Classifier
-from cse.evaluation.measures import Score
+from cse.evaluation.measures import Averaged, Score
 from cse.evaluation.retrieval import EXAMPLE, score_near_identical, score_retrieval
 from cse.evaluation.space import score_space
-from cse.evaluation.sts import StsResults, score_sts
+from cse.evaluation.sts import score_sts
 from cse.evaluation.tasks.score import score_task
-from cse.evaluation.transfer import TransferResults, score_transfer
+from cse.evaluation.transfer import score_transfer
 from cse.evaluation.vectors import TextEncoder, Vectors
 
 MEASURES = ("sts", "cxc", "transfer", "retrieval", "space", "tasks")
@@ -39,6 +39,21 @@ _READS: dict[str, type] = {
     "transfer": TransferTask,
     "retrieval": Splits,
     "space": Splits,
+}
+_CALLED = {
+    "sts": "STS",
+    "cxc": "CxC-STS",
+    "space": "alignment and uniformity",
+    "space_test": "alignment and uniformity of STS-B test",
+}
+# measures that miss a part of the data where it is not there; other parts are similarity tasks
+_MISSED_BY = {
+    "CxC-STS": {"cxc"},
+    **{name: {"transfer"} for name in TRANSFER_TASKS},
+    "STS-B train": {"space"},
+    "STS-B dev": {"space"},
+    "STS-B splits": {"retrieval", "space"},
+    "STS-B": {"sts", "retrieval", "space"},
 }
 
 
@@ -59,9 +74,9 @@ class SuiteResults:
         reads: the encoder's ``max_length`` and task ``texts``, as far as known.
     """
 
-    sts: StsResults | None = None
+    sts: Averaged | None = None
     cxc: Score | None = None
-    transfer: TransferResults | None = None
+    transfer: Averaged | None = None
     retrieval: Score | None = None
     space: Score | None = None
     near_identical: dict[str, float] | None = None
@@ -75,9 +90,9 @@ class SuiteResults:
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested numbers and settings for JSON; ``missing`` lists what could not be measured."""
-        tree: dict[str, Any] = {} if self.sts is None else self.sts.to_dict()
+        tree: dict[str, Any] = {} if self.sts is None else self.sts.to_dict("sts")
         if self.transfer is not None:
-            tree["transfer"] = self.transfer.to_dict()
+            tree["transfer"] = self.transfer.to_dict("transfer")
         for name in ("cxc", "retrieval", "space", "space_test"):
             score = getattr(self, name)
             if score is not None:
@@ -103,10 +118,7 @@ def evaluate_suite(
     batch_size: int = 64,
     progress: bool = False,
     classifier: Classifier = FULL,
-    bootstrap: Bootstrap = DEFAULT,
-    dedup: bool = True,
     device: torch.device | None = None,
-    advance: Callable[[str, int, int], object] | None = None,
     measures: Collection[str] = MEASURES,
     details: bool = False,
 ) -> SuiteResults:
@@ -116,12 +128,9 @@ def evaluate_suite(
         encoder: see ``TextEncoder``.
         data: from ``read_suite``.
         batch_size: sentences per forward pass.
-        progress: whether the encoder shows its progress bar.
+        progress: whether to show progress bars, the encoder's and one per transfer task.
         classifier: setting for the transfer tasks.
-        bootstrap: sampling for CxC-STS.
-        dedup: whether retrieval uses distinct sentences.
         device: where classifiers are trained; None: the CPU.
-        advance: see ``score_transfer``.
         measures: which of ``MEASURES`` to compute; only their sentences are encoded.
         details: whether to also compute the data for figures (about 10 s).
 
@@ -133,9 +142,9 @@ def evaluate_suite(
     if not data.test and not data.own:
         gaps = f": without {', '.join(data.missing)}" if data.missing else ""
         raise CseError(f"evaluation: no data for {', '.join(measures)}{gaps}")
-    example = EXAMPLE if data.stsb else ()
+    splits, test, captions = list(data.stsb.values()), data.stsb.get("test"), data.cxc
+    example = EXAMPLE if splits else ()
     vectors = Vectors(encoder, [*sentences_of(data.test), *example], batch_size, progress)
-    splits, test = list(data.stsb.values()), data.stsb.get("test")
     missing = list(data.missing)
     alone = len(data.own) + len(set(measures) - {"tasks"}) < 2
 
@@ -146,30 +155,30 @@ def evaluate_suite(
         except CseError as error:
             if alone:
                 raise
-            missing.append(f"{name} ({error})")
+            missing.append(f"{_CALLED.get(name, name)} ({error})")
             return None
 
     one = partial(score_task, encoder, batch_size=batch_size, progress=progress)
     own = {task.name: score(task.name, partial(one, task)) for task in data.own}
-    found: dict[str, Any] = {}
+    scores: dict[str, Callable[[], Any]] = {}
     if data.sts:
-        found["sts"] = score("STS", lambda: score_sts(vectors, data.sts))
-    if (captions := data.cxc) is not None:
-        found["cxc"] = score("CxC-STS", lambda: score_cxc(vectors, captions, bootstrap))
+        scores["sts"] = lambda: score_sts(vectors, data.sts)
+    if captions is not None:
+        scores["cxc"] = lambda: score_cxc(vectors, captions)
     if data.transfer:
-        train = partial(score_transfer, how=classifier, device=device, advance=advance)
-        found["transfer"] = score("transfer", lambda: train(vectors, data.transfer))
+        scores["transfer"] = lambda: score_transfer(
+            vectors, data.transfer, classifier, device=device, progress=progress
+        )
     if test is not None and "retrieval" in measures:
-        found["retrieval"] = score("retrieval", lambda: score_retrieval(vectors, test, dedup=dedup))
-        found["near_identical"] = score_near_identical(vectors)
+        scores["retrieval"] = lambda: score_retrieval(vectors, test)
+        scores["near_identical"] = lambda: score_near_identical(vectors)
     if splits and "space" in measures:
-        found["space"] = score("alignment and uniformity", lambda: score_space(vectors, splits))
+        scores["space"] = lambda: score_space(vectors, splits)
     if test is not None and "space" in measures:
-        name = "alignment and uniformity of STS-B test"
-        found["space_test"] = score(name, lambda: score_space(vectors, [test]))
+        scores["space_test"] = lambda: score_space(vectors, [test])
     pictured = data.sts or ([] if test is None else [test])
     return SuiteResults(
-        **found,
+        **{name: score(name, compute) for name, compute in scores.items()},
         tasks={name: score for name, score in own.items() if score is not None},
         details=pair_details(vectors, drawn_task(pictured)) if details and pictured else None,
         pooling=getattr(encoder, "pooler", None),
@@ -209,21 +218,5 @@ def _only(data: SuiteData, measures: Collection[str]) -> SuiteData:
     return SuiteData(
         test=[task for task in data.test if type(task) in kinds],
         own=data.own if "tasks" in measures else [],
-        missing=[gap for gap in data.missing if _wanted(gap, measures)],
+        missing=[gap for gap in data.missing if _MISSED_BY.get(gap.partition(" (")[0], {"sts"}).intersection(measures)],
     )
-
-
-def _wanted(gap: str, measures: Collection[str]) -> bool:
-    """Return whether a missing part would have been read."""
-    name = gap.partition(" (")[0]
-    if name.startswith("CxC"):
-        return "cxc" in measures
-    if name in TRANSFER_TASKS:
-        return "transfer" in measures
-    readers = {
-        "STS-B train": {"space"},
-        "STS-B dev": {"space"},
-        "STS-B splits": {"retrieval", "space"},
-        "STS-B": {"sts", "retrieval", "space"},
-    }
-    return bool(readers.get(name, {"sts"}) & set(measures))

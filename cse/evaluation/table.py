@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from cse.errors import CseError, nearest, one_line, printable
-from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, StsResults
+from cse.evaluation.measures import Averaged
 
 if TYPE_CHECKING:  # a table of rows needs no encoder
     from cse.evaluation.suite import SuiteResults
@@ -17,6 +17,7 @@ TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex")
 _LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 # by field of the results: title, unit, digits
 _MEASURES = {
+    "sts": ("STS", "Spearman * 100", 2),
     "cxc": ("CxC-STS", "Spearman * 100", 2),
     "transfer": ("Transfer", "accuracy in percent", 2),
     "retrieval": ("Retrieval", "percent", 2),
@@ -89,7 +90,7 @@ def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
     return printable("\n".join(lines))
 
 
-def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
+def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
     """Return scores with tasks as columns: for each model a row of ``all``, with ``mean`` and ``wmean`` below it.
 
     ``mean`` and ``wmean`` are omitted if no task has subsets, the average if there is only one task.
@@ -108,15 +109,18 @@ def format_table(models: Mapping[str, StsResults], style: str = "text") -> str:
         raise CseError(f"format {style!r}: choose one of {', '.join(TABLE_FORMATS)}{nearest(style, TABLE_FORMATS)}")
     if not models:
         raise CseError("table: no results to show; evaluate a model first")
+    first, *_ = models.values()
     tasks = _columns(models)
-    average = [next(iter(models.values())).average_name] if len(tasks) > 1 else []
+    average = [first.average_name] if len(tasks) > 1 else []
     rows = [["model", *tasks, *average]]
-    aggregates = AGGREGATES if any(map(_has_subsets, models.values())) else AGGREGATES[:1]
+    several = any(len(score.subsets) > 1 for results in models.values() for score in results.tasks.values())
+    aggregates = first.aggregates if several else (first.tasks[tasks[0]].main,)
     for name, results in models.items():
         for aggregate in aggregates:
             scores = [results.tasks[task].values.get(aggregate) for task in tasks]
             scores += [results.average(aggregate) for _ in average]
-            rows.append([name if aggregate == "all" else aggregate, *(_number(score) for score in scores)])
+            shown = ["-" if score is None else f"{score:.2f}" for score in scores]
+            rows.append([name if aggregate == aggregates[0] else aggregate, *shown])
     below = {1 + index for index in range(len(rows) - 1) if index % len(aggregates)}
     return format_rows(rows, style, below)
 
@@ -143,61 +147,44 @@ def _comment(style: str) -> str:
 
 
 def _measures(models: Mapping[str, SuiteResults], style: str) -> str:
-    sts = _scored({name: results.sts for name, results in models.items()})
-    table = format_table(sts, style) if sts else ""
-    parts = [_TITLES[style].format("STS", "Spearman * 100") + table] if sts else []
-    for field, (title, unit, digits) in _MEASURES.items():
-        found = _scored({name: getattr(results, field) for name, results in models.items()})
-        rows = {name: _cells(score.values, digits) for name, score in found.items()}
-        if field.startswith("space"):
-            rows = {name: {"pooling": models[name].pooling or "not known"} | cells for name, cells in rows.items()}
-        if rows:
-            parts.append(_below(title, f"{unit}; {next(iter(found.values())).setting}", rows, style))
+    parts = []
+    tables = [(*told, {name: getattr(one, field) for name, one in models.items()}) for field, told in _MEASURES.items()]
     for task in dict.fromkeys(task for results in models.values() for task in results.tasks):
-        scores = _scored({name: results.tasks.get(task) for name, results in models.items()})
-        setting = settings_in_words({name: score.setting for name, score in scores.items()})
-        rows = {name: _cells(score.values) for name, score in scores.items()}
-        parts.append(_below(one_line(task), f"times 100; {setting}", rows, style))
+        tables.append((one_line(task), "times 100", 2, {name: one.tasks.get(task) for name, one in models.items()}))
+    for title, unit, digits, scores in tables:
+        found = {name: score for name, score in scores.items() if score is not None}
+        if not found:
+            continue
+        setting = settings_in_words({name: score.setting for name, score in found.items()})
+        above = _TITLES[style].format(title, f"{unit}; {setting}" if setting else unit)
+        if isinstance(next(iter(found.values())), Averaged):
+            parts.append(above + format_table(found, style))
+            continue
+        rows = {
+            name: {label: f"{value:.{digits}f}" for label, value in one.values.items()} for name, one in found.items()
+        }
+        if "uniformity" in next(iter(rows.values())):  # which depends on it
+            rows = {name: {"pooling": models[name].pooling or "not known"} | cells for name, cells in rows.items()}
+        head = ["model", *(label.replace("_", " ") for label in next(iter(rows.values())))]
+        parts.append(above + format_rows([head, *([name, *cells.values()] for name, cells in rows.items())], style))
     common = [gap for gap in next(iter(models.values())).missing if all(gap in one.missing for one in models.values())]
     lines = [f"{_comment(style)}not measured: {gap}\n" for gap in common]
     for name, results in models.items():
         lines += [f"{_comment(style)}not measured of {name}: {gap}\n" for gap in results.missing if gap not in common]
+    sts = {name: results.sts for name, results in models.items() if results.sts is not None}
     if len(parts) == 1 and sts and not lines:
-        return table  # no other table to tell it from
+        return format_table(sts, style)  # no other table to tell it from
     return "\n".join([*parts, *(["".join(lines)] if lines else [])])
 
 
-def _scored(scores: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: score for name, score in scores.items() if score is not None}
-
-
-def _below(title: str, setting: str, rows: Mapping[str, Mapping[str, str]], style: str) -> str:
-    """Return a table below its title: a row per model, the columns of the first."""
-    head = ["model", *(name.replace("_", " ") for name in next(iter(rows.values())))]
-    body = [[name, *cells.values()] for name, cells in rows.items()]
-    return _TITLES[style].format(title, setting) + format_rows([head, *body], style)
-
-
-def _cells(values: Mapping[str, float], digits: int = 2) -> dict[str, str]:
-    return {name: f"{value:.{digits}f}" for name, value in values.items()}
-
-
-def _columns(models: Mapping[str, StsResults]) -> list[str]:
+def _columns(models: Mapping[str, Averaged]) -> list[str]:
     (first, results), *others = models.items()
     for name, other in others:
         if set(other.tasks) != set(results.tasks):
             difference = ", ".join(sorted(set(other.tasks) ^ set(results.tasks)))
             raise CseError(f"table: {first} and {name} were not scored on the same tasks ({difference}); score both")
-    known = [task for task in SEVEN_TASKS if task in results.tasks]
-    return known + [task for task in results.tasks if task not in SEVEN_TASKS]
-
-
-def _has_subsets(results: StsResults) -> bool:
-    return any(len(score.subsets) > 1 for score in results.tasks.values())
-
-
-def _number(score: float | None) -> str:
-    return "-" if score is None else f"{score:.2f}"
+    known = [task for task in results.published if task in results.tasks]
+    return known + [task for task in results.tasks if task not in known]
 
 
 def _text(rows: list[list[str]], below: Collection[int]) -> str:

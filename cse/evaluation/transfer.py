@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.errors import CseError
@@ -27,51 +28,25 @@ from cse.evaluation.measures import Averaged, Score
 from cse.evaluation.vectors import Vectors
 
 
-@dataclass(frozen=True)
-class TransferResults(Averaged):
-    """Scores by task, and how the classifiers were trained.
-
-    ``accuracy`` is in percent on the test rows, or the mean over outer folds; ``dev`` the accuracy that chose the L2
-    value; ``l2`` the chosen value of each scored classifier; ``f1`` that of class 1 in percent, where there are two.
-    """
-
-    published = TRANSFER_TASKS
-    how: Classifier = FULL
-
-    @property
-    def setting(self) -> str:
-        """How it was measured, in one line."""
-        return self.how.describe()
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Accuracies by task in the usual order, and the average of several."""
-        found = {name: self.figures[name] for name in TRANSFER_TASKS if name in self.tasks}
-        average = self.average()
-        return found | ({self.average_name: average} if len(found) > 1 and average is not None else {})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return nested numbers for JSON."""
-        tasks = {name: score.to_dict() for name, score in self.tasks.items()}
-        return {"transfer": tasks, self.average_name: round(self.average() or 0.0, 4), "setting": self.setting}
-
-
 def score_transfer(
     vectors: Vectors,
     tasks: Sequence[TransferTask],
     how: Classifier = FULL,
     *,
     device: torch.device | None = None,
-    advance: Callable[[str, int, int], object] | None = None,
-) -> TransferResults:
+    progress: bool = False,
+) -> Averaged:
     """Train and score classifiers on given embeddings.
+
+    ``accuracy`` is in percent on the test rows, or the mean over outer folds; ``dev`` the accuracy that chose the L2
+    value; ``l2`` the chosen value of each scored classifier; ``f1`` that of class 1 in percent, where there are two.
 
     Args:
         vectors: embeddings of ``sentences_of(tasks)``.
         tasks: the tasks.
         how: ``FULL`` for published figures, ``FAST`` for a quick look.
         device: where classifiers are trained; None: the CPU.
-        advance: called with the task, the number of classifiers just finished, and their total.
+        progress: whether to show a progress bar for each task.
 
     Raises:
         CseError: no tasks, or a class with fewer rows than folds.
@@ -85,15 +60,15 @@ def score_transfer(
         _check_folds(task, how)
         total = {1: how.folds * how.folds + how.folds, 2: how.folds + 1, 3: 1}[len(parts)]
 
-        def step(ended: int, name: str = task.name, of: int = total) -> None:
-            if advance is not None:
-                advance(name, ended, of)
+        with tqdm(total=total, desc=task.name, unit="fold", disable=not progress) as bar:
 
-        def train(rows: _Rows, problems: list[Problem], step: Callable[[int], object] = step) -> list[Fitted]:
-            return fit(rows.features, rows.label, problems, how, device=device, advance=step)
+            def train(rows: _Rows, problems: list[Problem]) -> list[Fitted]:
+                step = bar.update
+                return fit(rows.features, rows.label, problems, how, device=device, advance=step)
 
-        scores[task.name] = score([_Rows(x, p.label) for x, p in zip(parts, task.parts, strict=True)], how, train)
-    return TransferResults(scores, how)
+            rows = [_Rows(x, part.label) for x, part in zip(parts, task.parts, strict=True)]
+            scores[task.name] = score(rows, how, train)
+    return Averaged(scores, TRANSFER_TASKS, setting=how.describe())
 
 
 @dataclass(frozen=True)

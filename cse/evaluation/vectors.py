@@ -54,9 +54,10 @@ class Vectors:
         finite = np.isfinite(self._embeddings).all(axis=1)
         if not finite.all():
             sentence = next(text for text, row in self._rows.items() if not finite[row])
+            shown = sentence if len(sentence) <= 60 else sentence[:57] + "..."
             raise NotFinite(
                 f"evaluation: {int((~finite).sum())} of {len(self)} embeddings are not finite, the first of "
-                f"{_short(sentence)!r}; the model's weights have probably diverged, train with a lower learning rate"
+                f"{shown!r}; the model's weights have probably diverged, train with a lower learning rate"
             )
 
     def __len__(self) -> int:
@@ -69,7 +70,3 @@ class Vectors:
     def cosines(self, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
         """Return the cosine of each pair of sentences, float64 ``(n,)``."""
         return pair_cosines(self.of(first), self.of(second))
-
-
-def _short(sentence: str) -> str:
-    return sentence if len(sentence) <= 60 else sentence[:57] + "..."

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cse.errors import CseError
+from cse.errors import in_terms_of
 from cse.interchange.layouts import ReadOut
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
@@ -42,10 +42,8 @@ def open_backbone(name: str, revision: str) -> Backbone:
     Raises:
         CseError: it is missing or unusable.
     """
-    try:
+    with in_terms_of("--backbone:", "backbone.name:"):
         return load_backbone(find_backbone(name, revision))
-    except CseError as error:
-        raise type(error)(str(error).replace("backbone.name:", "--backbone:", 1)) from None
 
 
 def save(imported: Imported, out: Path) -> None:

@@ -1,15 +1,17 @@
-"""The model card that travels with a pushed model."""
+"""The model card that travels with a pushed model, and the licence that the backbone's own card states."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
-from huggingface_hub import ModelCardData
+from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import errors as hub_errors
 
 from cse.errors import one_line
+from cse.interchange.hub_errors import is_transport
 from cse.interchange.measures import Measures
 from cse.interchange.model_folder import ADAPTER, MODULES, ROUTER, ModelFolder
 from cse.model.checkpoint_config import training_notes
@@ -121,13 +123,10 @@ def _snippet(model: ModelFolder) -> str:
     moved = apart and str(model.backbone.get("name", "")).startswith("./")
     where = ', backbone="FOLDER OF THE BACKBONE"' if moved else ""
     load = "SentenceEncoder.load" if model.kind == Kind.CHECKPOINT else "OnnxEncoder"
-    domain = f', domain="{_first_domain(model)}"' if model.kind == Kind.BANK else ""
+    first = next((PurePath(name).stem for name in model.files if name.startswith("domains/")), "NAME")
+    domain = f', domain="{first}"' if model.kind == Kind.BANK else ""
     role = f', role="{QUERY}"' if model.manifest.get("side") == QUERY else ""
     return f'import cse\n\nencoder = cse.{load}("model"{where})\nprint(encoder.encode({texts}{domain}{role}).shape)'
-
-
-def _first_domain(model: ModelFolder) -> str:
-    return next((PurePath(name).stem for name in model.files if name.startswith("domains/")), "NAME")
 
 
 def _training(model: ModelFolder) -> str:
@@ -206,3 +205,30 @@ def _licence(model: ModelFolder, licence: str | None) -> str:
     name = model.backbone.get("name")
     of = f"`{one_line(str(name))}`" if name else "its language model"
     return f"The backbone, {of}: {licence or _SEE}. The model is derived from it."
+
+
+def licence_of(name: str) -> str | None:
+    """Return the licence in the metadata of a backbone's ``README.md``; None where nothing readable states one.
+
+    Args:
+        name: folder or hub id of the backbone.
+    """
+    place = Path(name)
+    if not name or place.is_file():
+        return None
+    if place.is_dir():
+        return _stated_licence(place / "README.md") if (place / "README.md").is_file() else None
+    return _stated_licence(name)
+
+
+def _stated_licence(where: Path | str) -> str | None:
+    try:
+        data = ModelCard.load(where, ignore_metadata_errors=True).data
+    except (hub_errors.HfHubHTTPError, hub_errors.HFValidationError, OSError, ValueError):
+        return None  # no card, not on the hub, offline, or unreadable
+    except Exception as error:
+        if not is_transport(error):
+            raise
+        return None
+    stated = data.get("license_name") or data.get("license")
+    return str(stated) if stated else None

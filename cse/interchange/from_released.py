@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cse.errors import CseError, nearest
+from cse.errors import CseError, in_terms_of, nearest
 from cse.interchange.assemble import Imported, build, copy_into
 from cse.interchange.layouts import LAYOUTS, MASK_ORG_MLP, POOLERS, Layout, ReadOut
 from cse.interchange.prefix_table import read_table
@@ -98,10 +98,8 @@ def _templates(layout: Layout, backbone: Backbone, text: str | None) -> tuple[Te
             raise CseError(f"--template: {layout.name} models have none; leave it out")
         return ()
     usual = dict(layout.templates)[OUTER[backbone.model.config.model_type].rstrip(".")]
-    try:
+    with in_terms_of("--template:", "template.text:"):
         return (make_template(text or usual, backbone, trained=False, end_with_period=True),)
-    except CseError as error:
-        raise CseError(str(error).replace("template.text:", "--template:", 1)) from None
 
 
 def _read_model(found: Sorted, layout: Layout, backbone: Backbone, path: Path) -> list[str]:

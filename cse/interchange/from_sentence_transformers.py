@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.interchange.assemble import Imported, build, copy_into
 from cse.interchange.layouts import ReadOut
 from cse.interchange.same_model import check_beside, check_shapes
 from cse.interchange.weight_files import MODEL_FILES, find_file, read_tensors
 from cse.model.backbone import Backbone, load_backbone
-from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.declared import Declared, declared_by, read_json, read_modules
+from cse.model.backbone_files import find_backbone
+from cse.model.declared import declared_by, read_json, read_modules
 
 MODULES = "modules.json"
 DENSE = "Dense"
+_SETTING = "backbone.name:"  # of which errors about a folder speak
 _TANH = "torch.nn.modules.activation.Tanh"
 _ITSELF = "a model of sentence-transformers can be used as it is: set backbone.name to its folder or hub id"
 
@@ -37,7 +37,8 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
     _check_habits(source)
     trained = _open(source / modules["Transformer"])
     dense = _read_dense(source / modules[DENSE]) if DENSE in modules else None
-    declared: Declared = _in_terms_of(source, lambda: declared_by(source))
+    with in_terms_of(f"{source}:", _SETTING):
+        declared = declared_by(source)
     if declared.pooling is None:
         raise CseError(f"{source}: {modules['Pooling']}/config.json names no pooling; fetch it again")
     read_out = ReadOut(declared.pooling, projected=dense is not None)
@@ -80,7 +81,8 @@ def _modules(source: Path) -> dict[str, str]:
     path = source / MODULES
     if not path.is_file():
         raise CseError(f"{source}: holds no {MODULES}; give a folder that sentence-transformers saved")
-    listed = _in_terms_of(source, lambda: read_modules(path))
+    with in_terms_of(f"{source}:", _SETTING):
+        listed = read_modules(path)
     found = dict(listed)
     if len(found) != len(listed):
         raise CseError(f"{path}: has a module twice, which has no counterpart here")
@@ -109,16 +111,6 @@ def _check_habits(source: Path) -> None:
 
 
 def _open(folder: Path) -> Backbone:
-    def load() -> Backbone:
-        files: BackboneFiles = find_backbone(str(folder.resolve()))
+    with in_terms_of(f"{folder}:", _SETTING):
+        files = find_backbone(str(folder.resolve()))
         return load_backbone(files, "mean", dense=False)  # the pooling is read below
-
-    return _in_terms_of(folder, load)
-
-
-def _in_terms_of(folder: Path, read: Any) -> Any:
-    """Call ``read``; let its errors speak of the folder rather than of a setting."""
-    try:
-        return read()
-    except CseError as error:
-        raise type(error)(str(error).replace("backbone.name:", f"{folder}:", 1)) from None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub import errors as hub_errors
 
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.interchange.hub_errors import hub_explained
 from cse.interchange.model_folder import CARD, LISTING, ModelFolder, check_pulled, read_listing
-from cse.outputs import Kind, check_folder, publish_folder
+from cse.outputs import check_folder, publish_folder
 
 _ATTRIBUTES = ".gitattributes"  # the hub's own file
 
@@ -98,12 +97,6 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
                 raise CseError(f"{repo}/{name}: missing, though {LISTING} lists it; ask its author to push it again")
             (draft / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(place / name, draft / name)
-        code = _check(draft, kind, files, repo)
+        with in_terms_of(repo, str(draft)):
+            code = check_pulled(draft, kind, files)
     return kind, str(commit), code
-
-
-def _check(draft: Path, kind: Kind, files: Mapping[str, Any], repo: str) -> list[str]:
-    try:
-        return check_pulled(draft, kind, files)
-    except CseError as error:
-        raise CseError(str(error).replace(str(draft), repo)) from None

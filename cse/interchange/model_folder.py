@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.model.checkpoint import read_weights
 from cse.model.checkpoint_config import read_config, write_config
 from cse.model.named import CONFIG_FILE, is_checkpoint, means_folder
@@ -204,10 +204,8 @@ def read_listing(path: Path, repo: str) -> tuple[Kind, dict[str, Any]]:
         CseError: damaged, changed, or of another version.
     """
     shown = Path(repo) / LISTING
-    try:
+    with in_terms_of(str(shown), str(path)):
         listing = read_object(path, _AGAIN)
-    except CseError as error:
-        raise CseError(str(error).replace(str(path), str(shown), 1)) from None
     if listing.get("format") != _FORMAT:
         raise CseError(f"{shown}: format {str(listing.get('format'))[:20]}, this version reads {_FORMAT}; update cse")
     check_seal(listing, shown, _AGAIN)

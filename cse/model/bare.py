@@ -41,7 +41,9 @@ class BareBackbone:
         if is_word_file(Path(self.name)):
             return SentenceEncoder(load_words(find_words(self.name), None, dimension=self.word_dimension))
         backbone = load_backbone(find_backbone(self.name, self.revision))
-        return SentenceEncoder(backbone.use_as(max_length=self.max_length, texts=self.texts))
+        encoder = SentenceEncoder(backbone.use_as(max_length=self.max_length, texts=self.texts))
+        encoder.bare = True
+        return encoder
 
 
 def load_bare_backbone(folder: Path) -> SentenceEncoder:

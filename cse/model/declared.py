@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from huggingface_hub import ModelCard
 
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.runtime.seal import read_object, read_value, short
 
 MODULES, PROMPTS, LENGTH = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -100,14 +99,8 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         CseError: not valid JSON, or something else than an object.
     """
-    return _of_backbone(lambda: read_object(path, _AGAIN)) if path.is_file() else {}
-
-
-def _of_backbone(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except CseError as error:
-        raise CseError(f"backbone.name: {error}") from None
+    with in_terms_of("backbone.name: "):
+        return read_object(path, _AGAIN) if path.is_file() else {}
 
 
 def _is_count(value: Any) -> bool:
@@ -123,7 +116,8 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
     """
     if not path.is_file():
         return []
-    listed = _of_backbone(lambda: read_value(path, _AGAIN))
+    with in_terms_of("backbone.name: "):
+        listed = read_value(path, _AGAIN)
     entries = listed if isinstance(listed, list) else []
     texts: list[Any] = [(one.get("type"), one.get("path", "")) for one in entries if isinstance(one, dict)]
     whole = 0 < len(texts) == len(entries) and all(isinstance(text, str) for pair in texts for text in pair)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone, read_tokenizer
 from cse.model.mlm_head import WITH_HEAD, has_head, load_masked_lm
@@ -17,6 +16,7 @@ from cse.model.on_device import pinned
 
 UNIGRAM = "unigram"
 _KEY = "objective.replaced_tokens.generator"
+_HINT = f"; if no generator is available, set {_KEY}: {UNIGRAM}"
 
 
 class Generator(Protocol):
@@ -104,7 +104,7 @@ def find_generator(name: str, revision: str) -> BackboneFiles:
     Raises:
         CseError: no such model.
     """
-    with _naming_the_generator():
+    with in_terms_of(_KEY, "backbone.name", _HINT):
         return find_backbone(name, revision)
 
 
@@ -125,7 +125,7 @@ def load_generator(
         CseError: no such model, no MLM head, or a vocabulary that differs from the backbone's.
     """
     files = find_generator(name, revision)
-    with _naming_the_generator():
+    with in_terms_of(_KEY, "backbone.name", _HINT):
         tokenizer = read_tokenizer(files)
     if tokenizer.get_vocab() != backbone.tokenizer.get_vocab():
         raise CseError(
@@ -137,14 +137,3 @@ def load_generator(
         raise CseError(f"{_KEY}: {name} has no MLM head; models that have one: distilbert/..., {WITH_HEAD}")
     model = model.to(device or torch.device("cpu"), torch.bfloat16 if bf16 else torch.float32)
     return MaskedLmGenerator(model, name, dropout=dropout)
-
-
-@contextmanager
-def _naming_the_generator() -> Iterator[None]:
-    """Make errors name the generator's settings key instead of the backbone's."""
-    try:
-        yield
-    except CseError as error:
-        raise type(error)(
-            f"{str(error).replace('backbone.name', _KEY)}; if no generator is available, set {_KEY}: {UNIGRAM}"
-        ) from None

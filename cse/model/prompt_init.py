@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.model.backbone import Backbone, plain_copy
 from cse.model.checkpoint import read_weights
 from cse.model.checkpoint_config import read_config
@@ -68,7 +66,7 @@ def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> N
     """
     if prompt.table is None:
         raise CseError(_AT_RANDOM)
-    with _naming_the_key():
+    with in_terms_of(f"{_KEY}: "):
         config = read_config(folder)
         _check_start(config, prompt, backbone, folder)
         weights = read_weights(folder, config)
@@ -102,11 +100,3 @@ def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, fol
             f"the prompt in {folder} is {other['kind']}, {layers}, but this one is {prompt.kind}, {own_layers}; use "
             "the same prompt.kind and prompt.layers"
         )
-
-
-@contextmanager
-def _naming_the_key() -> Iterator[None]:
-    try:
-        yield
-    except CseError as error:
-        raise CseError(f"{_KEY}: {error}") from None

@@ -18,6 +18,7 @@ from cse.model.checkpoint import find_recorded_backbone, load_weights, read_weig
 from cse.model.checkpoint_config import WEIGHTS_FILE, WORDS, read_config
 from cse.model.declared import Declared
 from cse.model.encoder import Encoder
+from cse.model.kept import kept
 from cse.model.named import CONFIG_FILE, is_checkpoint, is_word_file
 from cse.model.post import build_post
 from cse.model.prompts import Prompt
@@ -41,9 +42,11 @@ class SentenceEncoder(Compatible, Encoder):
     Attributes:
         precision: of the layers in ``encode``: ``fp32``, ``bf16`` or ``fp16``. The last two are for hardware that
             multiplies in them; pooling sums and vectors stay in float32.
+        bare: whether it is a backbone that nothing trains, whose vectors may be kept (``cse.model.kept``).
     """
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    bare = False
 
     @classmethod
     def load(cls, path_or_name: str | Path, *, backbone: str | None = None) -> SentenceEncoder:
@@ -130,12 +133,18 @@ class SentenceEncoder(Compatible, Encoder):
             constants = self.constants()
         by_tokens = batch_size is None and device.type != "cpu"
 
-        def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray, _: object) -> np.ndarray:
+        def compute(ids_BL: np.ndarray, mask_BL: np.ndarray) -> np.ndarray:
             ids = torch.from_numpy(ids_BL).to(device)
             mask = torch.from_numpy(mask_BL).to(device)
             exact = nullcontext() if self.cnn is None else _exact_convolutions()
             with torch.no_grad(), self._products(device), exact:
                 return self.embed(ids, mask, constants).float().cpu().numpy()
+
+        keeping = kept() if self.bare else None
+        of = "" if keeping is None else f"{self.backbone.files.content()} {self.pooler} {self.precision} {device.type}"
+
+        def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray, _: object) -> np.ndarray:
+            return compute(ids_BL, mask_BL) if keeping is None else keeping.embed(of, ids_BL, mask_BL, compute)
 
         try:
             return encode_sentences(
@@ -154,12 +163,14 @@ class SentenceEncoder(Compatible, Encoder):
             ).warned()
         finally:
             self.train(was_training)
+            if keeping is not None:
+                keeping.save()
 
     def side_of(self, role: str | None) -> SentenceEncoder:
         """Return what encodes texts in a role: this encoder, or the bare backbone if its query side is not for them."""
         if self.documents is None or role == QUERY:
             return self
-        self.documents.precision = self.precision
+        self.documents.precision, self.documents.bare = self.precision, True
         documents: SentenceEncoder = self.documents
         return documents
 

@@ -46,6 +46,11 @@ def cxc_mean(record: Record) -> float | None:
     return _number(record.scores, ("cxc", "mean"))
 
 
+def task_value(task: str, measure: str) -> _Figure:
+    """Return a function that reads a measure of one of the user's own tasks."""
+    return lambda record: _number(record.scores, ("tasks", task, "values", measure))
+
+
 def _path(metric: str, dataset: str) -> tuple[str, ...]:
     """Return the path of a number in ``SuiteResults.to_dict``."""
     average = dataset in AVERAGES

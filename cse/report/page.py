@@ -24,8 +24,7 @@ from cse.report.cells import Cell, Table
 from cse.report.comparisons import comparison_table
 from cse.report.pictures import draw_all
 from cse.report.systems import System
-from cse.report.tables import own_pairs_table, paper_tables, settings_table, systems_table
-from cse.report.task_tables import task_tables
+from cse.report.tables import own_tables, paper_tables, settings_table, systems_table
 
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
@@ -175,9 +174,8 @@ def as_markdown(report: Report) -> str:
 
 def _own_tables(report: Report) -> list[Table]:
     """Return the tables of the user's own pairs and tasks, and of what is better than what."""
-    systems = report.systems
-    pairs, compared = own_pairs_table(systems), comparison_table(systems)
-    return [*([] if pairs is None else [pairs]), *task_tables(systems), *([] if compared is None else [compared])]
+    compared = comparison_table(report.systems)
+    return [*own_tables(report.systems), *([] if compared is None else [compared])]
 
 
 def _markdown_picture(picture: Picture) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_label, dev_of, value_of
 from cse.evaluation.record import Record
 from cse.evaluation.sts import SEVEN_TASKS
+from cse.evaluation.table import settings_in_words
 from cse.report.ablations import Ablation
 from cse.report.cells import Cell, Line, Table
-from cse.report.figures import figure
+from cse.report.figures import figure, task_value
 from cse.report.systems import Spread, System
 from cse.settings.load import flatten
 from cse.settings.published import HYPERPARAMETER, PaperRow, PublishedScore, rows, why_misprinted
@@ -98,8 +99,15 @@ def _dev_of(record: Record) -> DevScore | None:
     return dev_of(record.model.get("facts", {}))
 
 
-def own_pairs_table(systems: Sequence[System]) -> Table | None:
-    """Return the scores on pairs that are in no paper, one row per task and system, or None if there are none."""
+def own_tables(systems: Sequence[System]) -> list[Table]:
+    """Return the tables of what is in no paper: one of all scored pairs, and one of each of the user's own tasks."""
+    pairs = _own_pairs(systems)
+    tasks = dict.fromkeys(task for system in systems for task in system.first.scores.get("tasks", {}))
+    own = [_task_table(number, task, systems) for number, task in enumerate(tasks, start=1)]
+    return own if pairs is None else [pairs, *own]
+
+
+def _own_pairs(systems: Sequence[System]) -> Table | None:
     scores = [(system, system.first.scores.get("sts", {})) for system in systems]
     tasks = dict.fromkeys(task for _, found in scores for task in found if task not in SEVEN_TASKS)
     lines = []
@@ -114,6 +122,21 @@ def own_pairs_table(systems: Sequence[System]) -> Table | None:
     head = ("task", "system", "data", "runs", "pairs", "Spearman")
     caption = "Spearman * 100 on scored pairs that no paper prints; mean ± sample standard deviation over seeds."
     return Table("own-pairs", "Your own pairs", caption, head, 4, tuple(lines)) if lines else None
+
+
+def _task_table(number: int, task: str, systems: Sequence[System]) -> Table:
+    found = {system.name: system.first.scores.get("tasks", {}).get(task) for system in systems}
+    scored = [system for system in systems if found[system.name]]
+    columns = list(found[scored[0].name]["values"])
+    lines = []
+    for system in scored:
+        words = map(Cell, (system.name, system.backbone, system.data, system.runs))
+        spreads = [system.spread(task_value(task, name)) for name in columns]
+        lines.append(Line((*words, *(spread_cell(spread, 2, len(system.records)) for spread in spreads)), own=True))
+    setting = settings_in_words({system.name: found[system.name]["setting"] for system in scored})
+    caption = f"Times 100; mean ± sample standard deviation over seeds. {setting}."
+    head = ("system", "backbone", "data", "runs", *columns)
+    return Table(f"task-{number}", f"Your task: {task}", caption, head, 4, tuple(lines))
 
 
 def settings_table(systems: Sequence[System]) -> Table | None:

@@ -118,6 +118,15 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
             "prompt.reparametrize: none",
         ),
         (
+            settings.post.kind == "query_map" and prompt.side != "query",
+            "post.kind: query_map maps queries alone; set prompt.side: query",
+        ),
+        (
+            settings.objective.collection.weight > 0 and trained != "none" and prompt.side != "query",
+            "objective.collection.weight: documents keep their vectors, so it trains queries alone; set prompt.side: "
+            "query",
+        ),
+        (
             prompt.kind == "input" and prompt.layers == "shared",
             "prompt.layers: an 'input' prompt exists only before the first layer; set it to separate",
         ),

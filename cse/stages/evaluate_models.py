@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tqdm import tqdm
 
 from cse.data.suite import SuiteData
 from cse.evaluation.linear import FAST, FULL
@@ -129,18 +128,16 @@ def evaluate_models(
     for name, model in models.items():
         encoder = open_model(model, device=device, banks=banks)
         click.echo(f"measuring {name}", err=True)
-        with _ClassifierBar(progress) as bar:
-            results[name] = evaluate_suite(
-                encoder,
-                data,
-                batch_size=batch_size,
-                progress=progress,
-                classifier=FAST if fast else FULL,
-                device=chosen,
-                advance=bar.advance,
-                measures=measures,
-                details=details,
-            )
+        results[name] = evaluate_suite(
+            encoder,
+            data,
+            batch_size=batch_size,
+            progress=progress,
+            classifier=FAST if fast else FULL,
+            device=chosen,
+            measures=measures,
+            details=details,
+        )
         if done is not None:
             done(name, results[name])
     return results
@@ -163,27 +160,3 @@ def record_folder(name: str) -> str:
     """Return a folder name for a model name: letters, digits, dots and dashes, cut to file system limits."""
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
     return plain.encode()[:_LONGEST].decode(errors="ignore") or "model"
-
-
-class _ClassifierBar:
-    """A progress bar for each transfer task."""
-
-    def __init__(self, shown: bool) -> None:
-        self.shown = shown
-        self.bar: Any = None
-        self.task = ""
-
-    def __enter__(self) -> _ClassifierBar:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def advance(self, task: str, ended: int, total: int) -> None:
-        """Advance the bar by the classifiers of a task that have finished."""
-        if task != self.task:
-            self.__exit__()
-            self.bar = tqdm(total=total, desc=task, unit="fold", disable=not self.shown)
-            self.task = task
-        self.bar.update(ended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import click
 import numpy as np
@@ -10,13 +11,20 @@ from torch import nn
 
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, Flow, fit_flow, fit_whitening, kept_dimension
+from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, QUERY_MAP, Flow, fit_flow, fit_whitening, kept_dimension
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.side import check_side
+from cse.runtime.uses import QUERY
 from cse.settings.groups.post import PostSettings
+from cse.settings.terms.collection import CollectionSettings
+from cse.stages.build.collection import collection_from
 from cse.stages.fit_discriminant import decide_shrinkage, fit_labelled, labelled_texts
 from cse.stages.fit_linear import fit_linear
+from cse.stages.fit_query_map import fit_query_map
+from cse.training.collection import unit_vectors
 
 FIT_BATCH = 64  # sentences
+_DEFAULT_COLLECTION = CollectionSettings()
 
 
 def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
@@ -31,19 +39,38 @@ def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData)
         raise CseError(f"post.kind: the encoder already has {encoder.post.config()['kind']}; use one without")
     if post.kind in LABELLED_KINDS:
         data.check_labelled()
+    if post.kind == QUERY_MAP and encoder.documents is None:
+        raise CseError(f"post.kind: {QUERY_MAP} maps queries alone; set prompt.side: {QUERY}")
     if post.kind in LINEAR_KINDS:
         kept_dimension(post.dimension, encoder.dimension)
     else:
         Flow(encoder.dimension)
 
 
-def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
+def fit_post(
+    encoder: SentenceEncoder,
+    post: PostSettings,
+    data: PreparedData,
+    collection: CollectionSettings = _DEFAULT_COLLECTION,
+    weights: Mapping[str, float] | None = None,
+) -> None:
     """Fit post-processing on the training sentences and add it to the encoder.
+
+    Args:
+        encoder: any encoder; for a query map one with a query side.
+        post: the post-processing.
+        data: prepared data; a query map is fitted on the rows of all its sources.
+        collection: what a query map is trained by.
+        weights: of the further sources by name, see ``data.more``; a query map sees so many rows of each for one of the
+            main source. None: 1.
 
     Raises:
         CseError: what ``check_post`` raises, too few sentences, or too few labels.
     """
     check_post(encoder, post, data)
+    if post.kind == QUERY_MAP:
+        _fit_query_map(encoder, post, data, collection, weights or {})
+        return
     label_of = labelled_texts(data) if post.kind in LABELLED_KINDS else None
     found = list(dict.fromkeys(data.sentences()) if label_of is None else label_of)
     sentences = [found[i] for i in np.linspace(0, len(found) - 1, min(post.sentences, len(found)), dtype=int)]
@@ -70,3 +97,26 @@ def fit_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -
             progress=bar,
         )
     encoder.post = fitted.to(next(encoder.parameters()).device)
+
+
+def _fit_query_map(
+    encoder: SentenceEncoder,
+    post: PostSettings,
+    data: PreparedData,
+    settings: CollectionSettings,
+    weights: Mapping[str, float],
+) -> None:
+    made = collection_from(encoder, [data, *map(data.of, data.sources)], settings, post.sentences)
+    bar = sys.stderr.isatty()
+    bare = not settings.reads_folder and encoder.prompt is None and encoder.cls is None and encoder.mlp is None
+    vectors = made.queries if bare else unit_vectors(encoder, made.pairs.queries, QUERY, bar)
+    encoder.post = fit_query_map(
+        vectors,
+        made.documents,
+        made.targets,
+        temperature=settings.temperature,
+        seed=post.seed,
+        times=made.pairs.times([weights.get(name, 1.0) for name in data.sources]),
+        progress=bar,
+    ).to(next(encoder.parameters()).device)
+    check_side(encoder)

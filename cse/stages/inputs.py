@@ -49,6 +49,8 @@ def training_inputs(
         facts["generator"] = find_generator(replaced.generator_model, replaced.generator_revision).content()
     if distillation.reads_folder:
         facts["teachers"] = teachers_content(Path(distillation.teacher_folder))
+    if objective.collection.weight > 0 and objective.collection.reads_folder:
+        facts["collection"] = teachers_content(Path(objective.collection.teacher_folder))
     return facts
 
 

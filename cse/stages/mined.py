@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
-from cse.runtime.seal import sha256
+from cse.runtime.seal import read_object, sha256
 from cse.settings.groups.backbone import BackboneSettings
 from cse.settings.groups.mine import MineSettings
 from cse.stages.common import MINING_FILE
@@ -47,12 +46,10 @@ def check_backbone(mined: Path, mine: MineSettings, files: BackboneFiles) -> Non
 
 def _read(mined: Path) -> dict[str, Any]:
     path = mined / MINING_FILE
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {_AGAIN}") from None
-    except ValueError:
-        raise CseError(f"{path}: cut off or changed by hand; {_AGAIN}") from None
+    made = read_object(path, _AGAIN) if path.is_file() else {}
+    if "mine" not in made:
+        raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {_AGAIN}")
+    return made
 
 
 def rows_to_train(
@@ -72,8 +69,6 @@ def rows_to_train(
     if not mine.wanted:
         return PreparedData(prepared)
     made = _read(mined)
-    if "mine" not in made:
-        raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {_AGAIN}")
     data = PreparedData(prepared, rows=mined / TRAIN_FILE)
     wanted = mining_facts(mine, backbone, pooler, roles, prepared)
     other = next((name for name, value in wanted.items() if made.get(name) != value), None)

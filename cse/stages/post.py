@@ -14,6 +14,7 @@ from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import save_checkpoint
 from cse.model.checkpoint_config import read_config
 from cse.model.named import is_checkpoint
+from cse.model.post import QUERY_MAP
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.post import PostSettings
@@ -42,6 +43,8 @@ def put_behind(
     check_folder(out, Kind.CHECKPOINT)
     data = PreparedData(prepared)
     encoder = SentenceEncoder.load(model)
+    if post.kind == QUERY_MAP and not is_checkpoint(Path(model)):
+        encoder = SentenceEncoder(encoder.backbone, side="query")
     check_post(encoder, post, data)
     dev = open_dev(data)
     before = None if dev is None else score_dev(encoder, dev, FIT_BATCH, measure)

@@ -122,7 +122,8 @@ class Training:
             say_small(each, settings.train.batch_size, what)
         table = tables[0]
         longest = settings.train.max_length
-        parts = Parts(encoder, self.head, table, longest, seed, epochs, self.corrupted, self.device, self.bf16)
+        rows = [source.data for source in self.sources]
+        parts = Parts(encoder, self.head, table, longest, seed, epochs, self.corrupted, rows, self.device, self.bf16)
         try:
             return train(
                 encoder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cse.data.store import VIEW_COLUMNS
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.seal import short
 from cse.runtime.uses import text_of
@@ -24,10 +24,8 @@ def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: st
     columns = _columns(view)
     if len(roles) < len(columns):
         raise _wrong_number(roles, columns)
-    try:
+    with in_terms_of("train.roles: ", hint="; set backbone.texts"):
         return [text_of(role, encoder.texts) for role in roles][: len(columns)]
-    except CseError as error:
-        raise CseError(f"train.roles: {error}; set backbone.texts") from None
 
 
 def check_roles(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import Field
 
-from cse.errors import CseError, nearest
+from cse.errors import CseError, in_terms_of, nearest
 from cse.settings import Settings
 from cse.settings.load import parse_yaml
 from cse.settings.presets import VIEW, preset_values
@@ -125,10 +125,8 @@ def runs_of(study: Study, round_name: str, base: Settings, only: Sequence[str] =
                 continue
             own = {key: value for key, value in values.items() if key != PRESET}
             view = study.set.get(VIEW, base.data.view)
-            try:
+            with in_terms_of(f"setting {name}: "):
                 system = preset_values(values[PRESET], view, keep_data=True) if PRESET in values else {}
                 settings = settings_with(base, system | study.set | own | how.set | {"train.seed": seed})
-            except CseError as error:
-                raise CseError(f"setting {name}: {error}") from None
             runs.append(Run(name, seed, settings))
     return runs

@@ -112,7 +112,8 @@ class Watch:
             self._show()
         elif state != before:
             score = "" if known.get("score") is None else f": dev {known['score']:.2f} ({known['percent']} %)"
-            self.say(f"trial {known['number']} {state}, {_values(known['config'])}{score}")
+            values = ", ".join(f"{key} {_short(value)}" for key, value in known["config"].items())
+            self.say(f"trial {known['number']} {state}, {values}{score}")
 
     def look(self, states: Sequence[str]) -> None:
         """Say every so often what the trials wait for while none of them runs.
@@ -153,10 +154,6 @@ class Watch:
                 style="bold" if score is not None and score == best else None,
             )
         return table
-
-
-def _values(config: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {_short(value)}" for key, value in config.items())
 
 
 def _short(value: Any) -> str:

@@ -15,7 +15,7 @@ from cse.data.tasks.store import write_tasks
 from cse.evaluation.record import ITEMS_FILE
 from cse.evaluation.tasks.items import write_items
 from cse.report.page import as_html, as_markdown, make_report
-from tests.conftest import write_report
+from tests.tiny import write_report
 
 TEXTS = [f"question {number}" for number in range(60)]
 LABELS = ["card", "rate", "fee"] * 20

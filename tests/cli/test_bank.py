@@ -13,8 +13,8 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy import embed as consumer
-from tests.conftest import make_backbone_folder
 from tests.export.banks import make_bank, make_encoder
+from tests.tiny import make_backbone_folder
 
 TEXTS = ["the cat sits", "a small dog", "two friends"]
 

@@ -19,7 +19,7 @@ from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, publish_folder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.workspace import contents
-from tests.conftest import make_backbone_folder, write_dev
+from tests.tiny import make_backbone_folder, write_dev
 
 TEXTS = ["the cat sits", "a small dog", "two friends"]
 TICKETS = Path("data/domains/tickets")

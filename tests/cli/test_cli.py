@@ -24,10 +24,10 @@ from cse.data.store import PreparedData
 from cse.settings import Settings, load_settings
 from cse.settings.groups.data import DataSettings
 from tests.cli.workspace import contents, full_disk
-from tests.conftest import WORDS
 from tests.data.test_transfer_data import write as write_file
 from tests.evaluation.test_cxc import make_rows
 from tests.evaluation.test_cxc import write as write_captions
+from tests.tiny import WORDS
 
 SENTENCES = ["the cat sits on the mat", "dog", "two small birds eat red apple bread", "", "a woman reads"]
 

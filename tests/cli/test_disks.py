@@ -16,7 +16,7 @@ from cse.errors import describe_os_error
 from cse.files import write_array
 from cse.training.observers import TensorBoard
 from tests.cli.workspace import contents, full_disk, read_only
-from tests.conftest import WORDS
+from tests.tiny import WORDS
 
 EMBED = ("embed", "lines.txt", "--out", "vectors", "--workers", "0", "--keep-text")
 SMALL = ("-s", "data.sample_rows=200", "-s", "data.drop_evaluation_overlap=false")

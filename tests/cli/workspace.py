@@ -15,7 +15,7 @@ from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import write_tasks
 from cse.outputs import Kind, publish_folder
-from tests.conftest import WORDS, write_report
+from tests.tiny import WORDS, write_report
 
 
 @dataclass

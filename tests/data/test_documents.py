@@ -263,3 +263,33 @@ def test_pairs_that_make_no_sense_together_are_refused():
     for pairs, message in ((["sentences", "neighbours"], "name it alone"), ([], "at least one"), (["x"], "x")):
         with pytest.raises(ValueError, match=message):
             DataSettings(view="documents", pairs=pairs)
+
+
+def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(tmp_path):
+    jsonl(
+        tmp_path / "corpus.jsonl",
+        {"title": "Cats in Rome", "text": BODY},
+        {"title": "A title alone", "text": ""},
+        {"title": "", "text": "One sentence only."},
+        {"title": "", "text": " "},
+    )
+    rows, report = rows_of(tmp_path, tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=3)
+    whole = f"Cats in Rome {BODY}"
+    assert [(row["sent0"], row["sent1"]) for row in rows] == [
+        ("Cats in Rome", whole),
+        ("Dr. Smith lives in Rome.", whole),
+        ("The cat sleeps all day!", whole),
+        ("A title alone", "A title alone"),
+        ("One sentence only.", "One sentence only."),
+    ]
+    assert report["train"]["dropped"]["empty_document"]["count"] == 1
+    assert PreparedData(tmp_path / "out").made_from == "stand_ins"
+
+
+def test_all_sentences_stand_in_where_there_is_room_and_a_long_document_is_cut(tmp_path):
+    jsonl(tmp_path / "corpus.jsonl", {"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000})
+    rows, _ = rows_of(tmp_path, tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=100, max_words=5000)
+    assert [row["sent0"] for row in rows[:6]] == ["Cats", *(s.strip() for s in (
+        "Dr. Smith lives in Rome.", "He has a cat.", "The cat sleeps all day!", "Does it eat?", "It does."
+    ))]  # fmt: skip
+    assert len(rows[-1]["sent1"].split()) == 1000

@@ -85,7 +85,7 @@ def test_missing_parts_say_what_to_run(tmp_path):
         with pytest.raises(CseError, match="no such file; run `cse prepare`"):
             opened(data)
     (tmp_path / "report.json").write_text(json.dumps({"a": 1})[:-1], encoding="utf-8")
-    with pytest.raises(CseError, match="cut off"):
+    with pytest.raises(CseError, match=r"report\.json: not valid JSON; run `cse prepare`"):
         _ = data.report
 
 

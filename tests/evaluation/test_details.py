@@ -9,11 +9,10 @@ import pytest
 
 from cse.data.tasks.kinds import Splits, sentences_of
 from cse.errors import CseError
-from cse.evaluation.details import drawn_task, pair_details
+from cse.evaluation.details import drawn_task, pair_details, tsne
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
 from cse.evaluation.retrieval import CANDIDATES, EXAMPLE, QUERY, score_near_identical
 from cse.evaluation.suite import SuiteData, evaluate_suite
-from cse.evaluation.tsne import tsne
 from cse.evaluation.vectors import Vectors
 from cse.files import write_sealed
 from tests.evaluation.test_sts import FakeEncoder, make_task

@@ -16,7 +16,7 @@ from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
 from cse.evaluation.sts import evaluate_sts
-from tests.conftest import WORDS
+from tests.tiny import WORDS
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from scipy.stats import spearmanr
 
 from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
-from cse.evaluation.measures import Score, UndefinedScore
-from cse.evaluation.sts import SEVEN_TASKS, StsResults, evaluate_sts
+from cse.evaluation.measures import Averaged, Score, UndefinedScore
+from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, evaluate_sts
 from cse.evaluation.table import format_table
 from cse.evaluation.tasks.score import score_dev
 
@@ -68,7 +68,11 @@ def seven(**more):
     scores = [76.994, 80.005, 70.115, 85.25, 81.337, 79.999, 72.001]
     parts = {"news": 1.0, "forums": 2.0}
     tasks = {name: made(score, score - 1, score - 2, parts) for name, score in zip(SEVEN_TASKS, scores)}  # noqa: B905
-    return StsResults(tasks | more, sentences=20)
+    return averaged(tasks | more)
+
+
+def averaged(tasks):
+    return Averaged(tasks, SEVEN_TASKS, AGGREGATES)
 
 
 # ---- scores -------------------------------------------------------------------------------------------------------
@@ -132,7 +136,7 @@ def test_each_distinct_sentence_is_encoded_once_in_one_call():
     results = evaluate_sts(encoder, tasks, batch_size=7, progress=True)
     used = {sentence for task in tasks for sentence in (*task.sentence1, *task.sentence2)}
     [(sentences, batch_size, normalize, show_progress_bar)] = encoder.calls
-    assert len(sentences) == len(used) == results.sentences
+    assert len(sentences) == len(used) == results.facts["sentences"]
     assert len(used) < sum(2 * len(task) for task in tasks) / 2  # sentences do recur
     assert set(sentences) == used
     assert (batch_size, normalize, show_progress_bar) == (7, False, True)
@@ -165,9 +169,9 @@ def test_tasks_beside_the_seven_do_not_enter_avg():
 @pytest.mark.parametrize("left_out", SEVEN_TASKS)
 def test_without_one_of_the_seven_there_is_no_avg(left_out):
     tasks = {name: score for name, score in seven().tasks.items() if name != left_out}
-    results = StsResults(tasks, sentences=5)
+    results = averaged(tasks)
     assert results.average_name == "mean of 6 tasks"
-    assert "Avg." not in json.dumps(results.to_dict())
+    assert "Avg." not in json.dumps(results.to_dict("sts"))
     assert "Avg." not in format_table({"model": results})
 
 
@@ -179,12 +183,12 @@ def test_one_task_is_one_task():
 
 def test_dictionary_holds_numbers_and_counts():
     results = evaluate_sts(FakeEncoder(), [make_task(name, {"x": 12, "y": 9}) for name in SEVEN_TASKS])
-    metrics = json.loads(json.dumps(results.to_dict()))
+    metrics = json.loads(json.dumps(results.to_dict("sts")))
     assert list(metrics["sts"]) == list(SEVEN_TASKS)
     assert all(set(scores) == {"all", "mean", "wmean", "pairs"} for scores in metrics["sts"].values())
     assert metrics["sts"]["STS16"]["pairs"] == 21
     assert metrics["pairs"] == 7 * 21
-    assert metrics["sentences"] == results.sentences
+    assert metrics["sentences"] == results.facts["sentences"]
     assert metrics["Avg."] == {name: results.average(name) for name in ("all", "mean", "wmean")}
 
 
@@ -222,8 +226,8 @@ def test_a_subset_without_a_correlation_leaves_the_headline():
     assert score.subsets["single"] is None
     assert score.subsets["big"] is not None
     assert list(score.values) == ["all"]
-    assert results.to_dict()["sts"]["own"] == {"all": score.values["all"], "pairs": 21, "undefined_subsets": 1}
-    assert results.to_dict()["mean of 1 task"] == {"all": results.average()}
+    assert results.to_dict("sts")["sts"]["own"] == {"all": score.values["all"], "pairs": 21, "undefined_subsets": 1}
+    assert results.to_dict("sts")["mean of 1 task"] == {"all": results.average()}
     assert format_table({"m": results}).splitlines()[2].split() == ["mean", "-"]
 
 
@@ -298,11 +302,11 @@ def test_a_task_with_subsets_keeps_the_rows_that_differ():
 
 def test_columns_stand_in_the_usual_order():
     tasks = dict(reversed(seven(own=made(1.0, 1.0, 1.0, {})).tasks.items()))
-    assert format_table({"m": StsResults(tasks, 1)}).split()[1:9] == [*SEVEN_TASKS, "own"]
+    assert format_table({"m": averaged(tasks)}).split()[1:9] == [*SEVEN_TASKS, "own"]
 
 
 def test_table_refuses_what_cannot_be_compared():
-    fewer = StsResults({"STS12": seven().tasks["STS12"]}, 1)
+    fewer = averaged({"STS12": seven().tasks["STS12"]})
     with pytest.raises(CseError, match="a and b were not scored on the same tasks"):
         format_table({"a": seven(), "b": fewer})
     with pytest.raises(CseError, match="did you mean 'latex'"):

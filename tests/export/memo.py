@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig
+
+from cse.runtime.tokens import Tokenizers
 
 Export = Callable[[nn.Module, dict[str, Any], Path], None]
 
@@ -57,14 +60,26 @@ def _sources(graph: Path, part: str) -> list[Path]:
     return found
 
 
-class _Pickler(pickle.Pickler):
-    """Writes a tensor as its values, torch's own form has addresses in it; and of a path that there is one."""
+class _Pickler(pickle._Pickler):
+    """Writes what is equal to equal bytes: pickle's own depend on which equal texts, tuples and dicts are one object.
+
+    A tensor is written as its values, torch's own form has addresses in it; of a path that there is one; a tokenizer
+    without its copies, which the first text makes; and a model's configuration without the folder that it came from.
+    """
+
+    def memoize(self, thing: Any) -> None:
+        if not isinstance(thing, str | bytes | tuple | list | dict | set | frozenset):
+            super().memoize(thing)
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, torch.Tensor):
             return tuple, ((type(thing).__name__, thing.detach().numpy()),)
         if isinstance(thing, Path):
             return Path, ()
+        if isinstance(thing, PretrainedConfig):
+            return tuple, ((type(thing), {k: v for k, v in vars(thing).items() if k != "_name_or_path"}),)
+        if isinstance(thing, Tokenizers):
+            return Tokenizers, (thing._tokenizer,)
         return NotImplemented
 
 

@@ -17,11 +17,11 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.domain import hashes_of
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.conftest import DECLARED, WORDS, make_backbone_folder
 from tests.export.banks import KINDS, make_bank, make_encoder, make_encoders, padded
 from tests.export.conftest import build
 from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import DECLARED, WORDS, make_backbone_folder
 
 _LONG = " ".join(WORDS + WORDS)  # beyond every domain's maximum length
 

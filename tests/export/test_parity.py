@@ -13,8 +13,8 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.conftest import WORDS
 from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import WORDS
 
 _RANDOM = np.random.default_rng(2)
 SENTENCES = [" ".join(_RANDOM.choice(WORDS, int(count))) for count in _RANDOM.integers(3, 15, 60)]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from flows.repository import git
 
@@ -42,3 +45,17 @@ def commit(root: Path, message: str) -> str:
     git(root, "add", "--all")
     git(root, "commit", "--quiet", "--message", message)
     return git(root, "rev-parse", "HEAD")
+
+
+def keep_apart(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Keep git and DVC from the user's settings and from the caches of others."""
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        patch.setenv(name, "/dev/null")
+    patch.setenv("DVC_SITE_CACHE_DIR", str(folder / "site"))
+
+
+def copy(root: Path, to: Path) -> Path:
+    """Copy a repository: making one, and DVC's folder in it, takes a second."""
+    shutil.copytree(root, to, symlinks=True)
+    git(to, "update-index", "--refresh", "-q")  # it knows its files by their inodes
+    return to

@@ -14,7 +14,7 @@ import pytest
 from cse.errors import CseError
 from flows.repository import git, uncommitted
 from flows.workspace import in_place, keep_as_experiment, snapshot, throwaway_clone
-from tests.flows.repositories import commit, write
+from tests.flows.repositories import commit, copy, keep_apart, write
 
 
 def repro(folder) -> str:
@@ -23,11 +23,21 @@ def repro(folder) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def results(first_commit, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        keep_apart(patch, folder)
+        root = copy(first_commit, folder / "project")
+        repro(root)
+        commit(root, "results")
+    return root
+
+
 @pytest.fixture
-def finished(repository):
-    repro(repository)
-    commit(repository, "results")
-    return repository
+def finished(results, tmp_path, monkeypatch):
+    keep_apart(monkeypatch, tmp_path)
+    return copy(results, tmp_path / "project")
 
 
 def test_a_clone_has_what_is_not_committed_yet(finished):

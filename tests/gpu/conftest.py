@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import make_backbone_folder
 from tests.gpu.base import DEVICE, REPORT_VARIABLE
+from tests.tiny import make_backbone_folder
 
 
 def pytest_collection_modifyitems(items):

@@ -11,10 +11,10 @@ from cse.evaluation.tasks.score import score_dev
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import WORDS, make_backbone_folder
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
 from tests.gpu.base import CPU
 from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import WORDS, make_backbone_folder
 
 KINDS = ROWS | PARTS
 LARGEST = 2e-5

@@ -9,8 +9,8 @@ import pytest
 
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from tests.conftest import make_backbone_folder
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
+from tests.tiny import make_backbone_folder
 
 KINDS = ROWS | PARTS
 LARGEST, LARGEST_HALF = 2e-5, 3e-3

@@ -22,10 +22,10 @@ from cse.training.batch import Cut
 from cse.training.loop import REPORT_EVERY
 from cse.training.losses import Losses
 from cse.training.tokens import tokenise
-from tests.conftest import WORDS, make_backbone_folder
 from tests.gpu.base import fit, needs_gpu
 from tests.parts import new_plan, new_prompt, sentence_encoder
 from tests.systems.tiny import make_data
+from tests.tiny import WORDS, make_backbone_folder
 from tests.training.helpers import Recorder, contrast
 
 GIGABYTE, MEGABYTE = 1e9, 1e6

@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
-from tests.conftest import SHAPE
 from tests.model import reference
+from tests.tiny import SHAPE
 
 TEXTS = ["the cat sits on the mat", "a dog", "two small birds eat red apple bread near the river", "she runs"]
 LAYERS, HEADS, WIDTH = SHAPE["num_hidden_layers"], SHAPE["num_attention_heads"], SHAPE["hidden_size"]

@@ -12,8 +12,8 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import Declared
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.conftest import WORDS, make_backbone_folder
 from tests.parts import sentence_encoder
+from tests.tiny import WORDS, make_backbone_folder
 
 library = pytest.importorskip("sentence_transformers")
 evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")

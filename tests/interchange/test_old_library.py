@@ -17,8 +17,8 @@ from transformers import AutoConfig, AutoModel
 
 from cse.interchange.importing import import_model
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import make_tokenizer
 from tests.parts import embed
+from tests.tiny import make_tokenizer
 
 RELEASED = Path(__file__).parents[1] / "assets" / "released"
 

@@ -16,9 +16,9 @@ from cse.errors import CseError
 from cse.interchange.importing import import_model
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import make_backbone_folder
 from tests.interchange import released
 from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random
+from tests.tiny import make_backbone_folder
 
 # ---- PEFT ---------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from cse.interchange.importing import KINDS, import_model
 from cse.interchange.layouts import LAYOUTS, POOLERS
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import make_backbone_folder, make_tokenizer
 from tests.interchange import released
 from tests.interchange.released import (
     LENGTH,
@@ -27,6 +26,7 @@ from tests.interchange.released import (
     random,
     training_layout,
 )
+from tests.tiny import make_backbone_folder, make_tokenizer
 
 
 def embeddings_of(source, kind, backbone, out, **options):

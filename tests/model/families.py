@@ -32,7 +32,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from tests.conftest import SHAPE, make_tokenizer
+from tests.tiny import SHAPE, make_tokenizer
 
 WINDOW = 4  # of sliding layers, in tokens; test sentences are longer
 _ROTARY = {name: value for name, value in SHAPE.items() if name != "max_position_embeddings"} | {

@@ -21,9 +21,9 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.named import CONFIG_FILE, MINILM, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.seal import describe_files
-from tests.conftest import make_backbone_folder
 from tests.export.systems import POST
 from tests.parts import new_prompt, new_template, sentence_encoder
+from tests.tiny import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
 TEMPLATE = "the man reads {sentence} near {mask} ."

@@ -13,8 +13,8 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import LENGTH, MODULES, PROMPTS, Declared, declared_by
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import make_backbone_folder
 from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import make_backbone_folder
 
 KINDS = "sentence_transformers.models."
 

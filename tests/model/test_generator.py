@@ -9,7 +9,7 @@ from transformers import AutoModelForMaskedLM
 
 from cse.errors import CseError
 from cse.model.generator import UnigramGenerator, load_generator
-from tests.conftest import make_backbone_folder, make_tokenizer
+from tests.tiny import make_backbone_folder, make_tokenizer
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import make_backbone_folder
 from tests.model.families import make_family_folder
+from tests.tiny import make_backbone_folder
 
 GONE = object()
 DEEP = "[" * 100_000

@@ -11,8 +11,8 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.named import MINILM
-from tests.conftest import make_backbone_folder
 from tests.parts import sentence_encoder
+from tests.tiny import make_backbone_folder
 
 
 @pytest.fixture

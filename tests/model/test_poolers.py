@@ -13,8 +13,8 @@ from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.pooling import BatchNormProjector, TanhMlp, TokenCnn, pool, read_at
 from cse.model.reparametrize import Reparametrized
-from tests.conftest import make_backbone_folder
 from tests.parts import embed, sentence_encoder
+from tests.tiny import make_backbone_folder
 
 
 @pytest.fixture

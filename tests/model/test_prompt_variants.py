@@ -13,10 +13,10 @@ from cse.model.checkpoint import save_checkpoint, stored_weights
 from cse.model.prompt_init import start_from_checkpoint, start_from_text
 from cse.model.prompts import PROMPT_KINDS, Prompt
 from cse.model.sentence_encoder import load_checkpoint
-from tests.conftest import make_backbone_folder
 from tests.model import reference
 from tests.model.test_prompts import numpy_weights
 from tests.parts import embed, new_prompt, sentence_encoder
+from tests.tiny import make_backbone_folder
 
 
 def make_prompt(backbone, kind, length=5, **options) -> Prompt:

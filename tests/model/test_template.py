@@ -11,10 +11,10 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import WORDS, make_backbone_folder
 from tests.model import reference
 from tests.model.test_prompts import numpy_weights
 from tests.parts import embed, new_prompt, new_template, sentence_encoder
+from tests.tiny import WORDS, make_backbone_folder
 
 TEXT = "the man reads {sentence} near {mask} ."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cse.objectives.collection import collection_cross_entropy
 from cse.objectives.contrastive_tension import contrastive_tension
 from cse.objectives.distillation import similarity_divergence
 from cse.objectives.label_proxies import label_proxies
@@ -36,6 +37,9 @@ LOSSES = {
     "nli_softmax": lambda a, b: nli_softmax((a * b)[:, :3], LABELS),
     "label_proxies": lambda a, b: label_proxies(a, b[:3], LABELS, temperature=0.05),
     "supervised_contrastive": lambda a, b: supervised_contrastive(a + b, LABELS, 0.05),
+    "collection": lambda a, b: collection_cross_entropy(
+        a, b, LABELS[:, None], torch.ones(8, 1), 3 + LABELS, temperature=0.05
+    ),
     "similarity_divergence": lambda a, b: similarity_divergence(a, b.detach(), rows=4, temperature=0.05),
     "nt_xent_two_views": lambda a, b: nt_xent_two_views(a, b, temperature=0.05),
 }

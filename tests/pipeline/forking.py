@@ -5,8 +5,8 @@ in ``PATH``. The project, code (``-c``) that uses it, DVC and Ray's workers are 
 server of its variables, which it starts if there is none, and hands over its folder, arguments, variables, limits and
 standard streams; the server forks, and the child runs the command. Its exit code or the signal that ended it becomes
 the launcher's; signals go from the launcher to the child, and a launcher that is killed takes the child with it. What
-differs from a real start is what is imported already, nothing of the project, of Ray or of Prefect, and that a graph
-which a test run has traced is not traced again (``tests/export/memo.py``).
+differs from a real start is what is imported already, nothing of the project, of Ray or of Prefect, that cycles are
+collected less often, and that a graph which a test run has traced is not traced again (``tests/export/memo.py``).
 
 Whatever else ``python`` is asked for starts for real, such as Prefect's workers. Both name the launcher as their Python
 (an environment is where its Python is called from), so that the stages that they run are forked too.
@@ -174,6 +174,7 @@ def serve(number: int, stem: Path) -> dict[str, Any]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     listener = socket.socket(fileno=number)
     quiet_since = time.monotonic()
     while True:

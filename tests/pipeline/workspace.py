@@ -16,8 +16,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from cse.settings.load import check_known, set_key
-from tests.conftest import WORDS, make_backbone_folder
 from tests.pipeline.forking import launchers
+from tests.tiny import WORDS, make_backbone_folder
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv/bin" if (ROOT / ".venv/bin/dvc").exists() else Path(sys.executable).parent

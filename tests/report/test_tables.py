@@ -11,7 +11,7 @@ from cse.files import write_sealed
 from cse.report.ablations import CELLS_FILE, read_ablations
 from cse.report.page import Report, as_html, as_markdown
 from cse.report.systems import find_records, group
-from cse.report.tables import own_pairs_table, paper_tables, settings_table, spread_cell, systems_table
+from cse.report.tables import own_tables, paper_tables, settings_table, spread_cell, systems_table
 from cse.settings.published import rows
 from tests.report.made_up import BARE, make_data, make_record, trained
 
@@ -143,7 +143,7 @@ def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
     make_record(tmp_path, "trained-2", trained(2), seed=2, data=data, measures=("sts",))
     make_record(tmp_path, "backbone", BARE, data=data, measures=("sts",))
     found = group(find_records([tmp_path]))
-    table = own_pairs_table(found)
+    (table,) = own_tables(found)
     assert [[cell.text for cell in line.cells[:5]] for line in table.lines] == [
         ["tickets", "backbone", "no training", "no seed", "40"],
         ["tickets", "trained", "rows.csv, 7,680 triplets", "2 seeds", "40"],
@@ -155,7 +155,7 @@ def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
     for written in (as_html(made), as_markdown(made)):
         assert written.index("Your own pairs") < written.index("PromCSE table 1: ")
         assert f"{first[0]:.2f}" in written
-    assert own_pairs_table(systems) is None, "the seven tasks stand in the tables of the papers"
+    assert own_tables(systems) == [], "the seven tasks stand in the tables of the papers"
 
 
 def test_a_figure_of_some_runs_says_of_how_many(systems):

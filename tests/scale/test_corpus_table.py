@@ -122,7 +122,7 @@ def test_words_rank_by_bm25_and_need_no_model(cse, vectors, bundle):  # noqa: F8
 
 @pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", 'a "cat" AND (dog', "the"])
 def test_a_hybrid_search_is_half_cosine_half_words_each_scaled_to_0_to_1(vectors, bundle, monkeypatch, query):  # noqa: F811
-    monkeypatch.setattr(module, "_DEPTH", 12)
+    monkeypatch.setattr(module, "DEPTH", 12)
     table = open_table(str(vectors))
     vector = OnnxEncoder(bundle, provider="cpu").encode([query], normalize=True)
     one, other = (table.search([query], vector, 12, mode)[0] for mode in ("vectors", "words"))

@@ -16,7 +16,7 @@ import pytest
 from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
 from tests.cli.workspace import contents, write_params, write_prepared
-from tests.conftest import write_dev
+from tests.tiny import write_dev
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow

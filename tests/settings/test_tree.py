@@ -65,7 +65,7 @@ def test_overrides_win_over_the_file(tmp_path):
         ("data: {columns: [a, b]}", "data.columns: view 'triplets' needs 3 column names, 2 given"),
         ("data: {columns: [a, b, a]}", "data.columns: name each column only once, found a, b, a"),
         ("data: {view: documents, columns: [a]}", "data.columns: view 'documents' needs 2 column names, 1 given"),
-        ("data: {pairs: [sentences, neighbours]}", "data.pairs: `sentences` makes rows of one text; name it alone"),
+        ("data: {pairs: [sentences, neighbours]}", "data.pairs: `sentences` makes rows of another kind; name it alone"),
         ("data: {language: English}", "data.language: "),
         ("data: {near_duplicates: 1.5}", "data.near_duplicates: "),
         ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
@@ -108,6 +108,11 @@ def test_a_wrong_value_names_its_key(complaint, text, expected):
             "data: {source: files, view: categories, more: [{name: a, path: b.csv, view: sentences}]}\n"
             "objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}, label_proxies: {weight: 1.0}}",
             "data.more.a.terms: every term has weight 0",
+        ),
+        ("post: {kind: query_map}", "post.kind: query_map maps queries alone; set prompt.side: query"),
+        (
+            "data: {view: pairs}\nobjective: {energy_hinge: {weight: 0.0}, collection: {weight: 1.0}}",
+            "objective.collection.weight: documents keep their vectors, so it trains queries alone; set prompt.side",
         ),
         (
             "data: {view: documents, pairs: [sentences]}\nmine: {negatives: 1}",

@@ -13,7 +13,7 @@ from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import write_tasks
 from cse.settings.load import check_settings, set_key
 from cse.settings.tree import Settings
-from tests.conftest import WORDS, make_backbone_folder, write_report
+from tests.tiny import WORDS, make_backbone_folder, write_report
 
 LABELS = ("entailment", "neutral", "contradiction")
 

@@ -27,7 +27,7 @@ from cse.stages.gate import judge
 from cse.stages.post import put_behind
 from cse.stages.train import train_stage
 from cse.tune.job import read_curve, share_data
-from tests.conftest import WORDS, write_dev
+from tests.tiny import WORDS, write_dev
 
 # four labels of a few words each, and texts of two of them
 TEXTS = {label: [f"{a} {b}" for a in WORDS[at : at + 6] for b in WORDS[at + 3 : at + 8]] for label, at in

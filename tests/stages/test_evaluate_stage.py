@@ -20,10 +20,10 @@ from cse.report.systems import find_records, group
 from cse.stages.common import shortfall
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import train_stage
-from tests.conftest import WORDS
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import make_task
 from tests.evaluation.test_transfer import part
+from tests.tiny import WORDS
 
 
 def known(text: str) -> str:

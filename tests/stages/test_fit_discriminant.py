@@ -20,7 +20,7 @@ from cse.settings.groups.data import DataSettings
 from cse.stages.fit_discriminant import SHRINKAGES, choose_shrinkage, labelled_texts
 from cse.stages.post import put_behind
 from cse.stages.train import train_stage
-from tests.conftest import WORDS
+from tests.tiny import WORDS
 
 # four labels of a few words each
 TEXTS = {label: [f"{a} {b}" for a in WORDS[at : at + 6] for b in WORDS[at + 3 : at + 8]] for label, at in

@@ -17,7 +17,7 @@ from cse.stages.evaluate_models import stale_bundles
 from cse.stages.export import export_stage
 from cse.stages.gate import judge, judge_encoders
 from cse.stages.train import train_stage
-from tests.conftest import WORDS, write_dev
+from tests.tiny import WORDS, write_dev
 
 
 @pytest.fixture(scope="module")

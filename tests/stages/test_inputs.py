@@ -14,8 +14,8 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.stages.inputs import training_inputs
 from cse.stages.training import open_training
-from tests.conftest import make_backbone_folder
 from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import make_backbone_folder
 
 GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "prompts"}
 

@@ -21,7 +21,7 @@ from cse.stages.mine import mine_stage
 from cse.stages.train import train_stage
 from cse.training.mining import NONE, Mining, mine, read_pairs
 from tests.cli.workspace import contents
-from tests.conftest import write_report
+from tests.tiny import write_report
 
 ANCHORS = ["a0", "a1", "a0", "b0", "c0", "p3", "a1"]
 POSITIVES = ["p0", "p1", "p2", "p3", "p4", "b0", "a1"]

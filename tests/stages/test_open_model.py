@@ -22,8 +22,8 @@ from cse.settings.groups.backbone import BackboneSettings
 from cse.stages.evaluate_models import describe_model, evaluate_models, stale_bundles
 from cse.stages.open_backbone import bare_of
 from cse.stages.open_model import BackboneOf, open_model
-from tests.conftest import make_backbone_folder
 from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import make_backbone_folder
 
 
 @pytest.fixture

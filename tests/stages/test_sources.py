@@ -21,7 +21,7 @@ from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
 from cse.stages.training import groups_of, open_training
-from tests.conftest import WORDS
+from tests.tiny import WORDS
 
 HINGE = "objective.energy_hinge.weight"
 

@@ -17,8 +17,8 @@ from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.build.teachers import teachers_from
 from cse.stages.train import train_stage
-from tests.conftest import write_dev
 from tests.parts import new_prompt, new_template, sentence_encoder
+from tests.tiny import write_dev
 
 
 def write_checkpoint(folder: Path, backbone: Path, **options) -> Path:

@@ -31,8 +31,8 @@ from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import train_stage
 from cse.stages.training import open_training
 from tests.cli.workspace import contents
-from tests.conftest import write_report
 from tests.parts import sentence_encoder
+from tests.tiny import write_report
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
 UNTRAINED = {"train.parameters": "none", "prompt.kind": "none"}

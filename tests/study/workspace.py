@@ -7,8 +7,8 @@ import json
 import random
 from pathlib import Path
 
-from tests.conftest import WORDS
 from tests.pipeline.workspace import write_pairs, write_triplets
+from tests.tiny import WORDS
 
 STUDY = """
 set:

@@ -16,7 +16,7 @@ from cse.stages.corrupt import corrupt_stage
 from cse.stages.train import train_stage
 from cse.stages.training import Training
 from cse.training.state import RunState
-from tests.conftest import WORDS, make_backbone_folder, write_report
+from tests.tiny import WORDS, make_backbone_folder, write_report
 from tests.training.helpers import Recorder
 
 ROWS, PARITY = 24, 2e-5

@@ -15,8 +15,8 @@ from cse.training.terms.momentum_queue import MomentumQueue
 from cse.training.terms.nt_xent import NtXent
 from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import TokenTable, tokenise
-from tests.conftest import WORDS
 from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import WORDS
 
 
 def make_rows(count: int = 40, seed: int = 0) -> pa.Table:
@@ -44,7 +44,9 @@ def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: b
 
 def losses_of(encoder: SentenceEncoder, **terms: dict) -> Losses:
     """Return the losses for these ``objective`` settings; by default NT-Xent and the hinge."""
-    parts = Parts(encoder, None, None, 12, seed=1, epochs=1, corrupted=None, device=torch.device("cpu"), bf16=False)
+    parts = Parts(
+        encoder, None, None, 12, seed=1, epochs=1, corrupted=None, sources=(), device=torch.device("cpu"), bf16=False
+    )
     return losses_from(ObjectiveSettings(**terms), parts)
 
 

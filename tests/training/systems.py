@@ -17,13 +17,16 @@ from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.on_device import pinned
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.objectives.collection import NO_DOCUMENT
 from cse.objectives.energy_hinge import energy_hinge
 from cse.stages.build.teachers import bare_teacher
 from cse.training.batch import NO_AUGMENTATION, encode_batch
+from cse.training.collection import Targets
 from cse.training.corruption import Vocabulary
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.slices import Cut
+from cse.training.terms.collection import Collection
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.distillation import Distillation
 from cse.training.terms.label_proxies import LabelProxies
@@ -40,9 +43,15 @@ from tests.training.helpers import contrast, make_rows, momentum_queue, replaced
 
 SYSTEMS = (
     "promcse", "hinge", "full", "masked_lm", "d2cse", "diffcse", "denoised", "tension", "self_guided", "information",
-    "classifier", "queue", "near", "proxies",
+    "classifier", "queue", "near", "proxies", "collection",
 )  # fmt: skip
-VIEWS = {"hinge": "triplets", "near": "triplets", "classifier": "labelled", "proxies": "pairs"}  # all others: sentences
+VIEWS = {
+    "hinge": "triplets",
+    "near": "triplets",
+    "classifier": "labelled",
+    "proxies": "pairs",
+    "collection": "pairs",
+}  # all others: sentences
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 
@@ -110,12 +119,23 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
     alone: dict[str, Callable[[], Term]] = {
+        "collection": lambda: _collection(encoder),
         "tension": lambda: ContrastiveTension(encoder, weight=1.0, group=4),
         "self_guided": lambda: SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1),
         "information": lambda: MutualInformation(encoder, weight=1.0),
         "classifier": lambda: NliSoftmax(encoder, weight=1.0),
     }
     return Losses({name: alone[name]()} if name in alone else terms)
+
+
+def _collection(encoder: SentenceEncoder) -> Collection:
+    """Ten documents, four of which share each row's target; every third row was taken from one."""
+    rng = np.random.default_rng(5)
+    documents = rng.normal(size=(10, encoder.dimension)).astype(np.float32)
+    place = np.stack([rng.permutation(9)[:4] for _ in range(40)])
+    share = rng.dirichlet(np.ones(4), size=40).astype(np.float32)
+    own = np.where(np.arange(40) % 3 == 0, 9, NO_DOCUMENT)
+    return Collection(encoder, documents, Targets(place, share, own), [40], weight=1.0, temperature=0.2)
 
 
 def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:

@@ -21,8 +21,8 @@ from cse.training.loop import train
 from cse.training.losses import Losses
 from cse.training.slices import Cut, PaddedRows, pad_in_groups
 from cse.training.state import RunFolder
-from tests.conftest import make_backbone_folder
 from tests.parts import new_plan
+from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder, contrast, make_problem, make_table, replaced_tokens_term
 
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cse.training.slices import Cut, cheapest_cuts, pad_in_groups, slice_cost
-from tests.conftest import make_backbone_folder
+from tests.tiny import make_backbone_folder
 from tests.training.helpers import make_table
 from tests.training.systems import assert_same_step, take_step
 

@@ -24,8 +24,8 @@ from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.slices import Cut, pad_in_groups
 from cse.training.state import RunFolder
-from tests.conftest import make_backbone_folder
 from tests.parts import embed, new_plan, new_prompt, sentence_encoder
+from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Recorder,
     contrast,

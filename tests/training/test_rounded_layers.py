@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.training.slices import Cut
-from tests.conftest import make_backbone_folder
+from tests.tiny import make_backbone_folder
 from tests.training.systems import SYSTEMS, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])

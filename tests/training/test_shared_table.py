@@ -43,7 +43,7 @@ def test_a_column_that_is_two_views_is_stored_once(bert, tmp_path):
 
 
 def test_labels_are_kept(tiny_folders, tmp_path):
-    from tests.conftest import make_backbone_folder
+    from tests.tiny import make_backbone_folder
 
     folder = make_backbone_folder(tmp_path / "bert", "bert", head=True)
     own = make_system("classifier", folder, dropout=0.0)[2]

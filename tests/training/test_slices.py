@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cse.training.slices import Cut
-from tests.conftest import make_backbone_folder
+from tests.tiny import make_backbone_folder
 from tests.training.systems import SYSTEMS, assert_same_step, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three

@@ -25,8 +25,8 @@ from cse.training.observers import CsvLog, StepRecord
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from cse.training.terms.masked_lm import MaskedLm
-from tests.conftest import make_backbone_folder
 from tests.parts import new_plan
+from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
 from tests.training.systems import VOCABULARY
 
@@ -38,7 +38,7 @@ OWN = [{}, PAIRS]
 def losses_over(encoder, own=OWN, **terms):
     """NT-Xent and the hinge with the default weights, 1 and 10, unless given."""
     objective = ObjectiveSettings(**terms).over(own[1:])
-    return losses_from(objective, Parts(encoder, None, None, 12, 1, 1, None, torch.device("cpu"), bf16=False), own)
+    return losses_from(objective, Parts(encoder, None, None, 12, 1, 1, None, (), torch.device("cpu"), bf16=False), own)
 
 
 def gradient_of(encoder, loss):

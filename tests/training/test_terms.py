@@ -31,9 +31,9 @@ from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
 from cse.training.terms.self_guided import SelfGuided
-from tests.conftest import make_backbone_folder
 from tests.model import reference
 from tests.parts import embed, new_plan, new_prompt, sentence_encoder
+from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder, contrast, embed_rows, make_table, momentum_queue, replaced_tokens_term
 from tests.training.systems import swap_some
 

@@ -17,8 +17,8 @@ from cse.settings import load_settings
 from cse.settings.spaces import build_space
 from cse.stages import common
 from cse.tune import driver
-from tests.conftest import make_backbone_folder
 from tests.stages.test_inputs import write_prompt
+from tests.tiny import make_backbone_folder
 
 OVER = {"tune.over": ["prompt.length=[2, 3]"]}
 DETECTS = {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator_dropout": False}

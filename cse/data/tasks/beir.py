@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,23 @@ def read_beir(folder: Path, name: str) -> Retrieval:
         own=own_documents(document_at[key] if _is(text, documents.get(key)) else None for key, text in texts.items()),
         judged_in=f"{JUDGEMENTS}/{path.name}",
         left_out=len(queries) - len(texts),
+    )
+
+
+def write_beir(task: Retrieval, folder: Path) -> None:
+    """Write a task into an empty folder, ids counted anew; a query that is a document has the id of that."""
+    (folder / JUDGEMENTS).mkdir(parents=True)
+    own = [-1] * len(task) if task.own is None else task.own.tolist()
+    ids = [f"q{number}" if place < 0 else str(place) for number, place in enumerate(own)]
+    documents = [{"_id": str(place), "text": text} for place, text in enumerate(task.documents)]
+    queries = [{"_id": key, "text": text} for key, text in zip(ids, task.queries, strict=True)]
+    for name, rows in ((CORPUS, documents), (QUERIES, queries)):
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
+    judged = zip(task.query.tolist(), task.document.tolist(), task.relevance.tolist(), strict=True)
+    lines = (f"{ids[query]}\t{document}\t{grade}\n" for query, document, grade in judged)
+    (folder / JUDGEMENTS / _PREFERRED[0]).write_text(
+        "\t".join(_COLUMNS) + "\n" + "".join(lines), encoding="utf-8", newline="\n"
     )
 
 

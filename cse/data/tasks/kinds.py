@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -18,8 +18,23 @@ GIVEN, HALVES, HELD_OUT = "given", "halves", "held out"  # how labelled texts ca
 PROXY = " (proxy)"  # ends the name of a task that only stands for what the user wants, and that of its measure
 
 
+class _Columns:
+    """Columns of texts of one length.
+
+    Attributes:
+        held_out: names of those that no training row may hold; ``len`` is the length of the first.
+        beside: names of others: documents and reference rows.
+    """
+
+    held_out: ClassVar[tuple[str, ...]] = ("sentence1", "sentence2")
+    beside: ClassVar[tuple[str, ...]] = ()
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.held_out[0]))
+
+
 @dataclass(frozen=True)
-class ScoredPairs:
+class ScoredPairs(_Columns):
     """Sentence pairs with gold similarities, of one or more subsets.
 
     Attributes:
@@ -36,12 +51,9 @@ class ScoredPairs:
     score: np.ndarray
     subset: list[str]
 
-    def __len__(self) -> int:
-        return len(self.score)
-
 
 @dataclass(frozen=True)
-class BinaryPairs:
+class BinaryPairs(_Columns):
     """Pairs of texts that mean the same or do not.
 
     Attributes:
@@ -55,12 +67,9 @@ class BinaryPairs:
     sentence2: list[str]
     label: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.sentence1)
-
 
 @dataclass(frozen=True)
-class Triplets:
+class Triplets(_Columns):
     """Texts, each with one that is nearer to it and one that is farther.
 
     Attributes:
@@ -72,13 +81,11 @@ class Triplets:
     anchor: list[str]
     positive: list[str]
     negative: list[str]
-
-    def __len__(self) -> int:
-        return len(self.anchor)
+    held_out = ("anchor", "positive", "negative")
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class Retrieval(_Columns):
     """Queries that look for documents.
 
     Attributes:
@@ -102,13 +109,25 @@ class Retrieval:
     own: np.ndarray | None = None
     judged_in: str = "qrels/test.tsv"
     left_out: int = 0
+    held_out = ("queries",)
+    beside = ("documents",)
 
-    def __len__(self) -> int:
-        return len(self.queries)
+    def only(self, chosen: Sequence[int]) -> Retrieval:
+        """Return the task of some of its queries, over the same documents."""
+        place = {query: number for number, query in enumerate(chosen)}
+        rows = [row for row, query in enumerate(self.query.tolist()) if query in place]
+        return replace(
+            self,
+            queries=[self.queries[query] for query in chosen],
+            query=np.array([place[query] for query in self.query[rows].tolist()], np.int64),
+            document=self.document[rows],
+            relevance=self.relevance[rows],
+            own=None if self.own is None else self.own[list(chosen)],
+        )
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabelledTexts(_Columns):
     """Texts with one label each: reference rows, on which one may train, and test rows.
 
     Attributes:
@@ -124,9 +143,8 @@ class LabelledTexts:
     test: list[str]
     test_label: list[str]
     split: str = GIVEN
-
-    def __len__(self) -> int:
-        return len(self.test)
+    held_out = ("test",)
+    beside = ("reference",)
 
 
 @dataclass(frozen=True)
@@ -142,11 +160,11 @@ class Splits:
     splits: dict[str, ScoredPairs]
 
     def __len__(self) -> int:
-        return sum(map(len, self.splits.values()))
+        return sum(map(len, parts_of(self)))
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labelled(_Columns):
     """Sentences or sentence pairs with classes, sorted as in SentEval before making folds.
 
     Attributes:
@@ -158,9 +176,7 @@ class Labelled:
     texts: list[str]
     label: np.ndarray
     second: list[str] | None = None
-
-    def __len__(self) -> int:
-        return len(self.texts)
+    held_out = ("texts", "second")
 
 
 @dataclass(frozen=True)
@@ -185,11 +201,11 @@ class TransferTask:
         return [part for part in (self.train, self.dev, self.test) if part is not None]
 
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return sum(map(len, parts_of(self)))
 
 
 @dataclass(frozen=True)
-class CaptionPairs:
+class CaptionPairs(_Columns):
     """Scored pairs of captions.
 
     Attributes:
@@ -206,9 +222,6 @@ class CaptionPairs:
     caption: np.ndarray
     image: np.ndarray
     name: str = "CxC-STS"
-
-    def __len__(self) -> int:
-        return len(self.score)
 
 
 Task = ScoredPairs | BinaryPairs | Triplets | Retrieval | LabelledTexts | Splits | TransferTask | CaptionPairs
@@ -287,35 +300,25 @@ def put_before(task: Task, first: str, second: str) -> Task:
 
     Other tasks stay as they are: an encoder knows the roles of queries and documents, and labelled texts have none.
     """
-    if isinstance(task, ScoredPairs | BinaryPairs):
-        sentence1, sentence2 = [first + each for each in task.sentence1], [second + each for each in task.sentence2]
-        return replace(task, sentence1=sentence1, sentence2=sentence2)
-    if isinstance(task, Triplets):
-        sides = ((first, task.anchor), (second, task.positive), (second, task.negative))
-        anchor, positive, negative = ([text + each for each in side] for text, side in sides)
-        return replace(task, anchor=anchor, positive=positive, negative=negative)
-    return task
+    if not isinstance(task, ScoredPairs | BinaryPairs | Triplets):
+        return task
+    texts = zip(task.held_out, (first, second, second), strict=False)
+    sides: dict[str, Any] = {name: [text + each for each in getattr(task, name)] for name, text in texts}
+    return replace(task, **sides)
 
 
 def held_out_texts(task: Task) -> Iterator[str]:
     """Yield the texts that no training row may hold: all but documents and reference rows."""
-    if isinstance(task, Retrieval):
-        yield from task.queries
-    elif isinstance(task, LabelledTexts):
-        yield from task.test
-    elif isinstance(task, Triplets):
-        for side in (task.anchor, task.positive, task.negative):
-            yield from side
-    elif isinstance(task, Splits):
-        for split in task.splits.values():
-            yield from held_out_texts(split)
-    elif isinstance(task, TransferTask):
-        for part in task.parts:
-            yield from part.texts
-            yield from part.second or ()
-    else:
-        yield from task.sentence1
-        yield from task.sentence2
+    for part in parts_of(task):
+        for name in part.held_out:
+            yield from getattr(part, name) or ()
+
+
+def parts_of(task: Task) -> Sequence[_Columns]:
+    """Return what holds the columns of a task: its splits or parts, or itself."""
+    if isinstance(task, Splits):
+        return list(task.splits.values())
+    return task.parts if isinstance(task, TransferTask) else [task]
 
 
 def sentences_of(tasks: Iterable[Task]) -> Iterator[str]:
@@ -326,8 +329,7 @@ def sentences_of(tasks: Iterable[Task]) -> Iterator[str]:
 
 def all_texts(task: Task) -> Iterator[str]:
     """Yield every text of a task, repetitions included."""
-    if isinstance(task, Retrieval):
-        yield from task.documents
-    elif isinstance(task, LabelledTexts):
-        yield from task.reference
+    for part in parts_of(task):
+        for name in part.beside:
+            yield from getattr(part, name)
     yield from held_out_texts(task)

@@ -60,17 +60,22 @@ def read_task(
         return read_halves(path, name, encoding, labelled)
     kind = _kind_of_file(path, encoding)
     if kind == SCORED:
-        return _read_scored(path, name, encoding, score_range)
+        return read_scored(path, name, encoding, score_range)
     return _READERS[kind](path, name, encoding)
 
 
-def _read_scored(path: Path, name: str, encoding: str | None, score_range: tuple[float, float]) -> ScoredPairs:
+def read_scored(path: Path, name: str, encoding: str | None, score_range: tuple[float, float]) -> ScoredPairs:
+    """Read scored pairs of which a rank correlation can be had.
+
+    Raises:
+        CseError: see ``read_scored_file``; fewer than two pairs, or equal scores.
+    """
     pairs = read_scored_file(path, encoding or "utf-8", score_range, name)
     if len(set(pairs.score.tolist())) < 2:
         count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}"
         raise CseError(
             f"{path}: {count} with the score {pairs.score[0]:g}; Spearman needs at least 2 pairs and two different "
-            "scores: add pairs"
+            "scores: add pairs or remove the file"
         )
     return pairs
 

@@ -5,6 +5,8 @@ r"""Measures of retrieval, as trec_eval defines them, by exact search over all d
 below 1, has gain 0 and is not relevant. Recall@k, MRR@k (reciprocal rank of the first relevant document, 0 beyond k)
 and average precision (over the whole ranking) see only whether a document is relevant. Of equal cosines, the document
 that comes first in the corpus ranks higher. A query that is itself a document does not find it, as in BEIR.
+
+Beside the vectors, nDCG@10 of words alone (BM25), and of words and vectors together (see ``cse.evaluation.fusion``).
 """
 
 from __future__ import annotations
@@ -12,25 +14,33 @@ from __future__ import annotations
 import numpy as np
 
 from cse.data.tasks.kinds import Retrieval
+from cse.evaluation.fusion import fuse
 from cse.evaluation.tasks.cosines import cosine_blocks
+from cse.evaluation.words import Words
 
 NDCG, MRR, RECALL, MAP = "nDCG@10", "MRR@10", {10: "recall@10", 100: "recall@100"}, "MAP"
 MEASURES = (NDCG, MRR, *RECALL.values(), MAP)
+WITH_WORDS, OF_WORDS = f"{NDCG} with words", f"{NDCG} of words"
 _CUT = 10
 
 
-def score_queries(query_QD: np.ndarray, document_ND: np.ndarray, task: Retrieval) -> dict[str, np.ndarray]:
-    """Return each of ``MEASURES`` by query, from 0 to 1, float64 ``(q,)``.
+def score_queries(
+    query_QD: np.ndarray, document_ND: np.ndarray, task: Retrieval, *, words: bool = False
+) -> dict[str, np.ndarray]:
+    """Return each of ``MEASURES`` by query, from 0 to 1, float64 ``(q,)``; with words ``WITH_WORDS``, ``OF_WORDS`` too.
 
     Args:
         query_QD: unit vectors of the queries, float32 ``(q, d)``.
         document_ND: unit vectors of the documents, float32 ``(n, d)``.
         task: the judgements, and which documents are queries themselves.
+        words: whether to search the words of the documents as well.
     """
+    lexical = Words(task.documents).scores(task.queries) if words else None
     grade = np.maximum(task.relevance, 0)
     order = np.argsort(task.query, kind="stable")  # judgements by query
     bounds = np.searchsorted(task.query[order], np.arange(len(query_QD) + 1))
-    values = {name: np.empty(len(query_QD)) for name in MEASURES}
+    measures = (*MEASURES, WITH_WORDS, OF_WORDS) if words else MEASURES
+    values = {name: np.empty(len(query_QD)) for name in measures}
     for start, cosine_BN in cosine_blocks(query_QD, document_ND):
         for query, cosine_N in enumerate(cosine_BN, start):
             judged = order[bounds[query] : bounds[query + 1]]
@@ -38,9 +48,13 @@ def score_queries(query_QD: np.ndarray, document_ND: np.ndarray, task: Retrieval
             own = -1 if task.own is None else task.own[query]
             if own >= 0 and own not in task.document[relevant]:
                 cosine_N[own] = -np.inf
-            ranks = _ranks(cosine_N, task.document[relevant])
-            for name, value in score_ranks(ranks, grade[relevant]).items():
+            places, grades = task.document[relevant], grade[relevant]
+            for name, value in score_ranks(_ranks(cosine_N, places), grades).items():
                 values[name][query] = value
+            if lexical is not None:
+                bm25_N = np.where(np.isneginf(cosine_N), -np.inf, next(lexical))
+                for name, score_N in ((WITH_WORDS, fuse(cosine_N, bm25_N)), (OF_WORDS, bm25_N)):
+                    values[name][query] = score_ranks(_ranks(score_N, places), grades)[NDCG]
     return values
 
 
@@ -62,8 +76,6 @@ def score_ranks(ranks: np.ndarray, grades: np.ndarray) -> dict[str, float]:
     }
 
 
-def _ranks(cosine_N: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the rank of the documents at some places: 1, the nearer ones, and the equal ones before them."""
-    return np.array(
-        [1 + (cosine_N > cosine_N[p]).sum() + (cosine_N[:p] == cosine_N[p]).sum() for p in places], np.int64
-    )
+def _ranks(score_N: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return the rank of the documents at some places: 1, the better ones, and the equal ones before them."""
+    return np.array([1 + (score_N > score_N[p]).sum() + (score_N[:p] == score_N[p]).sum() for p in places], np.int64)

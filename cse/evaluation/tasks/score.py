@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -41,14 +41,14 @@ MEASURES: dict[str, tuple[str, ...]] = {
     SCORED: (SPEARMAN,),
     BINARY: (AP, F1, THRESHOLD),
     TRIPLETS: (ACCURACY,),
-    RETRIEVAL: retrieval.MEASURES,
+    RETRIEVAL: (*retrieval.MEASURES, retrieval.WITH_WORDS, retrieval.OF_WORDS),
     LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE),
 }
 _SETTINGS = {
     SCORED: "cosine against gold score",
     BINARY: "threshold on the cosine",
     TRIPLETS: "share of triplets whose positive has the higher cosine",
-    RETRIEVAL: "exact search by cosine, linear gain",
+    RETRIEVAL: "exact search by cosine, by words (BM25) or half of each, linear gain",
     LABELLED: f"{KNN}: vote of {labels.NEIGHBOURS} reference rows by cosine; {SAME_LABEL}: each test row's search for "
     f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {PROBE}: logistic regression, "
     f"C = 1; {V_MEASURE}: k-means, seed 0",
@@ -82,7 +82,11 @@ def score_task(
         UndefinedScore: scored pairs whose cosines are all equal, or one of ``measures`` is not defined.
     """
     kind = kind_of(task)
-    known, items, told = _measures(task, _Encoded(encoder, batch_size, progress))
+    # parts of texts, which stand for documents in a proxy, are searched by vectors alone
+    words = not is_proxy(task) and (
+        measures is None or not {retrieval.WITH_WORDS, retrieval.OF_WORDS}.isdisjoint(measures)
+    )
+    known, items, told = _measures(task, _Encoded(encoder, batch_size, progress), words)
     found = {name: compute() for name, compute in known.items() if measures is None or name in measures}
     undefined = [name for name, (value, _) in found.items() if np.isnan(value)]
     if undefined and measures is not None:
@@ -149,12 +153,12 @@ class _Encoded:
         return Vectors(self.encoder, [*first, *second], self.batch_size, self.progress).cosines(first, second)
 
 
-def _measures(task: Task, vectors: _Encoded) -> tuple[_Measures, dict[str, np.ndarray], list[str]]:
+def _measures(task: Task, vectors: _Encoded, words: bool) -> tuple[_Measures, dict[str, np.ndarray], list[str]]:
     """Return the measures of a task, items that no value is a mean of, and what to say of the encoder's roles."""
     if isinstance(task, Retrieval):
         roles = [role_for(side, getattr(vectors.encoder, "texts", {})) for side in ("query", "document")]
         told = [f"{side} as {role}" for side, role in zip(("queries", "documents"), roles, strict=True) if role]
-        return _of_queries(task, vectors, roles), {}, [", ".join(told)] if told else []
+        return _of_queries(task, vectors, roles, words), {}, [", ".join(told)] if told else []
     if isinstance(task, LabelledTexts):
         return _of_labels(task, vectors), {}, []
     if isinstance(task, Triplets):
@@ -183,11 +187,14 @@ def _of_triplets(task: Triplets, vectors: _Encoded) -> _Measures:
     return {ACCURACY: lambda: _mean(hits)}
 
 
-def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None]) -> _Measures:
+def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None], words: bool) -> _Measures:
     (query_QD,) = vectors.of(task.queries, role=roles[0])
     (document_ND,) = vectors.of(task.documents, role=roles[1])
-    found = retrieval.score_queries(query_QD, document_ND, task)
-    return {name: lambda each=each: _mean(each) for name, each in found.items()}  # type: ignore[misc]
+    found = retrieval.score_queries(query_QD, document_ND, task, words=words)
+    measures: dict[str, Callable[[], _Found]] = {name: partial(_mean, each) for name, each in found.items()}
+    if words:  # no model changes these: nothing of them is to be compared
+        measures[retrieval.OF_WORDS] = lambda: (_mean(found[retrieval.OF_WORDS])[0], None)
+    return measures
 
 
 def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:

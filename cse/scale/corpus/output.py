@@ -167,6 +167,15 @@ def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
     folder.write(MANIFEST, (json.dumps(tree, indent=2) + "\n").encode())
 
 
+def check_vectors(path: Path) -> None:
+    """Refuse a folder that holds files that ``cse embed`` and ``cse index`` did not write.
+
+    Raises:
+        CseError: it does.
+    """
+    _refuse_foreign(Folder(str(path)))
+
+
 def _refuse_foreign(folder: Folder) -> None:
     """Raise ``CseError`` if a folder contains files that `cse embed` did not write."""
     foreign = folder.names() - {LOCK, DRAFTS}

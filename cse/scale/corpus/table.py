@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from cse.data.checks import listed
 from cse.errors import CseError, nearest, one_line
+from cse.evaluation.fusion import DEPTH, VECTORS_WEIGHT
 from cse.scale.corpus.output import TABLE, TABLE_FOLDER
 from cse.scale.corpus.shard import EMBEDDING
 from cse.scale.corpus.storage import Folder
@@ -30,8 +31,6 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 _PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
 _CANDIDATES, _PER_ROW = 200, 3  # at least: rows whose exact cosine is computed, in all and for each row wanted
-_DEPTH = 200  # rows that vectors and words each give to a hybrid search
-_VECTORS_WEIGHT = 0.5
 READY = "ready"
 FACTS = b"cse"  # key of the table's metadata
 _BUCKETS = ("s3", "gs", "az")
@@ -156,7 +155,7 @@ class SearchTable:
         from lancedb.query import MatchQuery
         from lancedb.rerankers import LinearCombinationReranker
 
-        depth = max(k, _DEPTH) if mode == "hybrid" else k
+        depth = max(k, DEPTH) if mode == "hybrid" else k
         words = MatchQuery(query, "text")  # a plain string is a language: quotes ask for phrases
         if mode == "words":
             builder = self.table.search(words, query_type="fts")
@@ -164,7 +163,7 @@ class SearchTable:
             builder = self.table.search(vector, EMBEDDING, "vector")
         else:
             builder = self.table.search(query_type="hybrid", vector_column_name=EMBEDDING).vector(vector).text(words)
-            builder = builder.rerank(LinearCombinationReranker(_VECTORS_WEIGHT, return_score="all"))
+            builder = builder.rerank(LinearCombinationReranker(VECTORS_WEIGHT, return_score="all"))
         if mode != "words":
             # of unit vectors: a zero vector has no cosine distance and would be left out
             builder = builder.distance_type("dot").nprobes(_PROBES)

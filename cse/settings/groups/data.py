@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from cse.settings.groups.group import NonNegative, Positive, SettingsGroup
 
 View = Literal["sentences", "pairs", "triplets", "labelled", "documents", "categories"]
-Pairs = list[Literal["sentences", "title_body", "neighbours", "question_answer"]]
+Pairs = list[Literal["sentences", "title_body", "neighbours", "question_answer", "stand_ins"]]
 VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3, "documents": 2, "categories": 2}
 
 
@@ -58,8 +58,10 @@ class DataSettings(SettingsGroup):
         ["title_body", "neighbours"],
         description="`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each "
         "passage and the next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text "
-        "below; or `sentences` alone: every sentence.",
+        "below; or `sentences` alone: every sentence; or `stand_ins` alone: the title and sentences in place of "
+        "queries, each with its whole document (see `objective.collection`).",
     )
+    stand_ins: Positive = Field(5, description="`pairs: [stand_ins]`: most rows of a document.")
     passage_words: Positive = Field(
         60, description="`documents`: most words of a passage, which holds whole sentences of one section."
     )
@@ -155,6 +157,11 @@ class DataSettings(SettingsGroup):
         return self.view in ("documents", "categories")
 
     @property
+    def made_from(self) -> str | None:
+        """What rows are made from that are not in the source as they are."""
+        return ("stand_ins" if self.pairs == ["stand_ins"] else self.view) if self.grouped else None
+
+    @property
     def rows(self) -> str:
         """View of the prepared rows."""
         if self.view == "documents" and self.pairs == ["sentences"]:
@@ -214,5 +221,6 @@ def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]
         raise ValueError(f"columns: name each column only once, found {', '.join(columns)}")
     if not pairs or len(set(pairs)) < len(pairs):
         raise ValueError("pairs: name at least one kind of rows, each once")
-    if "sentences" in pairs and len(pairs) > 1:
-        raise ValueError("pairs: `sentences` makes rows of one text; name it alone")
+    alone = next((kind for kind in ("sentences", "stand_ins") if kind in pairs), None)
+    if alone and len(pairs) > 1:
+        raise ValueError(f"pairs: `{alone}` makes rows of another kind; name it alone")

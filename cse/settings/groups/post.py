@@ -12,10 +12,11 @@ from cse.settings.groups.group import Positive, SettingsGroup
 class PostSettings(SettingsGroup):
     """Post-processing fitted on training sentences, saved and exported with the encoder."""
 
-    kind: Literal["none", "whitening", "discriminant", "linear", "flow"] = Field(
+    kind: Literal["none", "whitening", "discriminant", "linear", "query_map", "flow"] = Field(
         "none",
         description="`whitening` (BERT-whitening), `discriminant` (linear discriminant analysis of labelled texts), "
-        "`linear` (the discriminant, trained on by the supervised contrastive loss), `flow` (BERT-flow) or `none`.",
+        "`linear` (the discriminant, trained on by the supervised contrastive loss), `query_map` (a matrix "
+        "for queries alone, trained against all documents, see `objective.collection`), `flow` (BERT-flow) or `none`.",
     )
     dimension: Positive | None = Field(
         None,
@@ -38,4 +39,4 @@ class PostSettings(SettingsGroup):
     learning_rate: float = Field(1e-3, gt=0.0, description="`flow`: Adam's learning rate.")
     batch_size: int = Field(32, ge=2, description="`flow`: sentences per step.")
     epochs: Positive = Field(1, description="`flow`: passes over the sentences.")
-    seed: int = Field(42, ge=0, description="`linear`, `flow`: seed for initialisation and data order.")
+    seed: int = Field(42, ge=0, description="`linear`, `query_map`, `flow`: seed for initialisation and data order.")

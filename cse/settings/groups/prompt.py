@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from cse.choices import Side
 from cse.settings.groups.group import NonNegative, Positive, SettingsGroup, Share
 
 
@@ -48,4 +49,9 @@ class PromptSettings(SettingsGroup):
         "none", description="Train the prompt directly or through a network that is discarded afterwards (P-tuning)."
     )
     reparametrize_width: Positive = Field(512, le=65_536, description="Hidden width of the reparametrisation network.")
+    side: Side = Field(
+        "both",
+        description="Whose vectors the prompts make: `both`, queries' and documents', or `query`: those of role "
+        "`query`; all others keep the bare backbone's, so that an index stays as it is.",
+    )
     cls: bool = Field(False, description="Also train the word embedding of `[CLS]` (D2CSE's `[CLS]` prompt).")

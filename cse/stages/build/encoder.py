@@ -63,6 +63,7 @@ def encoder_from(
         trained="prompts" if train.parameters == "none" else train.parameters,
         lora_rank=train.lora_rank if train.parameters == "lora" else 0,
         new_layers=train.new_layers,
+        side=prompt.side,
     )
     if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
         raise CseError(f"train.parameters: {backbone.files.name} has no biases; set it to prompts or full")

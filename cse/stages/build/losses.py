@@ -10,19 +10,23 @@ from typing import Any
 
 import torch
 
+from cse.data.store import PreparedData
 from cse.model.mlm_head import MlmHead
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.terms import TermSettings
+from cse.settings.terms.collection import CollectionSettings
 from cse.settings.terms.distillation import DistillationSettings
 from cse.settings.terms.label_proxies import LabelProxiesSettings
 from cse.settings.terms.masked_lm import MaskedLmSettings
 from cse.settings.terms.nt_xent import NtXentSettings
 from cse.settings.terms.replaced_tokens import ReplacedTokensSettings
+from cse.stages.build.collection import collection_from
 from cse.stages.build.replaced_tokens import source_from
 from cse.stages.build.teachers import bare_teacher, teachers_from
 from cse.training.corruption import Vocabulary
 from cse.training.losses import Losses
+from cse.training.terms.collection import Collection
 from cse.training.terms.contrastive_tension import ContrastiveTension
 from cse.training.terms.distillation import Distillation
 from cse.training.terms.label_proxies import LabelProxies
@@ -51,6 +55,7 @@ class Parts:
         seed: training seed.
         epochs: training epochs.
         corrupted: folder of rows corrupted before training.
+        sources: prepared rows of the sources, the main one first.
         device: device of the generator.
         bf16: whether the generator multiplies in bfloat16.
     """
@@ -62,6 +67,7 @@ class Parts:
     seed: int
     epochs: int
     corrupted: Path
+    sources: Sequence[PreparedData]
     device: torch.device
     bf16: bool
 
@@ -151,6 +157,13 @@ def _label_proxies(settings: LabelProxiesSettings, parts: Parts) -> LabelProxies
     return LabelProxies(parts.encoder, int(parts.table.labels.max()) + 1, **settings.model_dump())
 
 
+def _collection(settings: CollectionSettings, parts: Parts) -> Collection:
+    made = collection_from(parts.encoder, parts.sources, settings)
+    sizes = [len(data.train) for data in parts.sources]
+    values = settings.model_dump(include={"weight", "temperature"})
+    return Collection(parts.encoder, made.documents, made.targets, sizes, **values)
+
+
 # by settings key: the terms that need more than the embeddings of a batch
 TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "nt_xent": _nt_xent,
@@ -162,5 +175,6 @@ TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "nli_softmax": _by_value(NliSoftmax),
     "distillation": _distillation,
     "label_proxies": _label_proxies,
+    "collection": _collection,
     "supervised_contrastive": _by_value(SupervisedContrastive),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.files import fingerprint
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint_config import identity_of
@@ -61,17 +61,13 @@ def _is_model(folder: Path) -> bool:
 
 
 def _content(place: Path) -> str:
-    try:
+    with in_terms_of(f"{_KEY}: "):
         return identity_of(place) if is_checkpoint(place) else find_backbone(str(place)).content()
-    except CseError as error:
-        raise CseError(f"{_KEY}: {error}") from None
 
 
 def _load(place: Path, encoder: SentenceEncoder, longest: int) -> SentenceEncoder:
-    try:
+    with in_terms_of(f"{_KEY}: "):
         teacher = SentenceEncoder.load(place)
-    except CseError as error:
-        raise CseError(f"{_KEY}: {error}") from None
     own, other = (each.backbone.tokenizer.get_vocab() for each in (encoder, teacher))
     if own != other:
         raise CseError(

@@ -117,3 +117,21 @@ def test_nearest_columns_take_the_earlier_of_equal_ones():
     cosine = np.array([0.1, 0.9, 0.5, 0.9, 0.5, 0.5])
     assert nearest_columns(cosine, 4).tolist() == [1, 3, 2, 4]
     assert nearest_columns(cosine, 9).tolist() == [1, 3, 2, 4, 5, 0]
+
+
+def test_words_alone_and_words_with_vectors():
+    """Vectors find the first query's document, words the second's; together both are found."""
+    documents = ["red cats sleep", "old dogs bark", "small birds sing", "rain falls"]
+    task = Retrieval(
+        "t", ["felines", "birds sing, rain"], documents, np.array([0, 1]), np.array([0, 2]), np.array([1, 1])
+    )
+    document = np.eye(4, dtype=np.float32)
+    query = unit_rows(np.array([[1, 0.1, 0.2, 0.3], [0.9, 0.2, 0.5, 0.1]], np.float32))
+    found = retrieval.score_queries(query, document, task, words=True)
+    assert found["nDCG@10"] == pytest.approx([1, 1 / np.log2(3)])
+    assert found["nDCG@10 of words"] == pytest.approx([1, 1]), "of equal scores the earlier document"
+    assert found["nDCG@10 with words"] == pytest.approx([1, 1])
+    alone = retrieval.score_queries(query, document, task)
+    assert "nDCG@10 of words" not in alone and np.array_equal(alone["nDCG@10"], found["nDCG@10"])
+    itself = replace(task, own=np.array([-1, 0]))
+    assert retrieval.score_queries(query, document, itself, words=True)["nDCG@10"][1] == pytest.approx(1)

@@ -1,0 +1,312 @@
+"""What a query side wins on search collections whose index stays as it is, from nothing labelled and from judgements.
+
+    python -m benchmarks.queries FOLDER...                      # each in BEIR's layout
+    python -m benchmarks.queries FOLDER... --prompts            # trains prompts, too: minutes each
+
+For each collection: the bare backbone; a closed form (ridge regression of the teacher's mean document); the query map
+of `post.kind: query_map`, trained with each seed, from one, five or all stand-ins of a document, and from cosines
+without words. Then half of the judged queries is trained on as well, and the other half measured. nDCG@10 of vectors
+alone, and of words and vectors together. The last column compares the vectors' nDCG@10 with the bare backbone's on the
+same queries, seeds and items in one interval (docs/evaluate.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.record import facts, run, table
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.data.tasks.beir import read_beir
+from cse.data.tasks.kinds import Retrieval
+from cse.evaluation.comparison import Outcomes, compare_average
+from cse.evaluation.tasks.retrieval import NDCG, WITH_WORDS, score_queries
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.encode import unit_rows
+from cse.runtime.uses import role_for
+from cse.settings.groups.backbone import BackboneSettings
+from cse.settings.groups.data import DataSettings
+from cse.settings.load import check_settings
+from cse.settings.terms.collection import CollectionSettings
+from cse.stages.fit_query_map import fit_query_map
+from cse.stages.train import train_stage
+from cse.training.collection import Pairs, Targets, pairs_of, teach
+
+NAME = "queries"
+BARE = "the bare backbone"
+_RIDGE = 300.0
+_WEIGHT = 0.5  # rows of judged queries for each stand-in, as `cse adapt --dev-queries` takes them
+Vectors = NDArray[np.float32]
+Scores = dict[str, NDArray[np.float64]]
+
+
+class Remembering:
+    """A bare backbone that encodes each text once.
+
+    Args:
+        name: as in ``backbone.name``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.encoder = SentenceEncoder.load(name)
+        self.texts = self.encoder.texts
+        self._known: dict[tuple[str, str | None], Vectors] = {}
+
+    def encode(self, texts: Sequence[str], kind: str) -> Vectors:
+        """Return unit vectors ``(n, D)`` of texts of a kind, ``query`` or ``document``."""
+        role = role_for(kind, self.texts)
+        new = [text for text in dict.fromkeys(texts) if (text, role) not in self._known]
+        if new:
+            vectors = self.encoder.encode(new, show_progress_bar=sys.stderr.isatty(), role=role)
+            self._known |= {(text, role): vector for text, vector in zip(new, vectors, strict=True)}
+        return np.stack([self._known[text, role] for text in texts])
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A collection, and what measures a query side on it.
+
+    Attributes:
+        folder: in BEIR's layout.
+        task: its queries and judgements.
+        bare: the backbone.
+    """
+
+    folder: Path
+    task: Retrieval
+    bare: Remembering
+
+    @cached_property
+    def documents(self) -> Vectors:
+        """The documents' vectors."""
+        return self.bare.encode(self.task.documents, "document")
+
+    @cached_property
+    def queries(self) -> Vectors:
+        """The bare backbone's vectors of the queries."""
+        return self.bare.encode(self.task.queries, "query")
+
+    def scores(self, queries: Vectors, kept: NDArray[np.int64]) -> Scores:
+        """Return nDCG@10 of each kept query with a relevant document, of vectors and with words."""
+        found = score_queries(unit_rows(queries), self.documents, self.task, words=True)
+        return {name: found[name][kept] for name in (NDCG, WITH_WORDS)}
+
+    @cached_property
+    def judged(self) -> NDArray[np.int64]:
+        """Numbers of the queries with a relevant document."""
+        return np.unique(self.task.query[self.task.relevance > 0])
+
+    def rows_of(self, kept: NDArray[np.int64]) -> tuple[list[str], list[str]]:
+        """Return the judged pairs of some queries, each query and each of its relevant documents."""
+        chosen = np.flatnonzero(np.isin(self.task.query, kept) & (self.task.relevance > 0))
+        places = zip(self.task.query[chosen].tolist(), self.task.document[chosen].tolist(), strict=True)
+        pairs = [(self.task.queries[query], _normal(self.task.documents[document])) for query, document in places]
+        return [query for query, _ in pairs], [document for _, document in pairs]
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.split()[:1000])
+
+
+def stand_ins(folder: Path, most: int) -> Pairs:
+    """Return titles and sentences of the documents, each with its document."""
+    with tempfile.TemporaryDirectory(prefix="queries-") as name:
+        prepare(_data(folder, most), Path(name) / "prepared", progress=False)
+        return pairs_of([(PreparedData(Path(name) / "prepared").train, True)])
+
+
+def _data(folder: Path, most: int) -> DataSettings:
+    return DataSettings(
+        source="files", view="documents", pairs=["stand_ins"], stand_ins=most, stsb_dev=False,
+        train_path=str(folder / "corpus.jsonl"),
+    )  # fmt: skip
+
+
+def with_judged(pairs: Pairs, queries: list[str], documents: list[str]) -> Pairs:
+    """Return pairs with judged ones as a second source."""
+    number = {text: place for place, text in enumerate(pairs.documents)}
+    place = [number.setdefault(text, len(number)) for text in documents]
+    return Pairs(
+        pairs.queries + queries,
+        list(number),
+        np.concatenate([pairs.place, np.array(place, np.int64)]),
+        np.concatenate([pairs.stands_in, np.zeros(len(queries), bool)]),
+        np.concatenate([pairs.source, np.ones(len(queries), np.int64)]),
+    )
+
+
+def learn(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -> tuple[Vectors, Vectors, Targets]:
+    """Return the vectors of queries and documents, and the teacher's shares."""
+    queries, documents = bare.encode(pairs.queries, "query"), bare.encode(pairs.documents, "document")
+    options = settings.model_dump(include={"words", "candidates", "own_share"})
+    return queries, documents, teach(pairs, queries, documents, temperature=settings.teacher_temperature, **options)
+
+
+def trained_map(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -> Callable[[Vectors, int], Vectors]:
+    """Return what maps queries by a matrix trained with a seed."""
+    learned, times = learn(bare, pairs, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
+
+    def mapped(queries: Vectors, seed: int) -> Vectors:
+        fitted = fit_query_map(*learned, temperature=settings.temperature, seed=seed, times=times)
+        return np.asarray(fitted(torch.from_numpy(queries)).numpy())
+
+    return mapped
+
+
+def closed_form(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -> Callable[[Vectors, int], Vectors]:
+    """Return what maps queries by ridge regression of the teacher's mean document, drawn to the identity."""
+    queries, documents, targets = learn(bare, pairs, settings)
+    wanted = unit_rows(np.einsum("nk,nkd->nd", targets.share, documents[targets.place]))
+    own = _RIDGE * np.eye(queries.shape[1])
+    matrix = np.linalg.solve(queries.T @ queries + own, queries.T @ wanted + own).astype(np.float32)
+    return lambda vectors, _: vectors @ matrix
+
+
+def prompts(searched: Searched, seed: int) -> Vectors:
+    """Train prompts of queries and a map behind them, as `cse train` does, and return the queries' vectors."""
+    settings = check_settings(
+        {
+            "data": _data(searched.folder, 5).model_dump(),
+            "prompt": {"length": 8, "side": "query", "position_shift": False},
+            "post": {"kind": "query_map", "seed": seed},
+            "objective": {"nt_xent": {"weight": 0.0}, "energy_hinge": {"weight": 0.0}, "collection": {"weight": 1.0}},
+            "train": {"learning_rate": 0.03, "epochs": 2, "batch_size": 64, "max_length": 64, "seed": seed},
+        },
+        where="the benchmark",
+    )
+    with tempfile.TemporaryDirectory(prefix="queries-") as name:
+        folder = Path(name)
+        prepare(settings.data, folder / "prepared", progress=False)
+        train_stage(
+            settings, prepared=folder / "prepared", checkpoint=folder / "checkpoint", metrics=folder / "train.json",
+            plots=folder / "plots", scratch=folder / "scratch",
+        )  # fmt: skip
+        encoder = SentenceEncoder.load(folder / "checkpoint")
+        return encoder.encode(searched.task.queries, role="query")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run everything and return the figures."""
+    bare, usual = Remembering(options.backbone), CollectionSettings()
+    found: dict[str, dict[str, list[Scores]]] = {}
+    for folder in options.folders:
+        searched = Searched(folder, read_beir(folder, folder.name), bare)
+        of = found[folder.name] = {BARE: [searched.scores(searched.queries, searched.judged)]}
+        few, usual_pairs, all_pairs = (stand_ins(folder, most) for most in (1, 5, 1000))
+        works: dict[str, tuple[Any, Pairs, CollectionSettings]] = {
+            "closed form": (closed_form, usual_pairs, usual),
+            "map, one stand-in of a document": (trained_map, few, usual),
+            "map": (trained_map, usual_pairs, usual),
+            "map, all stand-ins": (trained_map, all_pairs, usual),
+            "map, no words": (trained_map, usual_pairs, usual.model_copy(update={"words": 0.0})),
+        }
+        for name, (fit, pairs, settings) in works.items():
+            start = time.monotonic()
+            mapped = fit(bare, pairs, settings)
+            seeds = range(1 if fit is closed_form else options.seeds)
+            of[name] = [searched.scores(mapped(searched.queries, seed), searched.judged) for seed in seeds]
+            _say(folder.name, name, of[name], time.monotonic() - start)
+        if options.prompts:
+            of["prompts and a map"] = [
+                searched.scores(prompts(searched, seed), searched.judged) for seed in range(options.seeds)
+            ]
+            _say(folder.name, "prompts and a map", of["prompts and a map"], 0.0)
+        halves: dict[str, list[Scores]] = {"half, bare": [], "half, map": [], "half, map with judged queries": []}
+        unlabelled = trained_map(bare, usual_pairs, usual)
+        for split in range(options.splits):
+            order = np.random.default_rng(split).permutation(searched.judged)
+            trained, kept = order[: len(order) // 2], np.sort(order[len(order) // 2 :])
+            labelled = trained_map(bare, with_judged(usual_pairs, *searched.rows_of(trained)), usual)
+            each = (lambda vectors, _: vectors, unlabelled, labelled)
+            for name, mapped in zip(halves, each, strict=True):
+                halves[name].append(searched.scores(mapped(searched.queries, split), kept))
+        of |= halves
+    return facts("cpu") | {
+        "backbone": options.backbone,
+        "figures": {
+            name: {
+                system: [{key: each.mean() for key, each in one.items()} for one in seeds]
+                for system, seeds in of.items()
+            }
+            for name, of in found.items()
+        },
+        "ratios": {},
+        "table": _table(found),
+    }
+
+
+def _say(folder: str, name: str, seeds: Sequence[Scores], seconds: float) -> None:
+    mean = 100 * np.mean([each[NDCG] for each in seeds])
+    print(f"{folder}: {name}: {mean:.2f}, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def _table(found: dict[str, dict[str, list[Scores]]]) -> str:
+    """Return means over seeds or splits with their standard deviation, and the difference from the bare backbone."""
+    lines = []
+    for folder, of in found.items():
+        for system, seeds in of.items():
+            cells = []
+            for name in (NDCG, WITH_WORDS):
+                means = 100 * np.array([each[name].mean() for each in seeds])
+                spread = f" ± {means.std(ddof=1):.2f}" if len(means) > 1 else ""
+                cells.append(f"{means.mean():.2f}{spread}")
+            lines.append((f"{folder}, {system}", *cells, _against([of], system, NDCG)))
+    every = list(found.values())
+    for system in every[0] if len(every) > 1 else ():
+        if not system.startswith(("half", BARE)):
+            told = (_against(every, system, name) for name in (NDCG, WITH_WORDS))
+            lines.append((f"mean, {system}, difference", *told, ""))
+    return table(("collection, queries", NDCG, WITH_WORDS, "difference from bare, 95 % interval, p"), lines)
+
+
+def _against(every: list[dict[str, list[Scores]]], system: str, name: str) -> str:
+    """Return the difference of a system from the bare backbone, mean over the collections, with interval and p."""
+    if system in (BARE, "half, bare"):
+        return ""
+    if system.startswith("half"):  # other queries in each split: the differences of the splits
+        pairs = zip(every[0]["half, bare"], every[0][system], strict=True)
+        differences = [100 * (after[name].mean() - before[name].mean()) for before, after in pairs]
+        return f"{np.mean(differences):+.2f} (splits {min(differences):+.2f} to {max(differences):+.2f})"
+    done = compare_average(
+        [
+            (
+                Outcomes(np.stack([each[name] for each in of[BARE]]), trained=False),
+                Outcomes(np.stack([each[name] for each in of[system]]), trained=system != "closed form"),
+            )
+            for of in every
+        ]
+    )
+    return f"{done.difference:+.2f} ({done.low:+.2f} to {done.high:+.2f}), p {done.p:.3f}"
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+", help="search collections in BEIR's layout")
+    parser.add_argument("--seeds", type=int, default=3, help="of each training; default: 3")
+    parser.add_argument("--splits", type=int, default=3, help="of the judged queries in halves; default: 3")
+    parser.add_argument("--prompts", action="store_true", help="train prompts of queries, too")
+    parser.add_argument("--backbone", default=BackboneSettings().name, help="default: that of the settings")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table and keep the figures."""
+    options = parse(arguments)
+    return run(NAME, lambda: measure(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Train a matrix for queries against all documents, on vectors that are computed once: a pass takes under a second."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import trange
+
+from cse.model.post.linear import QUERY_MAP, LinearMap
+from cse.objectives.collection import collection_cross_entropy
+from cse.training.collection import Targets
+
+_STEPS = 3000
+_BATCH = 64  # queries of a step
+_RATE = 1e-3  # of Adam, falling to 0
+
+
+def fit_query_map(
+    vectors: NDArray[np.float32],
+    collection: NDArray[np.float32],
+    targets: Targets,
+    *,
+    temperature: float,
+    seed: int,
+    times: NDArray[np.int64] | None = None,
+    progress: bool = False,
+) -> LinearMap:
+    """Train a matrix ``(D, D)`` of query vectors by ``collection_cross_entropy``, from the identity on.
+
+    Args:
+        vectors: of the queries ``(n, D)``, one per row of ``targets``.
+        collection: vectors of the documents ``(N, D)``.
+        targets: the teacher's shares.
+        temperature: cosines are divided by it.
+        seed: of the order of the queries.
+        times: how often each query comes in a pass ``(n,)``; None: once.
+        progress: show a bar.
+    """
+    queries, documents = torch.from_numpy(vectors), torch.from_numpy(collection)
+    place, share, own = (torch.from_numpy(each) for each in (targets.place, targets.share, targets.own))
+    matrix = torch.nn.Parameter(torch.eye(vectors.shape[1]))
+    adam = torch.optim.Adam([matrix], lr=_RATE)
+    falling = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, _STEPS)
+    random = np.random.default_rng(seed)
+    once = np.arange(len(queries)) if times is None else np.repeat(np.arange(len(queries)), times)
+    order: list[int] = []
+    for _ in trange(_STEPS, desc="training the query map", disable=not progress, leave=False):
+        while len(order) < min(_BATCH, len(once)):
+            order += random.permutation(once).tolist()
+        rows, order = order[:_BATCH], order[_BATCH:]
+        loss = collection_cross_entropy(
+            queries[rows] @ matrix, documents, place[rows], share[rows], own[rows], temperature=temperature
+        )
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        falling.step()
+    width = vectors.shape[1]
+    return LinearMap.of(QUERY_MAP, np.zeros(width), matrix.detach().double().numpy())

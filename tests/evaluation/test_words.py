@@ -1,0 +1,33 @@
+"""BM25 against the equation written out (Robertson and Zaragoza 2009, Lucene's form; k1 1.5, b 0.75)."""
+
+import numpy as np
+import pytest
+
+from cse.evaluation.words import Words
+
+DOCUMENTS = ["cats sleep near dogs", "a dog barks", "dogs dogs dogs run", "", "the of and"]
+TOKENS = [["cat", "sleep", "near", "dog"], ["dog", "bark"], ["dog", "dog", "dog", "run"], [], []]
+
+
+def bm25(query: list[str], document: list[str]) -> float:
+    mean = np.mean([len(tokens) for tokens in TOKENS])
+    score = 0.0
+    for word in query:
+        holding = sum(word in tokens for tokens in TOKENS)
+        rarity = np.log(1 + (len(TOKENS) - holding + 0.5) / (holding + 0.5))
+        count = document.count(word)
+        score += rarity * count / (count + 1.5 * (1 - 0.75 + 0.75 * len(document) / mean))
+    return score
+
+
+def test_scores_are_those_of_the_equation_over_stems():
+    queries = ["Dogs sleeping", "dog dog cats", "the", "zebra", ""]
+    stems = [["dog", "sleep"], ["dog", "dog", "cat"], [], [], []]
+    found = np.stack(list(Words(DOCUMENTS).scores(queries)))
+    expected = [[bm25(query, document) for document in TOKENS] for query in stems]
+    assert found.dtype == np.float32
+    assert found == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_documents_without_a_word_score_nothing():
+    assert not np.stack(list(Words(["", "the"]).scores(["dog", "the"]))).any()

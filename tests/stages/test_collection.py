@@ -1,0 +1,194 @@
+"""Train a query side: a map and prompts against a whole collection, from documents and from judged pairs."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cse.data.prepare import prepare
+from cse.data.store import PreparedData
+from cse.errors import CseError
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.settings.load import check_settings, set_key
+from cse.settings.terms.collection import CollectionSettings
+from cse.stages.build.collection import collection_from
+from cse.stages.fit_query_map import fit_query_map
+from cse.stages.post import put_behind
+from cse.stages.train import train_stage
+from cse.training.collection import Targets
+from tests.conftest import WORDS
+
+MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
+TERMS = {"objective.nt_xent.weight": 0.0, "objective.collection.weight": 1.0}
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    rng = np.random.default_rng(4)
+    folder = tmp_path_factory.mktemp("documents")
+
+    def text(words: int) -> str:
+        return " ".join(rng.choice(WORDS, words))
+
+    records = [{"title": text(3), "text": ". ".join(text(6).capitalize() for _ in range(4)) + "."} for _ in range(30)]
+    lines = [json.dumps(record) for record in records]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    whole = [f"{record['title']} {record['text']}" for record in records]
+    judged = [(text(4), whole[place]) for place in rng.integers(0, 30, 12)]
+    with (folder / "judged.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("sent0", "sent1"), *judged])
+    return folder
+
+
+@pytest.fixture
+def prepared(documents, tmp_path, settings):
+    def make(changes: dict | None = None):
+        values = {
+            "data.source": "files",
+            "data.view": "documents",
+            "data.pairs": ["stand_ins"],
+            "data.train_path": str(documents / "corpus.jsonl"),
+            "data.stsb_dev": False,
+            "prompt.side": "query",
+        } | (changes or {})
+        made = settings(values)
+        prepare(made.data, tmp_path / "prepared", progress=False)
+        return made
+
+    return make
+
+
+def train(settings, tmp_path, name="checkpoint"):
+    train_stage(
+        settings,
+        prepared=tmp_path / "prepared",
+        checkpoint=tmp_path / name,
+        metrics=tmp_path / "train.json",
+        plots=tmp_path / "plots",
+        scratch=tmp_path / "scratch",
+    )
+    return SentenceEncoder.load(tmp_path / name)
+
+
+def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, tmp_path, models):
+    settings = prepared(MAP | {"objective.collection.words": 2.0})
+    encoder = train(settings, tmp_path)
+    data, bare = PreparedData(tmp_path / "prepared"), SentenceEncoder.load(str(models["bert"]))
+    made = collection_from(encoder, [data], CollectionSettings(words=2.0))
+    texts = made.pairs.documents
+    np.testing.assert_array_equal(encoder.encode(texts, role="passage"), bare.encode(texts))
+    np.testing.assert_array_equal(encoder.encode(texts), bare.encode(texts))
+
+    def agreement(vectors: np.ndarray) -> float:
+        """Mean share of the teacher's three best documents among the three nearest."""
+        cosine = vectors @ made.documents.T
+        cosine[np.arange(len(cosine)), made.pairs.place] = -2
+        best = np.take_along_axis(made.targets.place, np.argsort(-made.targets.share, axis=1)[:, :3], axis=1)
+        nearest = np.argsort(-cosine, axis=1)[:, :3]
+        return float(np.mean([len({*a} & {*b}) / 3 for a, b in zip(best, nearest, strict=True)]))
+
+    queries = made.pairs.queries
+    assert agreement(encoder.encode(queries, role="query")) > agreement(bare.encode(queries)) + 0.05
+
+
+def test_prompts_of_queries_learn_against_the_collection(prepared, tmp_path, models):
+    settings = prepared(TERMS | {"train.epochs": 6, "train.learning_rate": 0.05})
+    encoder = train(settings, tmp_path)
+    bare = SentenceEncoder.load(str(models["bert"]))
+    texts = ["the cat", "a dog runs"]
+    np.testing.assert_array_equal(encoder.encode(texts), bare.encode(texts))
+    assert np.abs(encoder.encode(texts, role="query") - bare.encode(texts)).max() > 1e-3
+    rows = list(csv.DictReader((tmp_path / "plots/train.csv").open()))
+    losses = [float(row["collection"]) for row in rows]
+    assert losses[-1] < losses[0]
+
+
+def test_training_is_the_same_again(prepared, tmp_path):
+    settings = prepared(TERMS)
+    one, two = (train(settings, tmp_path, name) for name in ("one", "two"))
+    for name, weight in one.trainable().items():
+        assert torch.equal(weight, two.trainable()[name]), name
+
+
+def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documents, tmp_path):
+    judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
+    settings = prepared(TERMS | {"data.more": [judged]})
+    train(settings, tmp_path)
+    data = PreparedData(tmp_path / "prepared")
+    encoder = SentenceEncoder.load(tmp_path / "checkpoint")
+    made = collection_from(encoder, [data, data.of("judged")], CollectionSettings(own_share=0.9))
+    labelled = np.flatnonzero(~made.pairs.stands_in)
+    assert len(labelled) == 12 and len(made.pairs.documents) == 30, "the judged documents are those of the collection"
+    best = made.targets.place[labelled, made.targets.share[labelled].argmax(axis=1)]
+    np.testing.assert_array_equal(best, made.pairs.place[labelled])
+
+
+def test_behind_a_bare_backbone(prepared, tmp_path, models):
+    settings = prepared(MAP)
+    put_behind(str(models["bert"]), settings.post, prepared=tmp_path / "prepared", out=tmp_path / "behind")
+    through_train = train(settings, tmp_path)
+    texts = ["the cat", "a dog runs"]
+    behind = SentenceEncoder.load(tmp_path / "behind").encode(texts, role="query")
+    np.testing.assert_allclose(behind, through_train.encode(texts, role="query"), atol=1e-6)
+
+
+def test_another_model_may_teach(prepared, tmp_path, models):
+    settings = prepared(MAP)
+    own, other = (
+        train(check_settings(tree, where="test"), tmp_path, name)
+        for name, tree in (
+            ("own", settings.model_dump()),
+            ("other", taught_by(settings.model_dump(), str(models["roberta"]))),
+        )
+    )
+    assert not torch.equal(own.post.matrix, other.post.matrix)
+    with pytest.raises(CseError, match=r"objective\.collection\.teacher_folder: "):
+        train(check_settings(taught_by(settings.model_dump(), str(tmp_path / "none")), where="test"), tmp_path)
+
+
+def taught_by(tree: dict, folder: str) -> dict:
+    set_key(tree, "objective.collection.teacher", "folder")
+    set_key(tree, "objective.collection.teacher_folder", folder)
+    return tree
+
+
+def test_what_cannot_be_a_collection_is_refused(prepared, data, tmp_path, models):
+    encoder = SentenceEncoder.load(str(models["bert"]))
+    with pytest.raises(CseError, match=r"objective\.collection: trains queries alone; set prompt\.side: query"):
+        collection_from(encoder, [PreparedData(data["sentences"])], CollectionSettings())
+    sided = SentenceEncoder(encoder.backbone, side="query")
+    with pytest.raises(CseError, match=r"contains sentences, but queries are trained on pairs"):
+        collection_from(sided, [PreparedData(data["sentences"])], CollectionSettings())
+    with pytest.raises(CseError, match=r"contains triplets, but queries are trained on pairs"):
+        collection_from(sided, [PreparedData(data["triplets"])], CollectionSettings())
+
+
+def test_one_document_is_no_collection(prepared, tmp_path, models):
+    (tmp_path / "one.txt").write_text("A cat sleeps. A dog runs.\n", encoding="utf-8")
+    prepared({"data.train_path": str(tmp_path / "one.txt")})
+    sided = SentenceEncoder(SentenceEncoder.load(str(models["bert"])).backbone, side="query")
+    with pytest.raises(CseError, match="one document is no collection; prepare two or more"):
+        collection_from(sided, [PreparedData(tmp_path / "prepared")], CollectionSettings())
+
+
+def test_a_map_recovers_a_rotation():
+    """Queries that are rotated documents: the map learns to turn them back."""
+    rng = np.random.default_rng(0)
+    documents = rng.normal(size=(200, 16))
+    documents = (documents / np.linalg.norm(documents, axis=1, keepdims=True)).astype(np.float32)
+    turn, _ = np.linalg.qr(np.eye(16) + 0.3 * rng.normal(size=(16, 16)))
+    queries = (documents @ turn).astype(np.float32)
+    place = np.arange(200)[:, None]
+    targets = Targets(place, np.ones((200, 1), np.float32), np.full(200, -1))
+
+    def found(vectors: np.ndarray) -> float:
+        return float(np.mean((vectors @ documents.T).argmax(axis=1) == np.arange(200)))
+
+    fitted = fit_query_map(queries, documents, targets, temperature=0.05, seed=1)
+    again = fit_query_map(queries, documents, targets, temperature=0.05, seed=1)
+    assert torch.equal(fitted.matrix, again.matrix)
+    assert found(queries) < 0.9 < found(fitted(torch.from_numpy(queries)).numpy())

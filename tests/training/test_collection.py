@@ -1,0 +1,91 @@
+"""What a teacher thinks of a collection, against loops by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cse.evaluation.words import Words
+from cse.objectives.collection import NO_DOCUMENT
+from cse.training.collection import Pairs, pairs_of, teach, unit_vectors
+
+DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
+QUERIES = ["cats", "bus", "rain on dogs", "nothing of it"]
+
+
+def unit(rows: int, seed: int) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(rows, 8)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def taught(stands_in=(True, True, False, False), **changes):
+    pairs = Pairs(QUERIES, DOCUMENTS, np.array([1, 2, 4, 0]), np.array(stands_in))
+    options = {"words": 0.5, "temperature": 0.7, "candidates": 3, "own_share": 0.25} | changes
+    return pairs, teach(pairs, unit(4, 1), unit(5, 2), **options)
+
+
+def shares(targets, row: int) -> np.ndarray:
+    found = np.zeros(len(DOCUMENTS))
+    np.add.at(found, targets.place[row], targets.share[row])
+    return found
+
+
+@pytest.mark.parametrize("words", [0.0, 0.5])
+@pytest.mark.parametrize("candidates", [1, 3, 200])
+def test_shares_are_a_softmax_of_standardised_scores_over_the_best(words, candidates):
+    pairs, targets = taught(words=words, candidates=candidates)
+    lexical = np.stack(list(Words(DOCUMENTS).scores(QUERIES))).astype(np.float64)
+    for row, own in enumerate(pairs.place):
+        cosine, bm25 = (unit(4, 1)[row] @ unit(5, 2).T).astype(np.float64), lexical[row]
+        score = sum(
+            weight * (each - each.mean()) / (each.std() + 1e-6) for weight, each in ((1.0, cosine), (words, bm25))
+        )
+        allowed = [place for place in range(5) if place != own or not pairs.stands_in[row]]
+        best = sorted(allowed, key=lambda place: -score[place])[: min(candidates, 4)]
+        expected = np.zeros(5)
+        expected[best] = np.exp(score[best] / 0.7) / np.exp(score[best] / 0.7).sum()
+        if not pairs.stands_in[row]:
+            expected = 0.75 * expected + 0.25 * np.eye(5)[own]
+        assert shares(targets, row) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_own_document_is_left_out_of_a_stand_in_and_its_label_elsewhere():
+    pairs, targets = taught()
+    assert targets.own.tolist() == [1, 2, NO_DOCUMENT, NO_DOCUMENT]
+    assert [shares(targets, row)[own] for row, own in enumerate(pairs.place)][:2] == [0, 0]
+    assert min(shares(targets, row)[own] for row, own in enumerate(pairs.place[2:], 2)) >= 0.25
+    assert targets.share.sum(axis=1) == pytest.approx(1)
+
+
+def test_blocks_do_not_change_the_targets(monkeypatch):
+    whole = taught()[1]
+    monkeypatch.setattr("cse.training.collection._BLOCK", 1)
+    for name, array in vars(taught()[1]).items():
+        np.testing.assert_allclose(array, getattr(whole, name), rtol=0, atol=1e-6)
+
+
+def test_sources_share_one_collection():
+    first = pa.table({"sent0": ["a", "b"], "sent1": ["x", "y"]})
+    second = pa.table({"sent0": ["c", "a"], "sent1": ["z", "x"]})
+    pairs = pairs_of([(first, True), (second, False)])
+    assert (pairs.queries, pairs.documents) == (["a", "b", "c", "a"], ["x", "y", "z"])
+    assert (pairs.place.tolist(), pairs.stands_in.tolist()) == ([0, 1, 2, 0], [True, True, False, False])
+    some = pairs.only(np.array([0, 3]))
+    assert (some.queries, some.documents, some.place.tolist()) == (["a", "a"], pairs.documents, [0, 0])
+
+
+def test_each_distinct_text_is_encoded_once():
+    class Encoder:
+        def __init__(self):
+            self.texts, self.asked = {"query": ""}, []
+
+        def encode(self, sentences, *, normalize, show_progress_bar, role):
+            self.asked += sentences
+            return np.array([[len(text), 1.0] for text in sentences], np.float32)
+
+    encoder = Encoder()
+    found = unit_vectors(encoder, ["aa", "b", "aa"], "query", False)
+    assert encoder.asked == ["aa", "b"]
+    np.testing.assert_array_equal(found[0], found[2])
+    assert np.linalg.norm(found, axis=1) == pytest.approx(1)
