@@ -18,9 +18,9 @@ from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import MANIFEST, MODEL, QUERY_SIDE, Bundle, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.conftest import make_backbone_folder
 from tests.export.systems import SENTENCES
 from tests.sides import PARTS, query_side
+from tests.tiny import make_backbone_folder
 
 LONG = "two small birds eat red apple bread near the old river " * 5  # longer than either side takes
 TEXTS = [*SENTENCES, LONG]

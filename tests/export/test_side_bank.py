@@ -23,10 +23,10 @@ from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages import bank as stage
-from tests.conftest import make_backbone_folder
 from tests.export.banks import make_encoder
 from tests.export.systems import SENTENCES
 from tests.sides import PARTS, query_side
+from tests.tiny import make_backbone_folder
 
 TEXTS = [*SENTENCES, "two small birds eat red apple bread near the old river " * 5]
 

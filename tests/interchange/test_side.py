@@ -12,9 +12,9 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import make_backbone_folder
 from tests.export.systems import SENTENCES
 from tests.sides import PARTS, query_side
+from tests.tiny import make_backbone_folder
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer

@@ -17,9 +17,9 @@ from cse.model.checkpoint_config import identity_of
 from cse.model.declared import PROMPTS
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.conftest import make_backbone_folder
 from tests.parts import new_flow, new_prompt, new_template
 from tests.sides import PARTS, query_side
+from tests.tiny import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river " * 4]
 

@@ -18,10 +18,10 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.search import open_encoder, role_of_queries
 from cse.scale.corpus.table import open_table
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
-from tests.conftest import WORDS
 from tests.export.banks import make_encoder
 from tests.scale.corpora import outputs, read_vectors, write_txt
 from tests.sides import PARTS, query_side
+from tests.tiny import WORDS
 
 TEXTS = [" ".join(WORDS[start : start + 1 + start % 4]) for start in range(30)]
 QUERIES = ["two small birds", "the cat sits on the mat"]

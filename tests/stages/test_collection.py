@@ -20,7 +20,7 @@ from cse.stages.fit_query_map import fit_query_map
 from cse.stages.post import put_behind
 from cse.stages.train import train_stage
 from cse.training.collection import Targets
-from tests.conftest import WORDS
+from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
 TERMS = {"objective.nt_xent.weight": 0.0, "objective.collection.weight": 1.0}

@@ -22,10 +22,10 @@ from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_t
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.report.page import as_html, as_markdown, make_report
 from cse.report.systems import group
-from tests.conftest import WORDS
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.sides import PARTS as SIDES
 from tests.sides import query_side
+from tests.tiny import WORDS
 
 TEXTS = [f"text {i}" for i in range(24)]
 LABELS = ["a", "b", "c"] * 8
