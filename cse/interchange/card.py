@@ -13,9 +13,10 @@ from huggingface_hub import errors as hub_errors
 from cse.errors import one_line
 from cse.interchange.hub_errors import is_transport
 from cse.interchange.measures import Measures
-from cse.interchange.model_folder import ADAPTER, MODULES, ModelFolder
+from cse.interchange.model_folder import ADAPTER, MODULES, ROUTER, ModelFolder
 from cse.model.checkpoint_config import training_notes
 from cse.outputs import Kind
+from cse.runtime.uses import QUERY
 
 _SEE = "see the backbone"
 _DEEP = {
@@ -106,6 +107,8 @@ def _snippet(model: ModelFolder) -> str:
     texts = '["A cat sleeps.", "A dog runs."]'
     if MODULES in model.files:
         kinds = [str(entry.get("type", "")) for entry in json.loads((model.folder / MODULES).read_text("utf-8"))]
+        if ROUTER in model.files:
+            kinds += json.loads((model.folder / ROUTER).read_text("utf-8"))["types"].values()
         own = "" if all(kind.startswith("sentence_transformers.") for kind in kinds) else ", trust_remote_code=True"
         opened = f'from sentence_transformers import SentenceTransformer\n\nencoder = SentenceTransformer("model"{own})'
         return f"{opened}\nprint(encoder.encode({texts}).shape)"
@@ -122,7 +125,8 @@ def _snippet(model: ModelFolder) -> str:
     load = "SentenceEncoder.load" if model.kind == Kind.CHECKPOINT else "OnnxEncoder"
     first = next((PurePath(name).stem for name in model.files if name.startswith("domains/")), "NAME")
     domain = f', domain="{first}"' if model.kind == Kind.BANK else ""
-    return f'import cse\n\nencoder = cse.{load}("model"{where})\nprint(encoder.encode({texts}{domain}).shape)'
+    role = f', role="{QUERY}"' if model.manifest.get("side") == QUERY else ""
+    return f'import cse\n\nencoder = cse.{load}("model"{where})\nprint(encoder.encode({texts}{domain}{role}).shape)'
 
 
 def _training(model: ModelFolder) -> str:
@@ -184,7 +188,13 @@ def _limits(model: ModelFolder, measures: Measures) -> Iterator[str]:
         yield f"Needs the language model with SHA-256 `{backbone[:16]}...`; any other is refused."
     if notes := training_notes(model.folder):
         yield f"It was {notes}."
-    yield "Its vectors compare with each other only, not with those of another model."
+    if model.manifest.get("side") == QUERY:
+        yield (
+            f"Role `{QUERY}` alone takes what was trained. All other texts have the bare backbone's vectors, so an "
+            "index of those is searched with it."
+        )
+    else:
+        yield "Its vectors compare with each other only, not with those of another model."
     if measures.model:
         yield "The measures hold for the tasks named above; try it on your own texts first."
     else:

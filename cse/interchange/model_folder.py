@@ -26,6 +26,7 @@ LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
 CARD = "README.md"
 _FORMAT = 1
 MODULES, ADAPTER = "modules.json", "adapter_config.json"  # exports to sentence-transformers and PEFT have one of these
+ROUTER = "router_config.json"  # of sentence-transformers, for a query side
 _BASE = "base_model_name_or_path"
 _PLACES = (_BASE, "_name_or_path", "name_or_path")  # keys of other libraries that may hold a path
 _CONFIGS = (ADAPTER, "config.json", "sentence_bert_config.json", "config_sentence_transformers.json")

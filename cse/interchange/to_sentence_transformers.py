@@ -26,6 +26,7 @@ from cse.errors import CseError
 from cse.export.parity import check_parity
 from cse.interchange import prompted_transformer
 from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
+from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
 from cse.interchange.quiet import quietly
 from cse.model import attention, dropout, families, transformer
@@ -127,7 +128,7 @@ def _write_router(types: list[tuple[str, str]], shared: int, folder: Path) -> st
     names = [name for name, _ in types]
     structure = {QUERY: names, "document": names[:shared]}
     parameters = {"default_route": "document", "allow_empty_key": True}
-    _write_json(folder / "router_config.json", {"types": dict(types), "structure": structure, "parameters": parameters})
+    _write_json(folder / ROUTER, {"types": dict(types), "structure": structure, "parameters": parameters})
     return f"{_MODULES}.Router"
 
 

@@ -58,6 +58,17 @@ def test_as_the_pages_say(cse, project, empty_banks):
         np.testing.assert_allclose(np.load(f"{name}.npy"), expected("query"), atol=1e-5)
 
 
+def test_its_card_says_how_queries_are_read(cse, project):
+    assert cse("export", "data/checkpoint", "--out", "data/bundle").code == 0
+    for name in ("checkpoint", "bundle"):
+        done = cse("push", "me/legal", f"data/{name}", "--card", f"{name}.md")
+        assert done.code == 0, done.err
+        text = Path(f"{name}.md").read_text()
+        assert '"A dog runs."], role="query").shape)' in text
+        assert "Role `query` alone takes what was trained." in text
+        assert "compare with each other only" not in text
+
+
 def test_similarities_are_those_of_the_bare_backbone(cse, project, tiny_folders):
     """STS asks for no role."""
     done = cse("evaluate", "data/checkpoint", str(tiny_folders["bert"]))

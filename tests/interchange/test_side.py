@@ -19,6 +19,9 @@ from tests.tiny import make_backbone_folder
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
 
+from cse.interchange.card import make_card
+from cse.interchange.measures import Measures
+from cse.interchange.model_folder import open_folder
 from cse.interchange.to_sentence_transformers import export_sentence_transformers
 
 LONG = "two small birds eat red apple bread near the old river " * 5
@@ -43,6 +46,14 @@ def test_both_sides_give_the_encoders_vectors(tiny_folders, tmp_path, code_cache
         np.testing.assert_allclose(encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
     weights = [path for path in (tmp_path / "model").rglob("model.safetensors") if path.stat().st_size > 50_000]
     assert len(weights) == 1, "both sides share the language model"
+
+
+@pytest.mark.parametrize(("parts", "code"), [("prompt", True), ("map", False)])
+def test_its_card_trusts_code_where_there_is_some(tiny_folders, tmp_path, code_cache, parts, code):
+    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS[parts])
+    export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
+    card = make_card(open_folder(tmp_path / "model"), "me/legal", Measures({}, {}), None)
+    assert ("trust_remote_code=True" in card) == code
 
 
 def test_a_map_alone_needs_no_code(tiny_folders, tmp_path):
