@@ -52,7 +52,7 @@ def wheel(tmp_path_factory) -> Path:
 def environment_with(folder: Path, wheel: Path, extras: str) -> Path:
     """Make a virtual environment with the project and these extras; return its ``bin``."""
     worked(sys.executable, "-m", "venv", folder)
-    pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
     worked(*pip, "-c", ROOT / "constraints.txt", f"{wheel}[{extras}]")
     return folder / "bin"
 

@@ -10,8 +10,12 @@ from cse.errors import CseError, Interrupted
 from cse.training.mlflow_run import MlflowRun
 from cse.training.observers import StepRecord
 
-mlflow = pytest.importorskip("mlflow")
 SETTINGS = {"prompt": {"length": 12, "init_text": None}, "train": {"learning_rate": 0.01}}
+
+
+@pytest.fixture(scope="module")
+def mlflow():
+    return pytest.importorskip("mlflow")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +24,7 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture
-def client(store, monkeypatch, request):
+def client(mlflow, store, monkeypatch, request):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", request.node.name)
     return mlflow.MlflowClient(store)
@@ -81,7 +85,7 @@ def test_a_run_deleted_meanwhile_is_replaced(client, tmp_path, request):
     assert [run.info.run_id for run in runs(client, request.node.name)] == [second.run] != [first.run]
 
 
-def test_a_server_that_goes_away_is_named_once_and_stops_nothing(client, tmp_path, capsys, monkeypatch):
+def test_a_server_that_goes_away_is_named_once_and_stops_nothing(mlflow, client, tmp_path, capsys, monkeypatch):
     run = MlflowRun(tmp_path, SETTINGS)
     run.start(0, 10)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -94,7 +98,7 @@ def test_a_server_that_goes_away_is_named_once_and_stops_nothing(client, tmp_pat
     assert line.endswith("the training goes on without it")
 
 
-def test_a_server_that_is_away_at_the_start_is_one_line(tmp_path, monkeypatch):
+def test_a_server_that_is_away_at_the_start_is_one_line(mlflow, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(CseError, match=r"^CSE_OBSERVERS: mlflow: .*check MLFLOW_TRACKING_URI$"):
