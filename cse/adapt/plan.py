@@ -42,6 +42,8 @@ def rates_of(view: str, system: str, own: float, few: bool = False) -> tuple[flo
         own: rate of the settings.
         few: whether labelled rows are few.
     """
+    if system == QUERY_PROMPTS:
+        return (own,)
     known = (_RATES_OF_FEW if few else _RATES_OF_LABELS if view == "categories" else _RATES)[system]
     return known if system == FULL else tuple(dict.fromkeys((own, *known)))
 

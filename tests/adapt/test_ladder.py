@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cse.adapt.ladder import BARE, FULL, FULL_HEAD, HEAD, PROMPTS, PROMPTS_HEAD, Ladder
+from cse.adapt.ladder import BARE, FULL, FULL_HEAD, HEAD, PROMPTS, PROMPTS_HEAD, QUERY_MAP, QUERY_PROMPTS, Ladder
 
 
 def ladder(**devs: float | tuple[float | None, ...] | None) -> Ladder:
@@ -26,6 +26,8 @@ def ladder(**devs: float | tuple[float | None, ...] | None) -> Ladder:
         ({HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 75.0, FULL: 80.0, FULL_HEAD: 78.0}, FULL, PROMPTS_HEAD),
         ({HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 85.0, FULL: 80.0, FULL_HEAD: 83.0}, PROMPTS_HEAD, FULL_HEAD),
         ({BARE: None, PROMPTS: (None, None)}, PROMPTS, None),  # nothing selects
+        ({BARE: None, QUERY_MAP: None}, QUERY_MAP, None),
+        ({BARE: 50.0, QUERY_MAP: 52.0, QUERY_PROMPTS: 52.0}, QUERY_MAP, None),
         ({BARE: None, PROMPTS: None, FULL: None}, FULL, PROMPTS),
     ],
 )  # fmt: skip

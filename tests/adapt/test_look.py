@@ -139,9 +139,12 @@ def test_a_missing_file_of_labels_is_called_missing(tmp_path):
 
 def test_the_language_of_documents_is_found(tmp_path):
     german = "Die Karte ist auch nach zwei Wochen noch nicht angekommen. Was soll der Kunde jetzt tun, bitte? "
-    found = look([write(tmp_path / "seite.md", f"# Die Karte\n\n{german * 3}\n")])
+    for name in ("a", "b"):
+        write(tmp_path / f"seiten/{name}.md", f"# Die Karte\n\n{german * 3}\n")
+        write(tmp_path / f"short/{name}.md", "# Nur kurz\n\nText.\n")
+    found = look([tmp_path / "seiten"])
     assert (found.language, found.settings["data.language"]) == ("de", "de")
-    assert look([write(tmp_path / "short.md", "# Nur kurz\n\nText.\n")]).language is None
+    assert look([tmp_path / "short"]).language is None
 
 
 def test_questions_and_answers_become_pairs(tmp_path):

@@ -6,15 +6,17 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from cse.adapt.ladder import BARE, FULL, PROMPTS, Ladder
+from cse.adapt.ladder import BARE, FULL, PROMPTS, QUERY_MAP, Ladder
 from cse.adapt.run import Adapted
 from cse.adapt.summary import summary
 from cse.evaluation.compared import STS, Compared
 from cse.evaluation.comparison import Comparison
+from cse.report.systems import System
 
 MAIN = ("intents", "kNN")
 
@@ -151,3 +153,50 @@ def test_without_a_true_difference_the_first_line_seldom_says_something():
     assert 0.04 < lines["main"] / 4000 < 0.06
     assert 0.018 < lines["rose"] / 4000 < 0.032
     assert 0.015 < lines["others"] / 4000 < 0.033
+
+
+# ---- adapted queries -----------------------------------------------------------------------------------------------
+
+SEARCH = ("cacm", "nDCG@10")
+
+
+def searched(difference: float, *, model: str = QUERY_MAP, dev: float | None = None) -> list[str]:
+    ladder = Ladder()
+    for system in (BARE, QUERY_MAP):
+        ladder.add(system, system, dev, seconds=3)
+    values = {"nDCG@10": 41.0, "nDCG@10 with words": 55.9, "nDCG@10 of words": 50.0}
+    after = {"nDCG@10": 41.0 + difference, "nDCG@10 with words": 58.7, "nDCG@10 of words": 50.0}
+
+    def system(name: str, values: dict[str, float]) -> System:
+        scores = {"tasks": {"cacm": {"values": values}}}
+        return System(name, (SimpleNamespace(name=name, scores=scores),))
+
+    won = [one("nDCG@10", difference, 3 if difference > 0 else -0.5, "cacm")]
+    systems = [system(BARE, values), system(QUERY_MAP, after)]
+    chosen = ladder.rungs[QUERY_MAP]
+    found = Adapted(Path("out"), systems, SEARCH, ladder, chosen, won, None, [], model, 60, [], searched=True)
+    return summary(found).splitlines()
+
+
+def test_a_search_is_told_by_vectors_words_and_both():
+    lines = searched(7.0)
+    assert lines[0] == "It helped: cacm nDCG@10 rose by 7.00."
+    assert lines[1] == "cacm nDCG@10: words alone 50.00; vectors 41.00 -> 48.00; words and vectors 55.90 -> 58.70"
+    assert "general similarity: unchanged; texts in any other role than query keep their vectors" in lines
+    assert "tried, and nothing chose:" in lines
+    assert any(line.startswith("in the bundle: query_map (adapted queries); documents keep") for line in lines)
+    assert "tried, with the score on judged queries that chose:" in searched(7.0, dev=50.0)
+
+
+def test_queries_that_find_no_more_are_left_out():
+    lines = searched(-0.2, model=BARE)
+    assert "in the bundle: the bare backbone, since adapted queries found no more" in lines
+
+
+def test_what_was_not_measured_is_not_claimed():
+    ladder = Ladder()
+    for system in (BARE, QUERY_MAP):
+        ladder.add(system, system, None, seconds=3)
+    rung = ladder.rungs[QUERY_MAP]
+    found = Adapted(Path("out"), [], None, ladder, rung, [], None, [], QUERY_MAP, 60, [], searched=True)
+    assert "whether they find more was not measured" in summary(found).splitlines()[0]
