@@ -275,3 +275,12 @@ def test_mistakes_are_one_line(cse, place, arguments, message):  # noqa: F811
     done = cse("adapt", *arguments, "--out", "out")
     assert done.code == 2
     assert message in done.err.splitlines()[-1]
+
+
+def test_of_many_documents_a_sample_is_trained_on(tmp_path, monkeypatch):
+    records = [{"_id": str(n), "title": f"Part {n}", "text": "One sentence. Another one."} for n in range(9)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    monkeypatch.setattr("cse.adapt.look._MOST_ROWS", 9)
+    assert "data.max_rows" not in look([tmp_path / "corpus.jsonl"]).settings
+    monkeypatch.setattr("cse.adapt.look._MOST_ROWS", 8)
+    assert look([tmp_path / "corpus.jsonl"]).settings["data.max_rows"] == 8
