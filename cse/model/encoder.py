@@ -61,6 +61,7 @@ class Encoder(nn.Module):
 
     Attributes:
         documents: the bare backbone, which embeds all but queries; None if its side is ``both``.
+        bare: whether it is a backbone that nothing trains, whose vectors may be kept (``cse.model.kept``).
 
     Raises:
         CseError: an unknown pooler, a position table too short for the prompt, a projector that the backbone lacks, or
@@ -140,7 +141,10 @@ class Encoder(nn.Module):
         for role, text in self.texts.items():
             check_room(text, self.text_tokenizers, self.max_length, f"task text of role {role}")
         check_side(self)
+        self.bare = False
         self.documents: Any = None if side == "both" else type(self)(backbone, use=use_of_documents(body, self.texts))
+        if self.documents is not None:
+            self.documents.bare = True
         self.eval()
 
     @property

@@ -42,11 +42,9 @@ class SentenceEncoder(Compatible, Encoder):
     Attributes:
         precision: of the layers in ``encode``: ``fp32``, ``bf16`` or ``fp16``. The last two are for hardware that
             multiplies in them; pooling sums and vectors stay in float32.
-        bare: whether it is a backbone that nothing trains, whose vectors may be kept (``cse.model.kept``).
     """
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    bare = False
 
     @classmethod
     def load(cls, path_or_name: str | Path, *, backbone: str | None = None) -> SentenceEncoder:
@@ -170,7 +168,7 @@ class SentenceEncoder(Compatible, Encoder):
         """Return what encodes texts in a role: this encoder, or the bare backbone if its query side is not for them."""
         if self.documents is None or role == QUERY:
             return self
-        self.documents.precision, self.documents.bare = self.precision, True
+        self.documents.precision = self.precision
         documents: SentenceEncoder = self.documents
         return documents
 
