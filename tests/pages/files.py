@@ -36,7 +36,7 @@ def write_user_files(folder: Path) -> None:
     for name, chapters in (
         ("manual", documents[::2]),
         ("handbook", documents),
-    ):  # `cse adapt manual/` trains three seeds
+    ):
         for title, body in chapters:
             _lines(folder / name / f"{title.lower().replace(' ', '-')}.md", [f"# {title}", "", body])
     for name in ("corpus.jsonl", "manual.jsonl", "my-search/corpus.jsonl"):
