@@ -20,7 +20,7 @@ from deploy.server.models import Served
 from deploy.server.registry import Follower
 from flows.registry import assign, find, register
 from tests.deploy.servers import serving
-from tests.flows.conftest import repository  # noqa: F401 - a fixture
+from tests.flows.conftest import first_commit, repository  # noqa: F401 - fixtures
 from tests.flows.repositories import commit
 from tests.runtime.conftest import edit
 from tests.waiting import wait_for
