@@ -119,18 +119,19 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, place, tiny_f
     assert not (place / "out").exists(), "an adaptation made all of it"
 
 
-def test_documents_are_encoded_once(cse, place, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize("judged", [(), ("--dev-queries", "my-search", "--budget", "1s")])
+def test_documents_are_encoded_once(cse, place, monkeypatch, judged):  # noqa: F811
     rows: list[tuple[int, ...]] = []
     embed = SentenceEncoder.embed
 
     def counting(self, ids, mask, constants=None):
-        if self.post is None:  # the bare backbone, as such or as the side of documents
+        if self.post is None and self.prompt is None:  # the bare backbone, as such or as the side of documents
             rows.extend(tuple(one[some > 0].tolist()) for one, some in zip(ids, mask, strict=True))
         return embed(self, ids, mask, constants)
 
     monkeypatch.setattr(SentenceEncoder, "embed", counting)
     monkeypatch.setattr(Models, "export", lambda *_: None)  # its check encodes some of them again
-    done = cse("adapt", "my-search/corpus.jsonl", "--task", "my-search", "--out", "out", *QUICK)
+    done = cse("adapt", "my-search/corpus.jsonl", "--task", "my-search", "--out", "out", *QUICK, *judged)
     assert done.code == 0 and "no index: " in done.out, done.err
     assert len(rows) == len(set(rows)) > 3 * 24, "stand-ins, documents and queries: trained on, and measured twice"
 
