@@ -123,6 +123,7 @@ def _train(
         if settings.train.parameters == "none":
             state = RunState()
             encoder.to(training.device)
+            encoder.bare = _is_bare(training)
         else:
             if training.dev is None:
                 click.echo(
@@ -160,6 +161,13 @@ def _train(
     folder.remove()
     click.echo(f"trained {counted(state.step, 'step')}{_outcome(results, post=settings.post.kind)}: {checkpoint}")
     return results
+
+
+def _is_bare(training: Training) -> bool:
+    """Return whether a model that nothing trains is the bare backbone as it is."""
+    encoder = training.encoder
+    added = count_parameters(encoder).trained or encoder.templates or training.settings.post.kind != "none"
+    return not added and encoder.pooler == encoder.backbone.pooling
 
 
 def _start_at_inference(training: Training) -> dict[str, Any]:

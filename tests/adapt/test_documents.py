@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +14,18 @@ from cse.adapt.judged import Judged
 from cse.adapt.look import STAND_INS, look
 from cse.adapt.made import remove
 from cse.adapt.models import Models
+from cse.adapt.run import Adaptation
 from cse.bench.ledger import Ledger
 from cse.data.documents import read_documents
 from cse.data.passages import whole_document
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import read_beir
 from cse.errors import CseError
+from cse.evaluation.compared import Compared
+from cse.evaluation.comparison import Comparison
 from cse.evaluation.record import ITEMS_FILE
 from cse.evaluation.tasks.items import read_items
+from cse.model.checkpoint_config import identity_of
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.groups.data import DataSettings
@@ -113,18 +119,19 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, place, tiny_f
     assert not (place / "out").exists(), "an adaptation made all of it"
 
 
-def test_documents_are_encoded_once(cse, place, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize("judged", [(), ("--dev-queries", "my-search", "--budget", "1s")])
+def test_documents_are_encoded_once(cse, place, monkeypatch, judged):  # noqa: F811
     rows: list[tuple[int, ...]] = []
     embed = SentenceEncoder.embed
 
     def counting(self, ids, mask, constants=None):
-        if self.post is None:  # the bare backbone, as such or as the side of documents
+        if self.post is None and self.prompt is None:  # the bare backbone, as such or as the side of documents
             rows.extend(tuple(one[some > 0].tolist()) for one, some in zip(ids, mask, strict=True))
         return embed(self, ids, mask, constants)
 
     monkeypatch.setattr(SentenceEncoder, "embed", counting)
     monkeypatch.setattr(Models, "export", lambda *_: None)  # its check encodes some of them again
-    done = cse("adapt", "my-search/corpus.jsonl", "--task", "my-search", "--out", "out", *QUICK)
+    done = cse("adapt", "my-search/corpus.jsonl", "--task", "my-search", "--out", "out", *QUICK, *judged)
     assert done.code == 0 and "no index: " in done.out, done.err
     assert len(rows) == len(set(rows)) > 3 * 24, "stand-ins, documents and queries: trained on, and measured twice"
 
@@ -139,6 +146,10 @@ def test_without_judged_queries_nothing_is_claimed(cse, place):  # noqa: F811
     assert "--task or --dev-queries with judged queries would tell" in done.out
     assert "in the bundle: query_map (adapted queries); documents keep the bare backbone's vectors" in done.out
     assert not (place / "out/records").exists()
+    for command in ("prepare", "mine", "train"):
+        assert cse(command, "--params", "out/params.yaml").code == 0
+    places = (Path("data/checkpoint"), Path("out/runs/query_map/checkpoint"))
+    assert len(set(map(identity_of, places))) == 1, "the pipeline makes the same model of the settings that it left"
     pytest.importorskip("lancedb")
     found = cse("search", "out/index", "red cat", "-k", "6")
     assert {line.split()[2] for line in found.out.splitlines()} == {f"{n}.md" for n in range(6)}, "paths are ids"
@@ -171,6 +182,16 @@ def test_half_of_the_judged_queries_choose_and_the_other_half_is_measured(cse, p
     assert again.code == 0 and "\ntrained" not in again.out and again.out in done.out
     remove(place / "out")
     assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(("gain", "low", "searched", "fell"), [
+    (0.5, -1.0, True, False), (0.0, -1.0, True, True), (-0.1, -1.0, True, True), (-0.1, -1.0, False, False),
+])  # fmt: skip
+def test_a_search_without_a_gain_keeps_the_bare_backbone(gain, low, searched, fell):
+    """Elsewhere what is no worse than chance can show is kept."""
+    one = Compared("t", "nDCG@10", True, Comparison(50, 50 + gain, gain + low, gain - low, 0.5, 20, (1, 1)))
+    where = SimpleNamespace(found=SimpleNamespace(searched=searched))
+    assert Adaptation._fell(where, one) is fell
 
 
 # ---- judged queries ------------------------------------------------------------------------------------------------
