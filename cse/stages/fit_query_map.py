@@ -11,8 +11,8 @@ from cse.model.post.linear import QUERY_MAP, LinearMap
 from cse.objectives.collection import collection_cross_entropy
 from cse.training.collection import Targets
 
-_STEPS = 3000
 _BATCH = 64  # queries of a step
+_PASSES, _LEAST, _MOST = 32, 250, 3000  # steps: more passes over few stand-ins cost a search by words and vectors
 _RATE = 1e-3  # of Adam, falling to 0
 
 
@@ -41,11 +41,12 @@ def fit_query_map(
     place, share, own = (torch.from_numpy(each) for each in (targets.place, targets.share, targets.own))
     matrix = torch.nn.Parameter(torch.eye(vectors.shape[1]))
     adam = torch.optim.Adam([matrix], lr=_RATE)
-    falling = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, _STEPS)
-    random = np.random.default_rng(seed)
     once = np.arange(len(queries)) if times is None else np.repeat(np.arange(len(queries)), times)
+    steps = min(max(_PASSES * len(once) // _BATCH, _LEAST), _MOST)
+    falling = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, steps)
+    random = np.random.default_rng(seed)
     order: list[int] = []
-    for _ in trange(_STEPS, desc="training the query map", disable=not progress, leave=False):
+    for _ in trange(steps, desc="training the query map", disable=not progress, leave=False):
         while len(order) < min(_BATCH, len(once)):
             order += random.permutation(once).tolist()
         rows, order = order[:_BATCH], order[_BATCH:]

@@ -23,6 +23,7 @@ from cse.training.collection import Targets
 from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
+LEAST_STEPS = "cse.stages.fit_query_map._LEAST"
 TERMS = {"objective.nt_xent.weight": 0.0, "objective.collection.weight": 1.0}
 
 
@@ -74,7 +75,8 @@ def train(settings, tmp_path, name="checkpoint"):
     return SentenceEncoder.load(tmp_path / name)
 
 
-def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, tmp_path, models):
+def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, tmp_path, models, monkeypatch):
+    monkeypatch.setattr(LEAST_STEPS, 3000)  # random weights take many
     settings = prepared(MAP | {"objective.collection.words": 2.0})
     encoder = train(settings, tmp_path)
     data, bare = PreparedData(tmp_path / "prepared"), SentenceEncoder.load(str(models["bert"]))
@@ -175,8 +177,9 @@ def test_one_document_is_no_collection(prepared, tmp_path, models):
         collection_from(sided, [PreparedData(tmp_path / "prepared")], CollectionSettings())
 
 
-def test_a_map_recovers_a_rotation():
+def test_a_map_recovers_a_rotation(monkeypatch):
     """Queries that are rotated documents: the map learns to turn them back."""
+    monkeypatch.setattr(LEAST_STEPS, 3000)
     rng = np.random.default_rng(0)
     documents = rng.normal(size=(200, 16))
     documents = (documents / np.linalg.norm(documents, axis=1, keepdims=True)).astype(np.float32)
