@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 # other names than their distributions
 MODULES = {
     "scikit-learn": "sklearn", "ruamel.yaml": "ruamel", "lxml-html-clean": "lxml_html_clean",
-    "markdown-it-py": "markdown_it",
+    "markdown-it-py": "markdown_it", "PyStemmer": "Stemmer",
 }  # fmt: skip
 
 
