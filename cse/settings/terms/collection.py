@@ -35,7 +35,7 @@ class CollectionSettings(TermSettings):
     )
     candidates: Positive = Field(200, description="Best documents of the teacher that get a share of its softmax.")
     own_share: Share = Field(
-        0.5,
+        0.9,
         description="Pairs: share that goes to the pair's own document, the rest to the teacher's. Of `data.pairs: "
         "[stand_ins]` a text's own document is left out instead.",
     )
