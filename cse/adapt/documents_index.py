@@ -32,21 +32,21 @@ def index_documents(data: DataSettings, out: Path) -> str:
     if find_spec("lancedb") is None:
         return "no index: LanceDB is not installed (pip install 'cse[search]'), then `cse embed` and `cse index`"
     from cse.scale.corpus.columns import Columns
+    from cse.scale.corpus.database import TABLE_FOLDER
     from cse.scale.corpus.embed import embed_corpus
     from cse.scale.corpus.index import build_table
-    from cse.scale.corpus.output import TABLE_FOLDER, open_vectors
+    from cse.scale.corpus.output import open_vectors
     from cse.scale.corpus.plan import Choices
 
     bundle, folder = out / "bundle", out / INDEX
     try:
         corpus, names = _table(data) or _written(data, out / DOCUMENTS)
-        role = role_for("document", read_manifest(bundle).texts)
+        texts = read_manifest(bundle).texts
+        role = role_for("document", texts)
+        role = role if role and texts[role] else None  # as the bare bundle, which an earlier stop may have chosen
         columns = Columns(names["text"], names.get("id"), title=names.get("title"))
         choices = Choices(columns, True, 8192, 64, True, "auto", role)
-        try:
-            done = embed_corpus(str(corpus), str(folder), str(bundle), choices, workers=0)
-        except CseError:  # of a bundle without a query side, which an earlier stop chose
-            done = embed_corpus(str(corpus), str(folder), str(bundle), choices, workers=0, again=True)
+        done = embed_corpus(str(corpus), str(folder), str(bundle), choices, workers=0)
         if done.found < done.rows or not (folder / TABLE_FOLDER).is_dir():
             build_table(open_vectors(str(folder)))
     except CseError as error:

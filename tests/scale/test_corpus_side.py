@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from cse.adapt.documents_index import index_documents
 from cse.export.bank import make_domain
 from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
@@ -17,6 +18,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.search import open_encoder, role_of_queries
 from cse.scale.corpus.table import open_table
+from cse.settings.groups.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.export.banks import make_encoder
 from tests.scale.corpora import outputs, read_vectors, write_txt
@@ -166,3 +168,17 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
     assert outputs(out) == kept
     failed = cse("embed", corpus, "--out", tmp_path / "other", *options, "--role", "query")
     assert failed.refused().startswith("--role query: ")
+
+
+def test_an_adaptation_leaves_the_index_of_an_earlier_stop_as_it_is(models, tmp_path):
+    """Whatever was shipped first, the bare backbone or a query side: the documents are not embedded again."""
+    rows = [{"_id": f"d{number}", "text": text} for number, text in enumerate(TEXTS) if number < 5]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data, out = DataSettings(train_path=str(tmp_path / "corpus.jsonl"), view="documents"), tmp_path / "out"
+    seen = []
+    for name in ("bare", "mapped", "prompted", "bare"):
+        shutil.rmtree(out / "bundle", ignore_errors=True)
+        shutil.copytree(models / name, out / "bundle")
+        assert index_documents(data, out) == f'5 documents indexed: cse search {out / "index"} "..."'
+        seen.append(bytes_of(out / "index"))
+    assert all(one == seen[0] for one in seen)

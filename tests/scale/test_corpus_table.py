@@ -18,7 +18,7 @@ from cse.scale.corpus import index
 from cse.scale.corpus import table as module
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.index import build_table, update_table
-from cse.scale.corpus.output import open_vectors
+from cse.scale.corpus.output import check_vectors, open_vectors
 from cse.scale.corpus.table import open_table
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
@@ -352,6 +352,20 @@ def test_a_table_of_another_program_is_not_written_over(cse, embed):  # noqa: F8
     assert (done.code, done.err) == (
         2, f"error: {folder}/index.lance: a table that `cse index` did not make; move it, and index again\n",
     )  # fmt: skip
+    assert table.to_arrow().to_pylist() == [{"thesis": "my own"}]
+
+
+def test_a_table_of_another_program_is_not_deleted(cse, embed):  # noqa: F811
+    import lancedb
+
+    folder = embed(ROWS[:5], "mine")
+    table = lancedb.connect(str(folder)).create_table("index", [{"thesis": "my own"}])
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(AssertionError, match="a table that `cse index` did not make"):
+        embed(ROWS[:5], "mine", "--again")
+    with pytest.raises(CseError, match="a table that `cse index` did not make"):
+        check_vectors(folder)
+    assert sorted(path.name for path in folder.iterdir()) == before
     assert table.to_arrow().to_pylist() == [{"thesis": "my own"}]
 
 

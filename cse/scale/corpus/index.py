@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from cse.data.checks import listed
 from cse.errors import CseError, full_disk_in, one_line
-from cse.scale.corpus.output import TABLE, TABLE_FOLDER, VectorStore, only_writer
+from cse.scale.corpus.database import FACTS, TABLE, TABLE_FOLDER, connect, refuse_foreign
+from cse.scale.corpus.output import VectorStore, only_writer
 from cse.scale.corpus.shard import EMBEDDING, shard_tables
 from cse.scale.corpus.storage import Folder
-from cse.scale.corpus.table import FACTS, READY, SearchTable, connect, open_table
+from cse.scale.corpus.table import READY, SearchTable, open_table
 
 Kind = Literal["auto", "exact", "approximate"]
 
@@ -35,7 +36,7 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
             is in the place of the index.
     """
     with _writing(vectors.folder) as database:
-        _refuse_foreign(database, vectors.folder)
+        refuse_foreign(vectors.folder)
         from lancedb.index import FTS, BTree, IvfRq
 
         batches = _batches(vectors)
@@ -96,16 +97,6 @@ def _writing(folder: Folder) -> Iterator[Any]:
             if number := full_disk_in(str(error)):
                 raise OSError(number, os.strerror(number), folder / TABLE_FOLDER) from None
             raise CseError(f"{folder / TABLE_FOLDER}: cannot be written: {one_line(str(error))[:300]}") from None
-
-
-def _refuse_foreign(database: Any, folder: Folder) -> None:
-    """Refuse to write over a table that `cse index` did not make; one that cannot be opened was never finished."""
-    try:
-        metadata = database.open_table(TABLE).schema.metadata
-    except (ValueError, RuntimeError, OSError):
-        return
-    if FACTS not in (metadata or {}):
-        raise CseError(f"{folder / TABLE_FOLDER}: a table that `cse index` did not make; move it, and index again")
 
 
 def _publish(table: Any) -> None:

@@ -15,14 +15,13 @@ from cse.errors import CseError, nearest
 from cse.outputs import check_place
 from cse.process import only_one
 from cse.scale.corpus.columns import IdType
+from cse.scale.corpus.database import TABLE_FOLDER, refuse_foreign
 from cse.scale.corpus.model import CorpusModel, model_facts
 from cse.scale.corpus.plan import PLAN, Choices, CorpusPlan, difference, is_plan, make_plan, plan_facts
 from cse.scale.corpus.sources import Corpus
 from cse.scale.corpus.storage import DRAFTS, Folder
 
 MANIFEST = "manifest.json"
-TABLE = "index"  # of the folder as a LanceDB database
-TABLE_FOLDER = f"{TABLE}.lance"
 LOCK = ".cse-lock"
 FORMAT = 1
 _SHARD = re.compile(r"part-\d{6,}\.parquet")
@@ -168,12 +167,13 @@ def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
 
 
 def check_vectors(path: Path) -> None:
-    """Refuse a folder that holds files that ``cse embed`` and ``cse index`` did not write.
+    """Refuse to delete a folder that holds files that ``cse embed`` and ``cse index`` did not write.
 
     Raises:
         CseError: it does.
     """
     _refuse_foreign(Folder(str(path)))
+    refuse_foreign(Folder(str(path)))
 
 
 def _refuse_foreign(folder: Folder) -> None:
@@ -192,7 +192,12 @@ def _refuse_foreign(folder: Folder) -> None:
 
 
 def _clear(folder: Folder, names: set[str]) -> None:
-    """Delete the output of an earlier run; the plan last, because it marks the other files as ours."""
+    """Delete the output of an earlier run; the plan last, because it marks the other files as ours.
+
+    Raises:
+        CseError: the table beside the shards is another program's; nothing was deleted.
+    """
+    refuse_foreign(folder)
     shards = sorted(name for name in names if _SHARD.fullmatch(name))
     for name in (MANIFEST, TABLE_FOLDER, *shards, PLAN):
         if name in names:

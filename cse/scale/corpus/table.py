@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from cse.data.checks import listed
 from cse.errors import CseError, nearest, one_line
 from cse.evaluation.fusion import DEPTH, VECTORS_WEIGHT
-from cse.scale.corpus.output import TABLE, TABLE_FOLDER
+from cse.scale.corpus.database import FACTS, TABLE, TABLE_FOLDER, connect
 from cse.scale.corpus.shard import EMBEDDING
 from cse.scale.corpus.storage import Folder
 
@@ -32,8 +31,6 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
 _CANDIDATES, _PER_ROW = 200, 3  # at least: rows whose exact cosine is computed, in all and for each row wanted
 READY = "ready"
-FACTS = b"cse"  # key of the table's metadata
-_BUCKETS = ("s3", "gs", "az")
 
 
 @dataclass(frozen=True)
@@ -220,22 +217,3 @@ def open_table(url: str) -> SearchTable:
         return SearchTable(table, url, **json.loads((table.schema.metadata or {})[FACTS]))
     except (KeyError, ValueError, TypeError):
         raise CseError(f"{folder / TABLE_FOLDER}: not an index of `cse index`; build it again") from None
-
-
-def connect(folder: Folder) -> Any:
-    """Open a folder as a LanceDB database.
-
-    Raises:
-        CseError: lancedb is not installed, or the folder is neither on disk nor in a bucket.
-    """
-    os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings speak to programmers
-    try:
-        import lancedb
-    except ImportError:
-        raise CseError("the index needs LanceDB: pip install 'cse[search]'") from None
-    if folder.local:
-        return lancedb.connect(folder.path)
-    if folder.url.partition("://")[0] not in _BUCKETS:
-        raise CseError(f"{folder.url}: an index lies on a disk or in a bucket ({'://, '.join(_BUCKETS)}://)")
-    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
-    return lancedb.connect(folder.url, storage_options={"allow_http": "true"} if plain else None)
