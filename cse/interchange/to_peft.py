@@ -25,7 +25,7 @@ from cse.runtime.uses import QUERY
 TOOL = "peft"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # families whose models take keys and values from outside and number the tokens after them
-FAMILIES = ("bert", "roberta", "electra", "qwen3", "gemma3")
+FAMILIES = ("bert", "roberta", "electra", "llama", "qwen3", "gemma3")
 
 
 def export_adapter(
