@@ -15,7 +15,17 @@ from cse.model.pooling import pool
 from tests.export.systems import SENTENCES
 from tests.parts import sentence_encoder
 
-EXPRESSED = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "electra, wide words", "llama", "mistral, no window", "qwen3"]
+EXPRESSED = [
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "electra, wide words",
+    "llama",
+    "mistral, no window",
+    "qwen3",
+]
 
 
 @pytest.mark.parametrize("case", EXPRESSED)
