@@ -169,9 +169,9 @@ class Bank:
         try:
             now, stamp = time.time_ns(), self._place.stat().st_mtime_ns
             if stamp != self._listed[0]:
-                files = sorted(name for name in os.listdir(self._place) if name.endswith(SUFFIX) and name[0] != ".")  # noqa: PTH208
-                settled = stamp if now - stamp > COARSE_NS else -1  # else look again
-                self._listed = settled, tuple(name.removesuffix(SUFFIX) for name in files)
+                files = [name for name in os.listdir(self._place) if name[0] != "."]  # noqa: PTH208
+                names = sorted(name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
+                self._listed = stamp if now - stamp > COARSE_NS else -1, tuple(names)  # -1: look again
         except OSError as error:
             raise self._unreachable(error) from None
         return self._listed[1]

@@ -72,9 +72,7 @@ class Kept(Generic[Value]):
                 if entry is not None and entry.stamp == stamp:
                     self._entries.move_to_end(path)
                     return entry.value
-            value = self._read(
-                Path(path)
-            )  # if the file changes meanwhile, the older stamp is found out by the next call
+            value = self._read(Path(path))  # if the file changes meanwhile, the next call sees another stamp
         except FileNotFoundError:
             with self._lock:
                 self._forget(path)
