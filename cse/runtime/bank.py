@@ -176,6 +176,11 @@ class Bank:
             raise self._unreachable(error) from None
         return self._listed[1]
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of the domains in memory."""
+        return self._kept.bytes
+
     def domain(self, name: str) -> Domain:
         """Return one domain; costs one ``stat`` of its file while it does not change, and none of the folder.
 

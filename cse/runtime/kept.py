@@ -56,6 +56,11 @@ class Kept(Generic[Value]):
         self._bytes = 0
         self._lock = threading.Lock()
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of all values."""
+        return self._bytes
+
     def get(self, path: str) -> Value:
         """Return the value of a file as it is now; costs one ``stat`` of the file while it does not change.
 

@@ -148,9 +148,10 @@ def encode_mixed(
     given = [one.in_role(role, bank.bare) for one in named]
     encoded = encode_sentences(texts, embed=embed, domains=given, normalize=False, **options)
     encoded = encoded._replace(domains=[one.name for one in named])
-    alone = isinstance(domain, Domain) or (isinstance(domain, str) and domain != AUTO)
-    if alone and named:
-        encoded = encoded._replace(embeddings=np.ascontiguousarray(encoded.embeddings[:, : named[0].dimension]))
+    if isinstance(domain, str) and domain != AUTO:
+        domain = named[0] if named else bank.domain(domain)
+    if isinstance(domain, Domain):
+        encoded = encoded._replace(embeddings=np.ascontiguousarray(encoded.embeddings[:, : domain.dimension]))
     return encoded._replace(embeddings=encoded.embeddings[0]) if isinstance(sentences, str) else encoded
 
 

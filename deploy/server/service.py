@@ -97,6 +97,7 @@ class Service:
         self._drift = Drift(lambda: self._served, self._storage.threads) if options.drift else None
         metrics.watch(metrics.queue_texts, lambda: self._batcher.waiting[0])
         metrics.watch(metrics.queue_tokens, lambda: self._batcher.waiting[1])
+        metrics.watch(metrics.domain_bytes, lambda: 0 if encoder.bank is None else encoder.bank.bytes)
         metrics.serves(self._served.name, self._served.version)
         log.info("serving", extra={"facts": {"model": self._served.name, "version": self._served.version}})
 
