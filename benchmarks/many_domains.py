@@ -3,7 +3,7 @@
     python -m benchmarks.many_domains                                # minutes; 2.4 GB of disk
     python -m benchmarks.many_domains --bank /tmp/bank               # keep the bank there for the next run
     python -m benchmarks.many_domains --domains 300 --serve 50 --seconds 3
-    python -m benchmarks.many_domains --answers 1000000              # so many answers at least under replacement
+    python -m benchmarks.many_domains --tiny --answers 1000000 --every 0.1    # so many, all checked
 
 MiniLM with prompts of 12 keys and values per layer and eight centres, drawn at random. Clients ask for random domains
 of ``--serve``: one text in base64, eight texts as numbers, one text of TEI. Rounds without and with one domain replaced
@@ -33,10 +33,12 @@ from benchmarks.asking import Asking, LoadError, new_loop
 from benchmarks.bank import trained_encoder, variant
 from benchmarks.load import Load, LoadPlan, percentile, read_vectors
 from benchmarks.machine import machine
+from benchmarks.random_bert import SHAPES, save_bert
 from benchmarks.servers import Running, ServerUnderTest, Setting, running
 from cse import OnnxEncoder
 from cse.export.bank import create_bank, make_domain
 from cse.export.domains import add_domain
+from cse.model.named import MINILM
 from cse.runtime.bank import DOMAINS, read_bank_manifest
 from cse.runtime.domain import SUFFIX, read_domain
 
@@ -44,12 +46,13 @@ TEXT, CENTRES, TOLERANCE = "Why was my card declined at the supermarket?", 8, 1e
 EIGHT = 8  # texts of a larger request
 
 
-def build(root: Path, count: int) -> None:
+def build(root: Path, count: int, tiny: bool) -> None:
     """Write an empty bank and one of ``count`` domains, unless they are there."""
     if (root / "full").is_dir() and len(list((root / "full" / DOMAINS).iterdir())) == count:
         return
     shutil.rmtree(root / "full", ignore_errors=True)
-    encoder = trained_encoder(None)
+    model = str(save_bert(root / "model", SHAPES["tiny"])) if tiny else MINILM
+    encoder = trained_encoder(None, model)
     create_bank(encoder, root / "full", tolerance=1e-5)
     shutil.copytree(root / "full", root / "empty", dirs_exist_ok=True)
     drawn = np.random.default_rng(0).normal(size=(CENTRES, encoder.dimension)).astype(np.float32)
@@ -139,7 +142,7 @@ def load(server: Running, known: Known, options: argparse.Namespace, churn: bool
         made = Churn(server.port, known, options.clients, random.getrandbits(16))
         return made, await made.run(1.0, options.seconds, answers or None)
 
-    thread = threading.Thread(target=replacing, args=(known, over))
+    thread = threading.Thread(target=replacing, args=(known, over, options.every))
     before = known.replaced
     if churn:
         thread.start()
@@ -154,9 +157,9 @@ def load(server: Running, known: Known, options: argparse.Namespace, churn: bool
     }  # fmt: skip
 
 
-def replacing(known: Known, over: threading.Event) -> None:
-    """Replace a domain each second."""
-    while not over.wait(1.0):
+def replacing(known: Known, over: threading.Event, every: float) -> None:
+    """Replace a domain every so many seconds."""
+    while not over.wait(every):
         known.replace()
 
 
@@ -205,8 +208,10 @@ def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
                 "p99_ms": 1e3 * percentile(together, 99), "wrong": sum(one["wrong"] for one in those),
                 "errors": [one["errors"] for one in those], "replaced": sum(one["replaced"] for one in those),
             }  # fmt: skip
-        for part in ("p50", "p99"):
-            figures[f"{part}_ratio"] = figures["replaced"][f"{part}_ms"] / figures["still"][f"{part}_ms"]
+        for part in (50, 99):  # of neighbours in time
+            pairs = zip(rounds[True], rounds[False], strict=True)
+            ratios = [percentile(a["latencies"], part) / percentile(b["latencies"], part) for a, b in pairs]
+            figures[f"p{part}_ratio"] = statistics.median(ratios)
         if options.answers:
             found = load(server, known, options, True, options.answers)
             figures["long"] = {key: value for key, value in found.items() if key != "latencies"} | {
@@ -214,7 +219,7 @@ def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
             }
         figures["memory_after_megabytes"] = server.memory_megabytes()
         over = threading.Event()
-        thread = threading.Thread(target=replacing, args=(known, over))
+        thread = threading.Thread(target=replacing, args=(known, over, options.every))
         thread.start()
         try:
             figures["models_ms"] = timed(lambda: asking.ask("/v1/models"), options.lists)
@@ -239,14 +244,16 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4, help="default: 4")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a round; default: 10")
     parser.add_argument("--rounds", type=int, default=3, help="without and with replacement; default: 3")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between replacements; default: 1")
     parser.add_argument("--answers", type=int, default=0, help="a last round of so many answers under replacement")
+    parser.add_argument("--tiny", action="store_true", help="a random BERT of two layers: many answers, not costs")
     parser.add_argument("--lists", type=int, default=20, help="questions for GET /v1/models; default: 20")
     parser.add_argument("--bank", type=Path, help="keep the bank in this folder; default: a temporary one")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         root = options.bank or Path(place)
-        build(root, options.domains)
+        build(root, options.domains, options.tiny)
         figures = measure(root, options)
     text = json.dumps(figures, indent=2)
     print(text)
