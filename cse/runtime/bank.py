@@ -37,7 +37,7 @@ from cse.runtime.domain import (
     read_domain,
     read_outline,
 )
-from cse.runtime.kept import COARSE_NS, Kept
+from cse.runtime.kept import COARSE_NS, KEPT_BYTES, Kept
 from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
 from cse.runtime.uses import NO_TEXTS
 
@@ -46,7 +46,6 @@ BANK = "bank.json"
 DOMAINS = "domains"
 _AGAIN = "create the bank again"
 _ADD = "add the domain again"
-KEPT_BYTES = 256 * 2**20  # of domains in memory
 _OUTLINE_BYTES = 700  # of one in memory, measured
 _OUTLINES = 64 * 2**20
 _SHOWN = 5  # domain names in a message

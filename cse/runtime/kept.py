@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 # A time stamp may be this coarse (network file systems count whole seconds): what changed so recently may change again
 # without a new stamp.
 COARSE_NS = 2_500_000_000
+KEPT_BYTES = 256 * 2**20  # of a bank's domains
 Stamp = tuple[int, int, int, int, int]
 Value = TypeVar("Value")
 

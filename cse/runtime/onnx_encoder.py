@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
-from cse.runtime.bank import BANK, KEPT_BYTES, Bank, BankManifest, Chosen, is_bank
+from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, read_query_side, verify
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.domain import Domain
 from cse.runtime.encode import Encoded, as_texts, cosine_similarity, encode_sentences, is_text
+from cse.runtime.kept import KEPT_BYTES
 from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
 from cse.runtime.providers import open_session, run, run_bound, usable_cpus
 from cse.runtime.seal import short

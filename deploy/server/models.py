@@ -202,11 +202,12 @@ class Served:
             raise _unknown(AUTO, self.names())
         return found
 
-    def target(self, model: str | None) -> Target:
+    def target(self, model: str | None, allowed: Collection[str] | None = None) -> Target:
         """Return what an id stands for.
 
         Args:
             model: the id; None where the route does not ask for one: the only model.
+            allowed: names to speak of where there is no such model; None: all.
 
         Raises:
             ServiceError: 404, there is no such model; 400, one of several must be named; 503, its file is damaged, or
@@ -225,7 +226,7 @@ class Served:
             name = model.rpartition(":")[0] or model
             domain = self.domain(bank, name)
             if domain is None:
-                raise _unknown(model, self.names())
+                raise _unknown(model, self.names() if allowed is None else sorted(allowed))
             texts = domain.texts
         roles = {name: None, **_with_roles(name, texts)}
         if model not in roles:

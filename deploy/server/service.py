@@ -153,7 +153,7 @@ class Service:
                 queue is full.
             CseError: an input cannot be tokenised, or a token id is not the model's.
         """
-        target = await self.stored(self._served.target, client.opened(model))
+        target = await self.stored(self._served.target, client.opened(model), client.models)
         role = _role(target, role)
         inputs = _with_task_text(inputs, target, role)
         _check_dimensions(dimensions, target)
