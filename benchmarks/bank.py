@@ -55,10 +55,10 @@ print(time.perf_counter() - begin, psutil.Process().memory_info().rss, len(bank.
 """
 
 
-def trained_encoder(head: int | None) -> SentenceEncoder:
-    """Return MiniLM with random key-value prompts and, if wanted, a head of so many numbers."""
+def trained_encoder(head: int | None, model: str = MINILM) -> SentenceEncoder:
+    """Return a backbone with random key-value prompts and, if wanted, a head of so many numbers."""
     torch.manual_seed(0)
-    backbone = load_backbone(find_backbone(MINILM))
+    backbone = load_backbone(find_backbone(model))
     prompt = Prompt("key_value", backbone, length=LENGTH, init_std=0.1)
     encoder = SentenceEncoder(backbone, prompt, pooler="mean", position_shift=False)
     if head is not None:

@@ -216,10 +216,11 @@ def _beside(place: Path, shown: Path) -> Iterator[tuple[Path, Path, Path]]:
 def _tidy(place: Path) -> None:
     """Remove what killed writers left next to an output; restore an old output that was moved away."""
     pattern = re.compile(rf"\.{re.escape(place.name)}\.cse-(old|tmp)-{_host}-(\d+)-\d+")
-    for path in sorted(place.parent.iterdir()):
-        found = pattern.fullmatch(path.name)
-        if found is None or _at_work(path.name.partition(f"{found[1]}-")[2], int(found[2])):
+    for name in sorted(os.listdir(place.parent)):  # noqa: PTH208 - a bank's folder may hold thousands
+        found = pattern.fullmatch(name)
+        if found is None or _at_work(name.partition(f"{found[1]}-")[2], int(found[2])):
             continue
+        path = place.with_name(name)
         if found[1] == "tmp":
             _remove_draft(path)
         elif os.path.lexists(place):

@@ -4,6 +4,8 @@ A bank contains ``model.onnx`` (and ``model.onnx.data`` if weights are stored se
 ``bank.json``, and a folder ``domains`` with a file per domain. The manifest ``bank.json`` lists the files that never
 change. The domains are whatever files the folder holds: each is put in place whole by one rename, so a reader sees a
 domain's old file or its new one. Nothing lists the domains, so no list can disagree with them.
+
+A domain is read when it is asked for. Its file is looked at each time, and read again if it has changed.
 """
 
 from __future__ import annotations
@@ -11,19 +13,31 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from cse.errors import CseError, error_line, nearest
 from cse.runtime.bundle import LONGEST, MANIFEST, MODEL, SHORTEST, TOKENIZER, WIDEST
-from cse.runtime.domain import AUTO, SUFFIX, Domain, DomainFacts, Shape, read_domain
+from cse.runtime.centres import Centres
+from cse.runtime.domain import (
+    AUTO,
+    SUFFIX,
+    Domain,
+    DomainFacts,
+    Outline,
+    Shape,
+    is_name,
+    read_centres,
+    read_domain,
+    read_outline,
+)
+from cse.runtime.kept import COARSE_NS, KEPT_BYTES, Kept
 from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
 from cse.runtime.uses import NO_TEXTS
 
@@ -32,10 +46,11 @@ BANK = "bank.json"
 DOMAINS = "domains"
 _AGAIN = "create the bank again"
 _ADD = "add the domain again"
-# A folder's time stamp may be this coarse (network file systems count whole seconds): a folder that changed so
-# recently may change again without a new stamp.
-_COARSE_NS = 2_500_000_000
+_OUTLINE_BYTES = 700  # of one in memory, measured
+_OUTLINES = 64 * 2**20
 _SHOWN = 5  # domain names in a message
+_NEAR = 50  # names on each side, in alphabetical order, that a wrong one is compared with
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -85,6 +100,14 @@ class BankManifest:
 Chosen = str | Sequence[str] | Domain | None
 
 
+class NoDomainError(CseError):
+    """The bank has no domain of this name."""
+
+
+class BadDomainError(CseError):
+    """A domain's file cannot be used."""
+
+
 class Domains(NamedTuple):
     """The domains of a bank at one moment.
 
@@ -97,63 +120,126 @@ class Domains(NamedTuple):
     refused: Mapping[str, str]
 
 
-class _Seen(NamedTuple):
-    """A file that was read: its stamp, and the domain or the reason against it."""
-
-    stamp: tuple[int, int, int]
-    found: Domain | str
-
-
 class Bank:
-    """A bank folder that is kept in sight: ``domains`` always returns what it holds now.
+    """A bank folder that is kept in sight: what is asked for is as the files are now.
 
     Args:
         folder: the bank; the files beside the domains are checked against their hashes.
+        kept_bytes: bytes of domains to keep in memory; the longest unused give way.
 
     Attributes:
         manifest: contents of ``bank.json``.
         bare: the backbone without a prompt, as a domain: for ``auto``, and for documents beside a query side.
 
     Raises:
-        CseError: not a bank, or a damaged one. A damaged domain does not raise; it is refused when asked for.
+        CseError: not a bank, or a damaged one, or ``kept_bytes`` is less than one of its domains takes. A damaged
+            domain does not raise; it is refused when asked for.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, kept_bytes: int = KEPT_BYTES) -> None:
         self.folder = Path(folder)
         self.manifest = read_bank_manifest(self.folder)
         check_files(self.folder, self.manifest.files, BANK, "copy the whole bank again")
         self.bare = _bare(self.manifest)
-        self._lock = threading.Lock()
-        self._stamp = -1  # modification time of the folder, nanoseconds; -1: look again
-        self._seen: dict[str, _Seen] = {}
-        self._now = Domains({}, {})
-        self._held = False
-        self.domains()
+        self._place = self.folder / DOMAINS
+        shape = self.manifest.shape
+        self._kept = Kept(_or_reason(lambda path: read_domain(path, shape)), _bytes, kept_bytes, _same)
+        self._outlines = Kept(
+            _or_reason(lambda path: read_outline(path, shape)), lambda _: _OUTLINE_BYTES, _OUTLINES, _same
+        )
+        self._centres = Centres(lambda path: read_centres(path, shape), shape.dimension)
+        self._listed: tuple[int, Sequence[str]] = -1, ()  # time stamp of the folder, and the names in it
+        self._held: dict[str, Domain] | None = None
+        for path in (Path(self._file(name)) for name in self.names()[:1]):
+            size = path.stat().st_size if path.is_file() else 0
+            if size > kept_bytes:
+                raise CseError(f"{path}: {size} bytes, and all domains in memory may have {kept_bytes}; allow more")
 
-    def domains(self) -> Domains:
-        """Return the domains, after reading what was added or replaced since the last call.
+    def names(self) -> Sequence[str]:
+        """Return the names of the domains in alphabetical order, without opening any; some may be damaged.
 
         Costs one ``stat`` of a folder while nothing changes.
 
         Raises:
             CseError: the folder is gone or cannot be read.
         """
-        if self._held:
-            return self._now
-        place = self.folder / DOMAINS
+        if self._held is not None:
+            return tuple(self._held)
         try:
-            if place.stat().st_mtime_ns != self._stamp:
-                with self._lock:
-                    self._look(place)
+            now, stamp = time.time_ns(), self._place.stat().st_mtime_ns
+            if stamp != self._listed[0]:
+                files = [name for name in os.listdir(self._place) if name[0] != "."]  # noqa: PTH208
+                names = sorted(name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
+                self._listed = stamp if now - stamp > COARSE_NS else -1, tuple(names)  # -1: look again
         except OSError as error:
-            raise CseError(f"{place}: cannot read the domains of the bank ({error_line(error)})") from None
-        return self._now
+            raise self._unreachable(error) from None
+        return self._listed[1]
 
-    def choose(self, domains: Domains, domain: Chosen, count: int) -> list[Domain | None]:
+    @property
+    def bytes(self) -> int:
+        """Bytes of the domains in memory."""
+        return self._kept.bytes
+
+    def domain(self, name: str) -> Domain:
+        """Return one domain; costs one ``stat`` of its file while it does not change, and none of the folder.
+
+        Raises:
+            NoDomainError: the bank has none of this name.
+            BadDomainError: its file is refused.
+            CseError: the folder is gone or cannot be read.
+        """
+        if self._held is None:
+            return self._at(name, self._kept)
+        if name not in self._held:
+            raise self._unknown(name)
+        return self._held[name]
+
+    def outline(self, name: str) -> Outline:
+        """Return what the start of a domain's file says; costs and errors are those of ``domain``."""
+        return self._at(name, self._outlines)
+
+    def domains(self) -> Domains:
+        """Return all domains, which are read and in memory then.
+
+        Raises:
+            CseError: the folder is gone or cannot be read.
+        """
+        found = Domains({}, {})
+        for name in self.names():
+            try:
+                found.usable[name] = self.domain(name)  # type: ignore[index]
+            except NoDomainError:  # removed meanwhile
+                continue
+            except BadDomainError as error:
+                found.refused[name] = str(error)  # type: ignore[index]
+        return found
+
+    def centres(self, age: float = 0.0) -> Centres:
+        """Return the centres of all domains, which are read at the first call and kept.
+
+        Args:
+            age: seconds in which changes may go unseen; then most calls cost nothing, else a ``stat`` of each file
+                after every change of the folder.
+
+        Raises:
+            CseError: the folder is gone or cannot be read.
+        """
+        try:
+            if self._held is None:
+                self._centres.look(self._place, age)
+        except OSError as error:
+            raise self._unreachable(error) from None
+        return self._centres
+
+    def look_again(self) -> None:
+        """See changes of the centres, if anybody has asked for them; for a thread beside those who ask."""
+        if self._centres.used:
+            self.centres()
+
+    def choose(self, domain: Chosen, count: int) -> list[Domain | None]:
         """Return the domain of each of ``count`` sentences; None for ``auto``.
 
         Args:
-            domains: from ``domains``.
             domain: one name for all sentences, or one per sentence. A ``Domain`` stands for itself, in the bank or not.
             count: number of sentences.
 
@@ -161,7 +247,7 @@ class Bank:
             CseError: no domain was given, the number of names differs, or a name is unknown or refused.
         """
         if domain is None:
-            raise CseError(f"{self.folder}: a bank; say whose prompts to use with domain: {_listed(domains)}")
+            raise CseError(f"{self.folder}: a bank; say whose prompts to use with domain: {_listed(self.names())}")
         if isinstance(domain, Domain):
             return [domain] * count
         names = [domain] * count if isinstance(domain, str) else list(domain)
@@ -170,24 +256,17 @@ class Bank:
         for index, name in enumerate(names):
             if not isinstance(name, str):
                 raise CseError(f"domain[{index}]: expected a name, found {type(name).__name__}; name one per sentence")
-        known = {name: None if name == AUTO else self._named(name, domains) for name in dict.fromkeys(names)}
+        known = {name: None if name == AUTO else self.domain(name) for name in dict.fromkeys(names)}
         return [known[name] for name in names]
 
     def texts_of(self, domain: Chosen) -> dict[str, str]:
         """Return the roles of domains, see ``Domain.texts``: those that all of them have."""
-        usable = self.domains().usable
         names = [domain] if isinstance(domain, str | Domain) else list(domain or [])
-        found = [one if isinstance(one, Domain) else usable.get(one) for one in dict.fromkeys(names)]
-        alike = bool(found) and all(one is not None and one.texts for one in found)
-        return dict(NO_TEXTS) if alike else {}
-
-    def domain(self, name: str) -> Domain:
-        """Return one domain.
-
-        Raises:
-            CseError: it is unknown, or its file is refused.
-        """
-        return self._named(name, self.domains())
+        try:
+            chosen = self.choose(list(dict.fromkeys(names)), len(set(names)))  # type: ignore[arg-type]
+        except CseError:
+            return {}
+        return dict(NO_TEXTS) if chosen and all(one is not None and one.texts for one in chosen) else {}
 
     def hold(self, names: Collection[str]) -> Domains:
         """Keep the named domains as they are now, and no others, whatever happens to the folder from here on.
@@ -195,52 +274,60 @@ class Bank:
         Raises:
             CseError: one of them is unknown or refused.
         """
-        now = self.domains()
-        self._now = Domains({name: self._named(name, now) for name in names}, {})
-        self._held = True
-        return self._now
+        self._held = {name: self.domain(name) for name in names}
+        self._centres.hold((name, domain.centres) for name, domain in self._held.items())
+        return Domains(self._held, {})
 
-    def _named(self, name: str, domains: Domains) -> Domain:
-        if name in domains.usable:
-            return domains.usable[name]
-        if name in domains.refused:
-            raise CseError(domains.refused[name])
-        known = [*domains.usable, *domains.refused]
-        raise CseError(f"{self.folder}: no domain {short(name)}{nearest(str(name), known)}; {_listed(domains)}")
+    def _file(self, name: str) -> str:
+        return f"{self._place}{os.sep}{name}{SUFFIX}"
 
-    def _look(self, place: Path) -> None:
-        """Read the files that are new or changed. Called under the lock."""
-        before = time.time_ns()
-        stamp = place.stat().st_mtime_ns
-        if stamp == self._stamp:
-            return
-        seen: dict[str, _Seen] = {}
-        lost = False
-        with os.scandir(place) as entries:
-            files = [entry for entry in entries if entry.name.endswith(SUFFIX) and not entry.name.startswith(".")]
-        for entry in sorted(files, key=lambda entry: entry.name):
-            name = entry.name.removesuffix(SUFFIX)
-            try:
-                status = Path(entry.path).stat()
-                mark = (status.st_mtime_ns, status.st_ino, status.st_size)
-                old = self._seen.get(name)
-                seen[name] = old if old is not None and old.stamp == mark else _Seen(mark, self._read(place, name))
-            except FileNotFoundError:  # removed meanwhile
-                continue
-            except OSError as error:  # this file's trouble alone, which may pass without a new stamp of the folder
-                lost = True
-                seen[name] = _Seen((0, 0, 0), f"{entry.path}: cannot be read ({error_line(error)}); {_ADD}")
-        self._seen = seen
-        usable = {name: one.found for name, one in seen.items() if isinstance(one.found, Domain)}
-        refused = {name: one.found for name, one in seen.items() if isinstance(one.found, str)}
-        self._now = Domains(MappingProxyType(usable), MappingProxyType(refused))
-        self._stamp = stamp if before - stamp > _COARSE_NS and not lost else -1
-
-    def _read(self, place: Path, name: str) -> Domain | str:
+    def _at(self, name: str, kept: Kept[_Found | str]) -> _Found:
+        """Return what is kept of a domain's file."""
+        path = self._file(name)
         try:
-            return read_domain(place / f"{name}{SUFFIX}", self.manifest.shape)
+            found = kept.get(path) if is_name(name) or name in self.names() else None
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        except OSError as error:
+            self.names()  # raises if the folder is what cannot be read
+            raise BadDomainError(f"{path}: cannot be read ({error_line(error)}); {_ADD}") from None
+        if found is None:
+            raise self._unknown(name)
+        if isinstance(found, str):
+            raise BadDomainError(found)
+        return found
+
+    def _unknown(self, name: str) -> NoDomainError:
+        names = self.names()
+        return NoDomainError(f"{self.folder}: no domain {short(name)}{nearest_name(name, names)}; {_listed(names)}")
+
+    def _unreachable(self, error: OSError) -> CseError:
+        return CseError(f"{self._place}: cannot read the domains of the bank ({error_line(error)})")
+
+
+def nearest_name(name: object, names: Sequence[str]) -> str:
+    """Return ``nearest`` among names in alphabetical order; of thousands, those that begin alike are compared."""
+    place = bisect(names, str(name))
+    return nearest(str(name), names[max(0, place - _NEAR) : place + _NEAR])
+
+
+def _or_reason(read: Callable[[Path], _Found]) -> Callable[[Path], _Found | str]:
+    def found(path: Path) -> _Found | str:
+        try:
+            return read(path)
         except CseError as error:
             return str(error)
+
+    return found
+
+
+def _bytes(found: Domain | str) -> int:
+    return len(found) if isinstance(found, str) else sum(tensor.nbytes for tensor in found.tensors().values())
+
+
+def _same(old: object, new: object) -> bool:
+    """Whether a domain that was read again is the one in memory: its facts hold the hashes of its tensors."""
+    return isinstance(old, Domain) and isinstance(new, Domain) and old.facts == new.facts
 
 
 def read_bank_manifest(folder: Path) -> BankManifest:
@@ -287,8 +374,7 @@ def _bare(manifest: BankManifest) -> Domain:
     return Domain(facts, np.zeros((2 * shape.layers, shape.heads, 0, shape.head_size), np.float32))
 
 
-def _listed(domains: Domains) -> str:
-    names = list(domains.usable)
+def _listed(names: Sequence[str]) -> str:
     if not names:
         return "the bank has no domain yet; `cse bank add` adds one"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -12,14 +12,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
-from cse.errors import CseError
+from cse.errors import CseError, error_line
 from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed
 from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
 
@@ -29,6 +29,7 @@ SUFFIX = ".safetensors"
 POOLERS = ("cls", "mean")
 _AGAIN = "add the domain again"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LONGEST_HEADER = 2**20  # bytes; one takes about 3,000
 _METADATA = "cse"
 _START = b'{"__metadata__":{"cse":'  # of the header, behind its length
 _SKETCH = ("sketch_mean", "sketch_variance", "sketch_count")
@@ -170,8 +171,13 @@ class Domain:
 
     def identity(self) -> str:
         """Return a hash of everything that makes the domain's vectors."""
-        facts = {key: value for key, value in vars(self.facts).items() if key not in ("metrics", "versions")}
-        return digest(facts | {"hashes": {key: one for key, one in self.facts.hashes.items() if key not in _SKETCH}})
+        return identity_of(self.facts)
+
+
+def identity_of(facts: DomainFacts) -> str:
+    """Return a hash of everything that makes a domain's vectors."""
+    kept = {key: value for key, value in vars(facts).items() if key not in ("metrics", "versions")}
+    return digest(kept | {"hashes": {key: one for key, one in facts.hashes.items() if key not in _SKETCH}})
 
 
 @dataclass(frozen=True)
@@ -200,13 +206,18 @@ def is_domain(path: Path) -> bool:
         return file.read(8 + len(_START))[8:] == _START
 
 
+def is_name(name: object) -> bool:
+    """Return whether a domain may have this name."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> str:
     """Return a domain's name.
 
     Raises:
         CseError: it cannot name a file on every system, or has a meaning of its own.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise CseError(
             f"domain {name[:80]!r}: not a valid name; use up to 64 letters, digits, dots, dashes and underscores, "
             "starting with a letter or digit"
@@ -234,19 +245,69 @@ def read_domain(path: Path, shape: Shape) -> Domain:
         FileNotFoundError: it is gone.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        content = path.read_bytes()  # not mapped: a file that somebody cuts while it is read would end the process
+        tensors = load(content)
     except FileNotFoundError:
         raise
-    except (SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise CseError(f"{path}: truncated or not a domain of a bank ({reason}); {_AGAIN}") from None
-    facts = _facts(path, metadata.get(_METADATA))
-    if facts.name != path.name.removesuffix(SUFFIX):
-        raise CseError(f"{path}: holds domain {facts.name!r}, so it was copied or renamed; {_AGAIN}")
-    check_fit(path, facts, tensors, shape)
+    except (SafetensorError, OSError, KeyError) as error:
+        raise _not_a_domain(path, error_line(error)) from None
+    facts, _ = _header(path, content[8 : 8 + int.from_bytes(content[:8], "little")])
+    _check_facts(path, facts, shape)
+    _check_tensors(path, tensors, facts, shape)
     return Domain(facts, **tensors)
+
+
+class Outline(NamedTuple):
+    """What the start of a domain's file says, which is enough to list it; see ``Domain`` and ``DomainFacts``.
+
+    Attributes:
+        version: the domain's identity.
+        dimension: numbers of a vector.
+        max_length, normalize: as in ``DomainFacts``.
+        query: whether it is a query side.
+        centres: whether it has centres.
+    """
+
+    version: str
+    dimension: int
+    max_length: int
+    normalize: bool
+    query: bool
+    centres: bool
+
+
+def read_outline(path: Path, shape: Shape) -> Outline:
+    """Read the start of a domain's file; the tensors behind it are not read, nor checked.
+
+    Raises:
+        CseError: as ``read_domain``, as far as the start tells.
+        OSError: it is gone or cannot be read.
+    """
+    with path.open("rb") as file:
+        facts, tensors, _ = _start_of(path, file)
+    _check_facts(path, facts, shape)
+    width = tensors["map_matrix"].width if "map_matrix" in tensors else shape.dimension
+    found = (identity_of(facts), width, facts.max_length, facts.normalize, facts.side == QUERY, "centres" in tensors)
+    return Outline(*found)
+
+
+def read_centres(path: Path, shape: Shape) -> NDArray[np.float32] | None:
+    """Read the centres (c, d) alone of a domain's file; None if it has none.
+
+    Raises:
+        CseError: the start of the file or its centres are damaged.
+        OSError: it is gone or cannot be read.
+    """
+    with path.open("rb") as file:
+        facts, tensors, begin = _start_of(path, file)
+        _check_facts(path, facts, shape)
+        if "centres" not in tensors:
+            return None
+        file.seek(begin + tensors["centres"].first)
+        content = file.read(tensors["centres"].size)
+    if hashlib.sha256(content).hexdigest() != facts.hashes.get("centres") or len(content) % (4 * shape.dimension):
+        raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
+    return np.frombuffer(content, np.float32).reshape(-1, shape.dimension)
 
 
 def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]], shape: Shape) -> None:
@@ -261,6 +322,18 @@ def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]
     Raises:
         CseError: as ``read_domain``.
     """
+    _check_fit(path, facts, shape)
+    _check_tensors(path, tensors, facts, shape)
+
+
+def _check_facts(path: Path, facts: DomainFacts, shape: Shape) -> None:
+    """Raise ``CseError`` if the facts in a file are not those of a domain of its name that fits the backbone."""
+    if facts.name != path.name.removesuffix(SUFFIX):
+        raise CseError(f"{path}: holds domain {facts.name!r}, so it was copied or renamed; {_AGAIN}")
+    _check_fit(path, facts, shape)
+
+
+def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
     if facts.backbone != shape.backbone:
         raise CseError(
             f"{path}: made for another backbone (SHA-256 {facts.backbone[:12]}..., the bank's is "
@@ -270,9 +343,43 @@ def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]
         raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(shape.poolers)}; {_AGAIN}")
     if facts.side not in SIDES:
         raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(SIDES)}; {_AGAIN}")
-    _check_tensors(path, tensors, facts, shape)
     limits = {"position_shift": (0, shape.positions), "max_length": (3, shape.positions - facts.position_shift)}
     check_limits({key: getattr(facts, key) for key in limits}, limits, path, _AGAIN)
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies behind the header: its first byte, their number, and the length of its last axis."""
+
+    first: int
+    size: int
+    width: int
+
+
+def _start_of(path: Path, file: IO[bytes]) -> tuple[DomainFacts, dict[str, _Place], int]:
+    """Return the facts of a file, where its tensors lie, and where the header ends."""
+    length = int.from_bytes(file.read(8), "little")
+    text = file.read(min(length, _LONGEST_HEADER))
+    if len(text) < length:
+        raise _not_a_domain(path, "its header is cut")
+    return *_header(path, text), 8 + length
+
+
+def _header(path: Path, text: bytes) -> tuple[DomainFacts, dict[str, _Place]]:
+    """Return the facts in a header, and where the tensors lie, by name."""
+    try:
+        tree = json.loads(text)
+        metadata = tree.pop("__metadata__", {}).get(_METADATA)
+        places = {}
+        for name, entry in tree.items():
+            first, end = map(int, entry["data_offsets"])
+            places[name] = _Place(abs(first), abs(end - first), int(entry["shape"][-1]))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise _not_a_domain(path, "its header is damaged") from None
+    return _facts(path, metadata), places
+
+
+def _not_a_domain(path: Path, reason: str) -> CseError:
+    return CseError(f"{path}: truncated or not a domain of a bank ({reason}); {_AGAIN}")
 
 
 def _facts(path: Path, text: str | None) -> DomainFacts:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cse.errors import CseError
-from cse.runtime.bank import Bank, Chosen, Domains
+from cse.runtime.bank import BadDomainError, Bank, Chosen, NoDomainError
 from cse.runtime.domain import AUTO, POOLERS, Domain
 from cse.runtime.encode import Encoded, as_texts, encode_sentences, unit_rows
 from cse.runtime.uses import refuse_uses, text_of
@@ -120,7 +118,7 @@ def encode_mixed(
     cosine sees.
 
     Args:
-        bank: the bank; its domains at this moment are used to the end of the call.
+        bank: the bank; each domain is used to the end of the call as it is at its start.
         run: maps the model's inputs (see ``feed``) to pooled vectors (b, d).
         sentences: texts, or one.
         domain: see ``Bank.choose``; ``auto`` chooses by the text.
@@ -132,8 +130,7 @@ def encode_mixed(
         CseError: as ``Bank.choose``, ``encode_sentences`` and ``check_role``.
     """
     texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
-    domains = bank.domains()
-    chosen = bank.choose(domains, domain, len(texts))
+    chosen = bank.choose(domain, len(texts))
 
     def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
         return finish(run({"input_ids": ids, "attention_mask": mask, **feed(rows)}), rows, normalize)
@@ -143,7 +140,7 @@ def encode_mixed(
         undecided = [texts[row] for row in unchosen]
         bare = [bank.bare] * len(undecided)
         vectors = encode_sentences(undecided, embed=embed, domains=bare, normalize=False, **options).embeddings
-        for row, one in zip(unchosen, nearest_domains(vectors, domains, bank.folder), strict=True):
+        for row, one in zip(unchosen, nearest_domains(vectors, bank), strict=True):
             chosen[row] = one
     named = [one for one in chosen if one is not None]
     for one in dict.fromkeys(named):
@@ -151,9 +148,10 @@ def encode_mixed(
     given = [one.in_role(role, bank.bare) for one in named]
     encoded = encode_sentences(texts, embed=embed, domains=given, normalize=False, **options)
     encoded = encoded._replace(domains=[one.name for one in named])
-    alone = domains.usable.get(domain) if isinstance(domain, str) else domain
-    if isinstance(alone, Domain):
-        encoded = encoded._replace(embeddings=np.ascontiguousarray(encoded.embeddings[:, : alone.dimension]))
+    if isinstance(domain, str) and domain != AUTO:
+        domain = named[0] if named else bank.domain(domain)
+    if isinstance(domain, Domain):
+        encoded = encoded._replace(embeddings=np.ascontiguousarray(encoded.embeddings[:, : domain.dimension]))
     return encoded._replace(embeddings=encoded.embeddings[0]) if isinstance(sentences, str) else encoded
 
 
@@ -216,18 +214,37 @@ def finish(pooled: NDArray[np.float32], rows: Sequence[Domain], normalize: bool 
     return pooled
 
 
-def nearest_domains(bare: NDArray[np.float32], domains: Domains, folder: Path) -> list[Domain]:
+def nearest_domains(bare: NDArray[np.float32], bank: Bank, age: float = 0.0) -> list[Domain]:
     """Return the domain whose centres are nearest by cosine to each text's bare vector (b, d).
 
+    A domain that was removed or damaged meanwhile is passed over.
+
+    Args:
+        bare: the vectors.
+        bank: whose domains.
+        age: see ``Bank.centres``.
+
     Raises:
-        CseError: no domain of the bank has centres.
+        NoDomainError: no domain of the bank has centres.
+        CseError: the folder cannot be read.
     """
-    known = [domain for domain in domains.usable.values() if domain.centres is not None]
-    if not known:
-        raise CseError(f"{folder}: domain auto needs domains that were added with their text (cse bank add --data)")
-    unit = unit_rows(bare)
-    scores = np.stack([(unit @ domain.centres.T).max(axis=1) for domain in known], axis=1)  # type: ignore[union-attr]
-    return [known[index] for index in scores.argmax(axis=1)]
+    centres, unit = bank.centres(age), unit_rows(bare)
+    found: dict[str, Domain] = {}
+    gone: set[str] = set()
+    while True:
+        names = centres.nearest(unit, gone)
+        before = len(gone)
+        for name in dict.fromkeys(names):
+            try:
+                found[name] = found.get(name) or bank.domain(name)
+            except (NoDomainError, BadDomainError):
+                gone.add(name)
+        if "" in gone or not centres:  # no name is left, or there was none
+            raise NoDomainError(
+                f"{bank.folder}: domain auto needs domains that were added with their text (cse bank add --data)"
+            )
+        if len(gone) == before:
+            return [found[name] for name in names]
 
 
 def _filled(prompt: NDArray[np.float32], length: int) -> NDArray[np.float32]:

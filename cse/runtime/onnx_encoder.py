@@ -19,6 +19,7 @@ from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, read
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.domain import Domain
 from cse.runtime.encode import Encoded, as_texts, cosine_similarity, encode_sentences, is_text
+from cse.runtime.kept import KEPT_BYTES
 from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
 from cse.runtime.providers import open_session, run, run_bound, usable_cpus
 from cse.runtime.seal import short
@@ -47,6 +48,7 @@ class OnnxEncoder(Compatible):
         threads: CPU threads; None: one per usable CPU.
         tf32: whether a GPU may round the inputs of matrix products to TF32, which is faster on NVIDIA Ampere and later
             but changes embeddings in the fourth digit; otherwise products are in full precision, as in torch.
+        kept_bytes: bytes of a bank's domains to keep in memory.
 
     Attributes:
         manifest: contents of ``bundle.json`` or ``bank.json``.
@@ -66,10 +68,16 @@ class OnnxEncoder(Compatible):
     """
 
     def __init__(
-        self, path: Path | str, *, provider: str = "auto", threads: int | None = None, tf32: bool = False
+        self,
+        path: Path | str,
+        *,
+        provider: str = "auto",
+        threads: int | None = None,
+        tf32: bool = False,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.path = Path(path)
-        self.bank = Bank(self.path) if is_bank(self.path) else None
+        self.bank = Bank(self.path, kept_bytes) if is_bank(self.path) else None
         self.manifest: Bundle | BankManifest = verify(self.path) if self.bank is None else self.bank.manifest
         self.query_side, self.bare = None, None if self.bank is None else self.bank.bare
         if isinstance(self.manifest, Bundle):

@@ -57,5 +57,5 @@ def refuse_whole_bank(folder: Path) -> None:
         CseError: the folder is a bank.
     """
     if is_bank(folder):
-        name = next(iter(Bank(folder).domains().usable), "NAME")
+        name = next(iter(Bank(folder).names()), "NAME")
         raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{name}")

@@ -6,6 +6,7 @@ Checkpoints and bundles both use it. The seal detects damage and manual edits; i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -155,6 +156,9 @@ def read_sealed(path: Path, again: str) -> dict[str, Any]:
     return tree
 
 
+_hints = functools.cache(get_type_hints)
+
+
 def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again: str) -> Fields:
     """Return a dataclass filled from a manifest, ignoring unknown keys.
 
@@ -167,7 +171,7 @@ def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again
     Raises:
         CseError: a key without a default is missing, or a value is of the wrong type.
     """
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     values = {}
     for key in dataclasses.fields(kind):  # type: ignore[arg-type]
         wanted = getattr(hints[key.name], "__origin__", hints[key.name])

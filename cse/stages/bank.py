@@ -20,7 +20,7 @@ from cse.export.parity import check_parity
 from cse.model.checkpoint_config import identity_of, read_config
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
-from cse.runtime.bank import is_bank
+from cse.runtime.bank import BadDomainError, NoDomainError, is_bank
 from cse.runtime.domain import Domain, check_fit
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -121,7 +121,10 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
 def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Admission:
     assert onnx.bank is not None  # noqa: S101 - see _open
     checkpoint, data = folder / "checkpoint", PreparedData(folder / "prepared")
-    held = onnx.bank.domains().usable.get(name)
+    try:
+        held = onnx.bank.domain(name)
+    except (NoDomainError, BadDomainError):
+        held = None
     if held is not None and held.facts.checkpoint == identity_of(checkpoint):
         return Admission(name, "unchanged", value_of(dev_of(held.facts.metrics)))
     encoder = load_checkpoint(checkpoint)

@@ -8,22 +8,25 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from cse import __version__
+from cse.runtime.domain import is_name
 from cse.runtime.encode import cosine_similarity
 from deploy.server.door import Door
 from deploy.server.errors import ServiceError
 from deploy.server.intake import SizedRoute
-from deploy.server.keys import read_keys
+from deploy.server.keys import read_keys, unknown_models
+from deploy.server.logs import log
 from deploy.server.metrics import Metrics
+from deploy.server.models import LARGEST_PAGE, PAGE
 from deploy.server.options import Options
 from deploy.server.refusals import refuse_in_form
 from deploy.server.schema import (
@@ -54,7 +57,7 @@ _OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         400: "The request is not valid, or a token id is not the model's",
         401: "No known API key",
-        403: "A page of another origin, or another host's name, asks a server without keys",
+        403: "The key does not open the model, or a page or name of another host asks a server without keys",
         404: "No such model",
         408: "The request did not arrive in time",
         413: "Too many or too long texts",
@@ -80,8 +83,10 @@ def create_app(options: Options, replicas: Alone | None = None) -> Door:
         CseError: the file of API keys is not valid, or the model is damaged, does not load or is not there.
     """
     metrics = Metrics()
-    keys = [] if options.api_keys is None else read_keys(options.api_keys)
+    keys = {} if options.api_keys is None else read_keys(options.api_keys)
     service = Service(options, metrics)
+    if options.api_keys is not None and (wrong := unknown_models(options.api_keys, keys, service.served.names())):
+        log.warning(wrong)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -135,12 +140,19 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     return _json(content, answer, request)
 
 
-async def models(request: Request) -> Response:
-    """List the models: the bundle, or the domains of the bank."""
+async def models(
+    request: Request,
+    after: Annotated[str, Query(description="Last id of the page before.")] = "",
+    limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="Models in the answer, at most.")] = PAGE,
+) -> Response:
+    """List the models that the key opens: the bundle, or the domains of the bank, a page at a time."""
     service: Service = request.app.state.service
-    served = service.served
-    cards = await service.stored(lambda: [served.card(name) for name in served.ids()])
-    return Response(orjson.dumps({"object": "list", "data": cards}), media_type=_JSON)
+    if after and not is_name(after.partition(":")[0]):
+        raise ServiceError(
+            400, f"after: {after[:80]!r} is not the id of a model; send the last_id of a page", param="after"
+        )
+    page = await service.stored(service.served.cards, after, limit, request.state.client.models)
+    return Response(orjson.dumps({"object": "list", **page._asdict()}), media_type=_JSON)
 
 
 async def embed(body: EmbedRequest, request: Request) -> Response:
@@ -179,7 +191,7 @@ async def info(request: Request) -> Response:
     facts = {
         "model_id": served.name,
         "model_sha": served.sha256,
-        "models": await service.stored(served.ids),
+        "models": [card["id"] for card in (await service.stored(served.cards)).data],
         "dimension": encoder.dimension,
         "max_input_length": encoder.max_length,
         "max_client_batch_size": options.max_texts,
@@ -219,7 +231,7 @@ async def ready(request: Request) -> dict[str, str]:
     state = request.app.state
     if not (state.service.ready or any(one.ready for one in await state.replicas.others())):
         raise ServiceError(503, "not ready: the queue is full", retry_after=1)
-    await state.service.stored(state.service.served.ids)
+    await state.service.stored(state.service.served.names)
     return {"status": "ready"}
 
 

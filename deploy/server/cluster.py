@@ -14,13 +14,15 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import DeploymentActorConfig
 
-from deploy.server.door import Door
+from cse.runtime.domain import is_name
+from deploy.server.door import App, Receive, Scope, Send
 from deploy.server.errors import ServiceError
 from deploy.server.logs import log, set_up
 from deploy.server.options import Options
 from deploy.server.together import Alone, Board, Snapshot
 
 NAME = "Embeddings"
+_DOMAINS = 1000  # names that Ray Serve remembers of a replica; about as many as ``max_domain_bytes`` keeps
 _IN_PROGRESS = 512  # requests that a replica holds; its own queue says when it is full
 _HEALTH_SECONDS = 2.0
 _DRAIN_SECONDS = 30.0
@@ -42,11 +44,11 @@ def app_builder(args: dict[str, Any]) -> serve.Application:
 
 
 def _deployment(options: Options) -> serve.Deployment:
-    def build() -> Door:
+    def build() -> Routed:
         from deploy.server.app import create_app
 
         set_up()
-        return create_app(options, Together())
+        return Routed(create_app(options, Together()))
 
     return serve.deployment(
         name=NAME,
@@ -57,6 +59,30 @@ def _deployment(options: Options) -> serve.Deployment:
             DeploymentActorConfig(name=_BOARD, actor_class=ray.remote(Board), actor_options={"num_cpus": 0})
         ],
     )(serve.ingress(build)())
+
+
+class Routed:
+    """Middleware that tells Ray Serve which domains of a bank this replica was asked for, if requests name theirs.
+
+    A request that names its domain in the header ``serve_multiplexed_model_id`` goes to a replica that has it, so that
+    not every replica reads every domain.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        name = serve.get_multiplexed_model_id() if scope["type"] == "http" else ""
+        if is_name(name):
+            await _has(name)
+        await self._app(scope, receive, send)
+
+
+@serve.multiplexed(max_num_models_per_replica=_DOMAINS)
+async def _has(name: str) -> str:
+    """Return a domain's name; Ray Serve notes that it was asked for here. The bank reads it and keeps it."""
+    return name
 
 
 class Together(Alone):

@@ -83,11 +83,13 @@ def serve(model: str, host: str, port: int, replicas: int, drain: float, **optio
 
 @click.command("serve-key", epilog="\b\nExample:\n  cse serve-key 'search team' >> keys.txt")
 @click.argument("whose", default="")
-def serve_key(whose: str) -> None:
+@click.option("--models", metavar="NAME,NAME", help="Models that it opens; default: all.")
+def serve_key(whose: str, models: str | None) -> None:
     """Make an API key: the key goes to stderr, once; its line for the server's file goes to stdout."""
     from cse.errors import one_line
     from deploy.server.keys import new_key
 
     key, hashed = new_key()
     click.echo(key, err=True)
-    click.echo(f"{hashed} {one_line(whose)}".rstrip())
+    named = "" if models is None else f" models={''.join(one_line(models).split())}"
+    click.echo(f"{hashed}{named} {one_line(whose)}".rstrip())

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from deploy.server.errors import ServiceError, body_of
-from deploy.server.keys import key_of
+from deploy.server.keys import Client, Keys, key_of
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
 from deploy.server.options import Options
@@ -41,13 +41,13 @@ class Door:
         app: the application.
         options: limits.
         metrics: where requests are counted.
-        keys: hashes of the API keys; empty: the service is open.
+        keys: the API keys; none: the service is open.
 
     Attributes:
         metrics: as given.
     """
 
-    def __init__(self, app: App, options: Options, metrics: Metrics, keys: list[str]) -> None:
+    def __init__(self, app: App, options: Options, metrics: Metrics, keys: Keys) -> None:
         self._app, self._options, self.metrics, self._keys = app, options, metrics, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,9 +75,10 @@ class Door:
         try:
             if not self._keys:
                 _check_origin(scope, headers)
-            client = self._admit(path, headers)
-            # whose share of the queue it takes: of the key, else of the address; a proxy's is read from X-Forwarded-For
-            scope.setdefault("state", {})["client"] = client or (scope.get("client") or ("",))[0]
+            key = self._admit(path, headers)
+            # a proxy's address is read from X-Forwarded-For
+            name, models = ((scope.get("client") or ("",))[0], None) if key is None else (key, self._keys[key].models)
+            scope.setdefault("state", {})["client"] = Client(name, models)
             body = b""
             if unread and path.startswith(CLOSED):
                 body = await self._body(receive)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass
@@ -19,14 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cse.runtime.bank import Bank
 from cse.runtime.domain import Domain
 from cse.runtime.sketch import FEWEST, HALF_LIFE, Moments, Sketch
 from cse.runtime.tokens import Tokens
 from cse.runtime.uses import role_for, text_of
+from deploy.server.errors import ServiceError
 from deploy.server.logs import log
 from deploy.server.models import Served, Target
 
 _PILE = 1024  # rows
+_SHOWN = 12  # digits of a version
 _NO_REFERENCE = {
     True: "the bundle has no sketch of its training text; export it again",
     False: "the domain has no sketch of its training text; add it to the bank again, with --data",
@@ -38,10 +41,17 @@ _Note = tuple[Target, Sequence[Domain], NDArray[np.float32], Tokens]
 
 @dataclass(frozen=True, eq=False)
 class _Watched:
-    """A model, and the sketch of the vectors that it has given."""
+    """The sketch of the vectors that a model has given, and what is needed of the model."""
 
-    owner: _Owner
+    version: str
     sketch: Sketch
+    reference: Moments | None
+    bundle: bool
+
+    @classmethod
+    def of(cls, owner: _Owner) -> _Watched:
+        """Begin a sketch."""
+        return cls(_version(owner), Sketch(_dimension(owner)), _reference(owner), isinstance(owner, Served))
 
 
 class Drift:
@@ -93,18 +103,18 @@ class Drift:
     def _now(self, pile: list[_Note]) -> dict[tuple[str, str], Sketch]:
         with self._lock:
             self._sketch(pile)
-            return {(name, _version(one.owner)): copy(one.sketch) for name, one in self._watched.items()}
+            return {(name, one.version): copy(one.sketch) for name, one in self._watched.items()}
 
     def _measure(self, pile: list[_Note], others: Sequence[Mapping[tuple[str, str], Sketch]]) -> dict[str, Any]:
         with self._lock:
-            owners = self._sketch(pile)
+            self._sketch(pile, [name for part in others for name, _ in part])
             models = []
-            for name, owner in owners.items():
-                sketch = Sketch(_dimension(owner))
-                own = [self._watched[name].sketch] if name in self._watched else []
-                for one in (*own, *(part[key] for part in others if (key := (name, _version(owner))) in part)):
-                    sketch.join(one)
-                models.append(_facts(name, owner, sketch))
+            for name, one in sorted(self._watched.items()):
+                sketch = copy(one.sketch)
+                for part in others:
+                    if (name, one.version) in part:
+                        sketch.join(part[name, one.version])
+                models.append(_facts(name, one, sketch))
         return {"models": models, "half_life": HALF_LIFE}
 
     def _sketch_safely(self, pile: list[_Note]) -> None:
@@ -114,24 +124,56 @@ class Drift:
         except Exception:  # nobody waits for this
             log.exception("vectors did not enter the sketch of drift")
 
-    def _sketch(self, pile: list[_Note]) -> dict[str, _Owner]:
-        """Put vectors into the sketches of the models in service, which are returned by name. Called under the lock."""
-        served = self._served()
+    def _sketch(self, pile: list[_Note], more: Iterable[str] = ()) -> None:
+        """Put vectors into the sketches of the models in service: a bundle, or the domains that were asked for.
+
+        Called under the lock.
+
+        Args:
+            pile: the vectors.
+            more: names of domains that others were asked for.
+        """
+        parts = [part for note in pile for part in _parts(*note)]
+        given = {name: owner for name, owner, _, _ in parts}
+        served, before = self._served(), self._watched
         bank = served.encoder.bank
-        owners: dict[str, _Owner] = {served.name: served} if bank is None else dict(served.domains(bank).usable)
-        self._watched = {name: one for name, one in self._watched.items() if owners.get(name) is one.owner}
+        if bank is None:
+            same = served.name in before and before[served.name].version == served.version
+            self._watched = {served.name: before[served.name] if same else _Watched.of(served)}
+        else:
+            found = ((name, self._current(served, bank, name, given)) for name in {*before, *given, *more})
+            self._watched = {name: one for name, one in found if one is not None}
         rows: dict[str, list[NDArray[np.float32]]] = {}
         keys: dict[str, list[int]] = {}
-        for note in pile:
-            for name, owner, vectors, own in _parts(*note):
-                if owners.get(name) is owner:
-                    rows.setdefault(name, []).append(vectors)
-                    keys.setdefault(name, []).extend(own)
-        for name, parts in rows.items():
-            if name not in self._watched:
-                self._watched[name] = _Watched(owners[name], Sketch(_dimension(owners[name])))
-            self._watched[name].sketch.add(np.concatenate(parts), keys[name])
-        return owners
+        for name, owner, vectors, own in parts:
+            if name in self._watched and self._watched[name].version == _version(owner):
+                rows.setdefault(name, []).append(vectors)
+                keys.setdefault(name, []).extend(own)
+        for name, those in rows.items():
+            self._watched[name].sketch.add(np.concatenate(those), keys[name])
+
+    def _current(self, served: Served, bank: Bank, name: str, given: Mapping[str, _Owner]) -> _Watched | None:
+        """Return the sketch of a domain as it is now: the one there is, or a new one; None if the domain is gone."""
+        outline = served.outline(bank, name)
+        if outline is None:
+            return None
+        version = outline.version[:_SHOWN]
+        if name in self._watched and self._watched[name].version == version:
+            return self._watched[name]
+        owner: _Owner | None = given.get(name)
+        if owner is None or _version(owner) != version:
+            owner = _domain(served, bank, name)
+        return None if owner is None else _Watched.of(owner)
+
+
+def _domain(served: Served, bank: Bank, name: str) -> Domain | None:
+    """Return a domain, None if it is gone or damaged."""
+    try:
+        return served.domain(bank, name)
+    except ServiceError as error:
+        if error.code != "model_damaged":
+            raise
+        return None
 
 
 def queries(inputs: Sequence[Any], role: str | None, texts: Mapping[str, str]) -> list[int]:
@@ -180,17 +222,17 @@ def _parts(
     ]
 
 
-def _facts(name: str, owner: _Owner, sketch: Sketch) -> dict[str, Any]:
-    reference = _reference(owner)
+def _facts(name: str, watched: _Watched, sketch: Sketch) -> dict[str, Any]:
+    reference = watched.reference
     distinct = round(sketch.moments().count)
     found = None if reference is None or distinct < FEWEST else sketch.distance(reference)
     reason = None
     if found is None:
         few = f"fewer than {FEWEST} different texts so far"
-        reason = _NO_REFERENCE[isinstance(owner, Served)] if reference is None else few
+        reason = _NO_REFERENCE[watched.bundle] if reference is None else few
     return {
         "model": name,
-        "version": _version(owner),
+        "version": watched.version,
         "distance": None if found is None else round(found, 6),
         "texts": sketch.texts,
         "distinct_texts": distinct,
@@ -204,7 +246,7 @@ def _dimension(owner: _Owner) -> int:
 
 
 def _version(owner: _Owner) -> str:
-    return owner.version if isinstance(owner, Served) else owner.identity()[:12]
+    return owner.version if isinstance(owner, Served) else owner.identity()[:_SHOWN]
 
 
 def _reference(owner: _Owner) -> Moments | None:

@@ -56,6 +56,7 @@ class Metrics:
         self.drift = Gauge(
             "cse_drift_distance", "Distance of the vectors from those of the export.", ["model"], registry=made
         )
+        self.domain_bytes = Gauge("cse_domain_bytes", "Bytes of a bank's domains in memory.", registry=made)
         self.connections = Gauge("cse_connections", "Open connections.", registry=made)
 
     def watch(self, gauge: Gauge, value: Callable[[], float]) -> None:

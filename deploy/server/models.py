@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from cse.errors import CseError, nearest
-from cse.runtime.bank import Bank, Domains
-from cse.runtime.domain import AUTO, Domain
+import numpy as np
+from numpy.typing import NDArray
+
+from cse.errors import CseError
+from cse.runtime.bank import BadDomainError, Bank, NoDomainError, nearest_name
+from cse.runtime.domain import AUTO, Domain, Outline
+from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import SKETCH, Moments, read_sketch
 from cse.runtime.uses import QUERY, role_for
@@ -19,7 +24,10 @@ from deploy.server.errors import ServiceError
 from deploy.server.logs import log
 from deploy.server.storage import unreachable
 
+AGE = 3.0  # seconds in which ``auto`` may not see a change of the bank; see ``deploy.server.storage.Watcher``
+PAGE, LARGEST_PAGE = 1000, 10_000  # models in an answer of ``/v1/models``
 _SAYING = threading.Lock()
+_T = TypeVar("_T")
 
 
 class Target(NamedTuple):
@@ -97,13 +105,19 @@ class Served:
     _said: dict[str, str] = field(default_factory=dict)  # what was wrong with a bank at the last look
 
     @classmethod
-    def load(cls, folder: Path, name: str, version: str | None, *, provider: str, threads: int | None) -> Served:
+    def load(cls, folder: Path, name: str, version: str | None, **options: Any) -> Served:
         """Load a bundle or bank and answer one text, so that the first request does not wait.
+
+        Args:
+            folder: the bundle or bank.
+            name: id of a bundle.
+            version: in the registry, if it is from there.
+            options: of ``OnnxEncoder``.
 
         Raises:
             CseError: it is damaged or does not load.
         """
-        encoder = OnnxEncoder(folder, provider=provider, threads=threads)
+        encoder = OnnxEncoder(folder, **options)
         tokens = encoder.tokenize(["warm up"])
         rows, bare = [tokens.row(0)], [] if encoder.bank is None else [encoder.bank.bare]
         for one_core in {False, encoder.threads > 1}:
@@ -117,94 +131,179 @@ class Served:
         """SHA-256 of the ONNX graph."""
         return str(self.encoder.manifest.files["model.onnx"]["sha256"])
 
-    def ids(self) -> list[str]:
-        """Return the ids by which requests may name it: the bundle's name, or the domains of the bank.
+    def names(self) -> Sequence[str]:
+        """Return the bundle's name, or those of the bank's domains, which may be damaged.
 
-        A model that declares queries has two more, ``NAME:query`` and ``NAME:passage``, for clients that cannot name a
-        role.
+        Raises:
+            ServiceError: 503, the folder cannot be read now.
         """
         bank = self.encoder.bank
-        if bank is None:
-            return [self.name, *_with_roles(self.name, self.encoder.texts)]
-        usable = self.domains(bank).usable
-        some = any(domain.centres is not None for domain in usable.values())
-        named = [each for name, domain in usable.items() for each in (name, *_with_roles(name, domain.texts))]
-        return [*named, *([AUTO] if some else [])]
+        return [self.name] if bank is None else self._ask(bank.names) or ()
 
-    def domains(self, bank: Bank) -> Domains:
-        """Return the domains of the bank, and log what is wrong with its folder or a file when it begins.
+    def cards(self, after: str = "", limit: int = PAGE, allowed: Collection[str] | None = None) -> Cards:
+        """Return entries of ``/v1/models``: of the bundle, or of the bank's domains in alphabetical order.
+
+        A model that declares queries has two more, ``NAME:query`` and ``NAME:passage``, for clients that cannot name a
+        role. The last is ``auto``, if a domain has centres. Costs a ``stat`` of each file.
+
+        Args:
+            after: the last id of the page before.
+            limit: most models, each with its roles.
+            allowed: names of models to list; None: all.
+
+        Raises:
+            ServiceError: 503, the folder cannot be read now.
+        """
+        bank, names = self.encoder.bank, self.names()
+        known = names if allowed is None else sorted(set(names) & set(allowed))
+        begin = bisect(known, after.partition(":")[0]) if after else 0
+        page = known[begin : begin + limit]
+        cards = [card for name in page for card in self._cards_of(name, bank)]
+        more = begin + limit < len(known)
+        if bank is not None and not more and (allowed is None or AUTO in allowed) and self._chooses(bank, names):
+            cards.append(self._card(AUTO, bank.manifest.dimension, self.encoder.max_length, normalize=True))
+        return Cards(cards, page[-1] if page else None, more)
+
+    def domain(self, bank: Bank, name: str) -> Domain | None:
+        """Return a domain, and log what is wrong with its file or the folder when it begins; None if there is none.
+
+        Raises:
+            ServiceError: 503, its file is damaged, or the folder cannot be read now.
+        """
+        try:
+            found = self._ask(lambda: bank.domain(name), name)
+        except BadDomainError:
+            message = f"model {name!r}: its file in the bank is damaged; the log says how"
+            raise ServiceError(503, message, param="model", code="model_damaged") from None
+        if name in self._said:
+            with _SAYING:
+                self._said.pop(name, None)
+        return found
+
+    def outline(self, bank: Bank, name: str) -> Outline | None:
+        """Return the outline of a domain; None if it is gone or damaged, which is logged as by ``domain``.
 
         Raises:
             ServiceError: 503, the folder cannot be read now.
         """
         try:
-            found = bank.domains()
-        except CseError as error:
-            self._say({"": str(error)})  # no file has this name
-            raise unreachable("cannot be read now; the log says why") from None
-        self._say(found.refused)
+            return self._ask(lambda: bank.outline(name), name)
+        except BadDomainError:
+            return None
+
+    def nearest(self, bank: Bank, vectors: NDArray[np.float32]) -> list[Domain]:
+        """Return the domain whose centres are nearest to each of some vectors (n, d) of the bare backbone.
+
+        Raises:
+            ServiceError: 404, no domain has centres any more; 503, the folder cannot be read now.
+        """
+        found = self._ask(lambda: nearest_domains(vectors, bank, AGE))
+        if found is None:
+            raise _unknown(AUTO, self.names())
         return found
 
-    def _say(self, troubles: Mapping[str, str]) -> None:
-        with _SAYING:
-            for name, trouble in troubles.items():
-                if self._said.get(name) != trouble:
-                    log.error(trouble)
-            if "" not in troubles:  # else the files cannot be seen now
-                self._said.clear()
-            self._said.update(troubles)
-
-    def target(self, model: str | None) -> Target:
+    def target(self, model: str | None, allowed: Collection[str] | None = None) -> Target:
         """Return what an id stands for.
 
         Args:
             model: the id; None where the route does not ask for one: the only model.
+            allowed: names to speak of where there is no such model; None: all.
 
         Raises:
             ServiceError: 404, there is no such model; 400, one of several must be named; 503, its file is damaged, or
                 the bank's folder cannot be read.
         """
         bank = self.encoder.bank
-        if bank is None:
-            if model is None or model == self.name:
-                return Target(self, self.name, None, auto=False)
-            roles = _with_roles(self.name, self.encoder.texts)
-            if model in roles:
-                return Target(self, model, None, False, roles[model])
-            raise _unknown(model, self.ids())
-        domains = self.domains(bank)
         if model is None:
-            if len(domains.usable) == 1:
-                model = next(iter(domains.usable))
-            else:
-                raise ServiceError(
-                    400, f"model: name one of {_listed(self.ids())}", param="model", code="model_missing"
-                )
-        if model == AUTO and AUTO in self.ids():
+            names = self.names()
+            if len(names) != 1:
+                raise ServiceError(400, f"model: name one of {_listed(names)}", param="model", code="model_missing")
+            model = names[0]
+        if model == AUTO and bank is not None and self._ask(lambda: bool(bank.centres(AGE))):
             return Target(self, AUTO, None, auto=True)
-        if model in domains.usable:
-            return Target(self, model, domains.usable[model], auto=False)
-        name = model.rpartition(":")[0]
-        if name in domains.usable and model in (roles := _with_roles(name, domains.usable[name].texts)):
-            return Target(self, model, domains.usable[name], False, roles[model])
-        if model in domains.refused:
-            message = f"model {model!r}: its file in the bank is damaged; the log says how"
-            raise ServiceError(503, message, param="model", code="model_damaged")
-        raise _unknown(model, self.ids())
+        name, texts, domain = self.name, self.encoder.texts, None
+        if bank is not None:
+            name = model.rpartition(":")[0] or model
+            domain = self.domain(bank, name)
+            if domain is None:
+                raise _unknown(model, self.names() if allowed is None else sorted(allowed))
+            texts = domain.texts
+        roles = {name: None, **_with_roles(name, texts)}
+        if model not in roles:
+            raise _unknown(model, list(roles))
+        return Target(self, model, domain, False, roles[model])
 
-    def card(self, name: str) -> dict[str, Any]:
-        """Return the entry of ``/v1/models``."""
-        manifest, target = self.encoder.manifest, self.target(name)
-        normalize = getattr(manifest, "normalize", True) if target.domain is None else target.domain.facts.normalize
+    def _ask(self, question: Callable[[], _T], name: str = "") -> _T | None:
+        """Return what a bank answers, None if it has no such domain; what it says against a file or its folder is
+        logged, unless it was said and has not ended since.
+
+        Raises:
+            BadDomainError: a domain's file is refused.
+            ServiceError: 503, the folder cannot be read now.
+        """
+        found = None
+        try:
+            found = question()
+        except NoDomainError:
+            pass
+        except BadDomainError as error:
+            self._say(name, str(error))
+            raise
+        except CseError as error:
+            self._say("", str(error))  # no file has this name
+            raise unreachable("cannot be read now; the log says why") from None
+        if "" in self._said:
+            with _SAYING:
+                self._said.pop("", None)
+        return found
+
+    def _say(self, name: str, trouble: str) -> None:
+        with _SAYING:
+            if self._said.get(name) != trouble:
+                log.error(trouble)
+            self._said[name] = trouble
+
+    def _chooses(self, bank: Bank, names: Sequence[str]) -> bool:
+        """Return whether a domain has centres; most often the first has."""
+        return any(outline.centres for name in names if (outline := self.outline(bank, name)) is not None)
+
+    def _cards_of(self, name: str, bank: Bank | None) -> list[dict[str, Any]]:
+        if bank is None:
+            targets = [self.target(one) for one in (name, *_with_roles(name, self.encoder.texts))]
+            normalize = bool(getattr(self.encoder.manifest, "normalize", True))
+            return [self._card(one.id, one.dimension, one.max_length, normalize) for one in targets]
+        outline = self.outline(bank, name)
+        if outline is None:
+            return []
+        _, width, length, normalize, query, _ = outline
+        bare = bank.bare.max_length
+        lengths = {name: bare, f"{name}:{QUERY}": length, f"{name}:passage": bare} if query else {name: length}
+        return [self._card(one, width, most, normalize) for one, most in lengths.items()]
+
+    def _card(self, name: str, dimension: int, max_length: int, normalize: bool) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
             "created": int(self.loaded),
             "owned_by": "cse",
-            "dimension": target.dimension,
-            "max_length": target.max_length,
+            "dimension": dimension,
+            "max_length": max_length,
             "normalize": normalize,
         }
+
+
+class Cards(NamedTuple):
+    """A page of ``/v1/models``.
+
+    Attributes:
+        data: entries; none for a damaged domain.
+        last_id: what to begin the next page after; None: nothing is on this one.
+        has_more: whether there is a next page.
+    """
+
+    data: list[dict[str, Any]]
+    last_id: str | None
+    has_more: bool
 
 
 def _with_roles(name: str, texts: Mapping[str, str]) -> dict[str, str | None]:
@@ -225,11 +324,11 @@ def folder_name(folder: Path) -> str:
     return folder.resolve().name
 
 
-def _unknown(model: str, known: list[str]) -> ServiceError:
-    message = f"model {model[:80]!r} does not exist{nearest(model, known)}; there is {_listed(known)}"
+def _unknown(model: str, known: Sequence[str]) -> ServiceError:
+    message = f"model {model[:80]!r} does not exist{nearest_name(model[:80], known)}; there is {_listed(known)}"
     return ServiceError(404, message, param="model", code="model_not_found")
 
 
-def _listed(names: list[str], most: int = 8) -> str:
+def _listed(names: Sequence[str], most: int = 8) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return (", ".join(names[:most]) or "none yet") + more

@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cse.runtime.kept import KEPT_BYTES
+
 
 class Options(BaseModel):
     """Options of one server process; ``cse serve --help`` and ``deploy/serve.yaml`` show them."""
@@ -26,6 +28,9 @@ class Options(BaseModel):
     max_queue_tokens: int = Field(262_144, ge=1, description="Tokens that may wait; beyond them requests get 429.")
     batch_tokens: int | None = Field(
         None, ge=1, description="Tokens of a batch, padding included; default: 384 on a CPU, 16384 on a GPU."
+    )
+    max_domain_bytes: int = Field(
+        KEPT_BYTES, ge=1, description="Bytes of a bank's domains in memory; the longest unused are read again."
     )
     timeout: float = Field(60.0, gt=0, description="Seconds after which a request is given up.")
     receive_timeout: float = Field(20.0, gt=0, description="Seconds in which a client must send its request.")

@@ -82,6 +82,8 @@ class ModelList(BaseModel):
 
     object: Literal["list"]
     data: list[ModelCard]
+    last_id: str | None
+    has_more: bool
 
 
 class EmbedRequest(BaseModel):

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from cse.errors import CseError
 from cse.runtime.domain import Domain
 from cse.runtime.encode import unit_rows
-from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
 from cse.runtime.uses import QUERY, check_dimensions, text_of
 from deploy.server.batcher import Batcher
 from deploy.server.drift import Drift, queries
 from deploy.server.errors import ServiceError
+from deploy.server.keys import Client
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
 from deploy.server.models import Served, Target, folder_name
 from deploy.server.options import Options
 from deploy.server.registry import Follower
-from deploy.server.storage import Storage, in_time
+from deploy.server.storage import Storage, Watcher, in_time
 from deploy.server.together import Snapshot
 from deploy.server.work import BatchFacts, Work
 
@@ -93,9 +93,11 @@ class Service:
         )
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._storage = Storage()
+        self._watcher = None if encoder.bank is None else Watcher(encoder.bank)
         self._drift = Drift(lambda: self._served, self._storage.threads) if options.drift else None
         metrics.watch(metrics.queue_texts, lambda: self._batcher.waiting[0])
         metrics.watch(metrics.queue_tokens, lambda: self._batcher.waiting[1])
+        metrics.watch(metrics.domain_bytes, lambda: 0 if encoder.bank is None else encoder.bank.bytes)
         metrics.serves(self._served.name, self._served.version)
         log.info("serving", extra={"facts": {"model": self._served.name, "version": self._served.version}})
 
@@ -118,6 +120,8 @@ class Service:
         """Answer what waits, and stop."""
         if self._follower is not None:
             self._follower.stop()
+        if self._watcher is not None:
+            self._watcher.close()
         self._batcher.close()
         self._beside.shutdown()
         self._storage.close()
@@ -127,7 +131,7 @@ class Service:
         inputs: Inputs,
         model: str | None,
         *,
-        client: str,
+        client: Client,
         normalize: bool | None,
         whole: bool = False,
         role: str | None = None,
@@ -138,21 +142,22 @@ class Service:
         Args:
             inputs: checked against the limits already.
             model: id of the model; None: the only one.
-            client: who asks, for the share of the queue.
+            client: who asks.
             normalize: whether vectors have unit length; None: as the model says.
             whole: whether to refuse texts that do not fit instead of cutting them.
             role: of each text, whose task text goes before it; None: as the id says, or no text.
             dimensions: how many numbers to keep of each vector; None: all.
 
         Raises:
-            ServiceError: the model is unknown or has no such role or number of dimensions, or the queue is full.
+            ServiceError: the model is unknown, not the client's or has no such role or number of dimensions, or the
+                queue is full.
             CseError: an input cannot be tokenised, or a token id is not the model's.
         """
-        target = await self.stored(self._served.target, model)
+        target = await self.stored(self._served.target, client.opened(model), client.models)
         role = _role(target, role)
         inputs = _with_task_text(inputs, target, role)
         _check_dimensions(dimensions, target)
-        chosen, queued = await self._chosen(target, inputs, client)
+        chosen, queued = await self._chosen(target, inputs, client.name)
         domains = _sides(target, chosen, role, len(inputs))
         tokens = await self._tokenize(target, inputs, domains)
         if whole and tokens.truncated:
@@ -160,7 +165,7 @@ class Service:
                 f"{tokens.truncated} of {len(inputs)} inputs exceed {target.max_length} tokens; send truncate: true"
             )
             raise ServiceError(413, message, param="inputs")
-        work = await self._run(target, tokens, domains, client)
+        work = await self._run(target, tokens, domains, client.name)
         kept = np.ascontiguousarray(work.vectors[:, : dimensions or target.dimension])
         vectors = _scaled(kept, target, domains, normalize)
         if self._drift is not None and vectors.shape[1] == target.dimension:
@@ -212,8 +217,8 @@ class Service:
             return [], 0.0
         bare = [bank.bare] * len(inputs)
         work = await self._run(target, await self._tokenize(target, inputs, bare), bare, client)
-        domains = await self.stored(target.served.domains, bank)
-        return nearest_domains(work.vectors, domains, bank.folder), max(0.0, work.started - work.submitted)
+        domains = await self.stored(target.served.nearest, bank, work.vectors)
+        return domains, max(0.0, work.started - work.submitted)
 
     async def _tokenize(self, target: Target, inputs: Inputs, domains: Sequence[Domain]) -> Tokens:
         encoder = target.served.encoder
@@ -260,7 +265,8 @@ class Service:
 
     def _load(self, folder: Path, name: str, version: str | None) -> Served:
         options = self.options
-        return Served.load(folder, options.name or name, version, provider=options.provider, threads=options.threads)
+        found = {"provider": options.provider, "threads": options.threads, "kept_bytes": options.max_domain_bytes}
+        return Served.load(folder, options.name or name, version, **found)
 
     def _take(self, served: Served) -> None:
         self._served = served

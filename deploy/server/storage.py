@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from cse.errors import CseError
+from cse.runtime.bank import Bank
 from deploy.server.errors import ServiceError
 
 SECONDS = 5.0  # that a question may take
+_LOOK_SECONDS = 1.0
 _T = TypeVar("_T")
 
 
@@ -34,6 +39,23 @@ class Storage:
             ServiceError: 503, it takes too long.
         """
         return await in_time(asyncio.get_running_loop().run_in_executor(self.threads, question, *arguments))
+
+
+class Watcher:
+    """A thread that sees which domains come, change and go, so that no request for ``auto`` looks at all files."""
+
+    def __init__(self, bank: Bank) -> None:
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, args=(bank,), name="watcher", daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._over.set()
+
+    def _watch(self, bank: Bank) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            with contextlib.suppress(CseError):  # the next request says it
+                bank.look_again()
 
 
 async def in_time(answer: Awaitable[_T]) -> _T:

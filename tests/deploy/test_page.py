@@ -320,8 +320,9 @@ def test_drift_in_words(visit, bundle, address, distance, texts, said):
 def test_drift_follows_the_chosen_model_and_each_comparison(visit, bank):
     page = visit(bank, serve=["--drift"])
     line = page.locator("#drift")
-    line.filter(has_text="Drift is not known: the domain has no sketch").wait_for()
+    assert line.is_hidden(), "nobody has asked for a domain yet"
     compare(page)
+    line.filter(has_text="Drift is not known: the domain has no sketch").wait_for()
     texts = {one["model"]: one["texts"] for one in page.request.get(f"{page.url}drift").json()["models"]}
     assert sum(texts.values()) == len(TEXTS) + 1
     page.get_by_label("Model", exact=True).select_option("auto")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -16,6 +18,8 @@ import numpy as np
 import psutil
 import pytest
 
+from cse.export.domains import add_domain
+from cse.runtime.bank import Bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.servers import serving
 from tests.waiting import wait_for
@@ -106,8 +110,26 @@ def test_each_replica_answers_for_all_and_no_counter_falls(small_bundle, tmp_pat
             assert not {key for key in fell if falling.search(key)}, fell
 
 
-def test_replicas_are_gone_when_the_server_ends(small_bundle, tmp_path):
-    with serving(small_bundle, "--replicas", 2, log=tmp_path / "log") as server:
+def test_requests_that_name_their_domain_go_where_it_is(small_bank, tmp_path):
+    """Each of the two replicas reads its share of the domains; without the header, both read all. Then they end."""
+    bank, names = shutil.copytree(small_bank, tmp_path / "bank"), [f"d{number}" for number in range(24)]
+    domain = Bank(bank).domain("plain")
+    for name in names:
+        add_domain(bank, dataclasses.replace(domain, facts=dataclasses.replace(domain.facts, name=name)))
+    size = sum(tensor.nbytes for tensor in domain.tensors().values())
+    with serving(bank, "--replicas", 2, log=tmp_path / "log") as server, httpx.Client(timeout=60) as client:
+
+        def ask(header: bool) -> int:
+            """Ask for all domains, and return how many the replicas have in memory together."""
+            for name in names:
+                named = {"serve_multiplexed_model_id": name} if header else {}
+                body = {"inputs": BODY["input"], "model": name}
+                assert client.post(f"{server.url}/embed", json=body, headers=named).status_code == 200
+            time.sleep(2.5)  # the replicas tell each other, and Ray Serve, what they have
+            return round(server.metric("cse_domain_bytes") / size)
+
+        assert [ask(header=True) for _ in range(4)][-1] <= 1.2 * len(names)
+        wait_for(lambda: ask(header=False) > 1.5 * len(names))
         children = psutil.Process(server.process.pid).children(recursive=True)
         assert len(replicas_of(server)) == 2
         server.process.send_signal(signal.SIGTERM)

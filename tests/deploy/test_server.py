@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import Bank
+from cse.runtime.kept import Kept
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.batcher import Batcher
@@ -311,8 +312,9 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
             (bank / "domains/hidden.safetensors").write_bytes(b"damaged")
             for _ in range(2):
                 assert server.post("/v1/embeddings", asked).status_code == 200
-                answer = server.post("/v1/embeddings", asked | {"model": "loop"})
-                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_damaged")
+                for name in ("loop", "hidden"):
+                    answer = server.post("/v1/embeddings", asked | {"model": name})
+                    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_damaged")
             (bank / "kept").rename(bank / "domains/hidden.safetensors")
             assert server.post("/v1/embeddings", asked | {"model": "hidden"}).status_code == 200
         assert httpx.get(f"{server.url}/ready").status_code == 200
@@ -332,13 +334,16 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
 @pytest.mark.parametrize("drift", [False, True])
 def test_a_read_that_blocks_holds_up_nobody_else(small_bank, monkeypatch, drift):
     app, free = create_app(Options(model=str(small_bank), drift=drift)), threading.Event()
-    monkeypatch.setattr(Bank, "domains", lambda self: free.wait(20) and None)
     monkeypatch.setattr("deploy.server.storage.SECONDS", 0.3)
 
     async def ask():
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            blocked = asyncio.create_task(client.post("/v1/embeddings", json={"model": "plain", "input": "a"}))
+            asked = {"model": "plain", "input": "a"}
+            assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
+            monkeypatch.setattr(Bank, "names", lambda self: free.wait(20) and ())
+            monkeypatch.setattr(Kept, "get", lambda self, path: free.wait(20) and None)
+            blocked = asyncio.create_task(client.post("/v1/embeddings", json=asked))
             await asyncio.sleep(0.05)
             health = await client.get("/health")
             assert not blocked.done()

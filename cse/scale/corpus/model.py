@@ -105,7 +105,7 @@ class CorpusModel:
     def check_domain(self, name: str) -> None:
         """Raise ``CseError`` for the name of a domain that cannot be used, with the nearest name."""
         if self.bank is not None:
-            self.bank.choose(self.domains, name, 1)
+            self.bank.choose(name, 1)
 
 
 def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
@@ -134,18 +134,16 @@ def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
             f"--domain-column {domain_column}: {model} is one domain for all rows; give --model {folder} instead"
         )
     bank = Bank(folder)
-    domains = bank.domains()
     if name is None and domain_column is None:
-        example = next(iter(domains.usable), "NAME")
+        example = next(iter(bank.names()), "NAME")
         raise CseError(
             f"{folder}: a bank; name one of its domains, for instance {folder}:{example}, or let each row name its own "
             "(--domain-column)"
         )
     if name == AUTO:
         # raises if there is no domain to choose from
-        nearest_domains(np.empty((0, bank.manifest.dimension), np.float32), domains, folder)
-    elif name is not None:
-        domains = Domains({one.name: one for one in bank.choose(domains, name, 1) if one is not None}, {})
+        nearest_domains(np.empty((0, bank.manifest.dimension), np.float32), bank)
+    domains = bank.domains() if name in (None, AUTO) else Domains({name: bank.domain(name)}, {})
     return CorpusModel(str(folder), bank.manifest, bank, name, domains)
 
 

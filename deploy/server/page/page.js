@@ -41,7 +41,12 @@ async function reason(response) {
 
 async function loadModels() {
   try {
-    models = (await (await request("v1/models")).json()).data;
+    models = [];
+    for (let more = true, after = ""; more; ) {
+      const page = await (await request(`v1/models?after=${encodeURIComponent(after)}`)).json();
+      models.push(...page.data);
+      [more, after] = [page.has_more, page.last_id];
+    }
   } catch (error) {
     if (error.status !== 401) throw error;
     at("key-field").hidden = false;

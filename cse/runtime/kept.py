@@ -1,0 +1,98 @@
+"""Files in memory: read again only when they change, and the longest unused forgotten beyond a number of bytes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+# A time stamp may be this coarse (network file systems count whole seconds): what changed so recently may change again
+# without a new stamp.
+COARSE_NS = 2_500_000_000
+KEPT_BYTES = 256 * 2**20  # of a bank's domains
+Stamp = tuple[int, int, int, int, int]
+Value = TypeVar("Value")
+
+
+def stamp_of(status: os.stat_result, now: int) -> Stamp:
+    """Return what tells a file from its other versions; of one that changed just now, no later stamp is the same.
+
+    Args:
+        status: of the file.
+        now: nanoseconds since the epoch, from before the status was asked for.
+    """
+    young = now if now - status.st_ctime_ns <= COARSE_NS else 0
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size, young
+
+
+class _Entry(NamedTuple, Generic[Value]):
+    stamp: Stamp
+    value: Value
+    size: int
+
+
+class Kept(Generic[Value]):
+    """What was read of files.
+
+    Args:
+        read: returns the value of a file.
+        size: bytes of a value.
+        limit: bytes to keep; the value read last stays, be it larger.
+        same: whether a value read again is the one that is there, which then stays.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Path], Value],
+        size: Callable[[Value], int],
+        limit: int,
+        same: Callable[[Value, Value], bool],
+    ) -> None:
+        self._read, self._size, self._limit, self._same = read, size, limit, same
+        self._entries: OrderedDict[str, _Entry[Value]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all values."""
+        return self._bytes
+
+    def get(self, path: str) -> Value:
+        """Return the value of a file as it is now; costs one ``stat`` of the file while it does not change.
+
+        Several threads may read one file at once; they all get the same value.
+
+        Raises:
+            OSError: the file is gone or cannot be reached.
+        """
+        now = time.time_ns()
+        try:
+            stamp = stamp_of(os.stat(path), now)  # noqa: PTH116 - of a string: half the time
+            with self._lock:
+                entry = self._entries.get(path)
+                if entry is not None and entry.stamp == stamp:
+                    self._entries.move_to_end(path)
+                    return entry.value
+            value = self._read(Path(path))  # if the file changes meanwhile, the next call sees another stamp
+        except FileNotFoundError:
+            with self._lock:
+                self._forget(path)
+            raise
+        with self._lock:
+            old = self._forget(path)
+            value = old.value if old is not None and self._same(old.value, value) else value
+            self._entries[path] = entry = _Entry(stamp, value, self._size(value))
+            self._bytes += entry.size
+            while self._bytes > self._limit and len(self._entries) > 1:
+                self._forget(next(iter(self._entries)))
+        return value
+
+    def _forget(self, path: str) -> _Entry[Value] | None:
+        entry = self._entries.pop(path, None)
+        self._bytes -= 0 if entry is None else entry.size
+        return entry

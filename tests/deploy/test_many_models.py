@@ -1,0 +1,274 @@
+"""A bank of many domains behind the server: its list by pages, keys that open some, and answers while files change."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import shutil
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.export.bank import make_domain
+from cse.export.domains import add_domain, remove_domain
+from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy.server import keys
+from deploy.server.app import create_app
+from deploy.server.keys import digest, key_of, read_keys
+from deploy.server.options import Options
+from tests.deploy.servers import serving
+from tests.export.banks import KINDS, make_encoder
+
+TEXT = "the cat sits on the mat"
+
+
+def asked(app, *requests, key=None):
+    """The answers to requests (method, route, body), one after another."""
+
+    async def ask():
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
+            return [await client.request(method, route, json=body) for method, route, body in requests]
+
+    return asyncio.run(ask())
+
+
+def listed(app, query="", key=None):
+    (answer,) = asked(app, ("GET", f"/v1/models{query}", None), key=key)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# ---- pages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 100])
+def test_the_pages_together_are_the_list(small_bank, limit):
+    app, found, after = create_app(Options(model=str(small_bank))), [], ""
+    while True:
+        page = listed(app, f"?limit={limit}&after={after}")
+        assert len(page["data"]) <= limit
+        found += page["data"]
+        after = page["last_id"]
+        if not page["has_more"]:
+            break
+    assert found == listed(app)["data"]
+    assert [card["id"] for card in found] == sorted(KINDS)
+
+
+def test_a_page_goes_on_behind_a_domain_that_is_gone_and_past_a_damaged_one(small_bank, tmp_path):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    app = create_app(Options(model=str(bank)))
+    first = listed(app, "?limit=2")
+    remove_domain(bank, first["last_id"])
+    (bank / "domains" / f"{sorted(KINDS)[2]}.safetensors").write_bytes(b"damaged")
+    empty = listed(app, f"?limit=1&after={first['last_id']}")
+    assert (empty["data"], empty["has_more"]) == ([], True)
+    assert [card["id"] for card in listed(app, f"?after={empty['last_id']}")["data"]] == sorted(KINDS)[3:]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("?after=../x", "after: '../x' is not the id of a model; send the last_id of a page"),
+        ("?after=%00", "after: "),
+        ("?limit=0", "limit: Input should be greater than or equal to 1"),
+        ("?limit=many", "limit: Input should be a valid integer"),
+        ("?limit=10001", "limit: Input should be less than or equal to 10000"),
+    ],
+)
+def test_a_page_that_cannot_be(small_bank, query, said):
+    (answer,) = asked(create_app(Options(model=str(small_bank))), ("GET", f"/v1/models{query}", None))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(said)
+    assert "\n" not in answer.json()["error"]["message"]
+
+
+def test_too_little_memory_and_a_limit_that_is_enough(small_bank, cse):
+    assert (
+        "all domains in memory may have 100; allow more"
+        in cse("serve", small_bank, "--max-domain-bytes", 100).refused()
+    )
+    largest = max(path.stat().st_size for path in (small_bank / "domains").iterdir())
+    app = create_app(Options(model=str(small_bank), max_domain_bytes=largest))
+    expected = {name: OnnxEncoder(small_bank, provider="cpu").encode(TEXT, domain=name) for name in KINDS}
+    names = [*KINDS, *KINDS]
+    answers = asked(app, *(("POST", "/embed", {"inputs": TEXT, "model": name}) for name in names))
+    for name, answer in zip(names, answers, strict=True):
+        np.testing.assert_allclose(answer.json()[0], expected[name], atol=1e-5)
+
+
+# ---- keys -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed(small_bank, tmp_path, caplog):
+    """A server whose key `some` opens three models, `one` one, and `all` every one."""
+    lines = ["{some} models=plain,hidden,nowhere a team", "{one} models=plain", "{all} models of all"]
+    hashes = {name: digest(name) for name in ("some", "one", "all")}
+    (tmp_path / "keys").write_text("".join(f"{line.format(**hashes)}\n" for line in lines))
+    return create_app(Options(model=str(small_bank), api_keys=tmp_path / "keys"))
+
+
+@pytest.mark.parametrize(
+    ("key", "model", "status", "code"),
+    [
+        ("all", "shared", 200, None),
+        ("some", "plain", 200, None),
+        ("some", "shared", 403, "model_not_allowed"),
+        ("some", "no such model", 403, "model_not_allowed"),
+        ("some", "auto", 403, "model_not_allowed"),
+        ("some", "shared:plain", 403, "model_not_allowed"),
+        ("some", "plain:shared", 404, "model_not_found"),
+        ("some", "nowhere", 404, "model_not_found"),
+        ("one", "plain", 200, None),
+        ("one", "hidden", 403, "model_not_allowed"),
+        ("none", "plain", 401, "invalid_api_key"),
+    ],
+)
+def test_a_key_opens_what_its_line_names(closed, key, model, status, code):
+    body = {"model": model, "input": TEXT}
+    (answer,) = asked(closed, ("POST", "/v1/embeddings", body), key=key)
+    assert (answer.status_code, answer.json().get("error", {}).get("code")) == (status, code)
+    if status == 403:
+        assert "it opens " in answer.json()["error"]["message"]
+    assert "own-cls" not in answer.text, "a key does not learn what else there is"
+
+
+def test_every_route_asks_what_a_key_opens(closed):
+    bodies = {"/embed": {"inputs": TEXT}, "/similarity": {"inputs": {"source_sentence": TEXT, "sentences": ["a"]}}}
+    for route, body in bodies.items():
+        named, refused, unnamed = (
+            ("POST", route, body | model) for model in ({"model": "plain"}, {"model": "shared"}, {})
+        )
+        assert [one.status_code for one in asked(closed, named, refused, unnamed, key="some")] == [200, 403, 400]
+        assert [one.status_code for one in asked(closed, named, refused, unnamed, key="one")] == [200, 403, 200]
+
+
+def test_the_list_holds_what_the_key_opens(closed):
+    found = {key: [card["id"] for card in listed(closed, key=key)["data"]] for key in ("some", "one", "all")}
+    assert found == {"some": ["hidden", "plain"], "one": ["plain"], "all": sorted(KINDS)}
+    assert [card["id"] for card in listed(closed, "?limit=1&after=hidden", key="some")["data"]] == ["plain"]
+
+
+def test_a_line_that_names_no_model_is_said_at_the_start_and_opens_nothing_else(small_bank, tmp_path):
+    (tmp_path / "keys").write_text(f"# ours\n{digest('a')} models=plian,auto whose\n{digest('b')} models=gone\n")
+    with serving(small_bank, "--api-keys", tmp_path / "keys", log=tmp_path / "log") as server:
+        said = [line["event"] for line in server.lines() if line["level"] == "warning"]
+        asked = server.post("/embed", {"inputs": TEXT, "model": "plian"}, headers={"Authorization": "Bearer a"})
+    end = "keys:2: no model 'plian'; did you mean 'plain'?, and 1 more; the key opens it once it is there"
+    assert [line.endswith(end) for line in said] == [True]
+    assert asked.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{0} models=", "keys:2: 'models=' leaves out a name; write models=NAME,NAME"),
+        ("{0} models=a,,b team", "keys:2: 'models=a,,b' leaves out a name"),
+        ("{1} models=a", "keys:2: the key of line 1 again; name all its models there"),
+        ("{0}models=a", "keys:2: not the SHA-256 of a key"),
+    ],
+)
+def test_a_line_that_cannot_be(tmp_path, line, said):
+    (tmp_path / "keys").write_text(f"{digest('1')}\n{line.format(digest('0'), digest('1'))}\n")
+    with pytest.raises(CseError) as refused:
+        read_keys(tmp_path / "keys")
+    assert said in str(refused.value)
+
+
+def test_the_command_writes_the_line(tmp_path):
+    from click.testing import CliRunner
+
+    from deploy.server.command import serve_key
+
+    made = CliRunner().invoke(serve_key, ["a team", "--models", "plain, hidden"])
+    (tmp_path / "keys").write_text(made.stdout)
+    (found,) = read_keys(tmp_path / "keys").items()
+    assert found == (digest(made.stderr.strip()), keys.Key(frozenset({"plain", "hidden"}), 1))
+    assert made.stdout.endswith(" models=plain,hidden a team\n")
+
+
+def test_a_key_among_ten_thousand_costs_what_the_only_one_does():
+    many = {digest(str(number)): keys.Key(None, number) for number in range(10_000)}
+    last = list(many)[-1]
+
+    def seconds(known):
+        begin = time.perf_counter()
+        for _ in range(500):
+            assert key_of("Bearer 9999", known) == last
+        return time.perf_counter() - begin
+
+    one = {last: many[last]}
+    ratios = [seconds(many) / seconds(one) for _ in range(9)]
+    assert min(ratios) < 2  # compared one by one: over 1,000
+
+
+# ---- files change under load ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_answer_is_of_a_version_in_force_while_domains_come_change_and_go(small_bank, tiny_folders, tmp_path):
+    """Thirty domains, of which eight fit in memory; one changes every 20 ms, and one comes and goes."""
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    encoder, names = OnnxEncoder(bank, provider="cpu", threads=1), [f"d{number}" for number in range(30)]
+    versions = [make_domain(make_encoder(tiny_folders["bert"], "plain", seed), "d") for seed in range(6)]
+    vectors = [encoder.encode(TEXT, domain=one) for one in versions]
+    history = {name: [(0.0, 0)] for name in names}  # when which version was in force at the latest
+
+    def put(name, version):
+        history[name].append((float("inf"), version))
+        add_domain(bank, renamed(versions[version], name), replace=True)
+        history[name][-1] = time.monotonic(), version
+
+    for name in names:
+        put(name, 0)
+    over, wrong, counts = threading.Event(), [], {200: 0, 404: 0}
+
+    def ask(seed):
+        draw = random.Random(seed)
+        with httpx.Client(timeout=60) as client:
+            while not over.is_set():
+                name, texts, begin = draw.choice([*names, "guest"]), draw.choice((1, 1, 9)), time.monotonic()
+                answer = client.post(f"{server.url}/embed", json={"inputs": [TEXT] * texts, "model": name})
+                counts[answer.status_code] = counts.get(answer.status_code, 0) + 1
+                known = history.get(name, [(0.0, 1)])
+                ends = [when for when, _ in known[1:]] + [float("inf")]
+                allowed = [version for (_, version), end in zip(known, ends, strict=True) if end > begin]
+                right = answer.status_code == 404 if name == "guest" else False
+                if answer.status_code == 200:
+                    found = np.array(answer.json())
+                    right = any(np.abs(found - vectors[version]).max() < 1e-5 for version in allowed)
+                wrong.extend([] if right else [(name, answer.status_code, answer.text[:200])])
+
+    limit = 8 * sum(tensor.nbytes for tensor in versions[0].tensors().values())
+    with serving(bank, "--threads", 2, "--max-domain-bytes", limit, log=tmp_path / "log") as server:
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        draw, end = random.Random(9), time.monotonic() + 6
+        while time.monotonic() < end:
+            put(draw.choice(names), draw.randrange(6))
+            if (bank / "domains/guest.safetensors").exists():
+                remove_domain(bank, "guest")
+            else:
+                add_domain(bank, renamed(versions[1], "guest"))
+            time.sleep(0.02)
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert server.lines()[-1]["event"] == "listening", "nothing to complain of"
+    assert wrong == []
+    assert counts.keys() == {200, 404}
+    assert min(counts.values()) > 5
+    assert sum(map(len, history.values())) > 100
+
+
+def renamed(domain, name):
+    return dataclasses.replace(domain, facts=dataclasses.replace(domain.facts, name=name))

@@ -1,0 +1,229 @@
+"""A bank of many domains: which files are touched when, what stays in memory, and the nearest domain of a text."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.export.domains import add_domain, remove_domain
+from cse.runtime import bank as banks
+from cse.runtime import kept
+from cse.runtime.bank import DOMAINS, Bank, NoDomainError
+from cse.runtime.domain import read_centres as centres_of
+from cse.runtime.domain import read_domain
+from cse.runtime.mixed import nearest_domains
+from tests.runtime import test_bank
+from tests.runtime.test_bank import WIDTH, file_of, make_domain, value_of
+
+bank = test_bank.bank  # a fixture
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """A file system whose time stamps are fine, so that nothing is looked at again for having changed just now."""
+    monkeypatch.setattr(kept, "COARSE_NS", -1)
+    monkeypatch.setattr(banks, "COARSE_NS", -1)
+    monkeypatch.setattr("cse.runtime.centres.COARSE_NS", -1)
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Names of the files that are read whole, in turn."""
+    found = []
+
+    def noted(path, shape):
+        found.append(path.name.partition(".")[0])
+        return read_domain(path, shape)
+
+    monkeypatch.setattr(banks, "read_domain", noted)
+    return found
+
+
+def test_names_are_listed_without_opening_a_file(bank, monkeypatch):
+    opened = Bank(bank)
+    for name in ("read_domain", "read_outline", "read_centres"):
+        monkeypatch.setattr(banks, name, None)
+    file_of(bank, "damaged").write_bytes(b"?")
+    assert opened.names() == ("a", "b", "damaged")
+
+
+def test_a_request_costs_one_stat_of_the_file_and_none_of_the_folder(bank, settled, read, monkeypatch):
+    opened, seen, stat = Bank(bank), [], os.stat
+    opened.domain("a")
+    monkeypatch.setattr(os, "stat", lambda path, **options: seen.append(str(path)) or stat(path, **options))
+    assert value_of(opened.domain("a")) == 1
+    assert seen == [str(file_of(bank, "a"))]
+    assert read == ["a"]
+
+
+def test_the_longest_unused_domain_gives_way(bank, settled, read):
+    add_domain(bank, make_domain("c", 3.0))
+    size = make_domain("c").prompt.nbytes
+    opened = Bank(bank, kept_bytes=2 * size + file_of(bank, "a").stat().st_size % size)
+    for name in "abacab":
+        opened.domain(name)
+    assert read == ["a", "b", "c", "b"], "c took the place of b, and b that of c"
+    add_domain(bank, make_domain("wide", 4.0, length=300))
+    assert [value_of(opened.domain("wide")) for _ in range(2)] == [4, 4]
+    assert read[4:] == ["wide"], "a domain larger than the limit stays until the next"
+
+
+def test_less_memory_than_a_domain_takes_is_refused(bank):
+    with pytest.raises(CseError, match=r"a\.safetensors: \d+ bytes, and all domains in memory may have 10; allow more"):
+        Bank(bank, kept_bytes=10)
+
+
+def test_a_file_that_is_replaced_while_it_is_read_gives_one_version_and_then_the_other(bank, settled, monkeypatch):
+    opened = Bank(bank)
+
+    def slowly(path, shape):
+        found = read_domain(path, shape)
+        if value_of(found) == 1:
+            add_domain(bank, make_domain("a", 9.0), replace=True)
+        return found
+
+    monkeypatch.setattr(banks, "read_domain", slowly)
+    assert [value_of(opened.domain("a")) for _ in range(3)] == [1, 9, 9]
+
+
+def test_a_file_that_is_written_over_while_it_is_read_is_right_or_refused(bank):
+    """As `cp` does it, which cuts the file first; were it mapped into memory, this would end the process."""
+    add_domain(bank, make_domain("a", 1.0, length=4000), replace=True)
+    whole, over = file_of(bank, "a").read_bytes(), threading.Event()
+
+    def write():
+        while not over.is_set():
+            file_of(bank, "a").write_bytes(whole)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    opened, refused = Bank(bank), 0
+    try:
+        for _ in range(300):
+            try:
+                assert value_of(opened.domain("a")) == 1
+            except CseError:
+                refused += 1
+    finally:
+        over.set()
+        writer.join()
+    assert refused, "some were read half written"
+    assert value_of(opened.domain("a")) == 1
+
+
+def test_a_domain_that_is_read_again_unchanged_is_the_same_object(bank, read):
+    """Rows of one domain share its prompts in a batch."""
+    opened = Bank(bank)
+    assert opened.domain("a") is opened.domain("a")
+    assert read == ["a", "a"], "its file changed just now, and may change again under the same time stamp"
+
+
+@pytest.mark.parametrize("name", ["../a", "x/../a", "a\0", "a" * 300, "", ".", "a.safetensors", "é", "\udcff", None, 3])
+def test_no_name_leads_out_of_the_folder(bank, name):
+    make_domain("outside").write(bank / "outside.safetensors")
+    with pytest.raises(NoDomainError, match="no domain"):
+        Bank(bank).domain(name)
+
+
+def test_a_folder_that_is_gone_is_told_from_a_domain_that_is(bank):
+    opened = Bank(bank)
+    (bank / DOMAINS).rename(bank / "away")
+    for ask in (opened.names, opened.domains, opened.centres, lambda: opened.domain("a"), lambda: opened.outline("a")):
+        with pytest.raises(CseError, match="domains: cannot read the domains of the bank"):
+            ask()
+    (bank / "away").rename(bank / DOMAINS)
+    remove_domain(bank, "a")
+    with pytest.raises(NoDomainError, match="no domain 'a'; it has b"):
+        opened.domain("a")
+
+
+def test_an_outline_tells_what_the_domain_would(bank):
+    matrix = {"map_mean": np.zeros(WIDTH, np.float32), "map_matrix": np.ones((WIDTH, 5), np.float32)}
+    add_domain(bank, make_domain("c", centres=np.eye(2, WIDTH, dtype=np.float32), side="query", **matrix))
+    opened = Bank(bank)
+    for name in "abc":
+        found, whole = opened.outline(name), opened.domain(name)
+        assert found == (
+            whole.identity(), whole.dimension, whole.max_length, whole.facts.normalize, bool(whole.texts),
+            whole.centres is not None,
+        )  # fmt: skip
+
+
+# ---- the nearest domain ----------------------------------------------------------------------------------------------
+
+
+def centred(name, *places, **changes):
+    """A domain whose centres are axes."""
+    return make_domain(name, centres=np.eye(WIDTH, dtype=np.float32)[list(places)], **changes)
+
+
+def nearest(opened, *places):
+    return [one.name for one in nearest_domains(2 * np.eye(WIDTH, dtype=np.float32)[list(places)], opened)]
+
+
+def test_the_nearest_of_many_is_that_of_all_cosines(bank):
+    random = np.random.default_rng(0)
+    texts, best = random.normal(size=(500, WIDTH)).astype(np.float32), {}
+    for number in range(200):
+        rows = random.normal(size=(number % 4 + 1, WIDTH)).astype(np.float32)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        make_domain(f"d{number:03d}", centres=rows).write(file_of(bank, f"d{number:03d}"))
+        best[f"d{number:03d}"] = (texts @ rows.T).max(axis=1)
+    expected = np.array(list(best))[np.argmax(np.stack(list(best.values())), axis=0)]
+    assert [one.name for one in nearest_domains(texts, Bank(bank))] == expected.tolist()
+    assert len(set(expected)) > 100
+
+
+def test_domains_come_change_and_go(bank, settled, monkeypatch):
+    read = []
+    monkeypatch.setattr(banks, "read_centres", lambda path, shape: read.append(path.name[0]) or centres_of(path, shape))
+    add_domain(bank, centred("c", 0))
+    add_domain(bank, centred("d", 1))
+    opened = Bank(bank)
+    assert nearest(opened, 0, 1) == ["c", "d"]
+    assert sorted(read) == ["a", "b", "c", "d"]
+    add_domain(bank, centred("d", 2, 0), replace=True)
+    add_domain(bank, centred("e", 1))
+    assert nearest(opened, 1, 2) == ["e", "d"]
+    assert sorted(read[4:]) == ["d", "e"], "the others' centres stay in memory"
+    remove_domain(bank, "e")
+    assert nearest(opened, 2) == ["d"]
+
+
+def test_a_domain_that_went_or_broke_since_the_last_look_is_passed_over(bank):
+    for place, name in enumerate("cde"):
+        add_domain(bank, centred(name, place, place + 3))
+    opened = Bank(bank)
+    opened.centres()
+    remove_domain(bank, "c")
+    file_of(bank, "d").write_bytes(file_of(bank, "d").read_bytes()[:-1])
+    assert [one.name for one in nearest_domains(np.eye(2, WIDTH, dtype=np.float32), opened, age=60)] == ["e", "e"]
+    remove_domain(bank, "e")
+    with pytest.raises(NoDomainError, match="domain auto needs domains that were added with their text"):
+        nearest_domains(np.eye(2, WIDTH, dtype=np.float32), opened, age=60)
+
+
+def test_damaged_centres_are_never_compared(bank):
+    add_domain(bank, centred("c", 0))
+    add_domain(bank, centred("d", 1))
+    path = file_of(bank, "c")
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 11):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
+        os.utime(path.parent)
+        assert nearest(Bank(bank), 0) == ["d"]
+
+
+def test_a_held_bank_chooses_among_what_it_holds(bank):
+    for place, name in enumerate("cde"):
+        add_domain(bank, centred(name, place))
+    opened = Bank(bank)
+    opened.hold(["c", "d"])
+    remove_domain(bank, "c")
+    assert nearest(opened, 0, 1) == ["c", "d"]
+    assert nearest(opened, 2)[0] in ("c", "d")
+    assert opened.names() == ("c", "d")
