@@ -58,18 +58,14 @@ def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> flo
     check_folder(out, Kind.BANK)
     backbone = _frozen_backbone(encoder)
     bare = SentenceEncoder(backbone)
-    if bare.pooler not in POOLERS:
-        raise CseError(
-            f"{backbone.files.name}: its pooler is {bare.pooler}, and a bank has {' and '.join(POOLERS)}; export each "
-            "domain as a bundle (cse export)"
-        )
     with publish_folder(out, Kind.BANK) as folder:
         write_bank_graph(backbone, folder / MODEL)
         (folder / TOKENIZER).write_text(backbone.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         (folder / DOMAINS).mkdir()
         manifest = BankManifest(
             format=FORMAT,
-            dimension=backbone.hidden_size,
+            dimension=backbone.dimension,
+            words=backbone.word_size,
             layers=backbone.layers,
             heads=backbone.heads,
             head_size=backbone.head_size,
@@ -141,8 +137,6 @@ def _frozen_backbone(encoder: SentenceEncoder) -> Backbone:
         raise CseError(
             "weights of the language model were trained, so a bank's backbone is not its own; export it with cse export"
         )
-    if backbone.dense is not None:
-        raise CseError(f"{backbone.files.name}: has layers behind its pooling, and a bank has none; use cse export")
     return backbone
 
 
@@ -155,14 +149,11 @@ def _obstacle(encoder: SentenceEncoder) -> str:
     if encoder.post is not None and not isinstance(encoder.post, LinearMap):
         return f"post-processing ({encoder.post.config()['kind']}) is not part of a bank"
     if encoder.pooler not in POOLERS:
-        return f"pooler {encoder.pooler} is not part of a bank, which has {' and '.join(POOLERS)}"
+        return f"pooler {encoder.pooler} is not part of a bank, which has {', '.join(POOLERS)}"
     if encoder.mlp_use == "always" and not isinstance(encoder.mlp, TanhMlp):
         return f"projector {encoder.projector} is not part of a bank, which has tanh"
-    texts = [role for role, text in encoder.texts.items() if text or encoder.side == "both"]
-    if texts or encoder.widths:
-        has = [f"task texts ({', '.join(texts)})"] if texts else []
-        has += [f"shorter vectors ({', '.join(map(str, encoder.widths))})"] if encoder.widths else []
-        return f"it has {' and '.join(has)}, and a bank has neither roles nor widths"
+    if encoder.widths:
+        return f"it has shorter vectors ({', '.join(map(str, encoder.widths))}), and a bank has none"
     return ""
 
 
@@ -170,10 +161,11 @@ def _random_domains(manifest: BankManifest) -> Iterator[Domain]:
     """Yield domains that use every input of the graph; no two have prompts of one length."""
     random = np.random.default_rng(0)
     shape = manifest.shape
-    for length, pooler in ((7, "mean"), (0, manifest.pooler), (2, "cls")):
+    for length, pooler in ((7, "mean"), (0, manifest.pooler), (2, "cls"), (1, "last")):
         shift = length if length == 2 else 0
         longest = min(manifest.max_length, shape.positions - shift)
-        facts = DomainFacts(DOMAIN_FORMAT, f"random-{length}", shape.backbone, pooler, True, shift, longest, {})
+        sizes = (longest, shape.dimension, shape.words)
+        facts = DomainFacts(DOMAIN_FORMAT, f"random-{length}", shape.backbone, pooler, True, shift, *sizes, {})
         prompt = random.normal(size=(2 * shape.layers, shape.heads, length, shape.head_size)).astype(np.float32)
-        cls = random.normal(scale=0.05, size=shape.dimension).astype(np.float32) if length == 2 else None
+        cls = random.normal(scale=0.05, size=shape.words).astype(np.float32) if length == 2 else None
         yield Domain(facts, prompt, cls)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from cse.model.backbone import Backbone
+from cse.runtime.domain import POOLERS
 
 
 class BankPass(nn.Module):
@@ -21,8 +22,6 @@ class BankPass(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
-        words = backbone.words(torch.tensor([[backbone.special_ids["cls"]]]))
-        self.own_cls_D = nn.Parameter(words[0, 0].detach().clone(), requires_grad=False)
 
     def forward(
         self,
@@ -34,7 +33,7 @@ class BankPass(nn.Module):
         position_shift: torch.Tensor,
         trained_cls: torch.Tensor,
         cls: torch.Tensor,
-        pool_cls: torch.Tensor,
+        pooling: torch.Tensor,
     ) -> torch.Tensor:
         """Return pooled vectors ``(B, D)``.
 
@@ -47,13 +46,13 @@ class BankPass(nn.Module):
             prompt_length: how many of the ``P`` columns each domain has ``(U,)``.
             position_shift: positions before the first token ``(U,)``.
             trained_cls: whether the domain has its own word vector of ``[CLS]`` ``(U,)``.
-            cls: that vector ``(U, D)``; any number where it has none.
-            pool_cls: whether the pooler is ``cls``; otherwise ``mean`` ``(U,)``.
+            cls: that vector ``(U, W)``; any number where it has none.
+            pooling: place of the pooler in ``POOLERS`` ``(U,)``.
         """
-        begins_BL = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids) == 0
-        cls_UD = torch.where(trained_cls[:, None], cls, self.own_cls_D)
-        words_BLD = self.backbone.words(input_ids)
-        words_BLD = torch.where(begins_BL[:, :, None], cls_UD[domain][:, None], words_BLD)
+        column_BL = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        begins_BL = column_BL == 0
+        replaced_BL = begins_BL & trained_cls[domain][:, None]
+        words_BLD = torch.where(replaced_BL[:, :, None], cls[domain][:, None], self.backbone.words(input_ids))
         # padding takes position 0: behind a row with a shift it may reach beyond the position table
         positions_BL = self.backbone.positions(attention_mask, position_shift[domain][:, None]) * attention_mask
         embedded_BLD = self.backbone.embed(words_BLD, positions_BL)
@@ -69,7 +68,10 @@ class BankPass(nn.Module):
         )[-1]
 
         dtype = last_BLD.dtype
-        weight_BL = torch.where(pool_cls[domain][:, None], begins_BL.to(dtype), attention_mask.to(dtype))
+        pooling_B1 = pooling[domain][:, None]
+        ends_BL = column_BL == attention_mask.sum(dim=1, keepdim=True) - 1
+        one_BL = torch.where(pooling_B1 == POOLERS.index("cls"), begins_BL.to(dtype), ends_BL.to(dtype))
+        weight_BL = torch.where(pooling_B1 == POOLERS.index("mean"), attention_mask.to(dtype), one_BL)
         weight_BL1 = weight_BL[:, :, None]
         pooled_BD = (last_BLD * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1).clamp(min=1)
         return pooled_BD if self.backbone.dense is None else self.backbone.dense(pooled_BD)

@@ -117,12 +117,12 @@ def _write_sides(encoder: SentenceEncoder, folder: Path, *, normalize: bool, che
     if query.prompted and encoder.pooler not in POOLERS:
         raise CseError(
             f"{backbone.files.name}: pools by {encoder.pooler}, and a bundle whose queries have prompts by "
-            f"{' or '.join(POOLERS)}; train a map of queries alone (post.kind: query_map)"
+            f"{', '.join(POOLERS)}; train a map of queries alone (post.kind: query_map)"
         )
     if query.prompted:
         write_bank_graph(backbone, folder / MODEL)
     else:
         write_graph(encoder.documents, folder / MODEL)
     query.write(folder / QUERY_SIDE)
-    sizes = (backbone.layers, backbone.heads, backbone.head_size, backbone.usable_length(0))
+    sizes = (backbone.layers, backbone.heads, backbone.head_size, backbone.word_size, backbone.usable_length(0))
     return dict(zip(SIZES, sizes, strict=True))

@@ -82,8 +82,8 @@ def write_bank_graph(backbone: Backbone, path: Path) -> None:
         "prompt_length": (torch.tensor([5, 3, 0]), _LIST),
         "position_shift": (torch.tensor([5, 0, 0]), _LIST),
         "trained_cls": (torch.tensor([True, False, False]), _LIST),
-        "cls": (torch.zeros((3, backbone.hidden_size)), _LIST),
-        "pool_cls": (torch.tensor([True, False, False]), _LIST),
+        "cls": (torch.zeros((3, backbone.word_size)), _LIST),
+        "pooling": (torch.tensor([0, 1, 2]), _LIST),
     }
     with fused(backbone):
         _export(BankPass(backbone).eval(), given, path)

@@ -32,7 +32,8 @@ def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, fi
     if kind == "cls":
         return last_BLD[:, 0]
     if kind == "last":
-        return read_at(last_BLD, (counted_BL.sum(dim=1) - 1).clamp(min=0))
+        count_B = counted_BL.sum(dim=1)
+        return read_at(last_BLD, (count_B - 1).clamp(min=0)) * (count_B > 0)[:, None]
     if kind == "mean_top2":
         last_BLD = (states[-1] + states[-2]) / 2
     elif kind == "mean_first_last":

@@ -27,6 +27,7 @@ from cse.runtime.bundle import LONGEST, MANIFEST, MODEL, SHORTEST, TOKENIZER, WI
 from cse.runtime.centres import Centres
 from cse.runtime.domain import (
     AUTO,
+    DOMAIN_FORMAT,
     SUFFIX,
     Domain,
     DomainFacts,
@@ -39,9 +40,8 @@ from cse.runtime.domain import (
 )
 from cse.runtime.kept import COARSE_NS, KEPT_BYTES, Kept
 from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
-from cse.runtime.uses import NO_TEXTS
 
-FORMAT = 1
+FORMAT = 2
 BANK = "bank.json"
 DOMAINS = "domains"
 _AGAIN = "create the bank again"
@@ -59,7 +59,8 @@ class BankManifest:
 
     Attributes:
         format: version of this layout.
-        dimension: embedding width, the backbone's hidden width.
+        dimension: embedding width.
+        words: width of the backbone's word vectors.
         layers, heads, head_size: of the backbone.
         pooler: pooler that the backbone was made for.
         max_length: most tokens per sentence, special tokens included, where no domain is named.
@@ -73,6 +74,7 @@ class BankManifest:
 
     format: int
     dimension: int
+    words: int
     layers: int
     heads: int
     head_size: int
@@ -89,7 +91,7 @@ class BankManifest:
     def shape(self) -> Shape:
         """What a domain must fit."""
         sha256 = str(self.backbone.get("sha256"))
-        return Shape(sha256, self.layers, self.heads, self.head_size, self.dimension, self.positions)
+        return Shape(sha256, self.layers, self.heads, self.head_size, self.dimension, self.words, self.positions)
 
     def write(self, folder: Path) -> None:
         """Write ``bank.json`` into the folder."""
@@ -260,13 +262,14 @@ class Bank:
         return [known[name] for name in names]
 
     def texts_of(self, domain: Chosen) -> dict[str, str]:
-        """Return the roles of domains, see ``Domain.texts``: those that all of them have."""
+        """Return the task texts of domains by role, see ``Domain.texts``; none if they differ."""
         names = [domain] if isinstance(domain, str | Domain) else list(domain or [])
         try:
             chosen = self.choose(list(dict.fromkeys(names)), len(set(names)))  # type: ignore[arg-type]
         except CseError:
             return {}
-        return dict(NO_TEXTS) if chosen and all(one is not None and one.texts for one in chosen) else {}
+        of_each = [{} if one is None else one.texts for one in chosen]
+        return of_each[0] if of_each and all(texts == of_each[0] for texts in of_each) else {}
 
     def hold(self, names: Collection[str]) -> Domains:
         """Keep the named domains as they are now, and no others, whatever happens to the folder from here on.
@@ -351,7 +354,7 @@ def read_bank_manifest(folder: Path) -> BankManifest:
     check_seal(tree, path, _AGAIN)
     manifest = fields_of(BankManifest, tree, path, _AGAIN)
     limits = {"max_length": (SHORTEST, LONGEST), "positions": (manifest.max_length, 2**31), "pad_id": (0, 2**31)}
-    limits |= dict.fromkeys(("dimension", "layers", "heads", "head_size"), (1, WIDEST))
+    limits |= dict.fromkeys(("dimension", "words", "layers", "heads", "head_size"), (1, WIDEST))
     check_limits({key: getattr(manifest, key) for key in limits}, limits, path, _AGAIN)
     check_entries(manifest.files, path, (MODEL, TOKENIZER), _AGAIN)
     return manifest
@@ -370,7 +373,8 @@ def domain_of(model: str) -> tuple[Path, str] | None:
 
 def _bare(manifest: BankManifest) -> Domain:
     shape = manifest.shape
-    facts = DomainFacts(FORMAT, "", shape.backbone, manifest.pooler, True, 0, manifest.max_length, {})
+    sizes = (manifest.max_length, shape.dimension, shape.words)
+    facts = DomainFacts(DOMAIN_FORMAT, "", shape.backbone, manifest.pooler, True, 0, *sizes, {})
     return Domain(facts, np.zeros((2 * shape.layers, shape.heads, 0, shape.head_size), np.float32))
 
 

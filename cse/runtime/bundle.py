@@ -42,7 +42,7 @@ TOKENIZER = "tokenizer.json"
 QUERY_SIDE = f"query{SUFFIX}"
 SHORTEST, LONGEST = 3, 100_000  # limits of max_length: begin, one token, end; word vectors allow the most
 WIDEST = 1_000_000
-SIZES = ("layers", "heads", "head_size", "positions")  # of the backbone of a bundle with a query side
+SIZES = ("layers", "heads", "head_size", "words", "positions")  # of the backbone of a bundle with a query side
 _EXPORT, _COPY = "export the bundle again", "copy the whole bundle again"
 
 
@@ -144,8 +144,9 @@ def read_query_side(folder: Path | str, bundle: Bundle) -> Domain | None:
 def bare_of(query: Domain, bundle: Bundle) -> Domain:
     """Return the document side of a bundle as a domain: the backbone without its query side."""
     facts = DomainFacts(
-        query.facts.format, "", query.facts.backbone, bundle.pooler, bundle.normalize, 0, bundle.max_length, {}
-    )
+        query.facts.format, "", query.facts.backbone, bundle.pooler, bundle.normalize, 0, bundle.max_length,
+        query.facts.width, query.facts.words, {},
+    )  # fmt: skip
     return query.without(facts)
 
 

@@ -20,13 +20,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from cse.errors import CseError, error_line
-from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed
+from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed, short
 from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
 
 AUTO = "auto"  # as a domain: choose by the text
-DOMAIN_FORMAT = 1
+DOMAIN_FORMAT = 2
 SUFFIX = ".safetensors"
-POOLERS = ("cls", "mean")
+POOLERS = ("cls", "mean", "last")
 _AGAIN = "add the domain again"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_HEADER = 2**20  # bytes; one takes about 3,000
@@ -45,15 +45,18 @@ class DomainFacts:
         format: version of this layout.
         name: the domain's name, which is also the file's.
         backbone: SHA-256 of the backbone's weights that the prompts were trained for.
-        pooler: ``cls`` or ``mean``.
+        pooler: one of ``POOLERS``.
         normalize: whether embeddings have unit length by default.
         position_shift: positions that the prompt takes before the first token.
         max_length: maximum tokens per sentence, special tokens included.
+        width: numbers of a pooled vector.
+        words: numbers of a word vector.
         hashes: SHA-256 (hex) of each tensor's bytes.
         prompt: summary of the prompt (kind, length, ...); empty for the bare backbone.
         metrics: scores of the model, by task.
         checkpoint: identity of the checkpoint it came from; empty for the bare backbone.
         versions: versions of the packages that wrote the file.
+        texts: task texts by role, which go before a text.
         side: ``both``, or ``query``: texts of every other role have the bare backbone's vectors.
     """
 
@@ -64,11 +67,14 @@ class DomainFacts:
     normalize: bool
     position_shift: int
     max_length: int
+    width: int
+    words: int
     hashes: dict[str, Any]
     prompt: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     side: str = "both"
 
 
@@ -79,7 +85,7 @@ class Domain:
     Attributes:
         facts: see ``DomainFacts``.
         prompt: keys and values (2n, h, p, k): layer 0's keys, its values, layer 1's keys, ...; ``p`` may be 0.
-        cls: trained word vector of ``[CLS]`` (d), or None for the backbone's own.
+        cls: trained word vector of ``[CLS]``, or None for the backbone's own.
         projector_weight: linear layer of a tanh projector (d, d), or None.
         projector_bias: its bias (d,), or None.
         map_mean: mean (d,) of a linear map behind that, such as a head fitted to labels, or None, as the next.
@@ -120,7 +126,7 @@ class Domain:
     @property
     def dimension(self) -> int:
         """Numbers of a vector."""
-        return self.prompt.shape[1] * self.prompt.shape[3] if self.map_matrix is None else self.map_matrix.shape[1]
+        return self.facts.width if self.map_matrix is None else self.map_matrix.shape[1]
 
     @property
     def projects(self) -> bool:
@@ -134,8 +140,8 @@ class Domain:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Its roles, none of which has a text: those of a query side, else none."""
-        return NO_TEXTS if self.facts.side == QUERY else {}
+        """Task texts by role; a query side has roles even if none of them has a text."""
+        return self.facts.texts or (NO_TEXTS if self.facts.side == QUERY else {})
 
     @property
     def source(self) -> str:
@@ -186,7 +192,8 @@ class Shape:
 
     Attributes:
         backbone: SHA-256 of its weights.
-        layers, heads, head_size, dimension: of the model; ``dimension`` is its hidden width.
+        layers, heads, head_size, dimension: of the model; ``dimension`` is the width of its vectors.
+        words: width of its word vectors.
         positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
         poolers: those that a domain may have.
     """
@@ -196,6 +203,7 @@ class Shape:
     heads: int
     head_size: int
     dimension: int
+    words: int
     positions: int
     poolers: tuple[str, ...] = POOLERS
 
@@ -264,7 +272,8 @@ class Outline(NamedTuple):
         version: the domain's identity.
         dimension: numbers of a vector.
         max_length, normalize: as in ``DomainFacts``.
-        query: whether it is a query side.
+        queries: whether it has a role for queries.
+        side: as in ``DomainFacts``.
         centres: whether it has centres.
     """
 
@@ -272,7 +281,8 @@ class Outline(NamedTuple):
     dimension: int
     max_length: int
     normalize: bool
-    query: bool
+    queries: bool
+    side: str
     centres: bool
 
 
@@ -287,8 +297,9 @@ def read_outline(path: Path, shape: Shape) -> Outline:
         facts, tensors, _ = _start_of(path, file)
     _check_facts(path, facts, shape)
     width = tensors["map_matrix"].width if "map_matrix" in tensors else shape.dimension
-    found = (identity_of(facts), width, facts.max_length, facts.normalize, facts.side == QUERY, "centres" in tensors)
-    return Outline(*found)
+    queries = QUERY in facts.texts or facts.side == QUERY
+    same = (identity_of(facts), width, facts.max_length, facts.normalize)
+    return Outline(*same, queries, facts.side, "centres" in tensors)
 
 
 def read_centres(path: Path, shape: Shape) -> NDArray[np.float32] | None:
@@ -343,6 +354,13 @@ def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
         raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(shape.poolers)}; {_AGAIN}")
     if facts.side not in SIDES:
         raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(SIDES)}; {_AGAIN}")
+    if not all(isinstance(text, str) for text in facts.texts.values()):
+        raise CseError(f"{path}: texts is no table of texts by role; {_AGAIN}")
+    if (facts.width, facts.words) != (shape.dimension, shape.words):
+        raise CseError(
+            f"{path}: made for vectors of {short(facts.width)} numbers, and word vectors of "
+            f"{short(facts.words)}, where the backbone has {shape.dimension} and {shape.words}; {_AGAIN}"
+        )
     limits = {"position_shift": (0, shape.positions), "max_length": (3, shape.positions - facts.position_shift)}
     check_limits({key: getattr(facts, key) for key in limits}, limits, path, _AGAIN)
 
@@ -403,7 +421,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
     own = matrix.shape[1] if matrix is not None and matrix.ndim == 2 and 1 <= matrix.shape[1] <= width else width
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
-        "cls": (width,),
+        "cls": (shape.words,),
         "projector_weight": (width, width),
         "projector_bias": (width,),
         "map_mean": (width,),

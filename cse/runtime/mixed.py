@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from cse.runtime.bank import BadDomainError, Bank, Chosen, NoDomainError
 from cse.runtime.domain import AUTO, POOLERS, Domain
 from cse.runtime.encode import Encoded, as_texts, encode_sentences, unit_rows
-from cse.runtime.uses import refuse_uses, text_of
+from cse.runtime.uses import QUERY, refuse_uses, text_of
 
-INPUTS = ("domain", "prompt", "prompt_length", "position_shift", "trained_cls", "cls", "pool_cls")  # see ``feed``
+INPUTS = ("domain", "prompt", "prompt_length", "position_shift", "trained_cls", "cls", "pooling")  # see ``feed``
 
 
 class _Mixing(Protocol):
@@ -65,13 +65,13 @@ class DomainEncoder:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Its roles, see ``Domain.texts``; none of ``auto``."""
+        """Its task texts by role, see ``Domain.texts``; none of ``auto``."""
         return {} if self._one is None else self._one.texts
 
     @property
     def query_side(self) -> Domain | None:
         """The domain if it is for queries alone."""
-        return self._one if self.texts else None
+        return self._one if self._one is not None and self._one.facts.side == QUERY else None
 
     @property
     def provider(self) -> str:
@@ -123,7 +123,8 @@ def encode_mixed(
         sentences: texts, or one.
         domain: see ``Bank.choose``; ``auto`` chooses by the text.
         normalize: whether to scale embeddings to unit length; None: as each domain says.
-        role: of the texts, for domains with a query side: ``query`` takes it, all others the bare backbone.
+        role: of the texts, for domains that have roles: its task text goes before each; of a query side, ``query``
+            takes it, and all others the bare backbone.
         options: further arguments of ``encode_sentences``.
 
     Raises:
@@ -145,6 +146,8 @@ def encode_mixed(
     named = [one for one in chosen if one is not None]
     for one in dict.fromkeys(named):
         check_role(role, one)
+    if role is not None:
+        texts = [one.texts[role] + text for one, text in zip(named, texts, strict=True)]
     given = [one.in_role(role, bank.bare) for one in named]
     encoded = encode_sentences(texts, embed=embed, domains=given, normalize=False, **options)
     encoded = encoded._replace(domains=[one.name for one in named])
@@ -159,7 +162,7 @@ def check_role(role: str | None, domain: Domain) -> None:
     """Refuse a role that a domain does not have.
 
     Raises:
-        CseError: its prompts are for all texts alike, or its query side knows no such role.
+        CseError: its prompts are for all texts alike, or it knows no such role.
     """
     if domain.texts:
         text_of(role, domain.texts)
@@ -172,14 +175,14 @@ def feed(rows: Sequence[Domain]) -> dict[str, NDArray[Any]]:
 
     ``domain`` (b) gives each row's place among the batch's ``u`` distinct domains; ``prompt`` (2nu, h, p, k) holds
     their keys and values, filled up to the longest with zeros, which ``prompt_length`` (u) masks; the rest is
-    ``position_shift`` (u), ``trained_cls`` (u), ``cls`` (u, d) and ``pool_cls`` (u).
+    ``position_shift`` (u), ``trained_cls`` (u), ``cls`` (u, w) and ``pooling`` (u), its place in ``POOLERS``.
     """
     place: dict[Domain, int] = {}
     domain = np.fromiter((place.setdefault(row, len(place)) for row in rows), np.int64, len(rows))
     distinct = list(place)
     longest = max(1, *(one.length for one in distinct))
     prompts = [_filled(one.prompt, longest) for one in distinct]
-    no_cls = np.zeros(distinct[0].prompt.shape[1] * distinct[0].prompt.shape[3], np.float32)
+    no_cls = np.zeros(distinct[0].facts.words, np.float32)
     return {
         "domain": domain,
         "prompt": prompts[0] if len(prompts) == 1 else np.concatenate(prompts),
@@ -187,7 +190,7 @@ def feed(rows: Sequence[Domain]) -> dict[str, NDArray[Any]]:
         "position_shift": np.array([one.facts.position_shift for one in distinct]),
         "trained_cls": np.array([one.cls is not None for one in distinct]),
         "cls": np.stack([no_cls if one.cls is None else one.cls for one in distinct]),
-        "pool_cls": np.array([one.facts.pooler == POOLERS[0] for one in distinct]),
+        "pooling": np.array([POOLERS.index(one.facts.pooler) for one in distinct]),
     }
 
 

@@ -68,7 +68,7 @@ def _obstacle(settings: Settings) -> str:
     if settings.post.kind == "flow":
         return "post.kind: flow, which is no linear map"
     if settings.pooler.kind not in (None, *POOLERS):
-        return f"pooler.kind: {settings.pooler.kind}; use {' or '.join(POOLERS)}"
+        return f"pooler.kind: {settings.pooler.kind}; use {', '.join(POOLERS)}"
     if settings.pooler.mlp == "always" and settings.pooler.projector != "tanh":
         return f"pooler.projector: {settings.pooler.projector}; use tanh"
     return ""

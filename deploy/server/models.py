@@ -65,7 +65,9 @@ class Target(NamedTuple):
     @property
     def has_sides(self) -> bool:
         """Whether queries and documents are encoded differently behind their task texts."""
-        return self.served.encoder.query_side is not None or (self.domain is not None and bool(self.domain.texts))
+        return self.served.encoder.query_side is not None or (
+            self.domain is not None and self.domain.facts.side == QUERY
+        )
 
     def side_of(self, role: str | None) -> Domain | None:
         """Return the prompts for texts in a role; None for a bundle of one side, and for ``auto``."""
@@ -275,9 +277,9 @@ class Served:
         outline = self.outline(bank, name)
         if outline is None:
             return []
-        _, width, length, normalize, query, _ = outline
-        bare = bank.bare.max_length
-        lengths = {name: bare, f"{name}:{QUERY}": length, f"{name}:passage": bare} if query else {name: length}
+        _, width, length, normalize, queries, side, _ = outline
+        other = bank.bare.max_length if side == QUERY else length
+        lengths = {name: other, **({f"{name}:{QUERY}": length, f"{name}:passage": other} if queries else {})}
         return [self._card(one, width, most, normalize) for one, most in lengths.items()]
 
     def _card(self, name: str, dimension: int, max_length: int, normalize: bool) -> dict[str, Any]:

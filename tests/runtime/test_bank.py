@@ -24,7 +24,8 @@ from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, Domain, DomainFacts, hashe
 from cse.runtime.mixed import feed, finish
 from cse.runtime.seal import sealed
 
-LAYERS, HEADS, HEAD_SIZE, WIDTH = 2, 3, 4, 12
+LAYERS, HEADS, HEAD_SIZE = 2, 3, 5
+WIDTH, WORDS = 12, 10  # of pooled vectors and of word vectors: neither is heads * head size in every model
 POSITIONS, DECLARED = 30, 20  # the backbone declares fewer tokens than it has positions
 BACKBONE = "ab" * 32
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,8 @@ def make_domain(name, value=0.5, length=3, **changes):
     tensors = {"prompt": np.full((2 * LAYERS, HEADS, length, HEAD_SIZE), value, np.float32)}
     tensors |= {key: changes.pop(key) for key in _TENSORS & changes.keys()}
     facts = {"format": DOMAIN_FORMAT, "name": name, "backbone": BACKBONE, "pooler": "mean", "normalize": True}
-    facts |= {"position_shift": 2, "max_length": POSITIONS - 2, "hashes": hashes_of(tensors)}
+    facts |= {"position_shift": 2, "max_length": POSITIONS - 2, "width": WIDTH, "words": WORDS}
+    facts |= {"hashes": hashes_of(tensors)}
     return Domain(DomainFacts(**(facts | changes)), **tensors)
 
 
@@ -50,7 +52,7 @@ def bank(tmp_path):
     for name in (MODEL, TOKENIZER):
         (folder / name).write_bytes(b"not read here")
     files = describe_files(folder, [MODEL, TOKENIZER])
-    shape = (WIDTH, LAYERS, HEADS, HEAD_SIZE, "mean", DECLARED, POSITIONS)
+    shape = (WIDTH, WORDS, LAYERS, HEADS, HEAD_SIZE, "mean", DECLARED, POSITIONS)
     BankManifest(FORMAT, *shape, 0, files, {"sha256": BACKBONE}).write(folder)
     add_domain(folder, make_domain("a", 1.0))
     add_domain(folder, make_domain("b", 2.0))
@@ -159,11 +161,13 @@ def test_a_name_that_is_taken(bank):
     [
         ({"backbone": "cd" * 32}, "another backbone"),
         ({"pooler": "cnn"}, "pooler 'cnn' is not one of cls, mean"),
+        ({"width": 15}, "made for vectors of 15 numbers, and word vectors of 10, where the backbone has 12 and 10"),
+        ({"texts": {"query": 3}}, "texts is no table of texts by role"),
         ({"max_length": POSITIONS}, "max_length is 30, not between 3 and 28"),
         ({"position_shift": -1}, "position_shift is -1"),
         ({"hashes": {"prompt": "0" * 64}}, "SHA-256 differs"),
-        ({"cls": np.zeros(WIDTH + 1, np.float32)}, r"cls is float32 \(13,\), the backbone needs float32 \(12,\)"),
-        ({"cls": np.full(WIDTH, np.inf, np.float32)}, "cls holds values that are not finite"),
+        ({"cls": np.zeros(WIDTH, np.float32)}, r"cls is float32 \(12,\), the backbone needs float32 \(10,\)"),
+        ({"cls": np.full(WORDS, np.inf, np.float32)}, "cls holds values that are not finite"),
         ({"projector_weight": np.zeros((WIDTH, WIDTH), np.float32)}, "its tensors are not those"),
         ({"map_matrix": np.zeros((WIDTH, 2), np.float32)}, "its tensors are not those"),
         (
@@ -238,7 +242,7 @@ def test_other_files_beside_the_domains_do_not_matter(bank):
         (lambda folder: (folder / BANK).unlink(), "no bank here"),
         (lambda folder: (folder / MODEL).write_bytes(b"other"), "model.onnx"),
         (lambda folder: (folder / BANK).write_text("{"), "not valid JSON"),
-        (lambda folder: edit(folder, format=2), "format 2, this version reads 1"),
+        (lambda folder: edit(folder, format=1), "format 1, this version reads 2"),
         (lambda folder: edit(folder, heads=0), "heads is 0"),
         (lambda folder: edit(folder, heads="3"), "'heads' should be int, found str"),
         (
@@ -345,7 +349,7 @@ def test_a_batchs_prompts_are_listed_once_and_filled_up_with_zeros():
     assert (fed["prompt"][2 * LAYERS :, :, :2] == 1).all()
     assert (fed["prompt"][2 * LAYERS :, :, 2:] == 0).all()
     assert (fed["prompt_length"].tolist(), fed["position_shift"].tolist()) == ([5, 2], [0, 2])
-    assert fed["pool_cls"].tolist() == [True, False]
+    assert fed["pooling"].tolist() == [0, 1]
     assert feed([short, short])["prompt"] is short.prompt, "one domain costs no copy"
 
 
