@@ -191,7 +191,7 @@ def check_command(bank: Path) -> None:
 
 def _prompt(domain: Domain) -> str:
     kind = f"{domain.facts.prompt['kind']} x {domain.length}" if domain.length else "none"
-    return f"{kind}, for queries alone" if domain.texts else kind
+    return f"{kind}, for queries alone" if domain.for_queries else kind
 
 
 def _bytes(bank: Path, domain: Domain) -> int:

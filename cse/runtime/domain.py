@@ -141,7 +141,12 @@ class Domain:
     @property
     def texts(self) -> dict[str, str]:
         """Task texts by role; a query side has roles even if none of them has a text."""
-        return self.facts.texts or (NO_TEXTS if self.facts.side == QUERY else {})
+        return self.facts.texts or (NO_TEXTS if self.for_queries else {})
+
+    @property
+    def for_queries(self) -> bool:
+        """Whether it is a query side, for role ``query`` alone."""
+        return self.facts.side == QUERY
 
     @property
     def source(self) -> str:
@@ -150,7 +155,7 @@ class Domain:
 
     def in_role(self, role: str | None, bare: Domain) -> Domain:
         """Return what encodes a text in a role: this domain, or the bare one if this is a query side and not for it."""
-        return bare if self.facts.side == QUERY and role != QUERY else self
+        return bare if self.for_queries and role != QUERY else self
 
     def without(self, facts: DomainFacts) -> Domain:
         """Return the bare backbone as a domain with these facts."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cse.runtime.bank import BadDomainError, Bank, Chosen, NoDomainError
 from cse.runtime.domain import AUTO, POOLERS, Domain
 from cse.runtime.encode import Encoded, as_texts, encode_sentences, unit_rows
-from cse.runtime.uses import QUERY, refuse_uses, text_of
+from cse.runtime.uses import refuse_uses, text_of
 
 INPUTS = ("domain", "prompt", "prompt_length", "position_shift", "trained_cls", "cls", "pooling")  # see ``feed``
 
@@ -71,7 +71,7 @@ class DomainEncoder:
     @property
     def query_side(self) -> Domain | None:
         """The domain if it is for queries alone."""
-        return self._one if self._one is not None and self._one.facts.side == QUERY else None
+        return self._one if self._one is not None and self._one.for_queries else None
 
     @property
     def provider(self) -> str:

@@ -65,9 +65,7 @@ class Target(NamedTuple):
     @property
     def has_sides(self) -> bool:
         """Whether queries and documents are encoded differently behind their task texts."""
-        return self.served.encoder.query_side is not None or (
-            self.domain is not None and self.domain.facts.side == QUERY
-        )
+        return self.served.encoder.query_side is not None or (self.domain is not None and self.domain.for_queries)
 
     def side_of(self, role: str | None) -> Domain | None:
         """Return the prompts for texts in a role; None for a bundle of one side, and for ``auto``."""

@@ -172,8 +172,9 @@ class Service:
             asked = [] if target.has_sides and role != QUERY else queries(inputs, role, target.texts)
             if len(asked) == len(inputs) > 0:
                 self._drift.note(target, chosen, vectors, tokens)
-            elif asked:  # a bank, which has domains, has no task texts
-                self._drift.note(target, chosen, vectors[asked], Tokens.of([tokens.row(place) for place in asked]))
+            elif asked:
+                of_asked = [chosen[place] for place in asked] if chosen else []
+                self._drift.note(target, of_asked, vectors[asked], Tokens.of([tokens.row(place) for place in asked]))
         count = int(tokens.starts[-1])
         self.metrics.texts.labels(target.id).inc(len(inputs))
         self.metrics.tokens.labels(target.id).inc(count)

@@ -52,7 +52,7 @@ class CorpusModel:
         """What encodes queries and no row, if the model has a query side."""
         if isinstance(self.manifest, Bundle):
             return read_query_side(self.folder, self.manifest)
-        return self.one if self.one is not None and self.one.texts else None
+        return self.one if self.one is not None and self.one.for_queries else None
 
     @property
     def queries(self) -> str | None:
@@ -81,7 +81,7 @@ class CorpusModel:
 
     def limits(self) -> tuple[int, int]:
         """Return the shortest and the longest limit in tokens."""
-        own = [domain.max_length for domain in self.domains.usable.values() if not domain.texts]
+        own = [domain.max_length for domain in self.domains.usable.values() if not domain.for_queries]
         shared = [self.manifest.max_length] if len(own) < len(self.domains.usable) or not own else []
         found = [*own, *shared]
         return min(found), max(found)
@@ -90,17 +90,24 @@ class CorpusModel:
         """Return the task text of the role of rows; empty without a role.
 
         Raises:
-            CseError: the model has no such role, or its query side is for queries, not for rows.
+            CseError: the model has no such role, its domains have several texts for it, or it is that of queries.
         """
         domains = self.domains.usable.values()
-        if role == QUERY and (self.query_side is not None or any(domain.texts for domain in domains)):
+        if role == QUERY and (self.query_side is not None or any(domain.for_queries for domain in domains)):
             raise CseError(
                 f"--role {QUERY}: {self.folder} has a query side, which is for searching; an index holds what the bare "
                 "backbone makes, so embed without --role, or with --role passage"
             )
+        if isinstance(self.manifest, Bundle):
+            return text_of(role, self.manifest.texts)
         for domain in domains:
             check_role(role, domain)
-        return "" if isinstance(self.manifest, BankManifest) else text_of(role, self.manifest.texts)
+        texts = {"" if role is None else domain.texts[role] for domain in domains}
+        if len(texts) > 1:
+            raise CseError(
+                f"--role {role}: its task text differs between the domains of {self.folder}; embed one of them"
+            )
+        return texts.pop() if texts else ""
 
     def check_domain(self, name: str) -> None:
         """Raise ``CseError`` for the name of a domain that cannot be used, with the nearest name."""
@@ -184,7 +191,7 @@ def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
 
 def _identity(domain: Domain, manifest: Bundle | BankManifest) -> str:
     """Return what makes the vectors of a domain's rows: of a query side, those of all domains alike."""
-    return documents_identity(manifest) if domain.texts else domain.identity()
+    return documents_identity(manifest) if domain.for_queries else domain.identity()
 
 
 def _bundle(model: str) -> Bundle:
