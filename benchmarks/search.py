@@ -171,13 +171,14 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--exact", type=int, default=50, help="queries that compare every vector")
     parser.add_argument("--work", type=Path, help="folder to keep what was made; default: a temporary one")
-    parser.add_argument("--ask", type=Path, help="ask an index that is there")
+    parser.add_argument("--ask", help="ask an index that is there: a folder of --work, or a copy of it in a bucket")
     parser.add_argument("--probes", type=int, default=tables._PROBES, help="partitions that a search reads")
     options = parser.parse_args()
     tables._PROBES = options.probes
     if options.ask:
-        given = options.ask.parent / f"queries-{options.ask.name.removeprefix('vectors-')}.npz"
-        print(json.dumps(ask(str(options.ask), given, options.exact)))
+        rows = options.ask.rpartition("vectors-")[2]
+        given = (options.work or Path(options.ask).parent) / f"queries-{rows}.npz"
+        print(json.dumps(ask(options.ask, given, options.exact)))
         return
     if options.sentences is None:
         parser.error("name a file of sentences")

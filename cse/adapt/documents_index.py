@@ -54,7 +54,8 @@ def index_documents(data: DataSettings, out: Path) -> str:
             build_table(open_vectors(str(folder)))
     except CseError as error:
         return f"no index: {error}"
-    return f'{done.rows:,} documents indexed: cse search {folder} "..."'
+    cut = f"\n{done.cut}" if done.truncated else ""
+    return f'{done.rows:,} documents indexed: cse search {folder} "..."{cut}'
 
 
 def _table(data: DataSettings) -> tuple[Path, dict[str, str]] | None:
