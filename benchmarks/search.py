@@ -2,14 +2,12 @@
 
     python -m benchmarks.search sentences.txt --model data/bare --sizes 100000 1000000
 
-The rows are the file's sentences and, beyond them, the first half of one and the second half of another. A text's vector
-is the mean of what the model says of each of its tokens, so that a million take minutes; `--real` embeds with the model
-itself. `cse embed` and `cse index` make the index, then a process of its own opens it and asks one query after the
-other: sentences of the file that are no rows. On a busy machine, look at the CPU time. Memory is the most that a process
-holds (its resident set; of the search without the model). Recall is the share of the ten nearest by exact search that
-the approximate one finds.
-
-`--work` keeps what was made; `--ask` measures an index there once more, with other `--probes`.
+The rows are the file's sentences and, beyond them, the first half of one and the second half of another. A text's
+vector is the mean of what the model says of each of its tokens, so that a million take minutes; `--real` embeds with
+the model itself. `cse embed` and `cse index` make the index, then a process of its own opens it and asks one query
+after the other: sentences of the file that are no rows. On a busy machine, look at the CPU time. Memory is the most
+that a process holds (its resident set; of the search without the model). Recall is the share of the ten nearest by
+exact search that the approximate one finds. `--work` keeps what was made; `--ask` measures an index there once more.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def token_model(folder: Path, model: str) -> Path:
     tokenizer = Tokenizer.from_file(str(Path(model) / TOKENIZER))
     tokenizer.no_padding()
     size = tokenizer.get_vocab_size()
-    named = [tokenizer.id_to_token(number).removeprefix("##") for number in range(size)]
+    named = [(tokenizer.id_to_token(number) or "").removeprefix("##") for number in range(size)]
     vectors = OnnxEncoder(model, provider="cpu").encode(named, normalize=True)
     # the vocabulary begins with the special tokens and then falls in frequency
     table = (vectors - vectors.mean(axis=0)) * np.log(1 + np.arange(size))[:, None]

@@ -38,16 +38,16 @@ class Kept:
     places: dict[Path, dict[bytes, int]] = field(default_factory=dict)
 
     def embed(
-        self, of: str, width: int, ids_BL: NDArray[np.int64], mask_BL: NDArray[np.int64], embed: Embed
+        self, of: str, width: int, ids: NDArray[np.int64], mask: NDArray[np.int64], embed: Embed
     ) -> NDArray[np.float32]:
-        """Return the vectors of rows ``(B, width)``, not scaled; those that are not kept by ``embed``.
+        """Return the vectors of rows ``(b, width)``, not scaled; those that are not kept by ``embed``.
 
         Args:
             of: what encodes, and how.
             width: numbers of a vector.
-            ids_BL: token ids.
-            mask_BL: 1 for a token.
-            embed: encodes rows ``(b, L)``.
+            ids: token ids ``(b, l)``.
+            mask: 1 for a token ``(b, l)``.
+            embed: encodes rows ``(b, l)``.
         """
         path = self.folder / f"{hashlib.blake2b(of.encode(), digest_size=_KEY).hexdigest()}.kept"
         record = np.dtype([("key", f"V{_KEY}"), ("vector", np.float32, (width,))])
@@ -55,8 +55,8 @@ class Kept:
             self.places[path] = _places(path, record)
         places = self.places[path]
         keys = [
-            hashlib.blake2b(np.ascontiguousarray(ids[mask > 0]), digest_size=_KEY).digest()
-            for ids, mask in zip(ids_BL, mask_BL, strict=True)
+            hashlib.blake2b(row[real > 0].tobytes(), digest_size=_KEY).digest()
+            for row, real in zip(ids, mask, strict=True)
         ]
         there = [row for row, key in enumerate(keys) if key in places]
         new = [row for row, key in enumerate(keys) if key not in places]
@@ -64,8 +64,8 @@ class Kept:
         if there:
             vectors[there] = _records(path, record)["vector"][[places[keys[row]] for row in there]]
         if new:
-            longest = int(mask_BL[new].sum(axis=1).max())  # the longer rows may be those that are kept
-            vectors[new] = embed(ids_BL[new, :longest], mask_BL[new, :longest])
+            longest = int(mask[new].sum(axis=1).max())  # the longer rows may be those that are kept
+            vectors[new] = embed(ids[new, :longest], mask[new, :longest])
             if self.adds:
                 found = np.empty(len(new), record)
                 found["key"], found["vector"] = np.array([keys[row] for row in new], record["key"]), vectors[new]
