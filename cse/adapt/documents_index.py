@@ -14,7 +14,7 @@ from cse.data.tables import TABLES, open_table
 from cse.errors import CseError
 from cse.outputs import publish_file
 from cse.runtime.bundle import read_manifest
-from cse.runtime.kept import keep_vectors
+from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.uses import role_for
 from cse.settings.groups.data import DataSettings
 

@@ -41,7 +41,7 @@ from cse.model.backbone_files import find_backbone
 from cse.model.declared import languages_of
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
-from cse.runtime.kept import keep_vectors
+from cse.runtime.kept_vectors import keep_vectors
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 

@@ -26,7 +26,7 @@ from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.encode import cosine_similarity, encode_sentences, is_text
-from cse.runtime.kept import kept
+from cse.runtime.kept_vectors import kept
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import QUERY, check_dimensions, text_of
 

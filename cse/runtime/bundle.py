@@ -157,7 +157,7 @@ def documents_identity(manifest: Bundle | BankManifest) -> str:
 
 
 def kept_as(manifest: Bundle | BankManifest) -> str:
-    """Return under which name vectors of documents are kept, as torch keeps them too (``cse.runtime.kept``).
+    """Return under which name vectors of documents are kept, as torch keeps them too (``cse.runtime.kept_vectors``).
 
     Empty if they are not the bare backbone's in float32.
     """

@@ -29,7 +29,7 @@ from cse.evaluation.tasks.items import read_items
 from cse.model.bare import BareBackbone
 from cse.model.checkpoint_config import identity_of
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.kept import keep_vectors
+from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.shard import shard_tables
