@@ -1,12 +1,13 @@
-"""Latency, recall and memory of `cse search` on generated texts, as a search grows by rows.
+"""Build time, size, latency, recall and memory of `cse index` and `cse search`, as an index grows by rows.
 
-    python -m benchmarks.search --sizes 100000 1000000
+    python -m benchmarks.search sentences.txt --model data/bare --sizes 100000 1000000
 
-Texts are twelve words, most of them of one of many topics; a small random model of the usual width embeds them. `cse
-embed` and `cse index` make the index, then a process of its own opens it and asks one query after the other. On a busy
-machine, look at the CPU time. Memory is the most that this process holds (its resident set, without the model), and of
-the build the most of `cse embed` and `cse index`. Recall is the share of the ten nearest by exact search that the
-approximate one finds.
+The rows are the file's sentences and, beyond them, the first half of one and the second half of another. A text's
+vector is the mean of what the model says of each of its tokens, so that a million take minutes; `--real` embeds with
+the model itself. `cse embed` and `cse index` make the index, then a process of its own opens it and asks one query
+after the other: sentences of the file that are no rows. On a busy machine, look at the CPU time. Memory is the most
+that a process holds (its resident set; of the search without the model). Recall is the share of the ten nearest by
+exact search that the approximate one finds. `--work` keeps what was made; `--ask` measures an index there once more.
 """
 
 from __future__ import annotations
@@ -14,93 +15,181 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
-from benchmarks.corpus import WORDS, small_model
+from benchmarks.corpus import averaging_model
+from cse.runtime.bundle import TOKENIZER
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.corpus.table import open_table
+from cse.scale.corpus import table as tables
+from cse.scale.corpus.output import open_vectors
+from cse.scale.corpus.shard import EMBEDDING, shard_tables
+from cse.scale.corpus.table import Mode, SearchTable, open_table
 
-PER_TOPIC, OF_TOPIC, LENGTH, QUERY = 250, 40, 12, 8  # rows, words, words of a row and of a query
-WAYS = {"vectors": ("vectors", False), "words": ("words", False), "hybrid": ("hybrid", False),
-        "vectors, exact": ("vectors", True)}  # fmt: skip
-
-
-def texts(topics: np.ndarray, count: int, length: int, seed: int) -> list[str]:
-    """Return texts of ``length`` words, each of a random topic; a word in six is of none."""
-    rng = np.random.default_rng(seed)
-    words = topics[rng.integers(0, len(topics), (count, 1)), rng.integers(0, topics.shape[1], (count, length))]
-    words = np.where(rng.random(words.shape) < 1 / 6, rng.integers(1, WORDS, words.shape), words)
-    return [" ".join(f"w{number}" for number in row) for row in words]
+QUERIES = 200
+WAYS: tuple[tuple[str, Mode, bool], ...] = (
+    ("vectors", "vectors", False), ("words", "words", False), ("hybrid", "hybrid", False),
+    ("vectors, exact", "vectors", True), ("hybrid, exact", "hybrid", True),
+)  # fmt: skip
 
 
-def ask(folder: str, queries: Path) -> dict[str, Any]:
-    """Search for each query in each way; return milliseconds, recall and the peak of memory in MB."""
-    table, given = open_table(folder), np.load(queries)
-    asked = list(zip(given["texts"].tolist(), given["vectors"], strict=True))
-    found: dict[str, Any] = {}
-    nearest: dict[str, list[set[Any]]] = {}
-    for way, (mode, exact) in WAYS.items():
-        times, nearest[way] = [], []
-        some = asked[: len(asked) // 4] if exact else asked
-        cpu = time.process_time()
-        for text, vector in [*some[:3], *some]:  # three to warm up
-            start = time.perf_counter()
-            (hits,) = table.search([text], vector[None], 10, mode, exact=exact)  # type: ignore[arg-type]
-            times.append(1000 * (time.perf_counter() - start))
-            nearest[way].append({hit.id for hit in hits})
-        half, most = np.quantile(times[3:], [0.5, 0.95])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-        each = 1000 * (time.process_time() - cpu) / len(times)
-        found |= {f"{way}: p50, ms": half, f"{way}: p95, ms": most, f"{way}: CPU time, ms": each}
-        found[f"{way}: peak so far, MB"] = peak
-    pairs = list(zip(nearest["vectors"], nearest["vectors, exact"], strict=False))
-    return found | {"recall@10": float(np.mean([len(one & other) / 10 for one, other in pairs[3:]]))}
+def texts(sentences: list[str], count: int) -> Iterator[str]:
+    """Yield sentences, and then halves of two of them."""
+    yield from islice(sentences, count)
+    random = np.random.default_rng(0)
+    for one, other in random.integers(0, len(sentences), (max(count - len(sentences), 0), 2)):
+        first, second = sentences[one].split(), sentences[other].split()
+        yield " ".join(first[: len(first) // 2] + second[len(second) // 2 :])
 
 
-def measure(work: Path, rows: int) -> dict[str, Any]:
-    """Embed, index and search a corpus."""
-    model, corpus, folder = small_model(work / f"model-{rows}"), work / f"{rows}.txt", str(work / f"vectors-{rows}")
-    topics = np.random.default_rng(0).integers(1, WORDS, (max(rows // PER_TOPIC, 1), OF_TOPIC))
-    with corpus.open("w", encoding="utf-8") as stream:
-        for first in range(0, rows, 10_000):
-            stream.writelines(f"{line}\n" for line in texts(topics, min(10_000, rows - first), LENGTH, first + 1))
-    cse = [sys.executable, "-m", "cse.cli"]
-    options = ["--model", str(model), "--keep-text", "--workers", "0", "--provider", "cpu"]
-    subprocess.run([*cse, "embed", str(corpus), "--out", folder, *options], check=True)
+def token_model(folder: Path, model: str) -> Path:
+    """Write a bundle that averages a model's vectors of single tokens, rare ones with more weight."""
+    tokenizer = Tokenizer.from_file(str(Path(model) / TOKENIZER))
+    tokenizer.no_padding()
+    size = tokenizer.get_vocab_size()
+    named = [(tokenizer.id_to_token(number) or "").removeprefix("##") for number in range(size)]
+    vectors = OnnxEncoder(model, provider="cpu").encode(named, normalize=True)
+    # the vocabulary begins with the special tokens and then falls in frequency
+    table = (vectors - vectors.mean(axis=0)) * np.log(1 + np.arange(size))[:, None]
+    table[[number for number, name in enumerate(named) if name.startswith("[") and name.endswith("]")]] = 0
+    return averaging_model(folder, tokenizer, table.astype(np.float32))
+
+
+def nearest(folder: str, queries: np.ndarray, count: int) -> np.ndarray:
+    """Return the ids of the rows nearest to each query, by comparing all vectors a shard at a time."""
+    ids, best = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
+    for table in shard_tables(open_vectors(folder), ["id", EMBEDDING]):
+        rows = table[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+        best = np.hstack([best, queries @ rows.T])
+        ids = np.hstack([ids, np.broadcast_to(table["id"].to_numpy(), (len(queries), len(table)))])
+        kept = np.argpartition(-best, min(count, best.shape[1]) - 1, axis=1)[:, :count]
+        ids, best = np.take_along_axis(ids, kept, axis=1), np.take_along_axis(best, kept, axis=1)
+    return ids
+
+
+def ask(folder: str, given: Path, exact: int) -> dict[str, Any]:
+    """Search for each query in each way; return milliseconds, recall and the peak of memory in MB.
+
+    Args:
+        folder: of the index.
+        given: queries, their vectors, and the ids of the rows nearest to them.
+        exact: queries, at most, that compare every vector.
+    """
+    table = open_table(folder)
+    with np.load(given) as arrays:
+        queries, vectors, truth = arrays["texts"].tolist(), arrays["vectors"], arrays["truth"]
+    figures: dict[str, Any] = {}
+    found: dict[str, list[set[Any]]] = {}
+    for way, mode, every in WAYS:
+        count = min(exact, len(queries)) if every else len(queries)
+        if count:
+            found[way], own = _ask(table, queries[:count], vectors, mode, exact=every)
+            figures |= {f"{way}: {name}": value for name, value in own.items()}
+    pairs = {"vectors": [set(row) for row in truth.tolist()], "hybrid": found.get("hybrid, exact", [])}
+    for way, right in pairs.items():
+        if right:
+            shares = [len(one & other) / len(other) for one, other in zip(found[way], right, strict=False)]
+            figures[f"{way}: recall@10"] = float(np.mean(shares))
+    return figures
+
+
+def _ask(
+    table: SearchTable, queries: list[str], vectors: np.ndarray, mode: Mode, *, exact: bool
+) -> tuple[list[set[Any]], dict[str, float]]:
+    times, nearest = [], []
+    cpu = time.process_time()
+    for number in [*range(min(3, len(queries))), *range(len(queries))]:  # three to warm up
+        start = time.perf_counter()
+        (hits,) = table.search([queries[number]], vectors[number][None], 10, mode, exact=exact)
+        times.append(1000 * (time.perf_counter() - start))
+        nearest.append({hit.id for hit in hits})
+    each = 1000 * (time.process_time() - cpu) / len(times)
+    half, most = np.quantile(times[3:], [0.5, 0.99])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    return nearest[3:], {"p50, ms": half, "p99, ms": most, "CPU time, ms": each, "peak so far, MB": peak}
+
+
+def command(*words: str) -> tuple[float, float]:
+    """Run a command of `cse`; return its seconds and the most memory of all commands so far, in MB."""
     start = time.perf_counter()
-    subprocess.run([*cse, "index", folder], check=True)
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6  # `cse embed` holds less, see corpus.py
-    queries = texts(topics, 200, QUERY, -1 % 2**32)
+    subprocess.run([sys.executable, "-m", "cse.cli", *words], check=True)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
+    return time.perf_counter() - start, peak
+
+
+def size_of(folder: Path, pattern: str) -> float:
+    """Return the size of the files below a folder in MB."""
+    return sum(path.stat().st_size for path in folder.rglob(pattern) if path.is_file()) / 1e6
+
+
+def measure(work: Path, rows: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Embed, index and search a corpus."""
+    corpus, folder = work / f"{rows}.txt", work / f"vectors-{rows}"
+    model = options.model if options.real else str(work / "model")
+    sentences = options.sentences.read_text(encoding="utf-8").splitlines()
+    queries, sentences = sentences[:QUERIES], sentences[QUERIES:]
+    if not (folder / "manifest.json").is_file():
+        with corpus.open("w", encoding="utf-8") as stream:
+            stream.writelines(f"{text}\n" for text in texts(sentences, rows))
+        some = ["--keep-text", "--workers", "0", "--provider", "cpu"]
+        seconds, peak = command("embed", str(corpus), "--out", str(folder), "--model", model, *some)
+        corpus.unlink()
+        print(f"{rows:,} rows: embedded in {seconds:.0f} s, {peak:.0f} MB", flush=True)
+    seconds, peak = command("index", str(folder))
     vectors = OnnxEncoder(model, provider="cpu").encode(queries, normalize=True)
-    np.savez(work / "queries.npz", texts=np.array(queries), vectors=vectors)
-    command = [sys.executable, "-m", "benchmarks.search", "--ask", folder, str(work / "queries.npz")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    size = sum(path.stat().st_size for path in Path(folder, "index.lance").rglob("*") if path.is_file()) / 1e6
-    built = {"build, s": seconds, "build: peak of embed and index, MB": peak, "index on disk, MB": size}
+    truth = nearest(str(folder), vectors, 10)
+    np.savez(work / f"queries-{rows}.npz", texts=np.array(queries), vectors=vectors, truth=truth)
+    built = {
+        "build, s": seconds,
+        "build: peak of embed and index, MB": peak,
+        "shards on disk, MB": size_of(folder, "*.parquet"),
+        "index on disk, MB": size_of(folder / "index.lance", "*"),
+    }
+    asking = [sys.executable, "-m", "benchmarks.search", "--ask", str(folder), "--exact", str(options.exact)]
+    done = subprocess.run(asking, check=True, capture_output=True, text=True)
     return built | json.loads(done.stdout)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sentences", type=Path, nargs="?", help="a sentence a line")
+    parser.add_argument("--model", default="data/bare", help="bundle")
+    parser.add_argument("--real", action="store_true", help="embed with the bundle itself")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--ask", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--exact", type=int, default=50, help="queries that compare every vector")
+    parser.add_argument("--work", type=Path, help="folder to keep what was made; default: a temporary one")
+    parser.add_argument("--ask", help="ask an index that is there: a folder of --work, or a copy of it in a bucket")
+    parser.add_argument("--probes", type=int, default=tables._PROBES, help="partitions that a search reads")
     options = parser.parse_args()
+    tables._PROBES = options.probes
     if options.ask:
-        print(json.dumps(ask(options.ask[0], Path(options.ask[1]))))
+        rows = options.ask.rpartition("vectors-")[2]
+        given = (options.work or Path(options.ask).parent) / f"queries-{rows}.npz"
+        print(json.dumps(ask(options.ask, given, options.exact)))
         return
+    if options.sentences is None:
+        parser.error("name a file of sentences")
     with tempfile.TemporaryDirectory() as folder:
+        work = options.work or Path(folder)
+        work.mkdir(exist_ok=True)
+        if not options.real and not (work / "model").exists():
+            token_model(work / "model", options.model)
         for rows in options.sizes:
-            for name, value in measure(Path(folder), rows).items():
+            for name, value in measure(work, rows, options).items():
                 print(f"{rows:,} rows: {name:40} {value:10.2f}", flush=True)
+            if options.work is None:
+                shutil.rmtree(work / f"vectors-{rows}")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cse.adapt.made import DOCUMENTS, INDEX
+from cse.adapt.made import DOCUMENTS, INDEX, VECTORS
 from cse.data.documents import BODIES, CORPUS, TITLES, read_documents
 from cse.data.tables import TABLES, open_table
 from cse.errors import CseError
 from cse.outputs import publish_file
 from cse.runtime.bundle import read_manifest
+from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.uses import role_for
 from cse.settings.groups.data import DataSettings
 
@@ -23,7 +24,8 @@ _IDS = ("_id", "id")
 def index_documents(data: DataSettings, out: Path) -> str:
     """Embed the documents as the bundle in a folder embeds them, index them there, and return in words what came of it.
 
-    Documents that are there already stay: whatever was adapted, they keep the bare backbone's vectors.
+    Documents that are there already stay: whatever was adapted, they keep the bare backbone's vectors. Those that were
+    encoded to train or to measure are not encoded again.
 
     Args:
         data: group ``data`` of the adaptation.
@@ -46,12 +48,14 @@ def index_documents(data: DataSettings, out: Path) -> str:
         role = role if role and texts[role] else None  # as the bare bundle, which an earlier stop may have chosen
         columns = Columns(names["text"], names.get("id"), title=names.get("title"))
         choices = Choices(columns, True, 8192, 64, True, "auto", role)
-        done = embed_corpus(str(corpus), str(folder), str(bundle), choices, workers=0)
+        with keep_vectors(out / VECTORS, adds=False):
+            done = embed_corpus(str(corpus), str(folder), str(bundle), choices, workers=0)
         if done.found < done.rows or not (folder / TABLE_FOLDER).is_dir():
             build_table(open_vectors(str(folder)))
     except CseError as error:
         return f"no index: {error}"
-    return f'{done.rows:,} documents indexed: cse search {folder} "..."'
+    cut = f"\n{done.cut}" if done.truncated else ""
+    return f'{done.rows:,} documents indexed: cse search {folder} "..."{cut}'
 
 
 def _table(data: DataSettings) -> tuple[Path, dict[str, str]] | None:

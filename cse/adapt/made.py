@@ -23,7 +23,7 @@ from cse.stages.prepare import files_of
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
 # of documents: vectors kept for training and measures, a table of those that are none, the index to search
-VECTORS, DOCUMENTS, INDEX = "vectors.npz", "documents.jsonl", "index"
+VECTORS, DOCUMENTS, INDEX = "vectors", "documents.jsonl", "index"
 BEGUN, PLAN = "adaptation", "plan"  # names of the first records
 _ELSEWHERE = "name another folder with --out"
 _OTHERWISE = f"{_ELSEWHERE}, or delete this adaptation with --again"
@@ -52,7 +52,7 @@ _MADE: dict[str, Kind | None] = {
     "summary.txt": None,
     "bundle": Kind.BUNDLE,
     JUDGED: Kind.JUDGED,
-    VECTORS: None,
+    f"{VECTORS}/*.kept": None,
     DOCUMENTS: None,
     "report": Kind.REPORT,
     **{f"trials/{model}/{name}": kind for model in _SEEDED for name, kind in _RUN.items()},

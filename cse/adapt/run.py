@@ -39,9 +39,9 @@ from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import languages_of
-from cse.model.kept import keep_vectors
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
+from cse.runtime.kept_vectors import keep_vectors
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 

@@ -91,11 +91,7 @@ def embed(
     choices = Choices(columns, keep_text, shard_rows, batch_size, normalize, provider, role)
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:
-        shortest, longest = done.limits
-        limit = f"{shortest} tokens, the model's limit"
-        if shortest < longest:
-            limit = f"{shortest} to {longest} tokens, the limits of their domains"
-        click.echo(f"{done.truncated:,} rows were truncated to {limit}", err=True)
+        click.echo(done.cut, err=True)
     if index:
         _build(out, "auto")
     before = f", {done.found:,} of them from earlier runs" if done.found else ""
@@ -105,7 +101,7 @@ def embed(
 
 @click.command(
     "index", epilog="\b\nExamples:\n  cse index data/vectors\n"
-    "  cse index data/vectors --kind approximate      below 100,000 rows, too\n"
+    "  cse index data/vectors --kind approximate      below 20,000 rows, too\n"
     "  cse index data/vectors --update data/changes   rows of another `cse embed`: new ids are added, others replaced"
 )  # fmt: skip
 @click.argument("folder")
@@ -114,7 +110,7 @@ def embed(
     type=click.Choice(["auto", "exact", "approximate"]),
     default="auto",
     show_default=True,
-    help="Compare every vector, or the nearest partitions; auto: above 100,000 rows approximate.",
+    help="Compare every vector, or the nearest partitions; auto: above 20,000 rows approximate.",
 )
 @click.option("--update", metavar="CHANGES", help="Bring the index up to date with the vectors in this folder, by id.")
 def index_command(folder: str, kind: Kind, update: str | None) -> None:

@@ -126,6 +126,11 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
     found = []
     for kind, place in texts:
         known = _TYPE.fullmatch(kind)
+        if kind.endswith(".Router"):
+            raise CseError(
+                f"backbone.name: {path}: a Router, which sends queries and documents their own way; two sides are not "
+                "read back: use the checkpoint or bundle that this was exported from"
+            )
         if known is None:
             raise CseError(
                 f"backbone.name: {path}: module {kind[:80]} is not one of sentence-transformers' "

@@ -61,7 +61,7 @@ class Encoder(nn.Module):
 
     Attributes:
         documents: the bare backbone, which embeds all but queries; None if its side is ``both``.
-        bare: whether it is a backbone that nothing trains, whose vectors may be kept (``cse.model.kept``).
+        bare: whether it is a backbone that nothing trains, whose vectors may be kept (``cse.runtime.kept_vectors``).
 
     Raises:
         CseError: an unknown pooler, a position table too short for the prompt, a projector that the backbone lacks, or

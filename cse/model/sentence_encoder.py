@@ -18,7 +18,6 @@ from cse.model.checkpoint import find_recorded_backbone, load_weights, read_weig
 from cse.model.checkpoint_config import WEIGHTS_FILE, WORDS, read_config
 from cse.model.declared import Declared
 from cse.model.encoder import Encoder
-from cse.model.kept import kept
 from cse.model.named import CONFIG_FILE, is_checkpoint, is_word_file
 from cse.model.post import build_post
 from cse.model.prompts import Prompt
@@ -27,6 +26,7 @@ from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.encode import cosine_similarity, encode_sentences, is_text
+from cse.runtime.kept_vectors import kept
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import QUERY, check_dimensions, text_of
 
@@ -139,10 +139,12 @@ class SentenceEncoder(Compatible, Encoder):
                 return self.embed(ids, mask, constants).float().cpu().numpy()
 
         keeping = kept() if self.bare else None
-        of = "" if keeping is None else f"{self.backbone.files.content()} {self.pooler} {self.precision} {device.type}"
+        of = f"{self.backbone.files.sha256} {self.pooler} {self.precision}"
 
         def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray, _: object) -> np.ndarray:
-            return compute(ids_BL, mask_BL) if keeping is None else keeping.embed(of, ids_BL, mask_BL, compute)
+            if keeping is None:
+                return compute(ids_BL, mask_BL)
+            return keeping.embed(of, self.dimension, ids_BL, mask_BL, compute)
 
         try:
             return encode_sentences(
@@ -161,8 +163,6 @@ class SentenceEncoder(Compatible, Encoder):
             ).warned()
         finally:
             self.train(was_training)
-            if keeping is not None:
-                keeping.save()
 
     def side_of(self, role: str | None) -> SentenceEncoder:
         """Return what encodes texts in a role: this encoder, or the bare backbone if its query side is not for them."""

@@ -157,6 +157,15 @@ def documents_identity(manifest: Bundle | BankManifest) -> str:
     return digest(facts | files | {"precision": getattr(manifest, "precision", "fp32")})
 
 
+def kept_as(manifest: Bundle | BankManifest) -> str:
+    """Return under which name vectors of documents are kept, as torch keeps them too (``cse.runtime.kept_vectors``).
+
+    Empty if they are not the bare backbone's in float32.
+    """
+    bare = isinstance(manifest, Bundle) and manifest.documents and manifest.precision == "fp32"
+    return f"{manifest.backbone.get('sha256')} {manifest.pooler} fp32" if bare else ""
+
+
 def _shape(bundle: Bundle, path: Path) -> Shape:
     """Return what a query side must fit."""
     sizes: dict[str, Any] = {key: bundle.backbone.get(key) for key in SIZES}

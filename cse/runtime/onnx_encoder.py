@@ -15,11 +15,12 @@ from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
 from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, read_query_side, verify
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, kept_as, read_query_side, verify
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.domain import Domain
 from cse.runtime.encode import Encoded, as_texts, cosine_similarity, encode_sentences, is_text
 from cse.runtime.kept import KEPT_BYTES
+from cse.runtime.kept_vectors import kept
 from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
 from cse.runtime.providers import open_session, run, run_bound, usable_cpus
 from cse.runtime.seal import short
@@ -83,6 +84,7 @@ class OnnxEncoder(Compatible):
         if isinstance(self.manifest, Bundle):
             self.query_side = read_query_side(self.path, self.manifest)
             self.bare = None if self.query_side is None else bare_of(self.query_side, self.manifest)
+        self._kept_as = kept_as(self.manifest)
         self.dimension = self.manifest.dimension
         self.max_length = self.manifest.max_length
         self.pooler = self.manifest.pooler
@@ -250,11 +252,18 @@ class OnnxEncoder(Compatible):
         self, session: ort.InferenceSession, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
     ) -> NDArray[np.float32]:
         """Return vectors (b, d) of a batch, not scaled; a graph without prompts takes no inputs for them."""
-        given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
-        if not rows:
-            return self._run(session, given)
-        prompts = feed(rows) if self._inputs.intersection(INPUTS) else {}
-        return finish(self._run(session, {**given, **prompts}), rows, normalize=False)
+
+        def compute(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+            given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
+            if not rows:
+                return self._run(session, given)
+            prompts = feed(rows[: len(ids)]) if self._inputs.intersection(INPUTS) else {}
+            return finish(self._run(session, {**given, **prompts}), rows[: len(ids)], normalize=False)
+
+        keeping = kept()
+        if keeping is None or not self._kept_as or any(row is not self.bare for row in rows):
+            return compute(ids, mask)
+        return keeping.embed(self._kept_as, self.dimension, ids, mask, compute)
 
     def _run(self, session: ort.InferenceSession, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its output (b, d)."""

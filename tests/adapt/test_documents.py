@@ -8,6 +8,7 @@ from random import Random
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from cse.adapt.judged import Judged
@@ -25,9 +26,13 @@ from cse.evaluation.compared import Compared
 from cse.evaluation.comparison import Comparison
 from cse.evaluation.record import ITEMS_FILE
 from cse.evaluation.tasks.items import read_items
+from cse.model.bare import BareBackbone
 from cse.model.checkpoint_config import identity_of
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.scale.corpus.output import open_vectors
+from cse.scale.corpus.shard import shard_tables
 from cse.settings.groups.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
@@ -104,6 +109,7 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, place, tiny_f
     assert any(line.startswith(f"in the bundle: {shipped}") for line in lines)
     texts = [text for _, text in drawn()]
     bare = SentenceEncoder.load(tiny_folders["bert"])
+    bare_backbone = BareBackbone(str(tiny_folders["bert"])).load()
     adapted = SentenceEncoder.load(place / "out/runs/query_map/checkpoint")
     assert np.array_equal(adapted.encode(texts, role="passage"), bare.encode(texts)), "to the bit"
     assert not np.allclose(adapted.encode(texts, role="query"), bare.encode(texts), atol=1e-3)
@@ -113,6 +119,11 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, place, tiny_f
     assert again.code == 0 and "trained" not in again.out and again.out in done.out
     found = cse("search", "out/index", texts[3], "-k", "24")
     assert {line.split()[2] for line in found.out.splitlines()} == {f"d{n}" for n in range(24)}, found.err
+    rows = pa.concat_tables(shard_tables(open_vectors("out/index"), ["text", "embedding"]))
+    indexed = rows["embedding"].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    with keep_vectors(place / "out/vectors", adds=False):
+        kept = bare_backbone.encode(rows["text"].to_pylist())
+    assert np.array_equal(indexed, kept), "encoded once, to measure; another graph's differ in the last digits"
     measured = cse("search", "out/index", "--task", "my-search")
     assert measured.code == 0, measured.err
     remove(place / "out")

@@ -20,6 +20,7 @@ pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
 
 from cse.interchange.card import make_card
+from cse.interchange.importing import import_model
 from cse.interchange.measures import Measures
 from cse.interchange.model_folder import open_folder
 from cse.interchange.to_sentence_transformers import export_sentence_transformers
@@ -84,8 +85,10 @@ def test_task_texts_stand_before_each_side(tmp_path, code_cache):
 def test_it_is_not_read_back_as_one_side(tiny_folders, tmp_path):
     encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["map"])
     export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
-    with pytest.raises(CseError):
+    with pytest.raises(CseError, match=r"holds no config\.json; give the folder of a saved transformers model"):
         SentenceEncoder.load(tmp_path / "model")
+    with pytest.raises(CseError, match=r"model: .*modules\.json: a Router, .* two sides are not read back"):
+        import_model(tmp_path / "model", "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
 
 
 def test_peft_has_no_place_for_it(tiny_folders, tmp_path):

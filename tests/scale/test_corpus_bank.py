@@ -134,7 +134,7 @@ def test_truncated_rows_name_the_limits(run, tmp_path, bank):
     said = run(path, tmp_path / "vectors", bank, "--domain-column", "queue").err
     assert "3 rows were truncated to 36 to 37 tokens, the limits of their domains" in said
     said = run(path, tmp_path / "one", f"{bank}:outage").err
-    assert "1 rows were truncated to 36 tokens, the model's limit" in said
+    assert "1 row was truncated to 36 tokens, the model's limit" in said
 
 
 # ---- domains that change ------------------------------------------------------------------------------------------

@@ -97,7 +97,8 @@ def test_truncated_rows_are_counted_once_for_all_shards_whatever_is_logged(run, 
     caplog.set_level(logging.ERROR, "cse")
     corpus = write_txt(tmp_path / "a.txt", [f"{'the ' * n}cat" for n in range(3, 15)])
     first, second = run(corpus, tmp_path / "vectors").err.splitlines()
-    assert first == "11 rows were truncated to 6 tokens, the model's limit"
+    what_to_do = "split long texts into a row per passage to find what is beyond"
+    assert first == f"11 rows were truncated to 6 tokens, the model's limit; {what_to_do}"
     assert second.endswith("12 vectors of 8 dimensions in 2 shards")
 
 

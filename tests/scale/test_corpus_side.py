@@ -173,12 +173,15 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
 def test_an_adaptation_leaves_the_index_of_an_earlier_stop_as_it_is(models, tmp_path):
     """Whatever was shipped first, the bare backbone or a query side: the documents are not embedded again."""
     rows = [{"_id": f"d{number}", "text": text} for number, text in enumerate(TEXTS) if number < 5]
+    rows.append({"_id": "long", "text": "the cat " * 600})
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     data, out = DataSettings(train_path=str(tmp_path / "corpus.jsonl"), view="documents"), tmp_path / "out"
     seen = []
     for name in ("bare", "mapped", "prompted", "bare"):
         shutil.rmtree(out / "bundle", ignore_errors=True)
         shutil.copytree(models / name, out / "bundle")
-        assert index_documents(data, out) == f'5 documents indexed: cse search {out / "index"} "..."'
+        said, *cut = index_documents(data, out).splitlines()
+        assert said == f'6 documents indexed: cse search {out / "index"} "..."'
+        assert cut == [] if seen else cut[0].startswith("1 row was truncated to ")
         seen.append(bytes_of(out / "index"))
     assert all(one == seen[0] for one in seen)

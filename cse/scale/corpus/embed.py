@@ -47,6 +47,16 @@ class Embedded:
     dimension: int
     limits: tuple[int, int]
 
+    @property
+    def cut(self) -> str:
+        """Say how many rows were truncated, and what to do."""
+        shortest, longest = self.limits
+        limit = f"{shortest} tokens, the model's limit"
+        if shortest < longest:
+            limit = f"{shortest} to {longest} tokens, the limits of their domains"
+        rows = "1 row was" if self.truncated == 1 else f"{self.truncated:,} rows were"
+        return f"{rows} truncated to {limit}; split long texts into a row per passage to find what is beyond"
+
 
 def embed_corpus(
     corpus: str, out: str, model: str, choices: Choices, *, workers: int | None = None, again: bool = False
