@@ -15,7 +15,7 @@ import json
 import os
 import time
 from bisect import bisect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -204,15 +204,23 @@ class Bank:
         Raises:
             CseError: the folder is gone or cannot be read.
         """
-        found = Domains({}, {})
+        found = dict(self.each())
+        usable = {name: one for name, one in found.items() if isinstance(one, Domain)}
+        return Domains(usable, {name: one for name, one in found.items() if isinstance(one, str)})
+
+    def each(self) -> Iterator[tuple[str, Domain | str]]:
+        """Yield each domain, or why its file is refused, by name; no more stay in memory than ``kept_bytes``.
+
+        Raises:
+            CseError: the folder is gone or cannot be read.
+        """
         for name in self.names():
             try:
-                found.usable[name] = self.domain(name)  # type: ignore[index]
+                yield name, self.domain(name)
             except NoDomainError:  # removed meanwhile
                 continue
             except BadDomainError as error:
-                found.refused[name] = str(error)  # type: ignore[index]
-        return found
+                yield name, str(error)
 
     def centres(self, age: float = 0.0) -> Centres:
         """Return the centres of all domains, which are read at the first call and kept.

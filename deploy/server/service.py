@@ -196,7 +196,7 @@ class Service:
     async def snapshot(self) -> Snapshot:
         """Return what other replicas need to answer for this one; 503 as ``drift``."""
         sketches = {} if self._drift is None else await in_time(self._drift.sketches())
-        return Snapshot(self.metrics.collect(), self.alive, self.ready, sketches)
+        return Snapshot(await asyncio.to_thread(self.metrics.collect), self.alive, self.ready, sketches)
 
     async def drift(self, others: Sequence[Snapshot] = ()) -> dict[str, Any]:
         """Return how far the vectors of each model have moved, in all replicas together, and tell the metrics.
