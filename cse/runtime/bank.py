@@ -242,11 +242,6 @@ class Bank:
             raise self._unreachable(error) from None
         return self._centres
 
-    def look_again(self) -> None:
-        """See changes of the centres, if anybody has asked for them; for a thread beside those who ask."""
-        if self._centres.used:
-            self.centres()
-
     def choose(self, domain: Chosen, count: int) -> list[Domain | None]:
         """Return the domain of each of ``count`` sentences; None for ``auto``.
 
