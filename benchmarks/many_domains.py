@@ -221,6 +221,7 @@ def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
         over = threading.Event()
         thread = threading.Thread(target=replacing, args=(known, over, options.every))
         thread.start()
+        asking = Asking("127.0.0.1", server.port, timeout=120)  # the server has closed the idle one
         try:
             figures["models_ms"] = timed(lambda: asking.ask("/v1/models"), options.lists)
             figures["auto_first_ms"] = timed(lambda: ask("auto", 64))[0]

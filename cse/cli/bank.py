@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,17 +142,20 @@ def list_command(bank: Path, as_json: bool) -> None:
     from cse.evaluation.table import format_rows
     from cse.runtime.bank import Bank
 
-    domains = Bank(bank).domains()
-    if as_json:
-        click.echo(json.dumps({name: vars(one.facts) for name, one in domains.usable.items()}, indent=2))
-        return
-    rows = [["domain", "prompt", "kB", "dev", "checkpoint"]]
-    for name, one in domains.usable.items():
+    facts, rows, refused = {}, [["domain", "prompt", "kB", "dev", "checkpoint"]], []
+    for name, one in Bank(bank).each():
+        if isinstance(one, str):
+            refused.append(one)
+            continue
+        facts[name] = vars(one.facts)
         dev = dev_of(one.facts.metrics)
         score = "-" if dev is None else f"{dev.value:.2f}"
         rows.append([name, _prompt(one), f"{_bytes(bank, one) / 1e3:.0f}", score, one.facts.checkpoint[:12] or "-"])
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
     click.echo(format_rows(rows, "text") if len(rows) > 1 else f"{bank}: no domains yet\n", nl=False)
-    for reason in domains.refused.values():
+    for reason in refused:
         click.echo(f"refused     {reason}", err=True)
 
 
@@ -174,19 +178,22 @@ def check_command(bank: Path) -> None:
 
     Exits with 2 if any is damaged or foreign.
     """
+    from cse.runtime.domain import Domain
     from cse.runtime.onnx_encoder import OnnxEncoder
 
     encoder = OnnxEncoder(bank, provider="cpu")
     if encoder.bank is None:
         raise CseError(f"{bank}: a bundle of one model, not a bank")
-    domains = encoder.bank.domains()
-    for reason in domains.refused.values():
-        click.echo(f"refused     {reason}", err=True)
-    names = list(domains.usable)
-    encoder.encode(["A cat sleeps."] * len(names), domain=names)
-    click.echo(f"{bank}: {len(names)} of {len(names) + len(domains.refused)} domains are whole")
-    if domains.refused:
-        raise CseError(f"{bank}: {len(domains.refused)} domains are refused; add them again or remove them")
+    counts = Counter[bool]()
+    for _, one in encoder.bank.each():
+        counts[isinstance(one, Domain)] += 1
+        if isinstance(one, Domain):
+            encoder.encode(["A cat sleeps."], domain=one)
+        else:
+            click.echo(f"refused     {one}", err=True)
+    click.echo(f"{bank}: {counts[True]} of {counts.total()} domains are whole")
+    if counts[False]:
+        raise CseError(f"{bank}: {counts[False]} domains are refused; add them again or remove them")
 
 
 def _prompt(domain: Domain) -> str:

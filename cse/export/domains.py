@@ -40,8 +40,9 @@ def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
         if path.exists() and not replace:
             raise CseError(f"{folder}: has a domain {domain.name} already; choose another name, or replace it")
         check_file(path, is_domain)
+        own = path.name
         for other in os.listdir(path.parent):  # noqa: PTH208 - thousands of names
-            if other != path.name and other.lower() == path.name.lower():
+            if other != own and other.lower() == own.lower():
                 raise CseError(
                     f"{folder}: has a domain {other.removesuffix(SUFFIX)}, and {domain.name} differs from it by case "
                     "alone; choose another name"

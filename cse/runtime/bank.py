@@ -15,7 +15,7 @@ import json
 import os
 import time
 from bisect import bisect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -46,7 +46,7 @@ BANK = "bank.json"
 DOMAINS = "domains"
 _AGAIN = "create the bank again"
 _ADD = "add the domain again"
-_OUTLINE_BYTES = 700  # of one in memory, measured
+_OUTLINE_BYTES = 800  # of one in memory, measured
 _OUTLINES = 64 * 2**20
 _SHOWN = 5  # domain names in a message
 _NEAR = 50  # names on each side, in alphabetical order, that a wrong one is compared with
@@ -155,7 +155,10 @@ class Bank:
         for path in (Path(self._file(name)) for name in self.names()[:1]):
             size = path.stat().st_size if path.is_file() else 0
             if size > kept_bytes:
-                raise CseError(f"{path}: {size} bytes, and all domains in memory may have {kept_bytes}; allow more")
+                raise CseError(
+                    f"{path}: {size} bytes, and all domains in memory may have {kept_bytes}; allow more "
+                    "(--max-domain-bytes)"
+                )
 
     def names(self) -> Sequence[str]:
         """Return the names of the domains in alphabetical order, without opening any; some may be damaged.
@@ -206,15 +209,23 @@ class Bank:
         Raises:
             CseError: the folder is gone or cannot be read.
         """
-        found = Domains({}, {})
+        found = dict(self.each())
+        usable = {name: one for name, one in found.items() if isinstance(one, Domain)}
+        return Domains(usable, {name: one for name, one in found.items() if isinstance(one, str)})
+
+    def each(self) -> Iterator[tuple[str, Domain | str]]:
+        """Yield each domain, or why its file is refused, by name; no more stay in memory than ``kept_bytes``.
+
+        Raises:
+            CseError: the folder is gone or cannot be read.
+        """
         for name in self.names():
             try:
-                found.usable[name] = self.domain(name)  # type: ignore[index]
+                yield name, self.domain(name)
             except NoDomainError:  # removed meanwhile
                 continue
             except BadDomainError as error:
-                found.refused[name] = str(error)  # type: ignore[index]
-        return found
+                yield name, str(error)
 
     def centres(self, age: float = 0.0) -> Centres:
         """Return the centres of all domains, which are read at the first call and kept.
@@ -232,11 +243,6 @@ class Bank:
         except OSError as error:
             raise self._unreachable(error) from None
         return self._centres
-
-    def look_again(self) -> None:
-        """See changes of the centres, if anybody has asked for them; for a thread beside those who ask."""
-        if self._centres.used:
-            self.centres()
 
     def choose(self, domain: Chosen, count: int) -> list[Domain | None]:
         """Return the domain of each of ``count`` sentences; None for ``auto``.

@@ -56,11 +56,6 @@ class Centres:
         """Whether any domain has centres."""
         return any(len(block.names) for block in self._blocks)
 
-    @property
-    def used(self) -> bool:
-        """Whether anybody has looked."""
-        return self._looked > -np.inf
-
     def look(self, folder: Path, age: float = 0.0) -> None:
         """Read what is new or changed, unless somebody looked less than ``age`` seconds ago.
 

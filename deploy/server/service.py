@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError
-from cse.runtime.domain import Domain
+from cse.runtime.domain import AUTO, Domain
 from cse.runtime.encode import unit_rows
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
@@ -153,7 +153,10 @@ class Service:
                 queue is full.
             CseError: an input cannot be tokenised, or a token id is not the model's.
         """
-        target = await self.stored(self._served.target, client.opened(model), client.models)
+        model = client.opened(model)
+        if model == AUTO and self._watcher is not None:
+            await self._watcher.ready()
+        target = await self.stored(self._served.target, model, client.models)
         role = _role(target, role)
         inputs = _with_task_text(inputs, target, role)
         _check_dimensions(dimensions, target)
@@ -197,7 +200,7 @@ class Service:
     async def snapshot(self) -> Snapshot:
         """Return what other replicas need to answer for this one; 503 as ``drift``."""
         sketches = {} if self._drift is None else await in_time(self._drift.sketches())
-        return Snapshot(self.metrics.collect(), self.alive, self.ready, sketches)
+        return Snapshot(await asyncio.to_thread(self.metrics.collect), self.alive, self.ready, sketches)
 
     async def drift(self, others: Sequence[Snapshot] = ()) -> dict[str, Any]:
         """Return how far the vectors of each model have moved, in all replicas together, and tell the metrics.

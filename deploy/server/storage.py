@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from cse.errors import CseError
@@ -45,17 +45,33 @@ class Watcher:
     """A thread that sees which domains come, change and go, so that no request for ``auto`` looks at all files."""
 
     def __init__(self, bank: Bank) -> None:
-        self._over = threading.Event()
-        threading.Thread(target=self._watch, args=(bank,), name="watcher", daemon=True).start()
+        self._bank = bank
+        self._over = self._wanted = False
+        self._stir = threading.Event()
+        self._first: Future[None] = Future()
+        threading.Thread(target=self._watch, name="watcher", daemon=True).start()
+
+    async def ready(self) -> None:
+        """Return when the centres of all domains were read once, well or not; nobody else waits meanwhile."""
+        if not self._first.done():
+            self._wanted = True
+            self._stir.set()
+            await asyncio.shield(asyncio.wrap_future(self._first))
 
     def close(self) -> None:
         """Look no more."""
-        self._over.set()
+        self._over = True
+        self._stir.set()
 
-    def _watch(self, bank: Bank) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
-            with contextlib.suppress(CseError):  # the next request says it
-                bank.look_again()
+    def _watch(self) -> None:
+        while not self._over:
+            if self._wanted:
+                with contextlib.suppress(CseError):  # the next request says it
+                    self._bank.centres()
+                if not self._first.done():
+                    self._first.set_result(None)
+            self._stir.wait(_LOOK_SECONDS)
+            self._stir.clear()
 
 
 async def in_time(answer: Awaitable[_T]) -> _T:

@@ -16,6 +16,7 @@ import pytest
 from cse.errors import CseError
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
+from cse.runtime.centres import Centres
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server import keys
 from deploy.server.app import create_app
@@ -102,6 +103,33 @@ def test_too_little_memory_and_a_limit_that_is_enough(small_bank, cse):
     answers = asked(app, *(("POST", "/embed", {"inputs": TEXT, "model": name}) for name in names))
     for name, answer in zip(names, answers, strict=True):
         np.testing.assert_allclose(answer.json()[0], expected[name], atol=1e-5)
+
+
+def test_the_first_auto_reads_all_centres_and_holds_up_no_other_request(
+    small_bank, tiny_folders, tmp_path, monkeypatch
+):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    centre = np.eye(1, 32, dtype=np.float32)
+    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain"), "plain", centres=centre), replace=True)
+    app, free, read = create_app(Options(model=str(bank))), threading.Event(), Centres.look
+    monkeypatch.setattr(Centres, "look", lambda *given: free.wait(20) and read(*given))
+    monkeypatch.setattr("deploy.server.storage.SECONDS", 0.3)
+
+    async def ask():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            asked = [
+                asyncio.create_task(client.post("/embed", json={"inputs": TEXT, "model": "auto"})) for _ in range(9)
+            ]
+            await asyncio.sleep(0.5)
+            named = await client.post("/embed", json={"inputs": TEXT, "model": "hidden"})
+            waiting = not any(task.done() for task in asked)
+            free.set()
+            return named, waiting, [await task for task in asked]
+
+    named, waiting, answers = asyncio.run(ask())
+    assert (named.status_code, waiting) == (200, True)
+    assert [answer.status_code for answer in answers] == [200] * 9
 
 
 # ---- keys -----------------------------------------------------------------------------------------------------------
