@@ -42,7 +42,8 @@ class BackboneFiles:
         name: the id or folder given by the user.
         revision: branch, tag or commit on the hub.
         folder: local folder with config, weights and tokenizer.
-        sha256: hash of the weights: of ``model.safetensors``, or of the hashes of several files.
+        sha256: hash of the weights: of ``model.safetensors``, or of the hashes of several files, layers behind the
+            pooling included.
     """
 
     name: str
@@ -93,7 +94,7 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
     weights = weight_files(folder)
     if missing := [file.name for file in weights if not file.is_file()]:
         raise CseError(f"backbone.name: {name} holds no {missing[0]}; save the model again in that format")
-    digests = [sha256(file) for file in weights]
+    digests = [sha256(file) for file in (*weights, *sorted(folder.glob(f"*_Dense/{WEIGHTS}")))]  # vectors depend on all
     digest = digests[0] if len(digests) == 1 else fingerprint({"weights": digests})
     if packaged and digest != MINILM_SHA256:
         raise CseError(
