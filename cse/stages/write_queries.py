@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,7 @@ from cse.data.documents import read_documents
 from cse.data.passages import whole_document
 from cse.data.written import FAULTS, INSTRUCTION, clean
 from cse.errors import CseError
-from cse.files import fingerprint
+from cse.files import fingerprint, identity_of_files
 from cse.outputs import check_file, publish_file
 from cse.process import only_one
 from cse.stages.common import SCRATCH
@@ -147,7 +147,7 @@ def _all_written(
 
     device = choose_device(device_wish)
     bf16 = choose_bf16("auto", device)
-    facts = {**asdict(choices), "instruction": list(turns), "model": _identity(choices.model), "bf16": bf16}
+    facts = {**asdict(choices), "instruction": list(turns), "model": identity_of_files(choices.model), "bf16": bf16}
     draft = SCRATCH / "written" / f"{fingerprint({**facts, 'documents': list(documents)})}.jsonl"
     with only_one(draft.with_suffix(".lock"), f"{draft}: another process writes these queries; wait for it"):
         there = _read_draft(draft)
@@ -175,13 +175,6 @@ def _all_written(
         result = {document: found[document] for document in documents}
     draft.unlink()
     return result
-
-
-def _identity(model: str) -> list[Any]:
-    """Return the name of a model and, of files, their names, sizes and times."""
-    place = Path(model)
-    files = sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []
-    return [model, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file())]
 
 
 def _read_draft(draft: Path) -> dict[int, list[list[str]]]:
