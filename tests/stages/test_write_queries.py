@@ -166,6 +166,6 @@ def test_a_killed_process_goes_on_where_it_was(corpus, tmp_path):
     assert 3 <= done < 30 and not (tmp_path / "queries.jsonl").exists()
     again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert f"{done} documents were done by an earlier run" in again.stderr
-    written = (tmp_path / "queries.jsonl").read_bytes()
-    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
-    assert (tmp_path / "queries.jsonl").read_bytes() == written
+    same = Choices(str(tmp_path / "model"), tmp_path / "instruction.txt", batch_size=1, query_tokens=400)
+    write_queries(corpus, tmp_path / "whole.jsonl", same, None)  # not stopped
+    assert (tmp_path / "queries.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
