@@ -152,8 +152,12 @@ class Family:
 
 
 def layer_types(config: Any, count: int = 1) -> list[str]:
-    """Return the attention of each layer, full or sliding, as the config lists it; else ``count`` times full."""
-    return getattr(config, "layer_types", None) or [FULL] * count
+    """Return the attention of each layer, full or sliding, as the config lists it; else ``count`` times the same.
+
+    Mistral's config lists none: all of its layers see a window if it has one.
+    """
+    alike = SLIDING if config.model_type == "mistral" and config.sliding_window is not None else FULL
+    return getattr(config, "layer_types", None) or [alike] * count
 
 
 class RelativeAttention(nn.Module):
@@ -206,7 +210,6 @@ _DECODER: dict[str, Any] = {
     "attention": "self_attn",
     "key": "k_proj",
     "value": "v_proj",
-    "key_norm": "k_norm",
     "positions": "rotary",
     "embeddings": None,
     "input_norm": None,
@@ -269,7 +272,8 @@ FAMILIES = (
         hidden_dropout="mlp_dropout",
         own_pooler=False,
     ),
-    Family("qwen3", ("qwen3",), **_DECODER),
-    Family("gemma3", ("gemma3_text",), **_DECODER),
+    Family("llama", ("llama", "mistral"), **_DECODER),
+    Family("qwen3", ("qwen3",), key_norm="k_norm", **_DECODER),
+    Family("gemma3", ("gemma3_text",), key_norm="k_norm", **_DECODER),
 )
 BY_TYPE = {kind: family for family in FAMILIES for kind in family.types}
