@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 
 import torch
 
-from cse.errors import CseError, OfflineError
-from cse.model.named import means_folder
+from cse.errors import CseError, OfflineError, one_line
+from cse.model.named import is_gguf, means_folder
+from cse.model.quiet import quietly
 
 PLACE = "{document}"
 _TURN = "---"  # a line between two turns of an instruction
@@ -204,24 +204,26 @@ def load_writer(
         OfflineError: the hub is unreachable and nothing is cached.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GgufConfig
+    from transformers.utils import is_accelerate_available, is_gguf_available
 
     place, more = name, {}
     if name.endswith(_GGUF):
-        if importlib.util.find_spec("gguf") is None:
-            raise CseError(f"{option}: {name} needs the package gguf: pip install 'cse[gguf]'")
-        place, more = str(Path(name).parent), {"gguf_file": Path(name).name}
-        if not Path(name).is_file():
+        if not (is_gguf_available() and is_accelerate_available()):
+            raise CseError(f"{option}: to read {name}, pip install 'cse[gguf]'")
+        if not is_gguf(Path(name)):
             raise CseError(f"{option}: no file {name}")
+        place, more = str(Path(name).parent), {"gguf_file": Path(name).name}
     elif not Path(name).is_dir() and means_folder(name):
         raise CseError(f"{option}: no folder {name}; give a folder, a hub id or a .gguf file")
+    plain = {"quantization_config": GgufConfig(dequantize=True)} if more else {}
     try:
-        config = AutoConfig.from_pretrained(place, **more)
-        tokenizer = AutoTokenizer.from_pretrained(place, **more)
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        plain = {"quantization_config": GgufConfig(dequantize=True)} if more else {}
-        model = kind.from_pretrained(place, dtype=torch.bfloat16 if bf16 else torch.float32, **more, **plain)
-    except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [repr(error)])[0][:200]
-        kind_of_error = CseError if Path(place).is_dir() else OfflineError
-        raise kind_of_error(f"{option}: cannot load {name}: {reason}") from None
+        with quietly():
+            config = AutoConfig.from_pretrained(place, **more)
+            tokenizer = AutoTokenizer.from_pretrained(place, **more)
+            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+            model = kind.from_pretrained(place, dtype=torch.bfloat16 if bf16 else torch.float32, **more, **plain)
+    except Exception as error:  # the library's own, of many kinds
+        reason = one_line(str(error))[:200] or type(error).__name__
+        missing = isinstance(error, OSError) and not Path(place).is_dir()
+        raise (OfflineError if missing else CseError)(f"{option}: cannot load {name}: {reason}") from None
     return Writer(model.to(device), tokenizer, turns, most_tokens)

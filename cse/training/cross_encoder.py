@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from cse.errors import CseError
+from cse.errors import CseError, one_line
 from cse.files import fingerprint, write_array
 
 _QUERIES = 64  # whose scores are kept together
@@ -72,8 +72,7 @@ def load_cross_encoder(name: str, setting: str) -> Any:
     try:
         model = CrossEncoder(name)
     except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [repr(error)])[0][:200]
-        raise CseError(f"{setting}: cannot load {name}: {reason}") from None
+        raise CseError(f"{setting}: cannot load {name}: {one_line(str(error))[:200]}") from None
     if model.num_labels != 1:
         raise CseError(f"{setting}: {name} gives {model.num_labels} scores of a pair; name one that gives one")
     return model

@@ -91,6 +91,9 @@ def test_models_that_are_not_there(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CseError, match="--model: cannot load"):
         load(tmp_path / "empty")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(CseError, match=r"needs the package gguf: pip install 'cse\[gguf\]'"):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(20))
+    with pytest.raises(CseError, match=r"--model: cannot load .*model\.gguf: "):
+        load(tmp_path / "model.gguf")
+    monkeypatch.setattr("transformers.utils.is_gguf_available", lambda: False)
+    with pytest.raises(CseError, match=r"--model: to read .*model\.gguf, pip install 'cse\[gguf\]'"):
         load(tmp_path / "model.gguf")
