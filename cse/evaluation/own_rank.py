@@ -14,7 +14,7 @@ from cse.evaluation.words import Words
 def own_ranks(
     queries: Sequence[str],
     documents: Sequence[str],
-    own_Q: Sequence[int],
+    own_Q: Sequence[int] | np.ndarray,
     query_QD: np.ndarray,
     document_ND: np.ndarray,
 ) -> np.ndarray:

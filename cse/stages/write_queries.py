@@ -120,7 +120,8 @@ def write_queries(source: Path, out: Path, choices: Choices, trip: RoundTrip | N
     if trip is not None and kept:
         usable = len(kept)
         kept = _found_again(kept, every, trip, choices.seed)
-        click.echo(f"{usable - len(kept):,} left out: own document not among the first {trip.first}", err=True)
+        if len(kept) < usable:
+            click.echo(f"{usable - len(kept):,} left out: own document not among the first {trip.first}", err=True)
     if not kept:
         raise CseError(f"{_MODEL} {choices.model}: no usable query of {total:,}; try a larger model or --instruction")
     with publish_file(out) as target, target.open("w", encoding="utf-8", newline="\n") as stream:
