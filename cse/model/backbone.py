@@ -64,7 +64,7 @@ class Backbone(Transformer):
             CseError: the tokenizer does not add two tokens around a text, or has no mask token.
         """
         around = plain_copy(self.tokenizer).encode("").ids
-        masks = [self.tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>")]
+        masks = [self.tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>", "<|mask|>")]
         found = [mask for mask in masks if mask is not None]
         if len(around) != 2 or not found:
             raise CseError(

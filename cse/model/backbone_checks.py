@@ -82,7 +82,8 @@ def _described(config: Any) -> int:
 
 
 def _check_layers(config: Any, path: Path, names: Iterable[str]) -> None:
-    own = re.compile(rf"(?:.*\.)?{re.escape(BY_TYPE[config.model_type].layers)}\.(\d{{1,9}})\.")
+    family = BY_TYPE[config.model_type]
+    own = re.compile(rf"(?:.*\.)?{re.escape(family.stored or family.layers)}\.(\d{{1,9}})\.")
     there = max((int(found[1]) + 1 for name in names if (found := own.match(name))), default=0)
     count = getattr(config, "num_hidden_groups", config.num_hidden_layers)
     if there != count:
