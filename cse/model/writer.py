@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,13 +143,11 @@ class Writer:
             mask_BL = torch.cat([torch.ones_like(before_BP), mask_BL], dim=1)
             if ids_BL.shape[1] - start > 1:  # all but the last token, once for all texts of a document
                 place_BL = (mask_BL.cumsum(dim=1) - 1).clamp(min=0)
-                self.model(
+                self._fill(
                     input_ids=ids_BL[:, start:-1],
                     attention_mask=mask_BL[:, :-1],
                     position_ids=place_BL[:, start:-1],
                     past_key_values=kept,
-                    use_cache=True,
-                    logits_to_keep=1,
                 )
             if ids_BL.shape[1] > 1:
                 kept.batch_repeat_interleave(count)
@@ -164,6 +163,12 @@ class Writer:
         texts = self.tokenizer.batch_decode(new_BL, skip_special_tokens=True)
         return [texts[place : place + count] for place in range(0, len(texts), count)]
 
+    def _fill(self, **inputs: Any) -> None:
+        """Add keys and values of tokens to a cache; a family without position ids (ALiBi) takes them from the mask."""
+        takes = inspect.signature(self.model.forward).parameters
+        inputs |= {"use_cache": True, "logits_to_keep": 1}
+        self.model(**{name: value for name, value in inputs.items() if name in takes})
+
     def _kept(self, rows: int) -> tuple[Any, int]:
         """Return keys and values of what stands before a document, for a batch, and their number of tokens."""
         if self._first is None:
@@ -172,7 +177,7 @@ class Writer:
             self._first = DynamicCache(config=self.model.config)
             if self.before:
                 ids = torch.tensor([self.before], device=self.model.device)
-                self.model(input_ids=ids, past_key_values=self._first, use_cache=True, logits_to_keep=1)
+                self._fill(input_ids=ids, past_key_values=self._first)
         kept = copy.deepcopy(self._first)
         if self.before:
             kept.batch_repeat_interleave(rows)

@@ -19,9 +19,9 @@ def load(folder, turns=TURNS, most=6):
     return load_writer(str(folder), turns, most_tokens=most, device=torch.device("cpu"), bf16=False, option="--model")
 
 
-@pytest.mark.parametrize("chat", [False, True])
-def test_a_batch_writes_what_each_document_alone_would_get(tmp_path, chat):
-    folder = make_writer(tmp_path, chat=chat)
+@pytest.mark.parametrize(("kind", "chat"), [("causal", False), ("causal", True), ("bloom", False), ("gpt2", False)])
+def test_a_batch_writes_what_each_document_alone_would_get(tmp_path, kind, chat):
+    folder = make_writer(tmp_path, kind, chat)
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     expected = []
     for document in DOCUMENTS:
@@ -39,7 +39,7 @@ def test_a_batch_writes_what_each_document_alone_would_get(tmp_path, chat):
     writer = load(folder)
     assert writer.write(DOCUMENTS, GREEDY, 0) == expected
     assert writer.write(DOCUMENTS, GREEDY, 0) == expected  # what is kept of the first batch stays as it is
-    assert len({texts[0] for texts in expected}) == 3
+    assert len({texts[0] for texts in expected}) >= (3 if kind == "causal" else 2)
     assert writer.lengths(DOCUMENTS) == [6, 1, 6]
 
 

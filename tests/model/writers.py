@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from tests.tiny import make_tokenizer
 
@@ -17,11 +27,15 @@ _SHAPE = {"vocab_size": 48, "pad_token_id": 1, "eos_token_id": 2, "initializer_r
 
 
 def make_writer(folder: Path, kind: str = "causal", chat: bool = False) -> Path:
-    """Save a tiny random model, causal (of the Llama family) or sequence to sequence (T5)."""
+    """Save a tiny random model, causal (of the Llama, Bloom or GPT-2 family) or sequence to sequence (T5)."""
     torch.manual_seed(3)
     if kind == "causal":
         shape = _SHAPE | {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
         model = LlamaForCausalLM(LlamaConfig(**shape, bos_token_id=0))
+    elif kind == "bloom":
+        model = BloomForCausalLM(BloomConfig(**_SHAPE, hidden_size=32, n_layer=2, n_head=4, bos_token_id=0))
+    elif kind == "gpt2":
+        model = GPT2LMHeadModel(GPT2Config(**_SHAPE, n_embd=32, n_layer=2, n_head=4, bos_token_id=0))
     else:
         shape = _SHAPE | {"d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 2, "num_heads": 4}
         model = T5ForConditionalGeneration(T5Config(**shape, decoder_start_token_id=1, tie_word_embeddings=False))
