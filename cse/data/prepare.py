@@ -203,7 +203,7 @@ def _report(
     return {
         "source": settings.source,
         "view": settings.rows,
-        **({"made_from": settings.made_from} if settings.grouped else {}),
+        **({"made_from": settings.made_from} if settings.made_from else {}),
         "train": cleaning.as_dict(),
         "dev": {
             "from": origin["dev"],

@@ -20,7 +20,13 @@ from cse.errors import CseError, nearest
 
 USUAL_COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "sentences": (("text",), ("sentence",), ("sent0",), ("sentence1",), ("anchor",), ("premise",)),
-    "pairs": (("sent0", "sent1"), ("sentence1", "sentence2"), ("anchor", "positive"), ("premise", "entailment")),
+    "pairs": (
+        ("sent0", "sent1"),
+        ("sentence1", "sentence2"),
+        ("anchor", "positive"),
+        ("premise", "entailment"),
+        ("query", "document"),
+    ),
     "triplets": (
         ("sent0", "sent1", "hard_neg"),
         ("anchor", "positive", "negative"),

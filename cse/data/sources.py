@@ -121,7 +121,7 @@ def write_more(
             arrange = without(main, source.report, arrange)
         with _named(name):
             source.write(folder / source_file(name), held_out, arrange, progress=progress)
-        made = {"made_from": source.settings.made_from} if source.settings.grouped else {}
+        made = {"made_from": source.settings.made_from} if source.settings.made_from else {}
         reports[name] = {"view": source.settings.rows, **made, **source.report.as_dict()}
     return reports
 

@@ -36,6 +36,24 @@ class Encoding(Protocol):
         ...
 
 
+class Rescoring(Protocol):
+    """A teacher that reads a query and a document together, see ``CrossEncoderTeacher``."""
+
+    @property
+    def documents(self) -> int:
+        """How many documents of a query it scores."""
+        ...
+
+    @property
+    def share(self) -> float:
+        """Its share of the targets."""
+        ...
+
+    def scores(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+        """Return the scores of some documents for each query ``(n, k)``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Queries and the documents that belong to them.
@@ -113,6 +131,7 @@ def teach(
     temperature: float,
     candidates: int,
     own_share: float,
+    again: Rescoring | None = None,
 ) -> Targets:
     """Return the shares that a teacher gives to the documents, for each query.
 
@@ -127,6 +146,8 @@ def teach(
         temperature: of the softmax.
         candidates: how many documents get a share, at most.
         own_share: share of the own document of a query that stands in for no other; of one that does, it gets none.
+        again: a second teacher, which scores the best documents of the first; a softmax of its scores, less their mean
+            and divided by their standard deviation, is averaged with the first one's.
     """
     kept = min(candidates, len(pairs.documents) - (1 if len(pairs.documents) > 1 else 0))
     place = np.empty((len(pairs.queries), kept + 1), np.int64)
@@ -144,12 +165,22 @@ def teach(
         score_bN[taken, pairs.place[rows][taken]] = -np.inf
         best = np.argpartition(-score_bN, kept - 1, axis=1)[:, :kept]
         score_bK = np.take_along_axis(score_bN, best, axis=1)
-        share_bK = np.exp(score_bK - score_bK.max(axis=1, keepdims=True))
-        share_bK /= share_bK.sum(axis=1, keepdims=True)
+        share_bK = _softmax(score_bK)
+        if again is not None:
+            order_bk = np.argsort(-score_bK, axis=1)[:, : again.documents]
+            nearest = [[pairs.documents[each] for each in some] for some in np.take_along_axis(best, order_bk, axis=1)]
+            second_bk = _softmax(_standardised(again.scores(pairs.queries[rows], nearest)) / temperature)
+            share_bK *= 1 - again.share
+            share_bK[row[:, None], order_bk] += again.share * second_bk
         given = np.where(pairs.stands_in[rows], 0.0, own_share).astype(np.float32)
         place[rows, :kept], share[rows, :kept] = best, share_bK * (1 - given)[:, None]
         place[rows, kept], share[rows, kept] = pairs.place[rows], given
     return Targets(place, share, np.where(pairs.stands_in, pairs.place, NO_DOCUMENT))
+
+
+def _softmax(score_bK: NDArray[np.float32]) -> NDArray[np.float32]:
+    share_bK = np.exp(score_bK - score_bK.max(axis=1, keepdims=True))
+    return np.asarray(share_bK / share_bK.sum(axis=1, keepdims=True), np.float32)
 
 
 def _standardised(score_bN: NDArray[np.float32]) -> NDArray[np.float32]:
