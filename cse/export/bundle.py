@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from cse.choices import Precision
-from cse.errors import CseError
 from cse.export.as_domain import as_domain
 from cse.export.graph import write_bank_graph, write_graph
 from cse.export.half import halve
@@ -21,7 +20,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.side import is_bare
 from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import FORMAT, MODEL, QUERY_SIDE, SIZES, TOKENIZER, Bundle, describe_files, documents_identity
-from cse.runtime.domain import POOLERS, SUFFIX
+from cse.runtime.domain import SUFFIX
 from cse.runtime.sketch import SKETCH, Moments, write_sketch
 from cse.runtime.uses import QUERY
 
@@ -108,17 +107,9 @@ def _write_sides(encoder: SentenceEncoder, folder: Path, *, normalize: bool, che
     """Write the query side as a domain beside a graph that serves both sides; return the backbone's ``SIZES``.
 
     Prompts are inputs of the graph, as in a bank. Without any, it is the bare backbone's own, to the byte.
-
-    Raises:
-        CseError: queries have prompts, and the backbone pools by something that a bank's graph does not have.
     """
     backbone = encoder.backbone
     query = as_domain(encoder, QUERY_SIDE.removesuffix(SUFFIX), normalize=normalize, checkpoint=checkpoint)
-    if query.prompted and encoder.pooler not in POOLERS:
-        raise CseError(
-            f"{backbone.files.name}: pools by {encoder.pooler}, and a bundle whose queries have prompts by "
-            f"{', '.join(POOLERS)}; train a map of queries alone (post.kind: query_map)"
-        )
     if query.prompted:
         write_bank_graph(backbone, folder / MODEL)
     else:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.export.bank import make_domain
+from cse.export.bank import create_bank, make_domain
 from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
@@ -129,9 +129,15 @@ def test_a_checkpoint_becomes_a_domain(backbone, empty_banks, tmp_path):
     np.testing.assert_allclose(found, encoder.encode(TEXTS, role="query"), atol=1e-5)
 
 
-def test_task_texts_have_no_place_in_a_bank(tmp_path):
+def test_task_texts_go_before_queries_and_passages(tmp_path):
     folder = make_backbone_folder(tmp_path / "e5", "bert")
-    (folder / PROMPTS).write_text(json.dumps({"prompts": {"query": "the query "}}), encoding="utf-8")
+    texts = {"query": "the query ", "passage": "the passage "}
+    (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
     encoder = query_side(load_backbone(find_backbone(str(folder))), **PARTS["prompt"])
-    with pytest.raises(CseError, match=r"domain legal: it has task texts \(query\), and a bank has neither"):
-        make_domain(encoder, "legal")
+    create_bank(encoder, tmp_path / "bank", tolerance=1e-5)
+    add_domain(tmp_path / "bank", make_domain(encoder, "legal"))
+    onnx = OnnxEncoder(tmp_path / "bank", provider="cpu")
+    for role in ("query", "passage", None):
+        found = onnx.encode(TEXTS, domain="legal", role=role)
+        np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
+    assert np.abs(onnx.encode(TEXTS, domain="legal", role="passage") - found).max() > 0.01
