@@ -194,10 +194,10 @@ def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
         figures["memory_megabytes"] = server.memory_megabytes()
         if options.cold:
             figures["first_p50_ms"] = statistics.median(first)
-            pairs = [timed(lambda name=name: ask(name), 2) for name in cold]  # type: ignore[misc]
-            figures["cold_p50_ms"] = statistics.median(times[0] for times in pairs)
-            figures["warm_p50_ms"] = statistics.median(times[1] for times in pairs)
-            figures["cold_over_warm_p50_ms"] = statistics.median(times[0] - times[1] for times in pairs)
+            twice = [timed(lambda name=name: ask(name), 2) for name in cold]  # type: ignore[misc]
+            figures["cold_p50_ms"] = statistics.median(times[0] for times in twice)
+            figures["warm_p50_ms"] = statistics.median(times[1] for times in twice)
+            figures["cold_over_warm_p50_ms"] = statistics.median(times[0] - times[1] for times in twice)
         rounds: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
         for _ in range(options.rounds):
             for churn in (False, True):
