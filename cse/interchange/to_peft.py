@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from cse.errors import CseError
 from cse.export.parity import check_parity
 from cse.interchange.fit import obstacle, stacked_prefix
-from cse.interchange.quiet import quietly
 from cse.model.families import FULL, layer_types
 from cse.model.pooling import pool
+from cse.model.quiet import quietly
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.encode import encode_sentences
@@ -25,7 +25,7 @@ from cse.runtime.uses import QUERY
 TOOL = "peft"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # families whose models take keys and values from outside and number the tokens after them
-FAMILIES = ("bert", "roberta", "electra", "qwen3", "gemma3")
+FAMILIES = ("bert", "roberta", "electra", "llama", "qwen3", "gemma3")
 
 
 def export_adapter(

@@ -28,12 +28,12 @@ from cse.interchange import prompted_transformer
 from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
 from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
-from cse.interchange.quiet import quietly
 from cse.model import attention, dropout, families, transformer
 from cse.model.backbone import plain_copy
 from cse.model.dense import ACTIVATIONS
 from cse.model.pooling import TanhMlp
 from cse.model.post import LinearMap
+from cse.model.quiet import quietly
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.trained import merged
 from cse.model.transformer import Transformer

@@ -9,5 +9,6 @@ letter  dimension                                      letter  dimension
 ``L``   tokens of a row, padding included              ``K``   width per head
 ``P``   prompt vectors per layer (k)                   ``D``   hidden width, ``D = H * K``
 ``N``   candidates a row is compared with              ``V``   views (anchor, positive, negative)
+``A``   anchors of this worker; all rows, if alone
 ======  =============================================  ======  ==================================
 """

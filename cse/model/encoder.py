@@ -155,7 +155,7 @@ class Encoder(nn.Module):
     @property
     def dimension(self) -> int:
         """Width of the embeddings."""
-        return self.backbone.hidden_size if self.post is None else self.post.dimension
+        return self.backbone.dimension if self.post is None else self.post.dimension
 
     def tokenizer_of_view(self, view: int, *, training: bool) -> Any:
         """Return the tokenizer of a view; it wraps each text in the view's template, if there is one."""
@@ -298,11 +298,11 @@ class Encoder(nn.Module):
 
     def _make_projector(self, start: str) -> nn.Module:
         if self.projector == "batch_norm":
-            return BatchNormProjector(self.backbone.hidden_size, start)
+            return BatchNormProjector(self.backbone.dimension, start)
         if self.projector == "mlm_transform":
             head = load_mlm_head(self.backbone, wanted_by="pooler.projector")
             return nn.Sequential(head.dense, nn.GELU(), head.norm).requires_grad_(True)
-        return TanhMlp(self.backbone.hidden_size)
+        return TanhMlp(self.backbone.dimension)
 
     def _word(self, word: int) -> torch.Tensor:
         return self.backbone.words(torch.tensor([word]))[0].detach().clone()

@@ -30,6 +30,7 @@ class Family:
         name: name in settings and messages.
         types: ``model_type`` in ``config.json``.
         layers: path of the layers in the model; they may be nested, see ``layers_of``.
+        stored: path of the layers in files of weights, where it is another.
         attention: path of the attention in a layer.
         key, value: projections in the attention; the same name for one matrix of queries, keys and values.
         positions: ``columns`` (learned, from 0), ``after_padding`` (learned, real tokens from the padding id + 1) or
@@ -57,6 +58,7 @@ class Family:
     key: str
     value: str
     positions: Literal["columns", "after_padding", "rotary"]
+    stored: str | None = None
     embeddings: str | None = "embeddings"
     input_norm: str | None = "embeddings.LayerNorm"
     widen: str | None = None
@@ -152,8 +154,12 @@ class Family:
 
 
 def layer_types(config: Any, count: int = 1) -> list[str]:
-    """Return the attention of each layer, full or sliding, as the config lists it; else ``count`` times full."""
-    return getattr(config, "layer_types", None) or [FULL] * count
+    """Return the attention of each layer, full or sliding, as the config lists it; else ``count`` times the same.
+
+    Mistral's config lists none: all of its layers see a window if it has one.
+    """
+    alike = SLIDING if config.model_type == "mistral" and config.sliding_window is not None else FULL
+    return getattr(config, "layer_types", None) or [alike] * count
 
 
 class RelativeAttention(nn.Module):
@@ -201,21 +207,23 @@ def _through_interface(model: Any) -> None:
 
 
 _BERT: dict[str, Any] = {"layers": "encoder.layer", "attention": "attention.self", "key": "key", "value": "value"}
-_DECODER: dict[str, Any] = {
+# nomic_bert and gte: BERT's embeddings and norms behind each part, rotary positions
+_ROTARY: dict[str, Any] = {
     "layers": "layers",
     "attention": "self_attn",
     "key": "k_proj",
     "value": "v_proj",
-    "key_norm": "k_norm",
     "positions": "rotary",
-    "embeddings": None,
     "input_norm": None,
+}
+# eurobert and the decoders: nothing between word vectors and the first layer, norms ahead of each part
+_NORM_FIRST: dict[str, Any] = _ROTARY | {
+    "embeddings": None,
     "before": "input_layernorm",
     "last_norm": "norm",
-    "causal": True,
     "own_pooler": False,
-    "pooling": "last",
 }
+_DECODER: dict[str, Any] = _NORM_FIRST | {"causal": True, "pooling": "last"}
 
 FAMILIES = (
     Family("bert", ("bert",), positions="columns", mlm_head="bert", **_BERT),
@@ -269,7 +277,11 @@ FAMILIES = (
         hidden_dropout="mlp_dropout",
         own_pooler=False,
     ),
-    Family("qwen3", ("qwen3",), **_DECODER),
-    Family("gemma3", ("gemma3_text",), **_DECODER),
+    Family("nomic_bert", ("nomic_bert",), pooling="mean", **_ROTARY),
+    Family("gte", ("gte",), stored="encoder.layer", **_ROTARY),
+    Family("eurobert", ("eurobert",), pooling="mean", **_NORM_FIRST),
+    Family("llama", ("llama", "mistral"), **_DECODER),
+    Family("qwen3", ("qwen3",), key_norm="k_norm", **_DECODER),
+    Family("gemma3", ("gemma3_text",), key_norm="k_norm", **_DECODER),
 )
 BY_TYPE = {kind: family for family in FAMILIES for kind in family.types}

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForMaskedLM
-from transformers.utils import logging as transformers_logging
 
 from cse.errors import CseError
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles
+from cse.model.quiet import quietly
 
 WITH_HEAD = (
     "google-bert/bert-base-uncased, google-bert/bert-large-uncased, FacebookAI/roberta-base, FacebookAI/roberta-large"
@@ -84,19 +84,12 @@ def load_masked_lm(files: BackboneFiles) -> tuple[Any, dict[str, Any]]:
     Raises:
         CseError: the files cannot be read as a masked language model.
     """
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
     try:
-        return AutoModelForMaskedLM.from_pretrained(files.folder, dtype=torch.float32, output_loading_info=True)
+        with quietly():
+            return AutoModelForMaskedLM.from_pretrained(files.folder, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CseError(f"{files.name}: cannot be read as a masked language model: {reason}") from None
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def has_head(loading: dict[str, Any]) -> bool:

@@ -27,6 +27,11 @@ def is_word_file(path: Path) -> bool:
     return path.suffix in _WORD_FILES and path.is_file()
 
 
+def is_gguf(path: Path) -> bool:
+    """Return whether a path is a GGUF file: a language model, its weights mostly quantised."""
+    return path.suffix == ".gguf" and path.is_file()
+
+
 def means_folder(name: str) -> bool:
     """Return whether a name that does not exist can only mean a folder; a hub id is ``name`` or ``owner/name``.
 

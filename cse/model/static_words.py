@@ -76,6 +76,7 @@ class StaticWords(nn.Module):
         self.model = nn.Embedding.from_pretrained(table, freeze=True)
         self.files = files
         self.vocabulary, self.hidden_size = table.shape
+        self.dimension = self.hidden_size
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer into a folder; the vectors are stored with the checkpoint's weights."""

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 
 from cse.objectives.precision import in_float32
 
+EVERY = slice(None)  # as anchors: all rows
+
 
 @in_float32
 def cosines(anchor_BD: torch.Tensor, candidate_ND: torch.Tensor) -> torch.Tensor:

@@ -12,11 +12,16 @@ from __future__ import annotations
 
 import torch
 
-from cse.objectives.cosine import cosines
+from cse.objectives.cosine import EVERY, cosines
 
 
 def energy_hinge(
-    anchor_BD: torch.Tensor, positive_BD: torch.Tensor, negative_BD: torch.Tensor, *, margin: float
+    anchor_BD: torch.Tensor,
+    positive_BD: torch.Tensor,
+    negative_BD: torch.Tensor,
+    *,
+    margin: float,
+    anchors: slice = EVERY,
 ) -> torch.Tensor:
     """Return the loss, a scalar.
 
@@ -25,9 +30,11 @@ def energy_hinge(
         positive_BD: embeddings of their positives.
         negative_BD: embeddings of their hard negatives.
         margin: cosine by which the positive must beat the hardest negative.
+        anchors: which rows are; the value is their part of the mean over all.
     """
-    positive_BB, negative_BB = cosines(anchor_BD, positive_BD), cosines(anchor_BD, negative_BD)
-    own_BB = torch.eye(len(anchor_BD), dtype=torch.bool, device=anchor_BD.device)
-    in_batch_BB = positive_BB.masked_fill(own_BB, float("-inf"))
-    hardest_B = torch.cat([in_batch_BB, negative_BB], dim=1).amax(dim=1)
-    return (margin + hardest_B - positive_BB.diagonal()).clamp(min=0).mean()
+    own_A1 = torch.arange(len(anchor_BD), device=anchor_BD.device)[anchors][:, None]
+    positive_AB, negative_AB = (cosines(anchor_BD[anchors], of) for of in (positive_BD, negative_BD))
+    in_batch_AB = positive_AB.scatter(1, own_A1, float("-inf"))
+    hardest_A = torch.cat([in_batch_AB, negative_AB], dim=1).amax(dim=1)
+    beaten_A = (margin + hardest_A - positive_AB.gather(1, own_A1)[:, 0]).clamp(min=0)
+    return beaten_A.mean() * (len(beaten_A) / len(anchor_BD))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cse.objectives.cosine import cosines
+from cse.objectives.cosine import EVERY, cosines
 from cse.objectives.nt_xent import nt_xent
 
 
@@ -23,6 +23,7 @@ def matryoshka(
     widths: Sequence[int],
     temperature: float,
     hard_negative_weight: float,
+    anchors: slice = EVERY,
 ) -> torch.Tensor:
     """Return the loss, a scalar.
 
@@ -33,13 +34,16 @@ def matryoshka(
         widths: numbers of dimensions, each below ``D``.
         temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative.
+        anchors: which rows are; the value is their part of the mean over all.
     """
+    own_AD = anchor_BD[anchors]
     losses = [
         nt_xent(
-            cosines(anchor_BD[:, :width], positive_BD[:, :width]),
-            None if negative_BD is None else cosines(anchor_BD[:, :width], negative_BD[:, :width]),
+            cosines(own_AD[:, :width], positive_BD[:, :width]),
+            None if negative_BD is None else cosines(own_AD[:, :width], negative_BD[:, :width]),
             temperature=temperature,
             hard_negative_weight=hard_negative_weight,
+            first=anchors.start or 0,
         )
         for width in widths
     ]

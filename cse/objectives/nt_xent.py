@@ -20,52 +20,60 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from cse.objectives.cosine import cosines
+from cse.objectives.cosine import EVERY, cosines
 from cse.objectives.precision import in_float32
 
 
 def nt_xent(
-    positive_BB: torch.Tensor,
-    negative_BB: torch.Tensor | None = None,
+    positive_AB: torch.Tensor,
+    negative_AB: torch.Tensor | None = None,
     *,
     temperature: float,
     hard_negative_weight: float = 0.0,
-    queue_BQ: torch.Tensor | None = None,
+    queue_AQ: torch.Tensor | None = None,
+    first: int = 0,
 ) -> torch.Tensor:
-    """Return the loss, a scalar.
+    """Return the loss, a scalar; of a block of anchors, its part of the mean over all rows.
 
     Args:
-        positive_BB: cosines between the anchors and every row's positive.
-        negative_BB: cosines between the anchors and every row's hard negative, or None.
+        positive_AB: cosines between the anchors and every row's positive; a block of ``A`` rows, or all.
+        negative_AB: cosines between the anchors and every row's hard negative, or None.
         temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative; the log of its weight.
-        queue_BQ: cosines between the anchors and ``Q`` further negatives that belong to no row, or None.
+        queue_AQ: cosines between the anchors and ``Q`` further negatives that belong to no row, or None.
+        first: row of the first anchor.
     """
-    own_B = torch.arange(len(positive_BB), device=positive_BB.device)
-    logits = positive_BB / temperature
-    if negative_BB is not None:
-        negative_logits = negative_BB / temperature
+    anchors, rows = positive_AB.shape
+    place_A = torch.arange(anchors, device=positive_AB.device)
+    logits = positive_AB / temperature
+    if negative_AB is not None:
+        negative_logits = negative_AB / temperature
         if hard_negative_weight != 0.0:
             weight = torch.zeros_like(negative_logits)
-            weight[own_B, own_B] = hard_negative_weight
+            weight[place_A, place_A + first] = hard_negative_weight
             negative_logits = negative_logits + weight
         logits = torch.cat([logits, negative_logits], dim=1)
-    if queue_BQ is not None:
-        logits = torch.cat([logits, queue_BQ / temperature], dim=1)
-    return F.cross_entropy(logits, own_B)
+    if queue_AQ is not None:
+        logits = torch.cat([logits, queue_AQ / temperature], dim=1)
+    return F.cross_entropy(logits, place_A + first) * (anchors / rows)
 
 
 @in_float32
-def nt_xent_two_views(first_BD: torch.Tensor, second_BD: torch.Tensor, *, temperature: float) -> torch.Tensor:
+def nt_xent_two_views(
+    first_BD: torch.Tensor, second_BD: torch.Tensor, *, temperature: float, anchors: slice = EVERY
+) -> torch.Tensor:
     """Return SimCLR's loss, a scalar: ``2B`` anchors with ``2B - 1`` candidates each.
 
     Args:
         first_BD: embeddings of one copy of each row.
         second_BD: embeddings of the other copy, in the same order.
         temperature: divides the cosines.
+        anchors: which of the ``2B`` rows, first copies first; the value is their part of the mean over all.
     """
     rows = len(first_BD)
     both_ND = torch.cat([first_BD, second_BD])
-    itself_NN = torch.eye(2 * rows, dtype=torch.bool, device=both_ND.device)
-    logits_NN = (cosines(both_ND, both_ND) / temperature).masked_fill(itself_NN, float("-inf"))
-    return F.cross_entropy(logits_NN, torch.arange(2 * rows, device=both_ND.device).roll(rows))
+    place_A = torch.arange(2 * rows, device=both_ND.device)[anchors]
+    logits_AN = cosines(both_ND[anchors], both_ND) / temperature
+    itself_AN = torch.zeros_like(logits_AN, dtype=torch.bool).scatter_(1, place_A[:, None], True)
+    loss = F.cross_entropy(logits_AN.masked_fill(itself_AN, float("-inf")), (place_A + rows) % (2 * rows))
+    return loss * (len(place_A) / (2 * rows))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from cse.objectives.cosine import EVERY
 from cse.objectives.label_proxies import UNLABELLED
 from cse.objectives.precision import in_float32
 
 
 @in_float32
-def supervised_contrastive(z_BD: torch.Tensor, label_B: torch.Tensor, temperature: float) -> torch.Tensor:
+def supervised_contrastive(
+    z_BD: torch.Tensor, label_B: torch.Tensor, temperature: float, anchors: slice = EVERY
+) -> torch.Tensor:
     """Return the loss of a batch, the mean over rows that have a positive; 0 where none has.
 
     For row i with positives P(i), the other rows of its label,
@@ -20,12 +23,20 @@ def supervised_contrastive(z_BD: torch.Tensor, label_B: torch.Tensor, temperatur
         z_BD: embeddings ``(batch, D)``, of any length.
         label_B: number of each row's label ``(batch,)``; a row without one (``UNLABELLED``) is a negative only.
         temperature: t.
+        anchors: which rows are; the value is their part of the mean over all.
     """
     z_BD = torch.nn.functional.normalize(z_BD, dim=1)
-    itself_BB = torch.eye(len(z_BD), dtype=torch.bool, device=z_BD.device)
-    logit_BB = (z_BD @ z_BD.T / temperature).masked_fill(itself_BB, -torch.inf)
-    positive_BB = (label_B[:, None] == label_B[None]) & (label_B != UNLABELLED) & ~itself_BB
-    count_B = positive_BB.sum(dim=1)
-    log_share_BB = (logit_BB - logit_BB.logsumexp(dim=1, keepdim=True)).masked_fill(~positive_BB, 0.0)
-    loss_B = -log_share_BB.sum(dim=1) / count_B.clamp(min=1)
-    return loss_B.sum() / (count_B > 0).sum().clamp(min=1)
+    place_B = torch.arange(len(z_BD), device=z_BD.device)
+    other_AB = place_B[anchors][:, None] != place_B
+    logit_AB = (z_BD[anchors] @ z_BD.T / temperature).masked_fill(~other_AB, -torch.inf)
+    positive_AB = (label_B[anchors][:, None] == label_B) & (label_B != UNLABELLED) & other_AB
+    log_share_AB = (logit_AB - logit_AB.logsumexp(dim=1, keepdim=True)).masked_fill(~positive_AB, 0.0)
+    loss_A = -log_share_AB.sum(dim=1) / positive_AB.sum(dim=1).clamp(min=1)
+    return loss_A.sum() / _with_positive(label_B).clamp(min=1)
+
+
+def _with_positive(label_B: torch.Tensor) -> torch.Tensor:
+    """Return how many rows share their label with another, a scalar; without waiting for the device."""
+    sorted_B = label_B.sort().values
+    alike = torch.nn.functional.pad(sorted_B[1:] == sorted_B[:-1], (1, 1))  # with the row before, for each and the end
+    return ((alike[1:] | alike[:-1]) & (sorted_B != UNLABELLED)).sum()

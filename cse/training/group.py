@@ -3,8 +3,9 @@
 The loss is that of the whole batch, as a single worker would compute it. With ``W`` workers, ``L`` the loss and ``L_r``
 the loss on worker ``r``, the code keeps ``L = 1/W sum_r L_r``, so the gradient is the mean over workers:
 
-- embeddings are gathered with their gradient, so every worker computes the terms over all rows, with the negatives and
-  the BatchNorm statistics of all rows (``L_r = L``);
+- embeddings are gathered with their gradient, so terms see the negatives and the BatchNorm statistics of all rows;
+- a contrastive term is ``W`` times the part of its mean that a block of the rows has as anchors, with all rows as
+  candidates, so a worker holds ``B / W x B`` cosines; other terms are computed over all rows (``L_r = L``);
 - a term summed over a worker's own tokens is divided by the tokens of all workers and multiplied by ``W``.
 
 Released code in this field gathers without gradient, which scales the contrastive terms down ``W``-fold relative to the
@@ -50,6 +51,21 @@ class Group:
     def gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Gather the rows ``(counts[r], ...)`` of all workers ``r``, with their gradient."""
         return rows
+
+    def block(self, rows: int) -> slice:
+        """Return the rows that are this worker's anchors: its block of them, or all if there are fewer than workers."""
+        if rows < self.size:
+            return slice(0, rows)
+        return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
+
+    def over_blocks(self, part: torch.Tensor, rows: int) -> torch.Tensor:
+        """Return this worker's contribution to a mean over all rows; averaging over workers gives the mean.
+
+        Args:
+            part: the part of the mean that belongs to the anchors of ``block(rows)``, a scalar with gradient.
+            rows: number of rows of all workers.
+        """
+        return part if self.size == 1 or rows < self.size else self.size * part
 
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         """Return this worker's contribution to a mean over all workers' tokens; averaging over workers gives the mean.

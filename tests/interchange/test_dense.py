@@ -15,6 +15,10 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.training.terms.label_proxies import LabelProxies
+from cse.training.terms.momentum_queue import MomentumQueue
+from cse.training.terms.nli_softmax import NliSoftmax
+from cse.training.terms.self_guided import SelfGuided
 from tests.export.exports import export
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
@@ -29,7 +33,7 @@ from cse.interchange.to_sentence_transformers import export_sentence_transformer
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A Gemma 3 that reads both ways, a mean, and two layers as wide as EmbeddingGemma's are: 1 to 4 to 1."""
+    """A Gemma 3 that reads both ways, a mean, and two layers: four times as wide, then another width than it had."""
     place = tmp_path_factory.mktemp("dense")
     family = make_family_folder(place / "family", "gemma3, both ways")
     bare = sentence_encoder(load_backbone(find_backbone(str(family))), pooler="mean")
@@ -37,7 +41,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     layers = [
         Dense(32, 128, bias=False, activation_function=torch.nn.Identity()),
-        Dense(128, 32, bias=True, activation_function=torch.nn.Tanh()),
+        Dense(128, 48, bias=True, activation_function=torch.nn.Tanh()),
         Normalize(),
     ]
     modules = [*SentenceTransformer(str(place / "bare"), device="cpu"), *layers]
@@ -53,6 +57,7 @@ def prompted(folder):
 
 def test_vectors_are_those_of_sentence_transformers(folder):
     theirs = SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
+    assert theirs.shape[1] == 48
     np.testing.assert_allclose(SentenceEncoder.load(folder).encode(SENTENCES), theirs, atol=1e-5)
 
 
@@ -115,10 +120,23 @@ def test_layers_that_do_not_fit_together_are_refused(folder, tmp_path):
     with pytest.raises(CseError, match="3_Dense reads 128 numbers and is given 32"):
         SentenceEncoder.load(copied)
     (copied / "modules.json").write_text(json.dumps([one for one in modules if one["path"] != "3_Dense"]))
-    with pytest.raises(CseError, match="2_Dense gives 128 numbers, not 32"):
-        SentenceEncoder.load(copied)
+    assert SentenceEncoder.load(copied).dimension == 128
 
 
 def test_a_pooler_without_place_for_them_is_refused(prompted):
     with pytest.raises(CseError, match=r"^pooler.kind: .* layers of its own behind its pooling"):
         sentence_encoder(prompted.backbone, pooler="cnn")
+
+
+@pytest.mark.parametrize("projector", ["tanh", "batch_norm"])
+def test_what_reads_vectors_is_as_wide_as_they_are(folder, projector):
+    backbone = load_backbone(find_backbone(str(folder)))
+    encoder = sentence_encoder(backbone, mlp="always", projector=projector)
+    proxies = LabelProxies(encoder, 5, weight=1.0, temperature=0.05, learning_rate=0.1)
+    queue = MomentumQueue(encoder, size=4, momentum=0.9, follow_projector=True)
+    assert proxies.proxies.shape == (5, 48)
+    assert NliSoftmax(encoder, weight=1.0).classify.in_features == 3 * 48
+    assert queue.vectors.shape == (4, 48)
+    assert encoder.project(torch.ones(2, 48)).shape == (2, 48)
+    with pytest.raises(CseError, match=r"states of 32 numbers, and .* gives 48 behind its pooling"):
+        SelfGuided(encoder, weight=1.0, temperature=0.05, projection=8, regularizer=0.0)

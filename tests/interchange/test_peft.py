@@ -15,7 +15,17 @@ from cse.model.pooling import pool
 from tests.export.systems import SENTENCES
 from tests.parts import sentence_encoder
 
-EXPRESSED = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "electra, wide words", "qwen3"]
+EXPRESSED = [
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "electra, wide words",
+    "llama",
+    "mistral, no window",
+    "qwen3",
+]
 
 
 @pytest.mark.parametrize("case", EXPRESSED)
@@ -68,6 +78,7 @@ def test_the_adapter_is_written_without_peft(encoders, tmp_path):
         ("albert", "key_value", {}, "models of the albert family take no keys"),
         ("modernbert", "key_value", {}, "models of the modernbert family take no keys"),
         ("qwen3, sliding", "key_value", {}, "its sliding layers would lose sight of the prompt"),
+        ("mistral", "key_value", {}, "its sliding layers would lose sight of the prompt"),
         ("gemma3", "key_value", {}, "its sliding layers would lose sight of the prompt"),
     ],
 )

@@ -125,7 +125,9 @@ def test_texts_of_roles_become_prompts(encoders, tmp_path):
     assert model.preprocess(["cat"], prompt="the old ")["prompt_length"] == 3  # [CLS] the old
 
 
-@pytest.mark.parametrize("case", ["bert", "roberta", "mpnet", "albert", "modernbert", "qwen3", "gemma3", "distilbert"])
+@pytest.mark.parametrize(
+    "case", ["bert", "roberta", "mpnet", "albert", "modernbert", "gte", "qwen3", "gemma3", "distilbert"]
+)
 def test_a_whole_model_becomes_an_ordinary_folder(encoders, tmp_path, case):
     written = write(encoders(case, None, trained="full"), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))
@@ -145,7 +147,7 @@ def test_a_discriminant_behind_a_bare_model_is_a_layer_before_the_scaling(encode
     assert not np.allclose(plain[:, :7], found, atol=0.1), "the layer is in force"
 
 
-@pytest.mark.parametrize("case", ["albert", "modernbert", "qwen3", "distilbert"])
+@pytest.mark.parametrize("case", ["albert", "modernbert", "gte", "eurobert", "distilbert"])
 def test_low_rank_updates_go_into_the_weights(encoders, tmp_path, case):
     written = write(encoders(case, None, trained="lora", lora_rank=2), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))

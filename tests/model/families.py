@@ -18,12 +18,22 @@ from transformers import (
     DistilBertModel,
     ElectraConfig,
     ElectraModel,
+    EuroBertConfig,
+    EuroBertModel,
     Gemma3TextConfig,
     Gemma3TextModel,
+    GteConfig,
+    GteModel,
+    LlamaConfig,
+    LlamaModel,
+    MistralConfig,
+    MistralModel,
     ModernBertConfig,
     ModernBertModel,
     MPNetConfig,
     MPNetModel,
+    NomicBertConfig,
+    NomicBertModel,
     Qwen3Config,
     Qwen3Model,
     RobertaConfig,
@@ -78,6 +88,24 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         _ROTARY | _SLIDING | {"local_attention": 2 * WINDOW, "initializer_range": 0.2, "pad_token_id": 0},
         "bert",
     ),
+    "nomic_bert": (NomicBertConfig, NomicBertModel, _BERT, "bert"),
+    "gte": (GteConfig, GteModel, _BERT | {"type_vocab_size": 1}, "bert"),
+    "gte, no types": (GteConfig, GteModel, _BERT | {"type_vocab_size": 0}, "bert"),
+    "eurobert": (EuroBertConfig, EuroBertModel, _GROUPED | {"initializer_range": 0.2, "mask_token_id": 4}, "both"),
+    "llama": (LlamaConfig, LlamaModel, _GROUPED | {"initializer_range": 0.2}, "last"),
+    "llama, wide heads, no added tokens": (
+        LlamaConfig,
+        LlamaModel,
+        _GROUPED | {"head_dim": 24, "initializer_range": 0.2},
+        "none",
+    ),
+    "mistral": (MistralConfig, MistralModel, _GROUPED | {"sliding_window": WINDOW, "initializer_range": 0.2}, "last"),
+    "mistral, no window": (
+        MistralConfig,
+        MistralModel,
+        _GROUPED | {"sliding_window": None, "initializer_range": 0.2},
+        "last",
+    ),
     "qwen3": (Qwen3Config, Qwen3Model, _GROUPED | {"initializer_range": 0.2}, "last"),
     "qwen3, sliding": (
         Qwen3Config,
@@ -106,11 +134,11 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 
 
 def tokenizer_of(kind: str) -> Tokenizer:
-    """A word-level tokenizer: BERT's or RoBERTa's, or a decoder's with an end token or with both."""
+    """A word-level tokenizer: BERT's or RoBERTa's, or a decoder's with an end token, with both or with none."""
     if kind in ("bert", "roberta"):
         return make_tokenizer(kind)
     tokenizer = make_tokenizer("bert")  # its ids 2 and 3 stand for begin and end
-    around = "$A [SEP]" if kind == "last" else "[CLS] $A [SEP]"
+    around = {"last": "$A [SEP]", "both": "[CLS] $A [SEP]", "none": "$A"}[kind]
     tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     return tokenizer
 

@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel
 
 from cse.errors import CseError, OfflineError
 from cse.model import backbone_files
@@ -262,3 +263,31 @@ def test_training_length_without_a_prompt_does_not_blame_the_prompt(bert):
 def test_unknown_pooler_is_never_taken_for_the_mean(bert):
     with pytest.raises(CseError, match=r"pooler: 'meen' is not one of .*; did you mean 'mean'"):
         sentence_encoder(bert, pooler="meen")
+
+
+def test_weights_in_several_files_are_those_of_one(tiny_folders, tmp_path):
+    whole = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    folder = shutil.copytree(tiny_folders["bert"], tmp_path / "model")
+    AutoModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="9KB")
+    (folder / "model.safetensors").unlink()
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    files = find_backbone(str(folder))
+    several = load_backbone(files)
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(several.state_dict()[name], weight)
+    content = files.content()
+    shards[1].write_bytes(shards[1].read_bytes()[:-1])
+    assert find_backbone(str(folder)).content() != content
+    shards[1].unlink()
+    with pytest.raises(CseError, match=f"holds no {shards[1].name}; save"):
+        find_backbone(str(folder))
+
+
+@pytest.mark.parametrize("listed", [{}, {"weight_map": {"a": "../model.safetensors"}}, {"weight_map": []}])
+def test_an_index_of_weights_that_lists_none_is_refused(tiny_folders, tmp_path, listed):
+    folder = shutil.copytree(tiny_folders["bert"], tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps(listed))
+    with pytest.raises(CseError, match=r"index\.json: weight_map is not a table of files beside it; fetch it again"):
+        find_backbone(str(folder))

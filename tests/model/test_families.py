@@ -43,7 +43,10 @@ def case(request, folders):
 
 
 # one of each model class; the others differ in size or in the order of their layers
-DISTINCT = ("bert", "roberta", "electra", "distilbert", "mpnet", "albert, two groups of two", "modernbert", "qwen3")
+DISTINCT = (
+    "bert", "roberta", "electra", "distilbert", "mpnet", "albert, two groups of two", "modernbert", "nomic_bert",
+    "eurobert", "llama, wide heads, no added tokens", "qwen3",
+)  # fmt: skip
 
 
 @pytest.fixture(params=[*DISTINCT, "gemma3", "gemma3, both ways"])
@@ -191,7 +194,7 @@ def test_gradient_equals_finite_differences(case, rows):
     loss().backward()
     assert (table.grad.view(len(table), encoder.backbone.layers, 2, -1).abs().sum(dim=-1) > 0).all()
     assert all(weight.grad is None for weight in encoder.backbone.parameters())
-    start, step, found = table.detach().clone(), 1e-3, []
+    start, step, found = table.detach().clone(), 1e-2, []  # norms of decoders are in float32
     with torch.no_grad():
         for factor in (1, -1, 2, -2):
             table.copy_(start + factor * step * along)
@@ -281,7 +284,10 @@ def test_an_unknown_family_names_the_nearest(tmp_path, changes, message):
     (folder / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(CseError, match=message) as caught:
         load(folder)
-    assert "bert, roberta, electra, distilbert, mpnet, albert, modernbert, qwen3, gemma3" in str(caught.value)
+    assert (
+        "bert, roberta, electra, distilbert, mpnet, albert, modernbert, nomic_bert, gte, eurobert, llama, qwen3, gemma3"
+        in str(caught.value)
+    )
 
 
 def test_a_prompt_before_the_first_layer_passes_through_narrow_word_vectors(folders, rows):

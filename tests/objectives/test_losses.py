@@ -14,6 +14,7 @@ from cse.objectives.energy_hinge import energy_hinge
 from cse.objectives.nt_xent import nt_xent, nt_xent_two_views
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.build.losses import TERMS
+from cse.training.group import ALONE
 from tests.training.helpers import contrast, losses_of
 
 ROWS, WIDTH = 6, 5
@@ -27,7 +28,9 @@ def views() -> tuple[torch.Tensor, ...]:
 
 def values(views: tuple[torch.Tensor, ...], **terms: dict) -> dict[str, torch.Tensor]:
     """What the terms of these settings make of the views of a batch."""
-    return losses_of(None, **terms)(SimpleNamespace(views=views, projected_XD=views[0], step=0))
+    return losses_of(None, **terms)(
+        SimpleNamespace(views=views, projected_XD=views[0], rows=range(len(views[0])), group=ALONE, step=0)
+    )
 
 
 def cos(a: np.ndarray, b: np.ndarray) -> float:
@@ -108,11 +111,11 @@ def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, tem
 
 def test_a_queue_and_both_views_reach_the_contrast(views):
     z1, z2, queue = views
-    batch = SimpleNamespace(views=(z1, z2), projected_XD=z1, step=0)
+    batch = SimpleNamespace(views=(z1, z2), projected_XD=z1, group=ALONE, step=0)
     alone = contrast(None, temperature=0.3)
     with_queue = contrast(None, temperature=0.3, queue=SimpleNamespace(negatives=lambda: queue))
     terms = {"loss": with_queue(batch)}
-    expected = nt_xent(cosines(z1, z2), queue_BQ=cosines(z1, queue), temperature=0.3)
+    expected = nt_xent(cosines(z1, z2), queue_AQ=cosines(z1, queue), temperature=0.3)
     assert terms["loss"].item() == pytest.approx(expected.item(), rel=1e-12)
     assert terms["loss"] > alone(batch)
     both = values((z1, z2), nt_xent={"temperature": 0.3, "two_views": True}, energy_hinge={"weight": 0.0})["loss"]

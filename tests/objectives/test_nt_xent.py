@@ -60,7 +60,7 @@ def test_queue_joins_the_denominator(vectors, triplets):
         cosines(z1, z3) if triplets else None,
         temperature=0.1,
         hard_negative_weight=0.6,
-        queue_BQ=cosines(z1, queue),
+        queue_AQ=cosines(z1, queue),
     )
     arrays = (z1.numpy(), z2.numpy(), z3.numpy() if triplets else None, queue.numpy())
     assert found.item() == pytest.approx(reference_with_queue(*arrays, temperature=0.1, weight=0.6), abs=1e-10)
@@ -69,13 +69,13 @@ def test_queue_joins_the_denominator(vectors, triplets):
 def test_queue_raises_the_loss_and_an_empty_one_changes_nothing(vectors):
     z1, z2, _, queue = vectors
     plain = nt_xent(cosines(z1, z2), temperature=0.05)
-    assert nt_xent(cosines(z1, z2), temperature=0.05, queue_BQ=cosines(z1, queue)) > plain
-    assert torch.equal(nt_xent(cosines(z1, z2), temperature=0.05, queue_BQ=cosines(z1, queue[:0])), plain)
+    assert nt_xent(cosines(z1, z2), temperature=0.05, queue_AQ=cosines(z1, queue)) > plain
+    assert torch.equal(nt_xent(cosines(z1, z2), temperature=0.05, queue_AQ=cosines(z1, queue[:0])), plain)
 
 
 def test_gradient_with_a_queue_equals_finite_differences(vectors):
     def loss(z1, z2, queue):
-        return nt_xent(cosines(z1, z2), temperature=0.2, queue_BQ=cosines(z1, queue))
+        return nt_xent(cosines(z1, z2), temperature=0.2, queue_AQ=cosines(z1, queue))
 
     z1, z2, _, queue = (vector.clone().requires_grad_() for vector in vectors)
     assert torch.autograd.gradcheck(loss, (z1, z2, queue))

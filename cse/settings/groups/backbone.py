@@ -14,8 +14,8 @@ class BackboneSettings(SettingsGroup):
 
     name: str = Field(
         "sentence-transformers/all-MiniLM-L6-v2",
-        description="Hub id or local folder of a language model (docs/backbones.md lists the families), or a text "
-        "file of word vectors (GloVe).",
+        description="Hub id, folder or GGUF file of a language model (docs/backbones.md lists the families), or a "
+        "text file of word vectors (GloVe).",
     )
     revision: str = Field("main", description="Hub branch, tag or commit; ignored for a local folder.")
     family: Literal["bert", "roberta"] | None = Field(

@@ -27,7 +27,7 @@ class LabelProxies(Term):
     ) -> None:
         super().__init__(encoder, weight=weight)
         self.temperature, self.learning_rate = temperature, learning_rate
-        width = encoder.backbone.hidden_size
+        width = encoder.backbone.dimension
         self.proxies = nn.Parameter(torch.randn(labels, width) / width**0.5)
 
     def rates(self) -> dict[str, float]:

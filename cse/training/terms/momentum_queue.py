@@ -32,7 +32,7 @@ class MomentumQueue(nn.Module):
         self.follower = (copy.deepcopy(encoder, shared),)
         for name, weight in self._followed().items():
             self.register_buffer(_flat(name), weight.detach().clone())
-        self.register_buffer("vectors", torch.zeros(size, encoder.backbone.hidden_size))
+        self.register_buffer("vectors", torch.zeros(size, encoder.backbone.dimension))
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
         self._count: int | None = None
 

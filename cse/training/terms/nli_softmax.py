@@ -16,7 +16,7 @@ class NliSoftmax(Term):
 
     def __init__(self, encoder: SentenceEncoder, *, weight: float) -> None:
         super().__init__(encoder, weight=weight)
-        self.classify = nn.Linear(3 * encoder.backbone.hidden_size, 3)
+        self.classify = nn.Linear(3 * encoder.backbone.dimension, 3)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy of the labels."""

@@ -43,16 +43,22 @@ class NtXent(Term):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy over the anchors."""
         anchor_BD, positive_BD, *rest = batch.views
+        rows = len(anchor_BD) * (2 if self.two_views else 1)
+        own = batch.group.block(rows)
         if self.two_views:
-            return nt_xent_two_views(anchor_BD, positive_BD, temperature=self.temperature)
+            part = nt_xent_two_views(anchor_BD, positive_BD, temperature=self.temperature, anchors=own)
+            return batch.group.over_blocks(part, rows)
+        own_AD = anchor_BD[own]
         queue_QD = None if self.queue is None else self.queue.negatives()
-        return nt_xent(
-            cosines(anchor_BD, positive_BD),
-            cosines(anchor_BD, rest[0]) if rest else None,
+        part = nt_xent(
+            cosines(own_AD, positive_BD),
+            cosines(own_AD, rest[0]) if rest else None,
             temperature=self.temperature,
             hard_negative_weight=self.hard_negative_weight,
-            queue_BQ=None if queue_QD is None else cosines(anchor_BD, queue_QD),
+            queue_AQ=None if queue_QD is None else cosines(own_AD, queue_QD),
+            first=own.start,
         )
+        return batch.group.over_blocks(part, rows)
 
     def after_update(self, batch: Batch) -> None:
         """Add the batch to the queue."""

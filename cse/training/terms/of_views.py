@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ class OfViews(Term):
 
     Args:
         encoder: the encoder being trained.
-        equation: takes each view ``(B, D)`` by place and ``values`` by name, and returns a scalar.
+        equation: takes each view ``(B, D)`` by place and ``values`` by name, and returns a scalar. Workers share one
+            that takes ``anchors``, a slice of the rows, and returns their part of the mean; all compute another whole.
         weight: weight of this term.
         values: the equation's constants.
     """
@@ -28,7 +30,11 @@ class OfViews(Term):
     ) -> None:
         super().__init__(encoder, weight=weight)
         self.equation = partial(equation, **values)
+        self.shared = "anchors" in signature(equation).parameters
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the equation's value."""
-        return self.equation(*batch.views)
+        if not self.shared:
+            return self.equation(*batch.views)
+        rows = len(batch.rows)
+        return batch.group.over_blocks(self.equation(*batch.views, anchors=batch.group.block(rows)), rows)

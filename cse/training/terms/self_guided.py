@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import nn
 
+from cse.errors import CseError
 from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.self_guided import self_guided, squared_distance
@@ -23,6 +24,9 @@ class SelfGuided(Term):
         temperature: divides the cosines.
         projection: width of the training-only projection.
         regularizer: weight of the squared distance to the initial weights.
+
+    Raises:
+        CseError: vectors are of another width than the layers' states.
     """
 
     def __init__(
@@ -31,6 +35,11 @@ class SelfGuided(Term):
         super().__init__(encoder, weight=weight)
         self.clone = copy.deepcopy(encoder.backbone).requires_grad_(False)
         width = encoder.backbone.hidden_size
+        if encoder.backbone.dimension != width:
+            raise CseError(
+                f"objective.self_guided.weight: compares a vector with the layers' states of {width} numbers, and "
+                f"{encoder.backbone.files.name} gives {encoder.backbone.dimension} behind its pooling; set it to 0"
+            )
         self.project = nn.Sequential(
             nn.Linear(width, projection), nn.GELU(), nn.Linear(projection, projection), nn.GELU()
         )

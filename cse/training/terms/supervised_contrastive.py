@@ -28,4 +28,6 @@ class SupervisedContrastive(Term):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean over the texts that have a positive."""
         assert batch.labels_B is not None  # noqa: S101 - the settings allow this term only with labelled texts
-        return supervised_contrastive(torch.cat(batch.views[:2]), batch.labels_B.repeat(2), self.temperature)
+        z_BD, rows = torch.cat(batch.views[:2]), 2 * len(batch.rows)
+        part = supervised_contrastive(z_BD, batch.labels_B.repeat(2), self.temperature, batch.group.block(rows))
+        return batch.group.over_blocks(part, rows)

@@ -1,4 +1,4 @@
-"""Saving and loading without the library's progress bars and notes."""
+"""Loading and saving without the library's progress bars and notes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,137 @@
+"""A GGUF file as a backbone: written here by the format's own library, as llama.cpp's converter would."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import LlamaConfig, LlamaModel
+
+from cse.errors import CseError
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
+
+gguf = pytest.importorskip("gguf")
+
+WORDS = [*sorted(ByteLevel.alphabet()), "ca", "cat", "Ġcat", "<|endoftext|>"]
+MERGES = ["c a", "ca t", "Ġ cat"]
+CONTROL = 3
+SHAPE = {
+    "vocab_size": len(WORDS), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "pad_token_id": 259, "bos_token_id": 259, "eos_token_id": 259,
+}  # fmt: skip
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+
+
+def as_llama_cpp_rotates(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Put the two halves of each head's rows in turn, as that program's rotary positions want them."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def write(path, model, *, quantised=False):
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    writer.add_block_count(SHAPE["num_hidden_layers"])
+    writer.add_context_length(SHAPE["max_position_embeddings"])
+    writer.add_embedding_length(SHAPE["hidden_size"])
+    writer.add_feed_forward_length(SHAPE["intermediate_size"])
+    writer.add_head_count(SHAPE["num_attention_heads"])
+    writer.add_head_count_kv(SHAPE["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(SHAPE["rms_norm_eps"])
+    writer.add_rope_dimension_count(SHAPE["head_dim"])
+    writer.add_vocab_size(len(WORDS))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(WORDS)
+    writer.add_token_types([1] * (len(WORDS) - 1) + [CONTROL])
+    writer.add_token_merges(MERGES)
+    for add in (writer.add_bos_token_id, writer.add_eos_token_id, writer.add_pad_token_id):
+        add(SHAPE["pad_token_id"])
+    tables = {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}
+    for name, value in model.state_dict().items():
+        weight = value.numpy()
+        if name in tables:
+            writer.add_tensor(tables[name], weight)
+            continue
+        layer, part = name.removeprefix("layers.").removesuffix(".weight").split(".", 1)
+        heads = {"self_attn.q_proj": 4, "self_attn.k_proj": 2}.get(part)
+        weight = weight if heads is None else as_llama_cpp_rotates(weight, heads)
+        kind = gguf.GGMLQuantizationType.Q8_0 if quantised and part == "mlp.up_proj" else None
+        packed = weight if kind is None else gguf.quantize(weight, kind)
+        writer.add_tensor(f"blk.{layer}.{NAMES[part]}.weight", packed, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.fixture
+def model():
+    return LlamaModel(LlamaConfig(**SHAPE, initializer_range=0.2)).eval()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "assets"))
+    return tmp_path / "assets"
+
+
+def test_its_states_are_those_of_the_model_that_was_written(model, tmp_path):
+    write(tmp_path / "tiny.gguf", model)
+    backbone = load_backbone(find_backbone(str(tmp_path / "tiny.gguf")))
+    assert (backbone.family.name, backbone.layers, backbone.heads) == ("llama", 2, 2)
+    encoding = backbone.tokenizer.encode("a cat")
+    assert encoding.tokens == ["a", "Ġcat"]
+    ids = torch.tensor([encoding.ids])
+    with torch.no_grad():
+        expected = model(ids).last_hidden_state[0, -1]
+    found = SentenceEncoder(backbone).encode("a cat", normalize=False)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_blocks_are_unpacked_as_the_format_says(model, tmp_path, cache):
+    write(tmp_path / "tiny.gguf", model, quantised=True)
+    files = find_backbone(str(tmp_path / "tiny.gguf"))
+    found = load_backbone(files).model.layers[1].mlp.up_proj.weight.detach().numpy()
+    written = model.layers[1].mlp.up_proj.weight.detach().numpy()
+    packed = gguf.quantize(written, gguf.GGMLQuantizationType.Q8_0)
+    np.testing.assert_array_equal(found, gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0))
+    assert not np.array_equal(found, written)
+    assert "quantization_config" not in json.loads((files.folder / "config.json").read_text())
+    assert cache in files.folder.parents
+
+
+def test_it_is_unpacked_once_and_again_after_a_kill(model, tmp_path):
+    write(tmp_path / "tiny.gguf", model)
+    first = find_backbone(str(tmp_path / "tiny.gguf"))
+    (first.folder / "config.json").touch()
+    stamp = (first.folder / "model.safetensors").stat().st_mtime_ns
+    assert find_backbone(str(tmp_path / "tiny.gguf")) == first
+    assert (first.folder / "model.safetensors").stat().st_mtime_ns == stamp
+    (first.folder / "model.safetensors").unlink()  # the weights come last
+    assert find_backbone(str(tmp_path / "tiny.gguf")).sha256 == first.sha256
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: b"no model", lambda data: data[: len(data) // 2]])
+def test_a_damaged_file_is_one_line(model, tmp_path, damage):
+    path = tmp_path / "tiny.gguf"
+    write(path, model)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CseError, match=r"cannot read .*tiny\.gguf: .*; fetch it again") as caught:
+        find_backbone(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
+    write(tmp_path / "tiny.gguf", model)
+    monkeypatch.setattr("cse.model.gguf.is_gguf_available", lambda: False)
+    with pytest.raises(CseError, match=r"to read .*tiny\.gguf, pip install 'cse\[gguf\]'"):
+        find_backbone(str(tmp_path / "tiny.gguf"))
