@@ -1,14 +1,17 @@
 """Few labelled rows: ``cse adapt`` against SetFit and a classifier on the bare vectors, by accuracy on the test rows.
 
-    python -m benchmarks.labels FOLDER                              # train.* and test.* of labelled texts; hours
-    python -m benchmarks.labels FOLDER --rows 5 --draws 1 --budget 5m
+    python -m benchmarks.labels FOLDER                              # train.* and test.* of labelled texts; an hour
+    python -m benchmarks.labels FOLDER --rows 5 --draws 1 --setfit max_steps=30 max_steps=100 num_iterations=20
 
 For each number of rows a label and each draw of them: the bare backbone, ``cse adapt --labels`` as a user runs it, and
 SetFit (package ``setfit``: pip install -e '.[benchmarks]') on the same backbone, as many steps as ``--setfit`` says.
-Every model's vectors are judged alike: by a logistic regression on the drawn rows (C = 10, which unit vectors want;
-scikit-learn's 1 takes 3 points from the bare ones), and by the nearest class mean. SetFit's own regression is given
-too. Its best, by the mean over the draws on these same test rows, is what ``cse adapt`` is compared with: a choice in
-SetFit's favour.
+Every model's vectors are judged alike: by a logistic regression on the drawn rows, and by the nearest class mean.
+SetFit's own regression is given too. Its best, by the mean over the draws on these same test rows, is what
+``cse adapt`` is compared with: a choice in SetFit's favour. The interval and p value of each difference know of both
+chances, test rows and draws, and every contestant has the same of both.
+
+What has ended is on record in .cse/benchmarks/labels: the same command goes on from there; delete the folder to
+measure another version of the code.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,21 +31,24 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import facts, run, table
+from benchmarks.record import FOLDER, facts, run, table
 from cse import OnnxEncoder
+from cse.bench.ledger import Ledger
 from cse.cli.adapt import Duration
 from cse.data.readers import read_rows
 from cse.data.tasks.layout import splits_of
 from cse.errors import CseError
-from cse.evaluation.tasks.labels import class_mean_hits, same_label_precisions
+from cse.evaluation.comparison import Outcomes, compare
+from cse.evaluation.tasks.labels import class_mean_hits, probe_hits, same_label_precisions
+from cse.files import fingerprint
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.backbone import BackboneSettings
 
 NAME = "labels"
 BARE, OURS, SETFIT = "the bare backbone", "cse adapt", "SetFit"
-C = 10.0
 MEASURES = ("accuracy", "class mean", "MAP")
+OWN = "its own classifier"
 
 
 @dataclass(frozen=True)
@@ -79,29 +84,24 @@ class LabelledRows:
 
 
 Encode = Callable[[list[str]], np.ndarray]
+Found = dict[str, list[float]]  # by measure, of each test row, from 0 to 1
 
 
-def judged(encode: Encode, train: LabelledRows, test: LabelledRows) -> dict[str, float]:
-    """Return the ``MEASURES`` of an encoder's unit vectors, times 100."""
-    from sklearn.linear_model import LogisticRegression
-
-    reference, vectors = (np.asarray(encode(rows.texts), np.float64) for rows in (train, test))
-    predicted = LogisticRegression(C=C, max_iter=1000).fit(reference, train.label).predict(vectors)
-    found = (
-        predicted == test.label,
-        class_mean_hits(vectors, test.label, reference, train.label),
-        same_label_precisions(vectors, test.label),
-    )
-    return {name: 100 * float(np.mean(items)) for name, items in zip(MEASURES, found, strict=True)}
+def judged(encode: Encode, train: LabelledRows, test: LabelledRows) -> Found:
+    """Return the ``MEASURES`` of an encoder's unit vectors for each test row."""
+    reference, vectors = (np.asarray(encode(rows.texts), np.float32) for rows in (train, test))
+    rows = vectors, test.label, reference, train.label
+    found = probe_hits(*rows), class_mean_hits(*rows), same_label_precisions(vectors, test.label)
+    return {name: np.round(items, 4).tolist() for name, items in zip(MEASURES, found, strict=True)}
 
 
-def of_bare(backbone: str, train: LabelledRows, test: LabelledRows) -> dict[str, float]:
+def of_bare(backbone: str, train: LabelledRows, test: LabelledRows) -> Found:
     """Measure the bare backbone."""
     encoder = SentenceEncoder.load(backbone)
     return judged(lambda texts: np.asarray(encoder.encode(texts, normalize=True)), train, test)
 
 
-def of_adapt(options: argparse.Namespace, train: LabelledRows, test: LabelledRows) -> dict[str, float]:
+def of_adapt(options: argparse.Namespace, train: LabelledRows, test: LabelledRows) -> Found:
     """Adapt as a user does, measure the bundle, and say what is in it.
 
     Raises:
@@ -123,7 +123,7 @@ def of_adapt(options: argparse.Namespace, train: LabelledRows, test: LabelledRow
         return judged(lambda texts: encoder.encode(texts, normalize=True), train, test)
 
 
-def of_setfit(backbone: str, how: str, train: LabelledRows, test: LabelledRows, seed: int) -> dict[str, float]:
+def of_setfit(backbone: str, how: str, train: LabelledRows, test: LabelledRows, seed: int) -> Found:
     """Train SetFit and measure its vectors, and its own classifier.
 
     Args:
@@ -148,7 +148,7 @@ def of_setfit(backbone: str, how: str, train: LabelledRows, test: LabelledRows, 
     encode = model.model_body.encode
     found = judged(lambda texts: encode(texts, normalize_embeddings=True), train, test)
     predicted = np.asarray(model.predict(test.texts, as_numpy=True))
-    return found | {"its own classifier": 100 * float(np.mean(predicted == test.label))}
+    return found | {OWN: (predicted == test.label).astype(float).tolist()}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -164,9 +164,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if test.names != everything.names:
         raise CseError(f"{options.folder}: train.* and test.* have other labels")
     contestants = [BARE, OURS, *(f"{SETFIT} {how}".replace(" default", "") for how in options.setfit)]
-    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    ledger = Ledger(FOLDER / NAME, "delete it to measure this again")
+    of = {"the texts": fingerprint({}, list(splits.values())), "backbone": options.backbone}
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for rows in options.rows:
-        of = found[str(rows)] = {name: [] for name in contestants}
+        draws = found[str(rows)] = {name: [] for name in contestants}
         for draw in range(options.draws):
             train = everything.drawn(rows, seed=1000 * rows + draw)
             works = [
@@ -175,45 +177,48 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 *(partial(of_setfit, options.backbone, how, train, test, draw) for how in options.setfit),
             ]
             for name, work in zip(contestants, works, strict=True):
-                start = time.monotonic()
-                scores = work()
-                of[name].append(scores | {"seconds": time.monotonic() - start})
-                told = ", ".join(f"{key} {value:.2f}" for key, value in of[name][-1].items())
-                print(f"{rows} rows a label, draw {draw + 1}: {name}: {told}", file=sys.stderr, flush=True)
+                own = of | ({"budget": options.budget, "options": options.adapt} if name == OURS else {})
+                record = ledger.run(f"{options.folder.resolve().name} {rows} {draw} {name}", work, of=own)
+                items = {measure: np.array(values) for measure, values in record.result.items()}
+                draws[name].append(items | {"seconds": record.seconds})
+                told = ", ".join(f"{key} {100 * np.mean(value):.2f}" for key, value in items.items())
+                print(f"{rows} rows a label, draw {draw + 1}: {name}: {told}, {record.seconds:.0f} s", file=sys.stderr)
+    figures = {
+        rows: {
+            name: [{key: float(np.mean(value)) for key, value in each.items()} for each in of]
+            for name, of in by.items()
+        }
+        for rows, by in found.items()
+    }
     return facts("cpu") | {
         "folder": options.folder.name,
         "backbone": options.backbone,
-        "figures": found,
+        "figures": figures,
         "ratios": {},
         "table": _table(found),
     }
 
 
-def _table(found: dict[str, dict[str, list[dict[str, float]]]]) -> str:
-    """Return the means, and on each line the difference of ``cse adapt`` to it with a 95 % interval over the draws."""
+def _table(found: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
+    """Return the means over draws, and on each line the difference of ``cse adapt`` to it."""
     lines = []
     for rows, of in found.items():
+        ours = np.array([draw[MEASURES[0]] for draw in of[OURS]])
         for name, draws in of.items():
-            own = {key: np.array([draw[key] for draw in draws]) for key in draws[0]}
-            best = max((own[key] for key in ("accuracy", "its own classifier") if key in own), key=np.mean)
-            ours = np.array([draw["accuracy"] for draw in of[OURS]])
-            ahead = "" if name == OURS else _interval(ours - best)
-            cells = [f"{np.mean(own[key]):.2f}" for key in (*MEASURES, "its own classifier", "seconds") if key in own]
-            cells = [*cells[:3], *(["-"] if "its own classifier" not in own else []), *cells[3:]]
-            lines.append((f"{rows}, {name}", *cells, ahead))
-    head = ("rows a label", *MEASURES, "its own classifier", "seconds", "cse adapt's accuracy minus its best")
+            mean = {key: f"{100 * np.mean([draw[key] for draw in draws]):.2f}" for key in draws[0]}
+            best = max((key for key in (MEASURES[0], OWN) if key in mean), key=lambda key: float(mean[key]))
+            ahead = "" if name == OURS else _ahead(ours - np.array([draw[best] for draw in draws]))
+            seconds = f"{np.mean([draw['seconds'] for draw in draws]):.0f}"
+            lines.append((f"{rows}, {name}", *(mean.get(key, "-") for key in (*MEASURES, OWN)), seconds, ahead))
+    head = ("rows a label", *MEASURES, OWN, "seconds", "cse adapt's accuracy minus its best")
     return table(head, lines)
 
 
-def _interval(differences: np.ndarray) -> str:
-    """Return the mean of some differences with its 95 % interval by Student's t; without one if there is one alone."""
-    from scipy import stats
-
-    mean = f"{differences.mean():+.2f}"
-    if len(differences) < 2:
-        return mean
-    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
-    return f"{mean} ({differences.mean() - half:+.2f} to {differences.mean() + half:+.2f})"
+def _ahead(difference: np.ndarray) -> str:
+    """Return the mean of differences ``(draws, test rows)`` with its 95 % interval and p, which know of both."""
+    nothing = Outcomes(np.zeros((1, difference.shape[1])), trained=False)
+    one = compare(nothing, Outcomes(difference))
+    return f"{one.difference:+.2f} ({one.low:+.2f} to {one.high:+.2f}; p {one.p:.3f})"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -222,12 +227,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="train.* and test.* of labelled texts")
     parser.add_argument("--rows", type=int, nargs="+", default=[5, 10, 20], help="a label; default: 5 10 20")
     parser.add_argument("--draws", type=int, default=3, help="of each number of rows; default: 3")
-    parser.add_argument("--budget", default="15m", help="of each `cse adapt`; default: 15m")
+    parser.add_argument("--budget", default="3m", help="of each `cse adapt`; default: 3m")
     parser.add_argument("--adapt", nargs="*", default=[], metavar="OPTION", help="further options of `cse adapt`")
     parser.add_argument(
-        "--setfit", nargs="*", default=["max_steps=30", "max_steps=100", "num_iterations=20"], metavar="HOW",
+        "--setfit", nargs="*", default=["max_steps=100"], metavar="HOW",
         help="trainings of SetFit: default, max_steps=N or num_iterations=N; 77 labels have by default 9,000 steps at "
-        "5 rows and 150,000 at 20. Default: max_steps=30 max_steps=100 num_iterations=20",
+        "5 rows and 150,000 at 20. Default: max_steps=100, its best of those tried on 77 labels",
     )  # fmt: skip
     parser.add_argument("--backbone", default=BackboneSettings().name, help="default: that of the settings")
     options = parser.parse_args(arguments)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.checks import check_column, listed
+from cse.data.clean import text_key
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, read_documents
 from cse.data.language import language_of
 from cse.data.readers import (
@@ -27,6 +28,7 @@ from cse.data.tasks.kinds import LABELLED
 from cse.data.tasks.layout import COLUMNS, is_beir, splits_of
 from cse.errors import CseError
 from cse.evaluation.tasks.retrieval import NDCG
+from cse.evaluation.tasks.score import CLASS_PROBABILITY
 
 HELD_OUT = 0.1  # share of the rows that select the settings; as many are measured where there is no task
 DOCUMENT_TOKENS = 128  # a passage of 60 words has about 90
@@ -52,7 +54,7 @@ _OF_FEW_LABELS = {
 }
 # texts of a label; of fewer, two of each choose, and by MAP a head and long training would win that cost accuracy
 _FEW_ROWS = 12
-_OF_FEW_ROWS = {"train.dev_measure": "class mean"}
+_OF_FEW_ROWS = {"train.dev_measure": CLASS_PROBABILITY, "train.learning_rate": 0.03}
 
 # documents are searched: queries are trained against all of them, and nothing that stands for a search chooses
 _OF_SEARCH: dict[str, Any] = {
@@ -317,7 +319,8 @@ def _labelled_columns(file: Path, asked: Sequence[str | None]) -> tuple[str, ...
 def _count_labels(file: Path, columns: Sequence[str | None]) -> Counter[str]:
     """Return the texts of each label; refuse labels that make no pairs, or nothing to tell apart."""
     rows = read_rows(file, "categories", [name for name in columns if name] or None)
-    counts = Counter(row.label for row in rows if row.label and row.texts[0])
+    known = [(row.label, row.texts[0]) for row in rows if row.label and row.texts[0]]
+    counts = Counter(label for label, _ in known)
     if len(counts) < 2:
         found = f"all texts have the label {next(iter(counts))[:40]!r}" if counts else "no text has a label"
         raise CseError(f"{file}: {found}; give texts of two labels or more")
@@ -327,6 +330,11 @@ def _count_labels(file: Path, columns: Sequence[str | None]) -> Counter[str]:
             f"{file}: none of the {len(counts):,} labels{asked} has two texts, and pairs are made within a label; name "
             "the right column with --label-column, or give texts without labels as SOURCE"
         )
+    labels_of: dict[bytes, set[str]] = {}
+    for label, text in known:
+        labels_of.setdefault(text_key(text), set()).add(label)
+    if min(map(len, labels_of.values())) > 1:
+        raise CseError(f"{file}: each of the {len(labels_of):,} texts has two labels or more; give each text one label")
     return counts
 
 

@@ -123,9 +123,12 @@ class Workload:
         return replace(self, rates={one: self.rates[one] for one in kept}, paces={one: self.paces[one] for one in kept})
 
     def length(self, epochs: int) -> Length:
-        """Return how long a training of so many epochs is."""
+        """Return how long a training of so many epochs is.
+
+        Of few labelled rows the last weights are scored alone: trained again on every row, nothing chooses others.
+        """
         steps = self.steps(epochs)
-        return Length(epochs, steps, spacing(steps, EVALUATIONS))
+        return Length(epochs, steps, spacing(steps, 1 if self.labelled and self.few else EVALUATIONS))
 
 
 @dataclass(frozen=True)

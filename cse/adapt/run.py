@@ -37,6 +37,7 @@ from cse.adapt.plan import MOST_HELD_OUT, SEEDS, TooShortError, TrainingPlan, Wo
 from cse.bench.pacing import steps_of
 from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
+from cse.evaluation.tasks.score import CLASS_PROBABILITY
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import languages_of
 from cse.report.comparisons import comparisons
@@ -136,12 +137,13 @@ class Adaptation:
         try:
             notes += self._climb(models, measuring, main)
         except TooShortError as short:
-            cheap = next((system for system in (HEAD, QUERY_MAP) if system in ladder.rungs), None)
+            known = (HEAD, QUERY_MAP, *([BARE] if self._labelled else []))
+            cheap = next((system for system in known if system in ladder.rungs), None)
             if cheap is None:
                 raise
             whole = False
             _say(f"{short}; {IN_WORDS[cheap]}: that is what there is time for")
-            dear = PROMPTS if cheap == HEAD else QUERY_PROMPTS
+            dear = QUERY_PROMPTS if cheap == QUERY_MAP else PROMPTS
             notes.append(f"the budget allowed no {IN_WORDS[dear]}: {short}")
         except (KeyboardInterrupt, Interrupted) as stop:
             by_hand = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
@@ -205,6 +207,10 @@ class Adaptation:
         )
 
     @property
+    def _labelled(self) -> bool:
+        return self.found.view == "categories"
+
+    @property
     def _asked(self) -> dict[str, Any]:
         """What the plan follows from."""
         return {"budget": self.budget, "own_backbone": self.own_backbone}
@@ -217,13 +223,15 @@ class Adaptation:
             measuring: seconds that measuring the bare backbone took.
             main: what says whether it helped.
         """
-        ladder, labels, searched = models.ladder, self.found.view == "categories", self.found.searched
-        for system in (BARE, *([HEAD] if labels else []), *([QUERY_MAP] if searched else [])):
+        ladder, searched = models.ladder, self.found.searched
+        # of few rows a head costs accuracy, and what chooses among them cannot compare it: see docs/adapt.md
+        headed = self._labelled and self.settings.train.dev_measure != CLASS_PROBABILITY
+        for system in (BARE, *([HEAD] if headed else []), *([QUERY_MAP] if searched else [])):
             models.train(system, models.settings_of(system))
             _say(f"{ladder.rungs[system]}")
         if searched and self.judged is None:
             return []
-        if labels:
+        if headed:
             measuring += ladder.rungs[HEAD].seconds  # a head is fitted behind each model
         trained = (QUERY_PROMPTS,) if searched else (PROMPTS, *([FULL] if self.own_backbone else []))
         plan = self._plan(models, measuring, trained)
@@ -253,7 +261,7 @@ class Adaptation:
                 steps=lambda epochs: steps_of(settings_with(models.settings, {"train.epochs": epochs}), models.data),
                 max_steps=train.max_steps,
                 selects=models.selects and not searched,  # one rate and two epochs are known to do there
-                labelled=self.found.view == "categories",
+                labelled=self._labelled,
                 few=few,
                 seeds=1 if searched else SEEDS,
             )

@@ -19,7 +19,17 @@ from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.side import is_bare
 from cse.outputs import Kind, publish_folder
-from cse.runtime.bundle import FORMAT, MODEL, QUERY_SIDE, SIZES, TOKENIZER, Bundle, describe_files, documents_identity
+from cse.runtime.bundle import (
+    FORMAT,
+    MANIFEST,
+    MODEL,
+    QUERY_SIDE,
+    SIZES,
+    TOKENIZER,
+    Bundle,
+    describe_files,
+    documents_identity,
+)
 from cse.runtime.domain import SUFFIX
 from cse.runtime.sketch import SKETCH, Moments, write_sketch
 from cse.runtime.uses import QUERY
@@ -27,7 +37,7 @@ from cse.runtime.uses import QUERY
 
 @dataclass
 class Draft:
-    """A bundle that is written but not yet published; the rest is added at the end.
+    """A bundle that is written but not yet published; further files in its folder are listed and sealed at the end.
 
     Attributes:
         folder: where it is.
@@ -96,10 +106,10 @@ def write_bundle(
         manifest.write(folder)
         draft = Draft(folder, manifest)
         yield draft
-        files = manifest.files
         if draft.sketch is not None:
             write_sketch(folder / SKETCH, draft.sketch)
-            files = files | describe_files(folder, [SKETCH])
+        added = {path.name for path in folder.glob("[!.]*")} - {MANIFEST, *manifest.files}
+        files = manifest.files | describe_files(folder, added)
         Bundle(**vars(manifest) | {"files": files, "parity": draft.parity}).write(folder)
 
 

@@ -1,8 +1,9 @@
 """The bundle folder, whose manifest ``bundle.json`` lists and verifies every other file.
 
 A bundle contains ``model.onnx`` (and ``model.onnx.data`` if weights are stored separately), ``tokenizer.json``,
-``bundle.json`` and, unless it is older, ``sketch.safetensors``. With a query side it contains ``query.safetensors``, a
-domain as a bank has it (``cse.runtime.domain``). The manifest is written last, so a folder without it is incomplete.
+``bundle.json`` and, unless it is older, ``sketch.safetensors``; where there are labelled texts also ``classes.json``,
+the mean of each label's vectors. With a query side it contains ``query.safetensors``, a domain as a bank has it
+(``cse.runtime.domain``). The manifest is written last, so a folder without it is incomplete.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
 QUERY_SIDE = f"query{SUFFIX}"
+CLASSES = "classes.json"
 SHORTEST, LONGEST = 3, 100_000  # limits of max_length: begin, one token, end; word vectors allow the most
 WIDEST = 1_000_000
 SIZES = ("layers", "heads", "head_size", "words", "positions")  # of the backbone of a bundle with a query side

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 
 from cse.data.store import PreparedData, texts_in
-from cse.data.tasks.kinds import ScoredPairs, Task, all_texts, of_kind
+from cse.data.tasks.kinds import LabelledTexts, ScoredPairs, Task, all_texts, of_kind
 from cse.data.tasks.store import OWN, TEST, open_tasks
 from cse.errors import CseError
 from cse.evaluation.sts import evaluate_sts
+from cse.evaluation.tasks.labels import class_means
 from cse.evaluation.tasks.score import score_dev
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
+from cse.files import write_json
 from cse.model.checkpoint_config import identity_of
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
+from cse.runtime.bundle import CLASSES
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import Moments, sketch_of
@@ -64,6 +69,8 @@ def export_stage(
             draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
         texts = training_sentences(data, SKETCHED) or sentences
         draft.sketch = vectors_sketched(onnx, texts)
+        for task in of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
+            write_json(draft.folder / CLASSES, classes_of(onnx, task))
     click.echo(
         f"{bundle}: {encoder.dimension} dimensions, largest difference from torch "
         f"{draft.parity['largest_difference']:.1e} on {len(sentences)} sentences; {onnx.provider_note}"
@@ -104,6 +111,13 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
             f"{round(most, 2):g}; export in fp32; nothing was published"
         )
     return {"score_loss": loss}
+
+
+def classes_of(onnx: OnnxEncoder, task: LabelledTexts) -> dict[str, list[Any]]:
+    """Return the ``labels`` of a task's reference rows and the ``means`` of their vectors in a bundle, unit length."""
+    vectors = np.asarray(onnx.encode(task.reference, normalize=True))
+    labels, means = class_means(vectors, np.array(task.reference_label))
+    return {"labels": labels.tolist(), "means": np.round(means, 6).tolist()}
 
 
 def vectors_sketched(onnx: OnnxEncoder | DomainEncoder, texts: Sequence[str]) -> Moments | None:

@@ -71,11 +71,12 @@ def test_labels_are_trained_on_and_measured(tmp_path):
     assert "data.task_path" not in one.settings, "what is measured is held out"
 
 
-@pytest.mark.parametrize(("texts", "chooses"), [(11, "class mean"), (12, "MAP")])
-def test_of_few_texts_a_label_the_nearest_class_mean_chooses(tmp_path, texts, chooses):
+@pytest.mark.parametrize(("texts", "chooses"), [(11, "class probability"), (12, "MAP")])
+def test_of_few_texts_a_label_their_probability_chooses(tmp_path, texts, chooses):
     rows = "".join(f"text {number} of {label},{label}\n" for label in range(4) for number in range(texts))
     found = look([], labels=write(tmp_path / "few.csv", f"text,category\n{rows}"))
     assert found.settings["train.dev_measure"] == chooses
+    assert found.settings["train.learning_rate"] == (0.1 if chooses == "MAP" else 0.03)
 
 
 def test_many_labels_fill_batches_without_two_of_one(tmp_path):
@@ -93,6 +94,11 @@ def test_many_labels_fill_batches_without_two_of_one(tmp_path):
         (
             "text,category\na,x\nb,y\nc,z\n",
             "none of the 3 labels in column category has two texts, and pairs are made within a label; ",
+        ),
+        ("text,category\na,\nb, \n", "no text has a label; give texts of two labels or more"),
+        (
+            "text,category\na,x\nA!,y\nb,x\nb,y\n",
+            "each of the 2 texts has two labels or more; give each text one label",
         ),
     ],
 )

@@ -95,6 +95,7 @@ def test_few_labelled_rows_are_trained_on_twice_and_try_no_rates(left, rates, se
     assert planned(few, left) == (rates, seeds, epochs)
     with pytest.raises(CseError, match="need 50 seconds here"):
         make_plan(few, budget=49, spent=0)
+    assert few.length(6) == Length(6, 60, 60), "only the last weights are scored"
 
 
 def test_the_whole_model_is_left_out_if_the_budget_allows_no_training_of_both():

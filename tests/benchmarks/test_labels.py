@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
-from benchmarks.labels import BARE, OURS, LabelledRows, _table, judged, parse
+from benchmarks import labels as benchmark
+from benchmarks.labels import BARE, MEASURES, OURS, OWN, LabelledRows, _table, judged, measure, parse
 from cse.adapt.look import look
 
 
@@ -37,23 +40,57 @@ def test_vectors_are_judged_by_their_labels_alone():
     def wrong(texts):
         return np.array([axes["b"] if text == "a 3" else axes[text[0]] for text in texts])
 
-    assert judged(right, train, test) == {"accuracy": 100.0, "class mean": 100.0, "MAP": 100.0}
+    assert judged(right, train, test) == dict.fromkeys(("accuracy", "class mean", "MAP"), [1.0] * 6)
     found = judged(wrong, train, test)
-    assert found["accuracy"] == found["class mean"] == pytest.approx(100 * 5 / 6)
-    assert found["MAP"] < 100
+    assert found["accuracy"] == found["class mean"] == [1, 1, 1, 0, 1, 1]
+    assert np.mean(found["MAP"]) < 1
 
 
 def test_the_table_compares_with_the_better_classifier_of_a_peer():
-    def draws(*scores, **more):
-        return [{"accuracy": s, "class mean": 1.0, "MAP": 2.0, **more, "seconds": 3.0} for s in scores]
+    def draws(*right, own=None):
+        """Of ten test rows so many are right, the first ones."""
+        rows = [{"accuracy": (np.arange(10) < n) * 1.0, "class mean": np.ones(10), "MAP": np.ones(10)} for n in right]
+        for row, n in zip(rows, own or (), strict=False):
+            row[OWN] = (np.arange(10) < n) * 1.0
+        return [row | {"seconds": 3.0} for row in rows]
 
-    found = {"5": {BARE: draws(78.0, 80.0), OURS: draws(81.0, 82.0), "SetFit": draws(70.0, 70.0)}}
-    for draw, own in zip(found["5"]["SetFit"], (79.0, 80.0), strict=True):
-        draw["its own classifier"] = own
-    table = _table(found)
-    assert "| 5, the bare backbone |    79.00 |" in table
-    assert "+2.50 (-3.85 to +8.85)" in table, "3 and 2 points ahead: 2.5 +- 12.71 * 0.5"
-    assert "+2.00 (+2.00 to +2.00)" in table, "2 and 2 ahead of SetFit's own classifier"
+    ours = draws(8, 9)
+    table = _table({"5": {BARE: draws(7, 6), OURS: ours, "SetFit": draws(3, 3, own=(8, 9))}})
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert [line[:2] for line in lines] == [
+        ["5, the bare backbone", "65.00"], ["5, cse adapt", "85.00"], ["5, SetFit", "30.00"],
+    ]  # fmt: skip
+    before, same = (re.fullmatch(r"(\S+) \((\S+) to (\S+); p (\S+)\)", lines[place][-1]) for place in (0, 2))
+    assert same.groups() == ("+0.00", "+0.00", "+0.00", "1.000"), "level with SetFit's own classifier, row by row"
+    assert before[1] == "+20.00"
+    # two draws 10 and 30 points ahead: the interval of the draws alone is 20 +- 12.71 * 10, that of the rows is added
+    assert float(before[2]) < 20 - 127.0 and float(before[4]) > 0.05
+
+
+def test_what_has_ended_is_not_measured_again(tmp_path, monkeypatch):
+    everything = rows({"a": 6, "b": 6})
+    for part in ("train", "test"):
+        everything.write(tmp_path / f"{part}.csv")
+    called = []
+
+    def work(name, *, breaks=False):
+        def measured(*_):
+            called.append(name)
+            if breaks:
+                raise KeyboardInterrupt
+            return {measure: [1.0] * 12 for measure in MEASURES}
+
+        return measured
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchmark, "of_bare", work("bare"))
+    monkeypatch.setattr(benchmark, "of_adapt", work("adapt", breaks=True))
+    options = parse([str(tmp_path), "--rows", "5", "--draws", "1", "--setfit"])
+    with pytest.raises(KeyboardInterrupt):
+        measure(options)
+    monkeypatch.setattr(benchmark, "of_adapt", work("adapt"))
+    assert "+0.00" in measure(options)["table"]
+    assert called == ["bare", "adapt", "adapt"]
 
 
 def test_a_budget_is_a_time():

@@ -11,6 +11,7 @@ from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
+from cse.model.post.discriminant import fit_discriminant
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.parts import new_prompt, sentence_encoder
@@ -65,6 +66,19 @@ def test_the_bare_backbones_bundle_is_not_the_checkpoints(bare, tmp_path, step, 
         assert (wrong.encode(SENTENCES) * expected).sum(axis=1).mean() > 0.99, "cosines alone would let it pass"
     with pytest.raises(CseError, match=r"differs from torch by|hold -?\d+ % of what training changed"):
         check_parity(encoder, wrong, SENTENCES, tolerance=1e-5, precision=precision)
+
+
+def test_a_head_is_held_in_every_precision_and_one_of_less_shrinkage_is_not(bare, tmp_path):
+    plain, _, precision = bare
+    vectors, labels = plain.encode(SENTENCES, normalize=False), [str(row % 6) for row in range(len(SENTENCES))]
+    right, other = (SentenceEncoder(plain.backbone, pooler="mean") for _ in range(2))
+    right.post = fit_discriminant(vectors, labels, 0.3)
+    other.post = fit_discriminant(vectors, labels, 0.01)
+    onnx = export(right, tmp_path / "right", precision)
+    assert onnx.encode(SENTENCES).shape == (60, 5)
+    most = {"fp32": 1e-5, "fp16": 0.01, "int8": 0.15}[precision]  # mean size of the error of unit vectors
+    differences = [sizes(onnx.encode(SENTENCES) - each.encode(SENTENCES)).mean() for each in (right, other)]
+    assert differences[0] < most < differences[1]
 
 
 def test_a_model_without_training_has_nothing_to_look_for(bare):

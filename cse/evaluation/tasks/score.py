@@ -35,6 +35,7 @@ from cse.runtime.uses import role_for
 
 AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
 KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE = "kNN", "MAP", "class mean", "probe", "V-measure"
+CLASS_PROBABILITY = "class probability"
 COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
 # by kind, the main measure first
 MEASURES: dict[str, tuple[str, ...]] = {
@@ -44,6 +45,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     RETRIEVAL: (*retrieval.MEASURES, retrieval.WITH_WORDS, retrieval.OF_WORDS),
     LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE),
 }
+_TO_CHOOSE = {LABELLED: (CLASS_PROBABILITY,)}  # measures that choose among models where asked to, and are not reported
 _SETTINGS = {
     SCORED: "cosine against gold score",
     BINARY: "threshold on the cosine",
@@ -51,7 +53,7 @@ _SETTINGS = {
     RETRIEVAL: "exact search by cosine, by words (BM25) or half of each, linear gain",
     LABELLED: f"{KNN}: vote of {labels.NEIGHBOURS} reference rows by cosine; {SAME_LABEL}: each test row's search for "
     f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {PROBE}: logistic regression, "
-    f"C = 1; {V_MEASURE}: k-means, seed 0",
+    f"C = 10; {V_MEASURE}: k-means, seed 0",
 }
 # measure: value from 0 to 1, and what it is a mean of, from 0 to 1, or None
 _Found = tuple[float, np.ndarray | None]
@@ -75,7 +77,7 @@ def score_task(
         task: the task.
         batch_size: texts per forward pass.
         progress: whether the encoder shows its progress bar.
-        measures: which of ``MEASURES`` of its kind to compute; None: all that are defined.
+        measures: which measures of its kind to compute; None: all of ``MEASURES`` that are defined.
 
     Raises:
         NotFinite: a text whose embedding is not finite.
@@ -87,7 +89,8 @@ def score_task(
         measures is None or not {retrieval.WITH_WORDS, retrieval.OF_WORDS}.isdisjoint(measures)
     )
     known, items, told = _measures(task, _Encoded(encoder, batch_size, progress), words)
-    found = {name: compute() for name, compute in known.items() if measures is None or name in measures}
+    wanted = MEASURES[kind] if measures is None else measures
+    found = {name: compute() for name, compute in known.items() if name in wanted}
     undefined = [name for name, (value, _) in found.items() if np.isnan(value)]
     if undefined and measures is not None:
         raise UndefinedScore(f"{task.name}: {undefined[0]} is not defined: no two test rows have the same label")
@@ -124,6 +127,7 @@ def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
         CseError: the task has no such measure; names the setting.
     """
     known = [name for name in MEASURES[kind_of(task)] if name != THRESHOLD]
+    known += _TO_CHOOSE.get(kind_of(task), ())
     mark = PROXY if is_proxy(task) else ""
     if wanted is None:
         return known[0] + mark
@@ -217,6 +221,7 @@ def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
         KNN: lambda: _mean(labels.neighbour_hits(*rows())),
         SAME_LABEL: lambda: _mean(labels.same_label_precisions(among_themselves(), test)),
         CLASS_MEAN: lambda: _mean(labels.class_mean_hits(*rows())),
+        CLASS_PROBABILITY: lambda: _mean(labels.class_probabilities(*rows())),
         PROBE: lambda: _mean(labels.probe_hits(*rows())),
         V_MEASURE: lambda: (labels.cluster_agreement(among_themselves(), test), None),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, v_measure_score
@@ -90,7 +91,7 @@ def test_same_label_precision_by_hand():
 
 def test_the_probe_is_a_logistic_regression_on_reference_rows(clouds):
     test, test_label, reference, reference_label = clouds
-    probe = LogisticRegression(C=1.0, max_iter=1000).fit(reference.astype(np.float64), reference_label)
+    probe = LogisticRegression(C=10.0, max_iter=1000).fit(reference.astype(np.float64), reference_label)
     expected = probe.predict(test.astype(np.float64)) == test_label
     assert labels.probe_hits(*clouds).tolist() == expected.astype(float).tolist()
     assert labels.probe_hits(test, test_label, reference, np.zeros(131, int)).mean() == (test_label == 0).mean()
@@ -104,6 +105,15 @@ def test_the_nearest_class_mean_is_the_nearest_centroid_by_angle(clouds):
     assert 0.5 < expected.mean() < 1
     others = labels.class_mean_hits(test, test_label + 40, reference, reference_label + 40)
     assert others.tolist() == expected.astype(float).tolist(), "labels are any numbers"
+
+
+def test_the_class_probability_is_a_softmax_of_cosines_to_class_means(clouds):
+    test, test_label, reference, reference_label = clouds
+    means = unit_rows(np.stack([reference[reference_label == label].mean(axis=0) for label in range(7)]))
+    expected = softmax(test.astype(np.float64) @ means.T / 0.1, axis=1)[np.arange(len(test)), test_label]
+    np.testing.assert_allclose(labels.class_probabilities(*clouds), expected, atol=1e-6)
+    unknown = labels.class_probabilities(test, test_label + 40, reference, reference_label)
+    assert not unknown.any(), "a label without reference rows"
 
 
 def test_clusters_are_compared_by_v_measure(clouds):
