@@ -145,7 +145,7 @@ def test_an_entry_that_is_wrong_names_its_key(domain, expected):
         ({"prompt.kind": "input"}, {}, "prompt.kind: input, which has no keys and values of its own"),
         ({"pooler.kind": "mask"}, {"template": {"text": "{sentence} is {mask} ."}}, "template.text: a template"),
         ({}, {"post": {"kind": "flow"}}, "post.kind: flow"),
-        ({"pooler.kind": "mean_top2"}, {}, "pooler.kind: mean_top2; use cls or mean"),
+        ({"pooler.kind": "mean_top2"}, {}, "pooler.kind: mean_top2; use cls, mean, last"),
         (
             {"pooler.mlp": "always", "pooler.projector": "mlm_transform"},
             {},
