@@ -48,7 +48,7 @@ from cse.settings.terms.collection import CollectionSettings
 from cse.stages.fit_query_map import fit_query_map
 from cse.stages.train import train_stage
 from cse.stages.write_queries import DOCUMENT, QUERY
-from cse.training.collection import Pairs, Targets, pairs_of, teach
+from cse.training.collection import QueryPairs, Targets, pairs_of, teach
 
 NAME = "queries"
 BARE = "the bare backbone"
@@ -127,7 +127,7 @@ def _normal(text: str) -> str:
     return " ".join(text.split()[:1000])
 
 
-def stand_ins(folder: Path, most: int) -> Pairs:
+def stand_ins(folder: Path, most: int) -> QueryPairs:
     """Return titles and sentences of the documents, each with its document."""
     with tempfile.TemporaryDirectory(prefix="queries-") as name:
         prepare(_data(folder, most), Path(name) / "prepared", progress=False)
@@ -141,7 +141,7 @@ def _data(folder: Path, most: int) -> DataSettings:
     )  # fmt: skip
 
 
-def phrases(pairs: Pairs, most: int) -> Pairs:
+def phrases(pairs: QueryPairs, most: int) -> QueryPairs:
     """Return runs of two to six words of the documents without stop words, at most so many of each, at random."""
     from bm25s.stopwords import STOPWORDS_EN
 
@@ -157,48 +157,48 @@ def phrases(pairs: Pairs, most: int) -> Pairs:
     return _of(pairs, rows)
 
 
-def _of(pairs: Pairs, rows: Sequence[tuple[str, int]], stands_in: bool = True) -> Pairs:
+def _of(pairs: QueryPairs, rows: Sequence[tuple[str, int]], stands_in: bool = True) -> QueryPairs:
     """Return other queries of the same documents."""
     place = np.array([each for _, each in rows], np.int64)
     kept = np.full(len(rows), stands_in)
-    return Pairs([query for query, _ in rows], pairs.documents, place, kept, np.zeros(len(rows), np.int64))
+    return QueryPairs([query for query, _ in rows], pairs.documents, place, kept, np.zeros(len(rows), np.int64))
 
 
-def both(first: Pairs, second: Pairs) -> Pairs:
+def both(first: QueryPairs, second: QueryPairs) -> QueryPairs:
     """Return pairs of one kind and of another one, over the same documents, as one source."""
     joined = (np.concatenate([one, other]) for one, other in zip(_arrays(first), _arrays(second), strict=True))
-    return Pairs(first.queries + second.queries, first.documents, *joined)
+    return QueryPairs(first.queries + second.queries, first.documents, *joined)
 
 
-def _alike(pairs: Pairs, others: Pairs) -> Pairs:
+def _alike(pairs: QueryPairs, others: QueryPairs) -> QueryPairs:
     """Return the pairs whose document has one of the others, as many at random."""
     rows = np.flatnonzero(np.isin(pairs.place, others.place))
     count = min(len(rows), len(others.queries))
     return pairs.only(np.sort(np.random.default_rng(0).choice(rows, count, replace=False)))
 
 
-def _arrays(pairs: Pairs) -> tuple[NDArray[Any], ...]:
+def _arrays(pairs: QueryPairs) -> tuple[NDArray[Any], ...]:
     return pairs.place, pairs.stands_in, pairs.source
 
 
-def found_again(bare: Remembering, pairs: Pairs, first: int) -> Pairs:
+def found_again(bare: Remembering, pairs: QueryPairs, first: int) -> QueryPairs:
     """Return the pairs whose document a search by vectors and words finds among the first."""
     vectors = bare.encode(pairs.queries, "query"), bare.encode(pairs.documents, "document")
     return pairs.only(np.flatnonzero(own_ranks(pairs.queries, pairs.documents, pairs.place, *vectors) <= first))
 
 
-def written(file: Path, pairs: Pairs, stands_in: bool) -> Pairs:
+def written(file: Path, pairs: QueryPairs, stands_in: bool) -> QueryPairs:
     """Return the queries in a file of `cse write-queries`, as stand-ins or as labels."""
     number = {text: place for place, text in enumerate(pairs.documents)}
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return _of(pairs, [(row[QUERY], number[row[DOCUMENT]]) for row in rows], stands_in)
 
 
-def with_judged(pairs: Pairs, queries: list[str], documents: list[str]) -> Pairs:
+def with_judged(pairs: QueryPairs, queries: list[str], documents: list[str]) -> QueryPairs:
     """Return pairs with judged ones as a second source."""
     number = {text: place for place, text in enumerate(pairs.documents)}
     place = [number.setdefault(text, len(number)) for text in documents]
-    return Pairs(
+    return QueryPairs(
         pairs.queries + queries,
         list(number),
         np.concatenate([pairs.place, np.array(place, np.int64)]),
@@ -207,14 +207,16 @@ def with_judged(pairs: Pairs, queries: list[str], documents: list[str]) -> Pairs
     )
 
 
-def learn(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -> tuple[Vectors, Vectors, Targets]:
+def learn(bare: Remembering, pairs: QueryPairs, settings: CollectionSettings) -> tuple[Vectors, Vectors, Targets]:
     """Return the vectors of queries and documents, and the teacher's shares."""
     queries, documents = bare.encode(pairs.queries, "query"), bare.encode(pairs.documents, "document")
     options = settings.model_dump(include={"words", "candidates", "own_share"})
     return queries, documents, teach(pairs, queries, documents, temperature=settings.teacher_temperature, **options)
 
 
-def trained_map(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -> Callable[[Vectors, int], Vectors]:
+def trained_map(
+    bare: Remembering, pairs: QueryPairs, settings: CollectionSettings
+) -> Callable[[Vectors, int], Vectors]:
     """Return what maps queries by a matrix trained with a seed."""
     learned, times = learn(bare, pairs, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
 
@@ -225,7 +227,9 @@ def trained_map(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -
     return mapped
 
 
-def closed_form(bare: Remembering, pairs: Pairs, settings: CollectionSettings) -> Callable[[Vectors, int], Vectors]:
+def closed_form(
+    bare: Remembering, pairs: QueryPairs, settings: CollectionSettings
+) -> Callable[[Vectors, int], Vectors]:
     """Return what maps queries by ridge regression of the teacher's mean document, drawn to the identity."""
     queries, documents, targets = learn(bare, pairs, settings)
     wanted = unit_rows(np.einsum("nk,nkd->nd", targets.share, documents[targets.place]))
@@ -265,7 +269,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         searched = Searched(folder, read_beir(folder, folder.name), bare)
         of = found[folder.name] = {BARE: [searched.scores(searched.queries, searched.judged)]}
         few, usual_pairs, all_pairs = (stand_ins(folder, most) for most in (1, 5, 1000))
-        works: dict[str, tuple[Any, Pairs, CollectionSettings]] = {
+        works: dict[str, tuple[Any, QueryPairs, CollectionSettings]] = {
             "closed form": (closed_form, usual_pairs, usual),
             "map, one stand-in of a document": (trained_map, few, usual),
             "map": (trained_map, usual_pairs, usual),

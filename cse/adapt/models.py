@@ -15,7 +15,7 @@ from cse.adapt.made import ALL_ROWS, LEDGER
 from cse.adapt.pace import time_training
 from cse.adapt.plan import Pace
 from cse.bench.data import DataFolders
-from cse.bench.ledger import Ledger, Record, is_whole
+from cse.bench.ledger import Ledger, RunRecord, is_whole
 from cse.bench.place import Place
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
@@ -150,7 +150,7 @@ class Models:
         settings = self.settings_of(system, {RATE: 1e-6})  # nothing that a high rate could spoil
         return Pace(**self.ledger.run(f"time {system}", lambda: asdict(time_training(settings, self.data))).result)
 
-    def try_rate(self, system: str, settings: Settings) -> Record:
+    def try_rate(self, system: str, settings: Settings) -> RunRecord:
         """Train with a learning rate; the result is the dev score, none if the rate is too high to train with."""
         place = self._trial(system, settings)
 
@@ -194,7 +194,7 @@ class Models:
 
         self._make(headed, own, work)
 
-    def measure(self, name: str) -> Record:
+    def measure(self, name: str) -> RunRecord:
         """Measure a model on the user's task and on whatever STS was prepared.
 
         Raises:

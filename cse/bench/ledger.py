@@ -28,7 +28,7 @@ class OtherPlanError(CseError):
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """A run that ended.
 
     Attributes:
@@ -65,7 +65,7 @@ class Ledger:
         """Return the names of the runs on record, in order."""
         return sorted(path.name.removesuffix(".json") for path in self.folder.glob("*.json"))
 
-    def read(self, name: str) -> Record | None:
+    def read(self, name: str) -> RunRecord | None:
         """Return the record of a run, None if it has not ended.
 
         Raises:
@@ -75,11 +75,11 @@ class Ledger:
         if not path.is_file():
             return None
         tree = read_sealed(path, self.otherwise)
-        if {*tree} != {*Record.__dataclass_fields__, SEAL}:
+        if {*tree} != {*RunRecord.__dataclass_fields__, SEAL}:
             raise CseError(f"{path}: no record of a run; {self.otherwise}")
-        return Record(**{key: value for key, value in tree.items() if key != SEAL})
+        return RunRecord(**{key: value for key, value in tree.items() if key != SEAL})
 
-    def write(self, name: str, record: Record) -> None:
+    def write(self, name: str, record: RunRecord) -> None:
         """Put a run on record."""
         with publish_file(self._path(name)) as target:
             write_sealed(target, asdict(record))
@@ -89,7 +89,7 @@ class Ledger:
         for name in names:
             self._path(name).unlink(missing_ok=True)
 
-    def check(self, name: str, of: Mapping[str, Any], what: str, otherwise: str) -> Record | None:
+    def check(self, name: str, of: Mapping[str, Any], what: str, otherwise: str) -> RunRecord | None:
         """Return the record of a run, None if it has not ended; refuse that of another plan.
 
         Args:
@@ -116,7 +116,7 @@ class Ledger:
         of: Mapping[str, Any] | None = None,
         makes: Iterable[Path] = (),
         fails: Callable[[Exception], bool] = lambda error: False,
-    ) -> Record:
+    ) -> RunRecord:
         """Do a run unless it is on record, and return its record.
 
         It is done again if it depends on something else by now, or one of its outputs is missing.
@@ -148,7 +148,7 @@ class Ledger:
             if not fails(error):
                 raise
             reason = reason_of(error)
-        record = Record(of, result, reason, round(before + time.monotonic() - start, 3))
+        record = RunRecord(of, result, reason, round(before + time.monotonic() - start, 3))
         self.write(name, record)
         return record
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import click
 
-from cse.bench.ledger import Ledger, Record
+from cse.bench.ledger import Ledger, RunRecord
 from cse.errors import CseError, nearest
 from cse.study.run import Folders
 from cse.study.table import RECORD, SettingRuns, lines_of, read_rows
@@ -48,7 +48,7 @@ def choose(folders: Folders, round_name: str, names: Sequence[str]) -> Choice:
             raise CseError(f"setting {name}: not trained in round {round_name}{nearest(name, lines)}")
     dev = {name: _means(lines[name]) for name in names}
     made = Choice(round_name, list(names), dev, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", not _opened(folders))
-    _ledger(folders).write(CHOICES, Record({}, [asdict(each) for each in (*choices(folders), made)]))
+    _ledger(folders).write(CHOICES, RunRecord({}, [asdict(each) for each in (*choices(folders), made)]))
     return made
 
 

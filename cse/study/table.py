@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cse.bench.ledger import RUN, Ledger, Record
+from cse.bench.ledger import RUN, Ledger, RunRecord
 from cse.files import write_csv
 from cse.outputs import publish_file
 from cse.study.measures import DEV, gained, kept
@@ -48,7 +48,7 @@ class RunRow:
     snapshots: Sequence[tuple[int, Figures]] = ()
 
     @classmethod
-    def of(cls, record: Record) -> RunRow:
+    def of(cls, record: RunRecord) -> RunRow:
         """Return what a record says."""
         known = {key: record.of[key] for key in ("setting", "seed", "round")} | (record.result or {})
         return cls(**known, settings=record.of, reason=record.reason, seconds=record.seconds)

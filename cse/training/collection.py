@@ -55,7 +55,7 @@ class Rescoring(Protocol):
 
 
 @dataclass(frozen=True)
-class Pairs:
+class QueryPairs:
     """Queries and the documents that belong to them.
 
     Attributes:
@@ -72,10 +72,10 @@ class Pairs:
     stands_in: NDArray[np.bool_]
     source: NDArray[np.int64]
 
-    def only(self, rows: NDArray[np.int64]) -> Pairs:
+    def only(self, rows: NDArray[np.int64]) -> QueryPairs:
         """Return these rows over the same documents."""
         queries = [self.queries[row] for row in rows]
-        return Pairs(queries, self.documents, self.place[rows], self.stands_in[rows], self.source[rows])
+        return QueryPairs(queries, self.documents, self.place[rows], self.stands_in[rows], self.source[rows])
 
     def times(self, weights: Sequence[float]) -> NDArray[np.int64]:
         """Return how often each row comes in a pass, so that a source has ``weight`` rows for each of the first one.
@@ -103,7 +103,7 @@ class Targets:
     own: NDArray[np.int64]
 
 
-def pairs_of(sources: Sequence[tuple[pa.Table, bool]]) -> Pairs:
+def pairs_of(sources: Sequence[tuple[pa.Table, bool]]) -> QueryPairs:
     """Return the pairs of several sources one after the other, over one collection.
 
     Args:
@@ -117,13 +117,13 @@ def pairs_of(sources: Sequence[tuple[pa.Table, bool]]) -> Pairs:
         place += [number.setdefault(text, len(number)) for text in texts_in(rows, "sent1")]
         stands_in += [taken] * len(rows)
         source += [which] * len(rows)
-    return Pairs(
+    return QueryPairs(
         queries, list(number), np.array(place, np.int64), np.array(stands_in, bool), np.array(source, np.int64)
     )
 
 
 def teach(
-    pairs: Pairs,
+    pairs: QueryPairs,
     query_nD: NDArray[np.float32],
     document_ND: NDArray[np.float32],
     *,

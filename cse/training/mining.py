@@ -24,7 +24,7 @@ _LINKS = 32
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairNumbers:
     """Pairs as numbers of distinct texts.
 
     Attributes:
@@ -51,7 +51,7 @@ class Mining:
     exact_rows: int = 200_000
 
 
-def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequence[str] | None) -> Pairs:
+def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequence[str] | None) -> PairNumbers:
     """Number the texts of pairs and find what may be no negative of each: its groups, its partners, itself.
 
     Texts that differ in case and punctuation only are one text there.
@@ -87,10 +87,12 @@ def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequenc
         one: np.concatenate([texts_of(partners[one]), *(of_group[name] for name in sorted(groups_of[one]))])
         for one in {key_T[anchor] for anchor in set(anchor_R.tolist())}
     }
-    return Pairs(list(numbers), candidates, anchor_R, positive_R, [of_anchor[key_T[a]] for a in anchor_R.tolist()])
+    return PairNumbers(
+        list(numbers), candidates, anchor_R, positive_R, [of_anchor[key_T[a]] for a in anchor_R.tolist()]
+    )
 
 
-def mine(pairs: Pairs, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: Mining) -> np.ndarray:
+def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: Mining) -> np.ndarray:
     """Return the hard negative of each row, a number of a text, or ``NONE`` where none is left.
 
     Args:
@@ -124,7 +126,7 @@ def mine(pairs: Pairs, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: Mining
     return chosen_R
 
 
-def triplets(pairs: Pairs, chosen_R: np.ndarray, groups: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
+def triplets(pairs: PairNumbers, chosen_R: np.ndarray, groups: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
     """Yield anchor, positive, hard negative and the group, if there are groups, of each row that has a negative."""
     for row, chosen in enumerate(chosen_R.tolist()):
         if chosen != NONE:
@@ -138,7 +140,7 @@ def mean_cosine(one_RD: np.ndarray, other_RD: np.ndarray) -> float:
 
 
 def _exact(
-    pairs: Pairs, anchors_TD: np.ndarray, candidates_CD: np.ndarray
+    pairs: PairNumbers, anchors_TD: np.ndarray, candidates_CD: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield every row with all candidates and their cosines."""
     everything = np.arange(len(candidates_CD))
@@ -150,7 +152,7 @@ def _exact(
 
 
 def _nearest(
-    pairs: Pairs, anchors_TD: np.ndarray, candidates_CD: np.ndarray, how: Mining
+    pairs: PairNumbers, anchors_TD: np.ndarray, candidates_CD: np.ndarray, how: Mining
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield every row with its approximately nearest candidates and their cosines."""
     index = _index(candidates_CD)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.bench.data import DataFolders
-from cse.bench.ledger import RUN, Ledger, Record
+from cse.bench.ledger import RUN, Ledger, RunRecord
 from cse.bench.pacing import evaluating
 from cse.data.store import REPORT_FILE, TRAIN_FILE, PreparedData, source_file
 from cse.data.tasks.store import open_dev, write_tasks
@@ -77,7 +77,7 @@ class Job:
         """Return the folder of a configuration; equal values share a folder."""
         return self.folder / "trials" / fingerprint(config)[:12]
 
-    def record_of(self, config: Mapping[str, Any]) -> Record | None:
+    def record_of(self, config: Mapping[str, Any]) -> RunRecord | None:
         """Return the record of a configuration, None if its training has not ended."""
         return Ledger(self.folder_of(config)).read(RUN)
 

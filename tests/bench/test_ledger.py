@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from cse.bench import ledger as module
-from cse.bench.ledger import Ledger, OtherPlanError, Record
+from cse.bench.ledger import Ledger, OtherPlanError, RunRecord
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 
@@ -43,7 +43,7 @@ def test_a_run_is_done_once(ledger, monkeypatch):
     work = Work({"dev": 81.5, "steps": (0, 3)})
     first = ledger.run("train prompts-42", work, of=OF)
     assert first == ledger.run("train prompts-42", work, of=OF)
-    assert first == Record(OF, {"dev": 81.5, "steps": [0, 3]}, "", 2.5), "a JSON value, the first time too"
+    assert first == RunRecord(OF, {"dev": 81.5, "steps": [0, 3]}, "", 2.5), "a JSON value, the first time too"
     assert work.done == 1
     assert ledger.names() == ["train prompts-42"]
     assert json.loads((ledger.folder / "train prompts-42.json").read_text())["of"] == OF
@@ -89,8 +89,8 @@ def test_a_failed_run_is_on_record_with_its_reason(ledger):
 
 def test_a_record_of_another_plan_is_refused_in_one_line(ledger):
     assert ledger.check("one", OF, "setting plain", "give it another name") is None
-    ledger.write("one", Record(OF))
-    assert ledger.check("one", OF | {"new.key": 1}, "setting plain", "give it another name") == Record(OF), (
+    ledger.write("one", RunRecord(OF))
+    assert ledger.check("one", OF | {"new.key": 1}, "setting plain", "give it another name") == RunRecord(OF), (
         "a key that the record lacks came with a version"
     )
     for other, said in (
@@ -141,7 +141,7 @@ def test_what_went_missing_is_made_again_and_its_time_adds_up(ledger, tmp_path, 
     ],
 )
 def test_a_record_that_was_changed_by_hand_is_refused(ledger, old, new):
-    ledger.write("one", Record(OF, {"dev": 81.5}))
+    ledger.write("one", RunRecord(OF, {"dev": 81.5}))
     path = ledger.folder / "one.json"
     text = path.read_text()
     assert old in text

@@ -19,7 +19,7 @@ from benchmarks.queries import (
     with_judged,
 )
 from cse.evaluation.tasks.retrieval import NDCG, WITH_WORDS
-from cse.training.collection import Pairs
+from cse.training.collection import QueryPairs
 from tests.tiny import WORDS
 
 
@@ -73,7 +73,7 @@ def test_each_text_is_encoded_once(tiny_folders):
 
 
 def test_phrases_are_runs_of_words_without_stop_words(collection):
-    pairs = Pairs([], ["The big cat sits on a red mat, a small bird and 12 dogs."], *np.zeros((3, 0), int))
+    pairs = QueryPairs([], ["The big cat sits on a red mat, a small bird and 12 dogs."], *np.zeros((3, 0), int))
     found = phrases(pairs, 5)
     assert found.queries == ["big cat sits", "red mat", "small bird"]
     assert found.place.tolist() == [0, 0, 0] and found.stands_in.all()

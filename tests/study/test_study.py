@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cse.bench.ledger import Ledger, Record
+from cse.bench.ledger import Ledger, RunRecord
 from cse.settings.load import load_settings
 from cse.study.facts import facts_of
 from cse.study.plan import read_study, runs_of
@@ -40,7 +40,7 @@ def put_on_record(name: str, of: dict | None = None) -> None:
     """A run such as `screen/plain-42` that ended with some score."""
     setting, _, seed = Path(name).name.partition("-")
     identity = {"setting": setting, "seed": int(seed or 0), "round": name.rpartition("/")[0]}
-    Ledger(OUT / "runs" / name).write("run", Record(identity | (of or {}), {"dev": {"dev": 1.0}}))
+    Ledger(OUT / "runs" / name).write("run", RunRecord(identity | (of or {}), {"dev": {"dev": 1.0}}))
 
 
 def dev_of(round_name: str) -> dict[str, dict[str, float]]:

@@ -8,7 +8,7 @@ import pytest
 
 from cse.evaluation.words import Words
 from cse.objectives.collection import NO_DOCUMENT
-from cse.training.collection import Pairs, pairs_of, teach, unit_vectors
+from cse.training.collection import QueryPairs, pairs_of, teach, unit_vectors
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
 QUERIES = ["cats", "bus", "rain on dogs", "nothing of it"]
@@ -20,7 +20,7 @@ def unit(rows: int, seed: int) -> np.ndarray:
 
 
 def taught(stands_in=(True, True, False, False), **changes):
-    pairs = Pairs(QUERIES, DOCUMENTS, np.array([1, 2, 4, 0]), np.array(stands_in), np.zeros(4, int))
+    pairs = QueryPairs(QUERIES, DOCUMENTS, np.array([1, 2, 4, 0]), np.array(stands_in), np.zeros(4, int))
     options = {"words": 0.5, "temperature": 0.7, "candidates": 3, "own_share": 0.25} | changes
     return pairs, teach(pairs, unit(4, 1), unit(5, 2), **options)
 

@@ -18,14 +18,14 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.uses import role_for
 from cse.settings.terms.collection import CollectionSettings
 from cse.stages.common import SCRATCH
-from cse.training.collection import Pairs, Targets, pairs_of, teach, unit_vectors
+from cse.training.collection import QueryPairs, Targets, pairs_of, teach, unit_vectors
 from cse.training.cross_encoder import CrossEncoderTeacher, load_cross_encoder
 
 _FOLDER, _CROSS_ENCODER = "objective.collection.teacher_folder", "objective.collection.cross_encoder"
 
 
 @dataclass(frozen=True)
-class Collection:
+class TaughtCollection:
     """Queries, the documents they are trained against, and what a teacher thinks of these.
 
     Attributes:
@@ -35,7 +35,7 @@ class Collection:
         targets: the teacher's shares.
     """
 
-    pairs: Pairs
+    pairs: QueryPairs
     documents: NDArray[np.float32]
     queries: NDArray[np.float32]
     targets: Targets
@@ -43,7 +43,7 @@ class Collection:
 
 def collection_from(
     encoder: SentenceEncoder, sources: Sequence[PreparedData], settings: CollectionSettings, most: int | None = None
-) -> Collection:
+) -> TaughtCollection:
     """Encode the documents, let the teacher score them for each query, and say how many there are.
 
     Args:
@@ -87,7 +87,7 @@ def collection_from(
         own_share=settings.own_share,
         again=_cross_encoder(settings, bar),
     )
-    return Collection(pairs, documents, queries, targets)
+    return TaughtCollection(pairs, documents, queries, targets)
 
 
 def _stand_in(data: PreparedData) -> bool:
