@@ -24,7 +24,7 @@ Embed = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
 
 
 @dataclass
-class Kept:
+class KeptVectors:
     """Files of vectors, one for each encoder, and the places of the vectors in them.
 
     Attributes:
@@ -94,10 +94,10 @@ def _places(path: Path, record: np.dtype[Any]) -> dict[bytes, int]:
     return {keys[start : start + _KEY]: start // _KEY for start in range(0, len(keys), _KEY)}
 
 
-_current: ContextVar[Kept | None] = ContextVar("kept vectors", default=None)
+_current: ContextVar[KeptVectors | None] = ContextVar("kept vectors", default=None)
 
 
-def kept() -> Kept | None:
+def kept() -> KeptVectors | None:
     """Return the vectors that are kept at the moment; None outside ``keep_vectors``, and on other threads."""
     return _current.get()
 
@@ -110,7 +110,7 @@ def keep_vectors(folder: Path | None, *, adds: bool = True) -> Iterator[None]:
         folder: of the files; None: in the block none are kept, nor read.
         adds: whether to keep new vectors; else those that are there are read.
     """
-    token = _current.set(None if folder is None else Kept(folder, adds))
+    token = _current.set(None if folder is None else KeptVectors(folder, adds))
     try:
         yield
     finally:

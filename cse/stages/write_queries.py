@@ -82,7 +82,8 @@ class RoundTrip:
 def write_queries(source: Path, out: Path, choices: Choices, trip: RoundTrip | None, *, device: str = "auto") -> int:
     """Write a JSONL file of queries and their documents, and return their number.
 
-    What a killed run has written is kept in ``.cse`` and not written again: the same command goes on, to the same file.
+    What was written is kept in ``.cse`` until the file stands, and not written again: after a kill, or if none was
+    usable, the same command goes on, also with another ``trip``.
 
     Args:
         source: documents, as `data.train_path` for view `documents`.
@@ -111,7 +112,7 @@ def write_queries(source: Path, out: Path, choices: Choices, trip: RoundTrip | N
     documents = _drawn(every, choices.documents, choices.seed)
     told = f" of {len(every):,}" if len(documents) < len(every) else ""
     click.echo(f"{source}: {choices.count} queries for each of {len(documents):,}{told} documents", err=True)
-    written = _all_written(documents, turns, choices, device)
+    written, draft = _all_written(documents, turns, choices, device)
     kept, faults = clean(written, instruction)
     total = sum(map(len, written.values()))
     for fault in FAULTS:
@@ -127,6 +128,7 @@ def write_queries(source: Path, out: Path, choices: Choices, trip: RoundTrip | N
     with publish_file(out) as target, target.open("w", encoding="utf-8", newline="\n") as stream:
         for query, document in kept:
             stream.write(json.dumps({QUERY: query, DOCUMENT: document}, ensure_ascii=False) + "\n")
+    draft.unlink(missing_ok=True)
     return len(kept)
 
 
@@ -139,8 +141,8 @@ def _drawn(texts: Sequence[str], most: int, seed: int) -> list[str]:
 
 def _all_written(
     documents: Sequence[str], turns: Sequence[str], choices: Choices, device_wish: str
-) -> dict[str, list[str]]:
-    """Return what the model wrote for each document, by this run or killed ones before it."""
+) -> tuple[dict[str, list[str]], Path]:
+    """Return what the model wrote for each document, by this run or earlier ones, and the file that keeps it."""
     from tqdm import tqdm
 
     from cse.model.writer import Sampling, load_writer
@@ -173,9 +175,7 @@ def _all_written(
                     os.fsync(stream.fileno())
                     bar.update(len(batch))
                 found |= zip(batch, texts, strict=True)
-        result = {document: found[document] for document in documents}
-    draft.unlink()
-    return result
+    return {document: found[document] for document in documents}, draft
 
 
 def _read_draft(draft: Path) -> dict[int, list[list[str]]]:

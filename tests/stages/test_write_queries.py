@@ -83,13 +83,22 @@ def test_a_run_that_stops_goes_on_where_it_was_and_writes_the_same_file(corpus, 
 
 
 def test_other_choices_start_over(corpus, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(stage, "clean", lambda *_: pytest.fail("stopped before the draft was removed"))
+    monkeypatch.setattr(stage, "clean", lambda *_: pytest.fail("stopped while the draft is there"))
     with pytest.raises(pytest.fail.Exception):
         write_queries(corpus, tmp_path / "queries.jsonl", choices(corpus), None)
     monkeypatch.undo()
     monkeypatch.setattr(stage, "SCRATCH", tmp_path / "scratch")
     write_queries(corpus, tmp_path / "queries.jsonl", choices(corpus, seed=1), None)
     assert "earlier run" not in capsys.readouterr().err
+
+
+def test_what_was_written_is_kept_until_a_file_stands(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(stage, "_found_again", lambda *_: [])
+    with pytest.raises(CseError, match="no usable query"):
+        write_queries(corpus, tmp_path / "queries.jsonl", choices(corpus), RoundTrip(1, "any"))
+    monkeypatch.setattr(Writer, "write", lambda *_: pytest.fail("written again"))
+    assert write_queries(corpus, tmp_path / "queries.jsonl", choices(corpus), None) > 20
+    assert "30 documents were done by an earlier run" in capsys.readouterr().err
 
 
 def test_a_query_stays_if_a_search_finds_its_document_among_the_first(corpus, tmp_path, capsys):
