@@ -94,7 +94,7 @@ def test_records_of_domains_do_not_collide(cse, project, tiny_folders):
     assert {record["model"]["kind"] for record in records.values()} == {"domain"}
     add_domain(project / "bank", make_domain(make_encoder(tiny_folders["bert"], "plain", 8), "plain-"))
     assert cse("evaluate", "bank", "--out", "more").refused() == (
-        "--out more: bank:plain- and bank:plain would both be written to more/bank-plain; rename one with NAME=MODEL"
+        "--out more: bank:plain and bank:plain- would both be written to more/bank-plain; rename one with NAME=MODEL"
     )
     assert not Path("more").exists()
 
