@@ -18,6 +18,12 @@ from cse.model.quiet import quietly
 from cse.runtime.seal import sha256
 
 
+def check_packages(wanted: str) -> None:
+    """Raise ``CseError`` if packages are missing that the library reads GGUF files with; ``wanted`` begins its line."""
+    if not (is_gguf_available() and is_accelerate_available()):
+        raise CseError(f"{wanted}, pip install 'cse[gguf]'")
+
+
 def dequantised(path: Path, weights: str) -> Path:
     """Return a folder with configuration, tokenizer and float32 weights of a GGUF file, made once per content.
 
@@ -30,8 +36,7 @@ def dequantised(path: Path, weights: str) -> Path:
     Raises:
         CseError: packages are missing, or the file is damaged or of a family that the library cannot unpack.
     """
-    if not (is_gguf_available() and is_accelerate_available()):
-        raise CseError(f"backbone.name: to read {path}, pip install 'cse[gguf]'")
+    check_packages(f"backbone.name: to read {path}")
     folder = cached_assets_path("cse", namespace="gguf", subfolder=sha256(path))
     if (folder / weights).is_file():
         return folder

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from cse.errors import CseError, OfflineError, one_line
+from cse.model.gguf import check_packages
 from cse.model.named import is_gguf, means_folder
 from cse.model.quiet import quietly
 
@@ -209,12 +210,10 @@ def load_writer(
         OfflineError: the hub is unreachable and nothing is cached.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GgufConfig
-    from transformers.utils import is_accelerate_available, is_gguf_available
 
     place, more = name, {}
     if name.endswith(_GGUF):
-        if not (is_gguf_available() and is_accelerate_available()):
-            raise CseError(f"{option}: to read {name}, pip install 'cse[gguf]'")
+        check_packages(f"{option}: to read {name}")
         if not is_gguf(Path(name)):
             raise CseError(f"{option}: no file {name}")
         place, more = str(Path(name).parent), {"gguf_file": Path(name).name}

@@ -38,7 +38,7 @@ from cse.runtime.domain import (
     read_domain,
     read_outline,
 )
-from cse.runtime.kept import COARSE_NS, KEPT_BYTES, Kept
+from cse.runtime.file_cache import COARSE_NS, KEPT_BYTES, FileCache
 from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
 
 FORMAT = 2
@@ -145,8 +145,8 @@ class Bank:
         self.bare = _bare(self.manifest)
         self._place = self.folder / DOMAINS
         shape = self.manifest.shape
-        self._kept = Kept(_or_reason(lambda path: read_domain(path, shape)), _bytes, kept_bytes, _same)
-        self._outlines = Kept(
+        self._kept = FileCache(_or_reason(lambda path: read_domain(path, shape)), _bytes, kept_bytes, _same)
+        self._outlines = FileCache(
             _or_reason(lambda path: read_outline(path, shape)), lambda _: _OUTLINE_BYTES, _OUTLINES, _same
         )
         self._centres = Centres(lambda path: read_centres(path, shape), shape.dimension)
@@ -290,7 +290,7 @@ class Bank:
     def _file(self, name: str) -> str:
         return f"{self._place}{os.sep}{name}{SUFFIX}"
 
-    def _at(self, name: str, kept: Kept[_Found | str]) -> _Found:
+    def _at(self, name: str, kept: FileCache[_Found | str]) -> _Found:
         """Return what is kept of a domain's file."""
         path = self._file(name)
         try:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cse.errors import CseError
 from cse.runtime.domain import SUFFIX
-from cse.runtime.kept import COARSE_NS, Stamp, stamp_of
+from cse.runtime.file_cache import COARSE_NS, Stamp, stamp_of
 
 _BLOCKS = 64
 

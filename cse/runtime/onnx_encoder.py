@@ -19,7 +19,7 @@ from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, kept
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.domain import Domain
 from cse.runtime.encode import Encoded, as_texts, cosine_similarity, encode_sentences, is_text
-from cse.runtime.kept import KEPT_BYTES
+from cse.runtime.file_cache import KEPT_BYTES
 from cse.runtime.kept_vectors import kept
 from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
 from cse.runtime.providers import open_session, run, run_bound, usable_cpus

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cse.runtime.kept import KEPT_BYTES
+from cse.runtime.file_cache import KEPT_BYTES
 
 
 class Options(BaseModel):

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import Bank
-from cse.runtime.kept import Kept
+from cse.runtime.file_cache import FileCache
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.batcher import Batcher
@@ -342,7 +342,7 @@ def test_a_read_that_blocks_holds_up_nobody_else(small_bank, monkeypatch, drift)
             asked = {"model": "plain", "input": "a"}
             assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
             monkeypatch.setattr(Bank, "names", lambda self: free.wait(20) and ())
-            monkeypatch.setattr(Kept, "get", lambda self, path: free.wait(20) and None)
+            monkeypatch.setattr(FileCache, "get", lambda self, path: free.wait(20) and None)
             blocked = asyncio.create_task(client.post("/v1/embeddings", json=asked))
             await asyncio.sleep(0.05)
             health = await client.get("/health")

@@ -94,6 +94,6 @@ def test_models_that_are_not_there(tmp_path, monkeypatch):
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(20))
     with pytest.raises(CseError, match=r"--model: cannot load .*model\.gguf: "):
         load(tmp_path / "model.gguf")
-    monkeypatch.setattr("transformers.utils.is_gguf_available", lambda: False)
+    monkeypatch.setattr("cse.model.gguf.is_gguf_available", lambda: False)
     with pytest.raises(CseError, match=r"--model: to read .*model\.gguf, pip install 'cse\[gguf\]'"):
         load(tmp_path / "model.gguf")

@@ -11,7 +11,7 @@ import pytest
 from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime import bank as banks
-from cse.runtime import kept
+from cse.runtime import file_cache
 from cse.runtime.bank import DOMAINS, Bank, NoDomainError
 from cse.runtime.domain import read_centres as centres_of
 from cse.runtime.domain import read_domain
@@ -25,7 +25,7 @@ bank = test_bank.bank  # a fixture
 @pytest.fixture
 def settled(monkeypatch):
     """A file system whose time stamps are fine, so that nothing is looked at again for having changed just now."""
-    monkeypatch.setattr(kept, "COARSE_NS", -1)
+    monkeypatch.setattr(file_cache, "COARSE_NS", -1)
     monkeypatch.setattr(banks, "COARSE_NS", -1)
     monkeypatch.setattr("cse.runtime.centres.COARSE_NS", -1)
 

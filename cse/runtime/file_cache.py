@@ -35,7 +35,7 @@ class _Entry(NamedTuple, Generic[Value]):
     size: int
 
 
-class Kept(Generic[Value]):
+class FileCache(Generic[Value]):
     """What was read of files.
 
     Args:
