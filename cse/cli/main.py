@@ -247,7 +247,9 @@ def main() -> None:
                 cli.main(prog_name="cse", standalone_mode=False)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
-        except click.exceptions.Abort:
+        except click.exceptions.Abort as stop:
+            if isinstance(stop.__cause__, EOFError):  # click takes a file that ends too early for Ctrl-D
+                raise stop.__cause__ from None
             raise KeyboardInterrupt from None
         except click.ClickException as error:
             raise CseError(f"{error.format_message()}{_help_hint(error)}") from None

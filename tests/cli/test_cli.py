@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -179,6 +180,13 @@ def test_damaged_model_is_one_line(cse, project):
     graph = project / "data/bundle/model.onnx"
     graph.write_bytes(graph.read_bytes()[:100])
     assert "model.onnx: 100 bytes" in cse("encode", "data/bundle", "--out", "x.npy", stdin=b"a\n").refused()
+
+
+def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch):
+    """click takes an EOFError from anywhere for Ctrl-D, as when Python reads byte code that was cut off."""
+    monkeypatch.setattr("cse.stages.train.train_stage", lambda *_, **__: pickle.loads(b""))
+    with pytest.raises(EOFError, match="Ran out of input"):
+        cse("train")
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,13 +75,19 @@ def write_params(path: Path, backbone: Path) -> Path:
 
 @contextmanager
 def full_disk(file_bytes: int) -> Iterator[None]:
-    """A disk on which no file may grow beyond ``file_bytes``: writing more fails with EFBIG, as ENOSPC would."""
+    """A disk on which no file may grow beyond ``file_bytes``: writing more fails with EFBIG, as ENOSPC would.
+
+    Python keeps no byte code meanwhile: it takes a file cut off at the limit for whole, and every later process that
+    imports the module ends with an EOFError.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = keeps_none
 
 
 @contextmanager

@@ -345,7 +345,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(copy, limit):
     expected = copy.bytes_of(*OUTPUTS)
     copy.set({"train.seed": 7})
     output = copy.run(
-        sys.executable, "-m", "cse.stages.train", fails=True,
+        sys.executable, "-B", "-m", "cse.stages.train", fails=True,  # -B: byte code cut off at the limit would stay
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )  # fmt: skip
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
