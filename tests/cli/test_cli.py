@@ -183,7 +183,7 @@ def test_damaged_model_is_one_line(cse, project):
 
 
 def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch):
-    """click takes an EOFError from anywhere for Ctrl-D, as when Python reads byte code that was cut off."""
+    """An EOFError from anywhere is Ctrl-D to click, as when Python reads byte code that was cut off."""
     monkeypatch.setattr("cse.stages.train.train_stage", lambda *_, **__: pickle.loads(b""))
     with pytest.raises(EOFError, match="Ran out of input"):
         cse("train")
