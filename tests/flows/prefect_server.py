@@ -189,8 +189,8 @@ def prefect_server(folder: Path) -> Iterator[PrefectServer]:
         yield server
     finally:
         for worker in server.workers:
-            end_group(worker, signal.SIGTERM)
-        server.stop()
+            end_group(worker, signal.SIGKILL)  # after a lost server, one that is told to stop takes half a minute
+        server.stop(kill=True)
         for process in processes_with("PREFECT_API_URL", server.url):
             with contextlib.suppress(psutil.Error):
                 process.kill()
