@@ -19,10 +19,16 @@ pytest_collect_file = pages.pytest()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark pages as slow: a block takes seconds to minutes; and see that no block is missing."""
+    """Mark pages as slow: a block takes seconds to minutes; and see that no block is missing.
+
+    Blocks that are not run are skipped here, so that nobody makes a clone for a page that runs none.
+    """
     blocks = [item for item in items if isinstance(item, SybilItem)]
     for item in blocks:
         item.add_marker(pytest.mark.slow)
+        block = item.example.parsed
+        if block.reason or block.run_by:
+            item.add_marker(pytest.mark.skip(reason=block.reason or f"run by {block.run_by}"))
     found = Counter(item.path.relative_to(ROOT).as_posix() for item in blocks)
     asked = [Path(argument).absolute() for argument in config.args]
     check_counts({page: found[page] for page in COUNTS if any((ROOT / page).is_relative_to(path) for path in asked)})
