@@ -10,15 +10,13 @@ import os
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
 from cse.errors import CseError, error_line, nearest
-
-Provider = Literal["auto", "cpu", "cuda"]
 
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _FATAL, _WARNING = 4, 2

@@ -24,7 +24,6 @@ SKETCH = "sketch.safetensors"  # in a bundle
 HALF_LIFE = 10_000  # texts
 KNOWN = 2 * HALF_LIFE  # texts that a sketch knows again; older ones count a quarter or less
 FEWEST = 20  # different texts; fewer of one kind lie far from each other by chance
-LIKE, MOVED = 0.05, 0.2  # distances: below the first, vectors are alike; above the second, they have moved
 _LEAST = 1e-9  # total variance of unit-length vectors, far above that of rounding
 _AGAIN = "export the bundle again"
 
