@@ -6,6 +6,8 @@ best documents gets a part of its score from those nearest to it: the regularise
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -81,7 +83,7 @@ def lend(score_K: NDArray[np.float64], vector_KD: NDArray[np.float32]) -> NDArra
     return (1 - NEIGHBOURS_WEIGHT) * score_K + NEIGHBOURS_WEIGHT * lent_K
 
 
-def _best(values_N: NDArray[np.float32], depth: int, above: float) -> NDArray[np.int64]:
+def _best(values_N: NDArray[np.floating[Any]], depth: int, above: float) -> NDArray[np.int64]:
     """Return the places of the ``depth`` highest values above a bound; of equal ones, the earlier."""
     places = np.flatnonzero(values_N > above)
     if len(places) > depth:
