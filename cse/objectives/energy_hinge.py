@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from cse.objectives.cosine import EVERY, cosines
+from cse.objectives.cosine import EVERY, cosines, rows_of
 
 
 def energy_hinge(
@@ -33,7 +33,7 @@ def energy_hinge(
         anchors: which rows are; the value is their part of the mean over all.
     """
     own_A1 = torch.arange(len(anchor_BD), device=anchor_BD.device)[anchors][:, None]
-    positive_AB, negative_AB = (cosines(anchor_BD[anchors], of) for of in (positive_BD, negative_BD))
+    positive_AB, negative_AB = (cosines(rows_of(anchor_BD, anchors), of) for of in (positive_BD, negative_BD))
     in_batch_AB = positive_AB.scatter(1, own_A1, float("-inf"))
     hardest_A = torch.cat([in_batch_AB, negative_AB], dim=1).amax(dim=1)
     beaten_A = (margin + hardest_A - positive_AB.gather(1, own_A1)[:, 0]).clamp(min=0)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cse.objectives.cosine import EVERY, cosines
+from cse.objectives.cosine import EVERY, cosines, rows_of
 from cse.objectives.nt_xent import nt_xent
 
 
@@ -36,7 +36,7 @@ def matryoshka(
         hard_negative_weight: added to the logit of a row's own hard negative.
         anchors: which rows are; the value is their part of the mean over all.
     """
-    own_AD = anchor_BD[anchors]
+    own_AD = rows_of(anchor_BD, anchors)
     losses = [
         nt_xent(
             cosines(own_AD[:, :width], positive_BD[:, :width]),

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from cse.objectives.cosine import EVERY, cosines
+from cse.objectives.cosine import EVERY, cosines, rows_of
 from cse.objectives.precision import in_float32
 
 
@@ -73,7 +73,7 @@ def nt_xent_two_views(
     rows = len(first_BD)
     both_ND = torch.cat([first_BD, second_BD])
     place_A = torch.arange(2 * rows, device=both_ND.device)[anchors]
-    logits_AN = cosines(both_ND[anchors], both_ND) / temperature
+    logits_AN = cosines(rows_of(both_ND, anchors), both_ND) / temperature
     itself_AN = torch.zeros_like(logits_AN, dtype=torch.bool).scatter_(1, place_A[:, None], True)
     loss = F.cross_entropy(logits_AN.masked_fill(itself_AN, float("-inf")), (place_A + rows) % (2 * rows))
     return loss * (len(place_A) / (2 * rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cse.objectives.cosine import EVERY
+from cse.objectives.cosine import EVERY, rows_of
 from cse.objectives.label_proxies import UNLABELLED
 from cse.objectives.precision import in_float32
 
@@ -28,7 +28,7 @@ def supervised_contrastive(
     z_BD = torch.nn.functional.normalize(z_BD, dim=1)
     place_B = torch.arange(len(z_BD), device=z_BD.device)
     other_AB = place_B[anchors][:, None] != place_B
-    logit_AB = (z_BD[anchors] @ z_BD.T / temperature).masked_fill(~other_AB, -torch.inf)
+    logit_AB = (rows_of(z_BD, anchors) @ z_BD.T / temperature).masked_fill(~other_AB, -torch.inf)
     positive_AB = (label_B[anchors][:, None] == label_B) & (label_B != UNLABELLED) & other_AB
     log_share_AB = (logit_AB - logit_AB.logsumexp(dim=1, keepdim=True)).masked_fill(~positive_AB, 0.0)
     loss_A = -log_share_AB.sum(dim=1) / positive_AB.sum(dim=1).clamp(min=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.objectives.cosine import cosines
+from cse.objectives.cosine import cosines, rows_of
 from cse.objectives.nt_xent import nt_xent, nt_xent_two_views
 from cse.training.batch import Batch
 from cse.training.terms.momentum_queue import MomentumQueue
@@ -48,7 +48,7 @@ class NtXent(Term):
         if self.two_views:
             part = nt_xent_two_views(anchor_BD, positive_BD, temperature=self.temperature, anchors=own)
             return batch.group.over_blocks(part, rows)
-        own_AD = anchor_BD[own]
+        own_AD = rows_of(anchor_BD, own)
         queue_QD = None if self.queue is None else self.queue.negatives()
         part = nt_xent(
             cosines(own_AD, positive_BD),
