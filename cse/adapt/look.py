@@ -116,14 +116,14 @@ def look(
         CseError: nothing to train on, or columns that are those of nothing known.
     """
     settings: dict[str, Any] = {"data.source": "files"}
-    asked, few = columns, False
+    asked, few, several = columns, False, ""
     if task is not None:
         check_exists(task, "the task")
         settings["data.task_path"] = str(task)
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
         columns = _labelled_columns(source, columns or (None, None))
-        counts = _count_labels(source, columns)
+        counts, several = _count_labels(source, columns)
         few = len(counts) < _FEW_LABELS
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
@@ -153,7 +153,7 @@ def look(
     beside = "".join(f"; beside them {path}" for path in more)
     read = f" (columns {', '.join(map(str, columns))})" if columns else ""
     told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
-    return Found(view, f"{source}{read}: {told}{beside}", settings, language)
+    return Found(view, f"{source}{read}: {told}{several}{beside}", settings, language)
 
 
 def _further(paths: Sequence[Path], *, hinge: bool, labels_alone: bool, searched: bool) -> list[dict[str, Any]]:
@@ -316,8 +316,11 @@ def _labelled_columns(file: Path, asked: Sequence[str | None]) -> tuple[str, ...
     return tuple(found)
 
 
-def _count_labels(file: Path, columns: Sequence[str | None]) -> Counter[str]:
-    """Return the texts of each label; refuse labels that make no pairs, or nothing to tell apart."""
+def _count_labels(file: Path, columns: Sequence[str | None]) -> tuple[Counter[str], str]:
+    """Return the texts of each label, and in words how many have several, if any.
+
+    Labels that make no pairs, or nothing to tell apart, are refused.
+    """
     rows = read_rows(file, "categories", [name for name in columns if name] or None)
     known = [(row.label, row.texts[0]) for row in rows if row.label and row.texts[0]]
     counts = Counter(label for label, _ in known)
@@ -333,9 +336,11 @@ def _count_labels(file: Path, columns: Sequence[str | None]) -> Counter[str]:
     labels_of: dict[bytes, set[str]] = {}
     for label, text in known:
         labels_of.setdefault(text_key(text), set()).add(label)
-    if min(map(len, labels_of.values())) > 1:
-        raise CseError(f"{file}: each of the {len(labels_of):,} texts has two labels or more; give each text one label")
-    return counts
+    several = sum(len(labels) > 1 for labels in labels_of.values())
+    if several == len(labels_of):
+        raise CseError(f"{file}: each of the {several:,} texts has two labels or more; give each text one label")
+    some = f"; {several:,} of {len(labels_of):,} texts have two labels or more, and train for each" if several else ""
+    return counts, some
 
 
 _VIEW_OF_COLUMNS = {1: "sentences", 2: "pairs", 3: "triplets"}
