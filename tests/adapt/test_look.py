@@ -79,6 +79,19 @@ def test_of_few_texts_a_label_their_probability_chooses(tmp_path, texts, chooses
     assert found.settings["train.learning_rate"] == (0.1 if chooses == "MAP" else 0.03)
 
 
+@pytest.mark.parametrize("texts", [5, 20])
+def test_texts_with_two_labels_are_counted_however_many_rows_there_are(tmp_path, texts):
+    rows = "".join(f"text {number} of {label},{label}\n" for label in range(4) for number in range(texts))
+    told = look([], labels=write(tmp_path / "clear.csv", f"text,category\n{rows}")).told
+    assert told.endswith(": labelled texts: pairs within a label")
+    twice = "Text 1 of 0.,3\ntext 2 of 0,1\ntext 2 of 0,2\n"  # the same but for case and punctuation
+    found = look([], labels=write(tmp_path / "twice.csv", f"text,category\n{rows}{twice}"))
+    assert found.told == (
+        f"{tmp_path}/twice.csv (columns text, category): labelled texts: pairs within a label; "
+        f"2 of {4 * texts} texts have two labels or more, and train for each"
+    )
+
+
 def test_many_labels_fill_batches_without_two_of_one(tmp_path):
     rows = "".join(f"text {number},{number % 40}\n" for number in range(80))
     found = look([], labels=write(tmp_path / "many.csv", f"text,category\n{rows}"))
