@@ -52,9 +52,10 @@ _OF_FEW_LABELS = {
     "objective.nt_xent.weight": 0.0,
     "objective.supervised_contrastive.weight": 1.0,
 }
-# texts of a label; of fewer, two of each choose, and by MAP a head and long training would win that cost accuracy
-_FEW_ROWS = 12
-_OF_FEW_ROWS = {"train.dev_measure": CLASS_PROBABILITY, "train.learning_rate": 0.03}
+# texts of a label, and in all; of fewer, more are held out to choose and are trained on in the end, and MAP does not
+# choose: by it a head and long training would win, which cost accuracy
+_FEW_ROWS, _FEW_TEXTS = 12, 400
+_OF_FEW_ROWS = {"train.dev_measure": CLASS_PROBABILITY, "train.learning_rate": 0.03, "data.hold_out": 0.2}
 
 # documents are searched: queries are trained against all of them, and nothing that stands for a search chooses
 _OF_SEARCH: dict[str, Any] = {
@@ -128,7 +129,7 @@ def look(
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
         settings |= _PAIRS_ONLY | _OF_LABELS | (_OF_FEW_LABELS if few else {})
-        if statistics.median(counts.values()) < _FEW_ROWS:
+        if statistics.median(counts.values()) < _FEW_ROWS or counts.total() < _FEW_TEXTS:
             settings |= _OF_FEW_ROWS
     elif not sources:
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")

@@ -71,12 +71,17 @@ def test_labels_are_trained_on_and_measured(tmp_path):
     assert "data.task_path" not in one.settings, "what is measured is held out"
 
 
-@pytest.mark.parametrize(("texts", "chooses"), [(11, "class probability"), (12, "MAP")])
-def test_of_few_texts_a_label_their_probability_chooses(tmp_path, texts, chooses):
-    rows = "".join(f"text {number} of {label},{label}\n" for label in range(4) for number in range(texts))
+@pytest.mark.parametrize(
+    ("labels", "texts", "chooses"),
+    [(40, 11, "class probability"), (40, 12, "MAP"), (4, 99, "class probability"), (4, 100, "MAP")],
+)
+def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, labels, texts, chooses):
+    rows = "".join(f"text {number} of {label},{label}\n" for label in range(labels) for number in range(texts))
     found = look([], labels=write(tmp_path / "few.csv", f"text,category\n{rows}"))
     assert found.settings["train.dev_measure"] == chooses
-    assert found.settings["train.learning_rate"] == (0.1 if chooses == "MAP" else 0.03)
+    many = chooses == "MAP"
+    assert found.settings["train.learning_rate"] == (0.1 if many else 0.03)
+    assert found.settings["data.hold_out"] == (0.1 if many else 0.2)
 
 
 @pytest.mark.parametrize("texts", [5, 20])
