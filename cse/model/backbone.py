@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -85,6 +86,23 @@ class Backbone(Transformer):
                 module.p = 0.0
             if isinstance(getattr(module, "attention_dropout", None), float):
                 module.attention_dropout = 0.0  # type: ignore[assignment]
+
+    def set_attention_dropout(self, p: float) -> None:
+        """Set the probability of dropping a share of attention, in every layer."""
+        for layer in self.blocks:
+            attention = attrgetter(self.family.attention)(layer)
+            name = "attention_dropout" if hasattr(attention, "attention_dropout") else "dropout"
+            if isinstance(getattr(attention, name), Dropout):
+                getattr(attention, name).p = p
+            else:
+                setattr(attention, name, p)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether two passes of one text differ in training."""
+        rates = (getattr(module, "attention_dropout", 0.0) for module in self.modules())
+        rounded = [module.p for module in self.modules() if isinstance(module, Dropout)]
+        return any(rate > 0.0 for rate in (*rounded, *rates) if isinstance(rate, float))
 
     def use_as(self, *, max_length: int | None, texts: dict[str, str] | None) -> Backbone:
         """Read as many tokens, and put the task texts before a text, that a model's settings say; None: as declared."""

@@ -149,6 +149,10 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
             "augment.shuffle_special: has no effect without augment.shuffle_tokens; set that to true",
         ),
         (
+            augment.attention_dropout is not None and not augment.dropout,
+            "augment.attention_dropout: has no effect without augment.dropout; set that to true",
+        ),
+        (
             pooler.projector == "batch_norm" and pooler.mlp == "always",
             "pooler.mlp: the 'batch_norm' projector is for the loss only; set it to train_only",
         ),

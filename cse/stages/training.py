@@ -23,7 +23,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.settings import Settings
 from cse.settings.groups.objective import ObjectiveSettings
-from cse.stages.build.encoder import encoder_from
+from cse.stages.build.encoder import check_copies, encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from
 from cse.stages.checks import check_early_stop, check_sources, say_small
@@ -231,6 +231,8 @@ def open_training(
     views = [source.data.view for source in sources]
     check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)
     check_post(encoder, settings.post, data)
+    if settings.train.parameters != "none":
+        check_copies(encoder, settings.augment, settings.template, views)
     wanted = [] if settings.train.parameters == "none" else objective.needing_head
     head = None
     if wanted and isinstance(backbone, Backbone):

@@ -301,3 +301,16 @@ def test_dropout_goes_out_everywhere(folders):
     backbone.model.layers[0].self_attn.attention_dropout = 0.5
     backbone.switch_dropout_off()
     assert {layer.self_attn.attention_dropout for layer in backbone.blocks} == {0.0}
+
+
+def test_dropout_of_attention_makes_two_copies_differ(distinct, rows):
+    backbone = load(distinct)
+    encoder = sentence_encoder(backbone, pooler="mean").train()
+    backbone.switch_dropout_off()
+    first, second = (embed(encoder, *rows) for _ in range(2))
+    assert torch.equal(first, second)
+    backbone.set_attention_dropout(0.3)
+    first, second = (embed(encoder, *rows) for _ in range(2))
+    assert (first - second).abs().max() > 1e-4
+    encoder.eval()
+    assert torch.equal(embed(encoder, *rows), embed(encoder, *rows))

@@ -50,6 +50,10 @@ def test_overrides_win_over_the_file(tmp_path):
         ("objective: {energy_hinge: {margn: 0.2}}", "did you mean 'objective.energy_hinge.margin'?"),
         ("pooler: {kind: cnn, kind_in_loss: mean}", "pooler.kind_in_loss: the loss must use 'cnn' too"),
         ("augment: {shuffle_special: true}", "augment.shuffle_special: has no effect without augment.shuffle_tokens"),
+        (
+            "augment: {dropout: false, attention_dropout: 0.3}",
+            "augment.attention_dropout: has no effect without augment.dropout",
+        ),
         ("train: {epochs: 0}", "train.epochs: input should be greater than or equal to 1, found 0"),
         ("train: {epochs: two}", "train.epochs: input should be a valid integer, found 'two'"),
         ("train: {epochs: 1.5}", "train.epochs: "),

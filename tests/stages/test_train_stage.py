@@ -32,7 +32,7 @@ from cse.stages.train import train_stage
 from cse.stages.training import open_training
 from tests.cli.workspace import contents
 from tests.parts import sentence_encoder
-from tests.tiny import write_report
+from tests.tiny import make_backbone_folder, write_report
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
 UNTRAINED = {"train.parameters": "none", "prompt.kind": "none"}
@@ -517,3 +517,13 @@ def test_no_gpu_was_seen_but_named(run, settings):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     refused(run, settings({"train.device": "cuda"}), r"^device: cuda was requested, but torch sees no GPU")
+
+
+def test_two_equal_copies_of_a_sentence_are_refused(run, settings, tmp_path):
+    still = make_backbone_folder(tmp_path / "still", "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    changes = {"backbone.name": str(still), "train.epochs": 1}
+    expected = r"augment.attention_dropout: .*still has no dropout.*; set it, to 0.3 say, or prompt.dropout"
+    with pytest.raises(CseError, match=expected):
+        run(settings(changes))
+    for told_apart in ({"augment.attention_dropout": 0.3}, {"prompt.dropout": 0.1}, {"augment.dropout": False}):
+        run(settings(changes | told_apart), name=next(iter(told_apart)))

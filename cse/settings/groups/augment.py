@@ -34,3 +34,8 @@ class AugmentSettings(SettingsGroup):
         0.0, description="Share of embedding features to zero in the second copy (ConSERT); 0: none."
     )
     dropout: bool = Field(True, description="Use the backbone's dropout in training; ConSERT turns it off.")
+    attention_dropout: Share | None = Field(
+        None,
+        description="Dropout of the backbone's attention in training; null: its own. Decoders have none, so that two "
+        "copies of a sentence would be equal (LLM2Vec takes 0.3).",
+    )

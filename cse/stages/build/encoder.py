@@ -1,7 +1,8 @@
-"""Build the encoder to train from groups ``prompt``, ``template``, ``pooler`` and ``augment.dropout``."""
+"""Build the encoder to train from groups ``prompt``, ``template``, ``pooler`` and the dropout of ``augment``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -42,6 +43,8 @@ def encoder_from(
         )
     if not augment.dropout and isinstance(backbone, Backbone):
         backbone.switch_dropout_off()
+    if augment.attention_dropout is not None and isinstance(backbone, Backbone):
+        backbone.set_attention_dropout(augment.attention_dropout)
     made = (
         _prompt_from(prompt, backbone, train.new_layers)
         if prompt.kind != "none" and isinstance(backbone, Backbone)
@@ -69,6 +72,31 @@ def encoder_from(
         raise CseError(f"train.parameters: {backbone.files.name} has no biases; set it to prompts or full")
     _check_length(encoder, train.max_length)
     return encoder
+
+
+def check_copies(
+    encoder: SentenceEncoder, augment: AugmentSettings, template: TemplateSettings, views: Sequence[str]
+) -> None:
+    """Refuse to compare two equal copies of a sentence, unless ``augment.dropout`` is off on purpose.
+
+    Args:
+        encoder: from ``encoder_from``.
+        augment: how copies are made to differ.
+        template: the same.
+        views: of the sources.
+
+    Raises:
+        CseError: the copies are equal.
+    """
+    backbone, prompt = encoder.backbone, encoder.prompt
+    altered = augment.repeat_words or augment.mask_span or augment.shuffle_tokens or augment.cut_features
+    altered = altered or template.second is not None
+    noisy = not isinstance(backbone, Backbone) or backbone.has_dropout or (prompt is not None and prompt.dropout > 0.0)
+    if "sentences" in views and augment.dropout and not altered and not noisy:
+        raise CseError(
+            f"augment.attention_dropout: {backbone.files.name} has no dropout, so the two copies of a sentence would "
+            "be equal; set it, to 0.3 say, or prompt.dropout"
+        )
 
 
 def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) -> Prompt:
