@@ -28,11 +28,11 @@ def label_cosines(z_BD: torch.Tensor, label_B: torch.Tensor, *, anchors: slice =
     place_B = torch.arange(len(z_BD), device=z_BD.device)
     alike_AB = label_B[anchors][:, None] == label_B
     pair_AB = known_B[anchors][:, None] & known_B & (place_B[anchors][:, None] != place_B)
-    error_AB = (cosines(z_BD[anchors], z_BD) - alike_AB.to(z_BD.dtype)).square()
+    error_AB = cosines(z_BD[anchors], z_BD) - alike_AB.to(z_BD.dtype)
     sorted_B = label_B.sort().values
     like_B = torch.searchsorted(sorted_B, label_B, right=True) - torch.searchsorted(sorted_B, label_B)  # with itself
     within, between = ((like_B - 1) * known_B).sum(), ((known_B.sum() - like_B) * known_B).sum()
-    return 0.5 * sum(
-        (error_AB * (pair_AB & kind_AB)).sum() / number.clamp(min=1)
-        for kind_AB, number in ((alike_AB, within), (~alike_AB, between))
-    )
+    square_AB = error_AB.square()
+    near = (square_AB * (pair_AB & alike_AB)).sum() / within.clamp(min=1)
+    far = (square_AB * (pair_AB & ~alike_AB)).sum() / between.clamp(min=1)
+    return 0.5 * (near + far)
