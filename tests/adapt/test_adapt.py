@@ -50,12 +50,13 @@ TINY = (
     *("-s", "train.batch_size=8"),
     *("-s", "pooler.kind=mean"),
 )
-# what chooses among models of many rows, though these are few
+# what chooses among models of many rows, and their rate, though these are few
 LABELS = (
     *("adapt", "--labels", "labels.csv", "--shared-backbone"),
     *TINY,
     *("-s", "train.dev_measure=MAP"),
     *("-s", "data.hold_out=0.1"),
+    *("-s", "train.learning_rate=0.1"),
 )
 # the losses and batches of many labels, though these are few
 AS_MANY = (
@@ -148,7 +149,7 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     (place / "lines.txt").write_text("".join(f"{a} {b} {c}\n" for a in WORDS[:4] for b in WORDS for c in WORDS[:2]))
     pairs = [f"{a} {b},{b} {a},{i % 6}" for i, (a, b) in enumerate(pairwise(WORDS))]
     (place / "dev.csv").write_text("\n".join(["sentence1,sentence2,score", *pairs, ""]), encoding="utf-8")
-    arguments = ("lines.txt", *AS_MANY[1:], "-s", "data.dev_path=dev.csv")
+    arguments = ("lines.txt", *AS_MANY[1:], "-s", "data.dev_path=dev.csv", "-s", "train.dev_measure=null")
     done = cse("adapt", *arguments, "--budget", "20s", "--out", "out")
     assert done.code == 0, done.err
     assert "labels.csv (columns text, category): labelled texts" in done.err and "; beside them lines.txt" in done.err
