@@ -26,7 +26,7 @@ AGGREGATES = ("all", "mean", "wmean")
 
 
 def evaluate_sts(
-    encoder: TextEncoder, tasks: Sequence[ScoredPairs], batch_size: int = 64, progress: bool = False
+    encoder: TextEncoder, tasks: Sequence[ScoredPairs], batch_size: int | None = None, progress: bool = False
 ) -> Averaged:
     """Score an encoder on similarity tasks; each distinct sentence is encoded once, in one call.
 
@@ -36,7 +36,7 @@ def evaluate_sts(
     Args:
         encoder: see ``TextEncoder``.
         tasks: the tasks, with distinct names.
-        batch_size: sentences per forward pass.
+        batch_size: sentences per forward pass; None: the encoder's own.
         progress: whether the encoder shows its progress bar.
 
     Raises:

@@ -115,7 +115,7 @@ def evaluate_suite(
     encoder: TextEncoder,
     data: SuiteData,
     *,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     progress: bool = False,
     classifier: Classifier = FULL,
     device: torch.device | None = None,
@@ -127,7 +127,7 @@ def evaluate_suite(
     Args:
         encoder: see ``TextEncoder``.
         data: from ``read_suite``.
-        batch_size: sentences per forward pass.
+        batch_size: sentences per forward pass; None: the encoder's own.
         progress: whether to show progress bars, the encoder's and one per transfer task.
         classifier: setting for the transfer tasks.
         device: where classifiers are trained; None: the CPU.

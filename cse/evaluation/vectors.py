@@ -26,7 +26,7 @@ class Vectors:
     Args:
         encoder: see ``TextEncoder``.
         sentences: the sentences to look up later; repetitions allowed.
-        batch_size: sentences per forward pass.
+        batch_size: sentences per forward pass; None: the encoder's own.
         progress: whether the encoder shows its progress bar.
         role: whose task text goes before each sentence; None: no text.
 
@@ -38,19 +38,18 @@ class Vectors:
         self,
         encoder: TextEncoder,
         sentences: Iterable[str],
-        batch_size: int = 64,
+        batch_size: int | None = None,
         progress: bool = False,
         role: str | None = None,
     ) -> None:
         self._rows: dict[str, int] = {}
         for sentence in sentences:
             self._rows.setdefault(sentence, len(self._rows))
-        given: dict[str, Any] = {} if role is None else {"role": role}
+        options = {"role": role, "batch_size": batch_size}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         self._embeddings: np.ndarray = np.empty((0, 0), np.float32)
         if self._rows:
-            self._embeddings = encoder.encode(
-                list(self._rows), batch_size=batch_size, normalize=False, show_progress_bar=progress, **given
-            )
+            self._embeddings = encoder.encode(list(self._rows), normalize=False, show_progress_bar=progress, **given)
         finite = np.isfinite(self._embeddings).all(axis=1)
         if not finite.all():
             sentence = next(text for text, row in self._rows.items() if not finite[row])

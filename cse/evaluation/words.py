@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +19,10 @@ class Words:
     """
 
     def __init__(self, documents: Sequence[str]) -> None:
-        import bm25s
         from Stemmer import Stemmer
+
+        with _without("jax"):  # which takes three quarters of a GPU's memory as soon as bm25s imports it
+            import bm25s
 
         self._stemmer, self._tokenize = Stemmer("english"), bm25s.tokenize
         self._count = len(documents)
@@ -37,3 +42,17 @@ class Words:
             list(texts), stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False
         )
         return found
+
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """Make a package's import fail inside the block, as where it is not installed."""
+    modules: dict[str, Any] = sys.modules  # None stands for a package that cannot be imported
+    was = modules.get(package)
+    modules[package] = None
+    try:
+        yield
+    finally:
+        del modules[package]
+        if was is not None:
+            modules[package] = was

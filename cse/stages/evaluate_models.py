@@ -96,7 +96,7 @@ def evaluate_models(
     *,
     measures: Collection[str],
     device: str,
-    batch_size: int,
+    batch_size: int | None,
     progress: bool,
     fast: bool = False,
     details: bool = False,
@@ -109,7 +109,7 @@ def evaluate_models(
         data: evaluation data.
         measures: a subset of ``cse.evaluation.suite.MEASURES``.
         device: ``auto``, ``cpu`` or ``cuda``.
-        batch_size: sentences per forward pass.
+        batch_size: sentences per forward pass; None: the encoder's own.
         progress: whether to show progress bars.
         fast: use SentEval's fast settings for the transfer tasks.
         details: also collect one task's pairs for figures.

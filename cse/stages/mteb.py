@@ -14,7 +14,7 @@ from cse.stages.open_model import open_model
 
 
 def evaluate_on_mteb(
-    models: Mapping[str, str], tasks: Sequence[str], *, device: str, batch_size: int, progress: bool
+    models: Mapping[str, str], tasks: Sequence[str], *, device: str, batch_size: int | None, progress: bool
 ) -> dict[str, dict[str, float]]:
     """Return the main score of each task by model.
 

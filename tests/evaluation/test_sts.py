@@ -98,7 +98,7 @@ def test_all_mean_and_wmean_on_subsets_worked_out_by_hand():
     angles = {"n": 0.0, "e1": 0.1, "e2": 0.2, "e3": 0.3, "e4": 0.4, "e5": 0.5, "e6": 0.6, "e7": 0.7, "e8": 0.8}
 
     class Angles:
-        def encode(self, sentences, *, batch_size, normalize, show_progress_bar):
+        def encode(self, sentences, *, normalize, show_progress_bar):
             return np.array([[np.cos(angles[sentence]), np.sin(angles[sentence])] for sentence in sentences])
 
     task = ScoredPairs(
@@ -145,7 +145,7 @@ def test_each_distinct_sentence_is_encoded_once_in_one_call():
 def test_dev_score_is_the_headline_of_its_task():
     encoder, task = FakeEncoder(), make_task("STS-B", {"dev": 30, "more": 20})
     assert score_dev(encoder, task, batch_size=16).value == evaluate_sts(encoder, [task]).tasks["STS-B"].values["all"]
-    assert [call[1] for call in encoder.calls] == [16, 64]
+    assert [call[1] for call in encoder.calls] == [16, 32]  # the encoder's own, where none is given
 
 
 # ---- averages -----------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_constant_scores_name_the_task():
 
 
 class ConstantEncoder:
-    def encode(self, sentences, *, batch_size, normalize, show_progress_bar):
+    def encode(self, sentences, *, normalize, show_progress_bar):
         return np.ones((len(sentences), WIDTH), dtype=np.float32)
 
 

@@ -1,5 +1,8 @@
 """BM25 against the equation written out (Robertson and Zaragoza 2009, Lucene's form; k1 1.5, b 0.75)."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -31,3 +34,12 @@ def test_scores_are_those_of_the_equation_over_stems():
 
 def test_documents_without_a_word_score_nothing():
     assert not np.stack(list(Words(["", "the"]).scores(["dog", "the"]))).any()
+
+
+def test_jax_is_left_alone(tmp_path):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("print('jax starts')")
+    code = "from cse.evaluation.words import Words; print(next(Words(['cats', 'dogs']).scores(['dogs']))[1] > 0)"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}; import jax"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split("\n")[:2] == ["True", "jax starts"]  # not before it is asked for

@@ -64,7 +64,7 @@ def score_task(
     encoder: TextEncoder,
     task: Task,
     *,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     progress: bool = False,
     measures: Collection[str] | None = None,
 ) -> Score:
@@ -75,7 +75,7 @@ def score_task(
     Args:
         encoder: see ``TextEncoder``.
         task: the task.
-        batch_size: texts per forward pass.
+        batch_size: texts per forward pass; None: the encoder's own.
         progress: whether the encoder shows its progress bar.
         measures: which measures of its kind to compute; None: all of ``MEASURES`` that are defined.
 
@@ -101,13 +101,13 @@ def score_task(
     return Score(values, setting, {"kind": kind, "main": MEASURES[kind][0]}, items)
 
 
-def score_dev(encoder: TextEncoder, task: Task, batch_size: int = 64, measure: str | None = None) -> DevScore:
+def score_dev(encoder: TextEncoder, task: Task, batch_size: int | None = None, measure: str | None = None) -> DevScore:
     """Score an encoder on a dev task: the score that selects checkpoints.
 
     Args:
         encoder: see ``TextEncoder``.
         task: the dev task.
-        batch_size: texts per forward pass.
+        batch_size: texts per forward pass; None: the encoder's own.
         measure: one of the task's measures; None: its main measure.
 
     Raises:
@@ -145,7 +145,7 @@ class _Encoded:
     """Unit vectors of texts, float32, each distinct one encoded once per call."""
 
     encoder: TextEncoder
-    batch_size: int
+    batch_size: int | None
     progress: bool
 
     def of(self, *columns: list[str], role: str | None = None) -> list[np.ndarray]:

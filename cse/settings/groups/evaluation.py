@@ -19,5 +19,7 @@ class EvaluationSettings(SettingsGroup):
         "`retrieval`, `space` (alignment and uniformity), `tasks` (your own, `data.task_path`).",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
-    batch_size: Positive = Field(64, description="Sentences per forward pass.")
+    batch_size: Positive | None = Field(
+        None, description="Sentences per forward pass; null: 64, or on a GPU as many as hold 16,384 tokens."
+    )
     compare_backbone: bool = Field(True, description="Also score the bare backbone for comparison.")
