@@ -340,7 +340,7 @@ def _count_labels(file: Path, columns: Sequence[str | None]) -> tuple[Counter[st
     several = sum(len(labels) > 1 for labels in labels_of.values())
     if several == len(labels_of):
         raise CseError(f"{file}: each of the {several:,} texts has two labels or more; give each text one label")
-    some = f"; {several:,} of {len(labels_of):,} texts have two labels or more, and train for each" if several else ""
+    some = f"; texts with two labels or more: {several:,} of {len(labels_of):,}" if several else ""
     return counts, some
 
 

@@ -93,7 +93,7 @@ def test_texts_with_two_labels_are_counted_however_many_rows_there_are(tmp_path,
     found = look([], labels=write(tmp_path / "twice.csv", f"text,category\n{rows}{twice}"))
     assert found.told == (
         f"{tmp_path}/twice.csv (columns text, category): labelled texts: pairs within a label; "
-        f"2 of {4 * texts} texts have two labels or more, and train for each"
+        f"texts with two labels or more: 2 of {4 * texts}"
     )
 
 
