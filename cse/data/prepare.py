@@ -6,16 +6,31 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from cse.data.clean import CleaningReport
+import pyarrow as pa
+
+from cse.data.clean import CleaningReport, trimmed
+from cse.data.documents import read_documents
 from cse.data.hold_out import HoldOut
+from cse.data.passages import whole_document
 from cse.data.readers import check_exists, contents, data_files, find_data_file
-from cse.data.row_views import arrangement
+from cse.data.row_views import DOCUMENTS, arrangement
 from cse.data.sample import sample_pairs
 from cse.data.sources import open_more, open_source, unwatched, write_more
-from cse.data.store import REPORT_FILE, TRAIN_FILE
+from cse.data.store import (
+    DOCUMENTS_FILE,
+    REPORT_FILE,
+    STAND_INS,
+    TRAIN_FILE,
+    open_rows,
+    source_file,
+    texts_in,
+    view_of,
+    write_table,
+)
 from cse.data.suite import SuiteData, complete, only_pairs, read_senteval
 from cse.data.tables import TABLES, open_table
 from cse.data.tasks.kinds import SCORED, ScoredPairs, Task, all_texts, describe, held_out_texts, kind_of
@@ -70,6 +85,7 @@ def prepare(
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         source.write(folder / TRAIN_FILE, apart, arrange, progress=progress)
         reports = write_more(more, folder, apart, arrange, progress=progress)
+        _write_documents(settings, folder)
         if isinstance(arrange, HoldOut):
             measured = arrange.tasks()
             if no_dev and not trained:
@@ -83,6 +99,33 @@ def prepare(
         text = json.dumps(report, indent=2, sort_keys=True) + "\n"
         (folder / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
     return report
+
+
+def _write_documents(settings: DataSettings, folder: Path) -> None:
+    """Write all documents, each text once, if rows of some were drawn: queries are trained against all of them."""
+    sources = [settings, *map(settings.of, settings.more)]
+    searched = [one for one in sources if one.view == DOCUMENTS and one.made_from == STAND_INS]
+    if all(one.max_rows is None for one in searched):
+        return
+    rows = [open_rows(folder / name) for name in (TRAIN_FILE, *(source_file(source.name) for source in settings.more))]
+
+    def texts() -> Iterator[str]:
+        for one in searched:
+            documents = read_documents(Path(one.train_path), one.columns, encoding=one.encoding)
+            yield from (trimmed(whole_document(document)) for document in documents)
+        for table in rows:  # judged pairs may have others
+            yield from texts_in(table, "sent1") if view_of(table) == "pairs" else ()
+
+    seen: set[bytes] = set()
+
+    def distinct() -> Iterator[tuple[str]]:
+        for text in texts():
+            digest = blake2b(text.encode("utf-8"), digest_size=16).digest()
+            if text and digest not in seen:
+                seen.add(digest)
+                yield (text,)
+
+    write_table(folder / DOCUMENTS_FILE, pa.schema([("text", pa.string())]), distinct())
 
 
 def _sample_evaluation(seed: int) -> tuple[SuiteData, dict[str, str | None]]:

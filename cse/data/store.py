@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from cse.errors import CseError
 from cse.runtime.seal import read_object
 
 TRAIN_FILE, REPORT_FILE = "train.arrow", "report.json"
+DOCUMENTS_FILE = "documents.arrow"  # all documents, where some rows of them were drawn
 AGAIN = "run `cse prepare`"  # what helps against a damaged file
 _MORE = "train-"  # before the name of a further source
 VIEW_COLUMNS = {
@@ -54,6 +55,38 @@ def open_rows(path: Path) -> pa.Table:
     rows = map_table(path)
     view_of(rows)
     return rows
+
+
+class MappedTexts(Sequence[str]):
+    """Texts of a table that is mapped into memory; a part of them is read at a time.
+
+    Args:
+        column: the texts.
+    """
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            found: list[str] = self._column.slice(start, max(stop - start, 0)).to_pylist()[::step]
+            return found
+        text: str = self._column[int(place)].as_py()
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        for chunk in self._column.chunks:
+            yield from chunk.to_pylist()
 
 
 def texts_in(rows: pa.Table, name: str) -> Iterator[str]:
@@ -161,6 +194,12 @@ class PreparedData:
         found = self.report["more"][name.removeprefix(_MORE)] if name.startswith(_MORE) else self.report
         made: str | None = found.get("made_from")
         return made
+
+    @cached_property
+    def documents(self) -> MappedTexts | None:
+        """All documents, mapped into memory; None where the rows hold them."""
+        path = self.folder / DOCUMENTS_FILE
+        return MappedTexts(map_table(path)["text"]) if path.is_file() else None
 
     def sentences(self) -> Iterator[str]:
         """Yield the sentences of the training rows, column after column."""

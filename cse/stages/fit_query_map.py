@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tqdm import trange
 
 from cse.model.post.linear import QUERY_MAP, LinearMap
-from cse.objectives.collection import collection_cross_entropy
+from cse.objectives.collection import sampled_cross_entropy
 from cse.training.collection import Targets
 
 _BATCH = 64  # queries of a step
@@ -26,7 +26,7 @@ def fit_query_map(
     times: NDArray[np.int64] | None = None,
     progress: bool = False,
 ) -> LinearMap:
-    """Train a matrix ``(D, D)`` of query vectors by ``collection_cross_entropy``, from the identity on.
+    """Train a matrix ``(D, D)`` of query vectors by ``sampled_cross_entropy``, from the identity on.
 
     Args:
         vectors: of the queries ``(n, D)``, one per row of ``targets``.
@@ -38,7 +38,7 @@ def fit_query_map(
         progress: show a bar.
     """
     queries, documents = torch.from_numpy(vectors), torch.from_numpy(collection)
-    place, share, own = (torch.from_numpy(each) for each in (targets.place, targets.share, targets.own))
+    place, share, own, sample = (torch.from_numpy(each) for each in vars(targets).values())
     matrix = torch.nn.Parameter(torch.eye(vectors.shape[1]))
     adam = torch.optim.Adam([matrix], lr=_RATE)
     once = np.arange(len(queries)) if times is None else np.repeat(np.arange(len(queries)), times)
@@ -50,8 +50,8 @@ def fit_query_map(
         while len(order) < min(_BATCH, len(once)):
             order += random.permutation(once).tolist()
         rows, order = order[:_BATCH], order[_BATCH:]
-        loss = collection_cross_entropy(
-            queries[rows] @ matrix, documents, place[rows], share[rows], own[rows], temperature=temperature
+        loss = sampled_cross_entropy(
+            queries[rows] @ matrix, documents, place[rows], share[rows], own[rows], sample, temperature=temperature
         )
         adam.zero_grad()
         loss.backward()

@@ -2,23 +2,27 @@
 
 Rows are pairs of a query and its document; the distinct documents are the collection. Their vectors are the bare
 backbone's and never change, so they are computed once. A teacher scores each query against all of them: by cosine
-and, for words, by BM25 (Robertson and Zaragoza 2009). It costs no labels.
+and, for words, by BM25 (Robertson and Zaragoza 2009). It costs no labels. Of a large collection no more than a block of
+vectors and scores is in memory at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cse.data.store import texts_in
-from cse.evaluation.words import Words
+from cse.data.store import AGAIN, texts_in
+from cse.errors import CseError
+from cse.evaluation.words import DOCUMENTS, Words
 from cse.objectives.collection import NO_DOCUMENT
 from cse.runtime.encode import unit_rows
+from cse.runtime.mapped import mapped_unit_vectors
+from cse.runtime.uses import role_for
 
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6
@@ -67,7 +71,7 @@ class QueryPairs:
     """
 
     queries: list[str]
-    documents: list[str]
+    documents: Sequence[str]
     place: NDArray[np.int64]
     stands_in: NDArray[np.bool_]
     source: NDArray[np.int64]
@@ -96,18 +100,24 @@ class Targets:
         place: numbers of the documents with a share ``(n, K)``, int64.
         share: their shares, which sum to 1 ``(n, K)``, float32.
         own: the document that is no candidate, ``NO_DOCUMENT`` for none ``(n,)``, int64.
+        sample: numbers of documents at random that a step ranks beside those with a share; none: it ranks all.
     """
 
     place: NDArray[np.int64]
     share: NDArray[np.float32]
     own: NDArray[np.int64]
+    sample: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-def pairs_of(sources: Sequence[tuple[pa.Table, bool]]) -> QueryPairs:
+def pairs_of(sources: Sequence[tuple[pa.Table, bool]], documents: Sequence[str] | None = None) -> QueryPairs:
     """Return the pairs of several sources one after the other, over one collection.
 
     Args:
         sources: rows of view ``pairs``, and whether their queries stand in for real ones.
+        documents: all documents, each once; None: those of the rows.
+
+    Raises:
+        CseError: a row's document is not among all.
     """
     queries: list[str] = []
     number: dict[str, int] = {}
@@ -117,8 +127,19 @@ def pairs_of(sources: Sequence[tuple[pa.Table, bool]]) -> QueryPairs:
         place += [number.setdefault(text, len(number)) for text in texts_in(rows, "sent1")]
         stands_in += [taken] * len(rows)
         source += [which] * len(rows)
+    where = np.array(place, np.int64)
+    if documents is not None:
+        found = {number[text]: at for at, text in enumerate(documents) if text in number}
+        missing = next((text for text in number if number[text] not in found), None)
+        if missing is not None:
+            raise CseError(f"objective.collection: {missing[:40]!r} is in a row and not among the documents; {AGAIN}")
+        where = np.array([found[each] for each in place], np.int64)
     return QueryPairs(
-        queries, list(number), np.array(place, np.int64), np.array(stands_in, bool), np.array(source, np.int64)
+        queries,
+        list(number) if documents is None else documents,
+        where,
+        np.array(stands_in, bool),
+        np.array(source, np.int64),
     )
 
 
@@ -131,51 +152,108 @@ def teach(
     temperature: float,
     candidates: int,
     own_share: float,
+    most_documents: int | None = None,
     again: Rescoring | None = None,
 ) -> Targets:
     """Return the shares that a teacher gives to the documents, for each query.
 
     A score is the cosine plus ``words`` times BM25, each less its mean over the documents and divided by its standard
-    deviation; a softmax over the best ``candidates`` makes shares of the scores.
+    deviation; a softmax over the best ``candidates`` makes shares of the scores. All documents are scored, a block of
+    them after the other: once for means and deviations, and once more for the best.
 
     Args:
         pairs: queries and documents.
         query_nD: the teacher's unit vectors of the queries ``(n, D)``.
-        document_ND: its unit vectors of the documents ``(N, D)``.
+        document_ND: its unit vectors of the documents ``(N, D)``, which may lie in a file.
         words: weight of BM25; 0: none.
         temperature: of the softmax.
         candidates: how many documents get a share, at most.
         own_share: share of the own document of a query that stands in for no other; of one that does, it gets none.
+        most_documents: of more, half as many at random are the targets' sample; None: no sample.
         again: a second teacher, which scores the best documents of the first; a softmax of its scores, less their mean
             and divided by their standard deviation, is averaged with the first one's.
     """
-    kept = min(candidates, len(pairs.documents) - (1 if len(pairs.documents) > 1 else 0))
-    place = np.empty((len(pairs.queries), kept + 1), np.int64)
-    share = np.zeros((len(pairs.queries), kept + 1), np.float32)
-    lexical = Words(pairs.documents) if words else None
-    step = max(_BLOCK // len(pairs.documents), 1)
-    for start in range(0, len(pairs.queries), step):
-        rows = slice(start, start + step)
-        score_bN = _standardised(query_nD[rows] @ document_ND.T)
-        if lexical is not None:
-            score_bN += words * _standardised(np.stack(list(lexical.scores(pairs.queries[rows]))))
-        score_bN /= temperature
-        row = np.arange(len(score_bN))
-        taken = row[pairs.stands_in[rows]]
-        score_bN[taken, pairs.place[rows][taken]] = -np.inf
-        best = np.argpartition(-score_bN, kept - 1, axis=1)[:, :kept]
-        score_bK = np.take_along_axis(score_bN, best, axis=1)
-        share_bK = _softmax(score_bK)
-        if again is not None:
-            order_bk = np.argsort(-score_bK, axis=1)[:, : again.documents]
-            nearest = [[pairs.documents[each] for each in some] for some in np.take_along_axis(best, order_bk, axis=1)]
-            second_bk = _softmax(_standardised(again.scores(pairs.queries[rows], nearest)) / temperature)
-            share_bK *= 1 - again.share
-            share_bK[row[:, None], order_bk] += again.share * second_bk
-        given = np.where(pairs.stands_in[rows], 0.0, own_share).astype(np.float32)
-        place[rows, :kept], share[rows, :kept] = best, share_bK * (1 - given)[:, None]
-        place[rows, kept], share[rows, kept] = pairs.place[rows], given
-    return Targets(place, share, np.where(pairs.stands_in, pairs.place, NO_DOCUMENT))
+    queries, documents = len(pairs.queries), len(pairs.documents)
+    scores = _Scores(pairs, query_nD, document_ND, words)
+    kept = min(candidates, documents - (1 if documents > 1 else 0))
+    best = np.zeros((queries, kept), np.int64)
+    score_nK = np.full((queries, kept), -np.inf, np.float32)
+    for rows, first, score_bM in scores.standardised():
+        row, own = np.arange(len(score_bM)), pairs.place[rows] - first
+        taken = row[pairs.stands_in[rows] & (own >= 0) & (own < score_bM.shape[1])]
+        score_bM[taken, own[taken]] = -np.inf
+        if score_bM.shape[1] > kept:
+            nearest = np.argpartition(-score_bM, kept - 1, axis=1)[:, :kept]
+            score_bM = np.take_along_axis(score_bM, nearest, axis=1)
+        else:
+            nearest = np.broadcast_to(np.arange(score_bM.shape[1]), score_bM.shape)
+        score_bM = np.hstack([score_nK[rows], score_bM])
+        chosen = np.argpartition(-score_bM, kept - 1, axis=1)[:, :kept]
+        best[rows] = np.take_along_axis(np.hstack([best[rows], nearest + first]), chosen, axis=1)
+        score_nK[rows] = np.take_along_axis(score_bM, chosen, axis=1)
+    share_nK = _softmax(score_nK / temperature)
+    if again is not None:
+        order_nk = np.argsort(-score_nK, axis=1)[:, : again.documents]
+        texts = [[pairs.documents[each] for each in some] for some in np.take_along_axis(best, order_nk, axis=1)]
+        second_nk = _softmax(_standardised(again.scores(pairs.queries, texts)) / temperature)
+        share_nK *= 1 - again.share
+        share_nK[np.arange(queries)[:, None], order_nk] += again.share * second_nk
+    given = np.where(pairs.stands_in, 0.0, own_share).astype(np.float32)
+    sampled = most_documents is not None and documents > most_documents
+    count = max((most_documents or 0) // 2, 1) if sampled else 0
+    return Targets(
+        place=np.column_stack([best, pairs.place]),
+        share=np.column_stack([share_nK * (1 - given)[:, None], given]),
+        own=np.where(pairs.stands_in, pairs.place, NO_DOCUMENT),
+        sample=np.sort(np.random.default_rng(0).choice(documents, count, replace=False)),
+    )
+
+
+@dataclass
+class _Scores:
+    """Scores of all documents for all queries, a block of documents after the other, and some queries at a time.
+
+    Attributes:
+        pairs: queries and documents.
+        query_nD: unit vectors of the queries.
+        document_ND: unit vectors of the documents.
+        words: weight of BM25.
+    """
+
+    pairs: QueryPairs
+    query_nD: NDArray[np.float32]
+    document_ND: NDArray[np.float32]
+    words: float
+
+    def standardised(self) -> Iterator[tuple[slice, int, NDArray[np.float32]]]:
+        """Yield queries, the first document of a block, and the scores of those of these ``(b, M)``."""
+        lexical = Words(self.pairs.documents) if self.words else None
+        counts: Any = None if lexical is None else lexical.counts(self.pairs.queries)
+
+        def parts() -> Iterator[tuple[slice, int, list[NDArray[np.float32]]]]:
+            step = max(_BLOCK // min(len(self.document_ND), DOCUMENTS), 1)
+            for number, first in enumerate(range(0, len(self.document_ND), DOCUMENTS)):
+                vectors = np.asarray(self.document_ND[first : first + DOCUMENTS])
+                for start in range(0, len(self.query_nD), step):
+                    rows = slice(start, start + step)
+                    found = [self.query_nD[rows] @ vectors.T]
+                    if lexical is not None:
+                        found.append(lexical.block(counts[rows], number))
+                    yield rows, first, found
+
+        total = np.zeros((2, 2, len(self.query_nD)))  # of values and of squares, by cosines and BM25
+        for rows, _, found in parts():
+            for kind, score_bM in enumerate(found):
+                total[0, kind, rows] += score_bM.sum(axis=1, dtype=np.float64)
+                total[1, kind, rows] += np.einsum("bm,bm->b", score_bM, score_bM, dtype=np.float64)
+        mean, square = total / len(self.document_ND)
+        deviation = np.sqrt(np.maximum(square - mean**2, 0)) + _LEAST_DEVIATION
+        for rows, first, found in parts():
+            score_bM = np.zeros_like(found[0])
+            for kind, (weight, each) in enumerate(zip((1.0, self.words), found, strict=False)):
+                scale, shift = (values[kind, rows][:, None] for values in (weight / deviation, mean))
+                score_bM += (each - shift.astype(np.float32)) * scale.astype(np.float32)
+            yield rows, first, score_bM
 
 
 def _softmax(score_bK: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -194,3 +272,15 @@ def unit_vectors(encoder: Encoding, texts: Sequence[str], role: str | None, prog
     vectors = unit_rows(encoder.encode(distinct, normalize=True, show_progress_bar=progress, role=role))
     number = {text: place for place, text in enumerate(distinct)}
     return vectors[[number[text] for text in texts]]
+
+
+def document_vectors(encoder: Encoding, documents: Sequence[str], progress: bool) -> NDArray[np.float32]:
+    """Return unit vectors ``(N, D)`` of distinct documents; of more than a block they lie in a file."""
+    role = role_for("document", encoder.texts)
+    if len(documents) <= DOCUMENTS:
+        return unit_vectors(encoder, documents, role, progress)
+
+    def encode(texts: list[str]) -> NDArray[np.float32]:
+        return encoder.encode(texts, normalize=True, show_progress_bar=False, role=role)
+
+    return mapped_unit_vectors(encode, documents, desc="documents", progress=progress)

@@ -13,7 +13,7 @@ from typing import Any
 from cse.bench.data import DataFolders
 from cse.bench.ledger import RUN, Ledger, RunRecord
 from cse.bench.pacing import evaluating
-from cse.data.store import REPORT_FILE, TRAIN_FILE, PreparedData, source_file
+from cse.data.store import DOCUMENTS_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, source_file
 from cse.data.tasks.store import open_dev, write_tasks
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
@@ -108,7 +108,8 @@ def share_data(prepared: Path, shared: DataFolders, mined: Path | None = None) -
     shutil.rmtree(shared.prepared, ignore_errors=True)
     shared.prepared.mkdir(parents=True)
     data = PreparedData(prepared)
-    _link(prepared, shared.prepared, (TRAIN_FILE, *map(source_file, data.sources), REPORT_FILE))
+    documents = [] if data.documents is None else [DOCUMENTS_FILE]
+    _link(prepared, shared.prepared, (TRAIN_FILE, *map(source_file, data.sources), *documents, REPORT_FILE))
     write_tasks(shared.prepared, dev=open_dev(data))
     if mined is not None:
         shared.mined.mkdir()

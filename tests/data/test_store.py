@@ -7,7 +7,17 @@ import pyarrow as pa
 import pytest
 
 from cse.data.sample import sample_pairs, sample_rows
-from cse.data.store import BATCH_ROWS, GROUP, PreparedData, open_rows, view_of, write_rows
+from cse.data.store import (
+    BATCH_ROWS,
+    GROUP,
+    MappedTexts,
+    PreparedData,
+    map_table,
+    open_rows,
+    view_of,
+    write_rows,
+    write_table,
+)
 from cse.data.suite import open_suite
 from cse.data.tasks.store import TASKS_FILE, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
@@ -92,3 +102,11 @@ def test_missing_parts_say_what_to_run(tmp_path):
 def test_other_columns_have_no_view():
     with pytest.raises(CseError, match="columns text; run `cse prepare`"):
         view_of(pa.table({"text": ["a"]}))
+
+
+def test_texts_that_are_mapped_are_a_sequence(tmp_path):
+    texts = [f"text {number}" for number in range(5000)]  # two batches
+    write_table(tmp_path / "texts.arrow", pa.schema([("text", pa.string())]), [(text,) for text in texts])
+    found = MappedTexts(map_table(tmp_path / "texts.arrow")["text"])
+    assert len(found) == 5000 and list(found) == texts and found[4097] == texts[4097]
+    assert found[4090:4100] == texts[4090:4100] and found[4998:6000] == texts[4998:] and found[::1000] == texts[::1000]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cse.evaluation.fusion import fuse
+from cse.evaluation.fusion import fuse, lend, search
 
 
 def reference(cosine, bm25, depth):
@@ -76,3 +76,51 @@ def test_as_lancedb_ranks(case):
     ours = fuse(cosine, bm25, 10)
     assert set(theirs) == set(np.flatnonzero(ours >= 0).tolist())
     assert [ours[place] for place in theirs] == pytest.approx(list(theirs.values()), abs=1e-6)
+
+
+# ---- what is alike ------------------------------------------------------------------------------------------------
+
+
+def unit_vectors(seed: int, count: int = 40) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(count, 6)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def lent(scores, vectors):
+    """Three tenths of a score are the mean of the eight nearest, one document after the other."""
+    found = []
+    for n, own in enumerate(scores):
+        others = sorted((m for m in range(len(scores)) if m != n), key=lambda m: -float(vectors[n] @ vectors[m]))[:8]
+        found.append(0.7 * own + 0.3 * sum(scores[m] for m in others) / len(others))
+    return found
+
+
+@pytest.mark.parametrize("rows", [7, 1000])
+@pytest.mark.parametrize("count", [2, 5, 40])
+def test_documents_that_are_alike_lend_each_other_their_scores(monkeypatch, count, rows):
+    monkeypatch.setattr("cse.evaluation.fusion._ROWS", rows)
+    scores, vectors = np.sort(np.random.default_rng(3).random(count))[::-1], unit_vectors(4, count)
+    assert lend(scores, vectors) == pytest.approx(lent(scores, vectors))
+
+
+def test_a_document_alone_keeps_its_score():
+    assert lend(np.array([0.5]), unit_vectors(0, 1)).tolist() == [0.5]
+    assert not len(lend(np.array([]), unit_vectors(0, 0)))
+
+
+def test_a_search_lends_among_the_documents_that_are_found():
+    (cosine, bm25), vectors = drawn(5), unit_vectors(6)
+    fused, found = fuse(cosine, bm25, 10), search(cosine, bm25, vectors, 10)
+    best = np.argsort(-fused, kind="stable")[:10]
+    assert found[best] == pytest.approx(lent(fused[best], vectors[best]))
+    assert (found >= 0).sum() == 10 < (fused >= 0).sum(), "of those that either finds, the best"
+
+
+def test_among_equal_documents_one_near_the_others_wins():
+    """Two documents fit a query alike; one has neighbours that fit it too."""
+    fits = np.array([1.0, 1.0, *[0.9] * 8, *[0.1] * 8])
+    vectors = np.zeros((18, 3), np.float32)
+    vectors[[0, *range(10, 18)], 0] = 1
+    vectors[[1, *range(2, 10)], 1] = 1
+    one, other = lend(fits, vectors)[:2]
+    assert other - one == pytest.approx(0.3 * 0.8)

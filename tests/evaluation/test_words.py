@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cse.evaluation.words import Words
+from tests.tiny import WORDS
 
 DOCUMENTS = ["cats sleep near dogs", "a dog barks", "dogs dogs dogs run", "", "the of and"]
 TOKENS = [["cat", "sleep", "near", "dog"], ["dog", "bark"], ["dog", "dog", "dog", "run"], [], []]
@@ -23,7 +24,9 @@ def bm25(query: list[str], document: list[str]) -> float:
     return score
 
 
-def test_scores_are_those_of_the_equation_over_stems():
+@pytest.mark.parametrize("block", [2, 16_384])
+def test_scores_are_those_of_the_equation_over_stems(monkeypatch, block):
+    monkeypatch.setattr("cse.evaluation.words.DOCUMENTS", block)
     queries = ["Dogs sleeping", "dog dog cats", "the", "zebra", ""]
     stems = [["dog", "sleep"], ["dog", "dog", "cat"], [], [], []]
     found = np.stack(list(Words(DOCUMENTS).scores(queries)))
@@ -34,6 +37,18 @@ def test_scores_are_those_of_the_equation_over_stems():
 
 def test_documents_without_a_word_score_nothing():
     assert not np.stack(list(Words(["", "the"]).scores(["dog", "the"]))).any()
+
+
+def test_scores_are_those_of_bm25s():
+    bm25s, stemmer = pytest.importorskip("bm25s"), pytest.importorskip("Stemmer").Stemmer("english")
+    rng = np.random.default_rng(0)
+    documents = [" ".join(rng.choice(WORDS, rng.integers(3, 40))) for _ in range(60)]
+    queries = [" ".join(rng.choice(WORDS, 5)) for _ in range(9)]
+    index = bm25s.BM25()
+    given = {"stopwords": "en", "stemmer": stemmer, "return_ids": False, "show_progress": False}
+    index.index(bm25s.tokenize(documents, **given), show_progress=False)
+    expected = [index.get_scores(tokens) for tokens in bm25s.tokenize(queries, **given)]
+    assert np.stack(list(Words(documents).scores(queries))) == pytest.approx(np.stack(expected), abs=1e-5)
 
 
 def test_jax_is_left_alone(tmp_path):

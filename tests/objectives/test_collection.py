@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.special import log_softmax
 
-from cse.objectives.collection import NO_DOCUMENT, collection_cross_entropy
+from cse.objectives.collection import NO_DOCUMENT, collection_cross_entropy, ranked, sampled_cross_entropy
 
 RNG = np.random.default_rng(0)
 QUERIES, DOCUMENTS = RNG.normal(size=(4, 6)), RNG.normal(size=(9, 6))
@@ -57,3 +57,41 @@ def test_the_gradient_is_the_numeric_one():
         lambda q: collection_cross_entropy(q, torch.from_numpy(DOCUMENTS), place, share, own, temperature=0.3),
         torch.from_numpy(QUERIES).requires_grad_(),
     )
+
+
+# ---- a sample in place of all -------------------------------------------------------------------------------------
+
+
+def tensors(*values):
+    return tuple(torch.from_numpy(np.asarray(value)) for value in values)
+
+
+def test_a_sample_of_all_documents_is_the_whole_collection():
+    given = tensors(QUERIES, DOCUMENTS, PLACE, SHARE, OWN)
+    sampled = sampled_cross_entropy(*given, torch.arange(9), temperature=0.3)
+    assert sampled.item() == pytest.approx(found(), rel=1e-12)
+    none = sampled_cross_entropy(*given, torch.arange(0), temperature=0.3)
+    assert none.item() == pytest.approx(found(), rel=1e-12)
+
+
+def test_documents_at_random_stand_for_the_rest():
+    place, share, own = PLACE[:1], SHARE[:1], OWN[:1]  # 0, 3, 8, and 2, where it is from
+    sampled = sampled_cross_entropy(
+        *tensors(QUERIES[:1], DOCUMENTS, place, share, own, np.array([3, 5, 7])), temperature=0.3
+    )
+    unit = [values / np.linalg.norm(values, axis=1, keepdims=True) for values in (QUERIES[:1], DOCUMENTS)]
+    score = (unit[0] @ unit[1].T)[0] / 0.3
+    # 5 and 7 stand for the five documents that the query does not need
+    whole = np.exp(score[[0, 3, 8]]).sum() + 5 / 2 * np.exp(score[[5, 7]]).sum()
+    expected = -(share[0] * (score[place[0]] - np.log(whole))).sum()
+    assert sampled.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_step_reads_the_documents_it_ranks_alone():
+    place, own = torch.arange(40).reshape(4, 10), torch.tensor([50, NO_DOCUMENT, 3, 51])
+    step = ranked(place, own, torch.arange(0, 1000, 10), 1000)
+    needed, rest = {*range(40), 50, 51}, {*range(0, 1000, 10)} - {0, 10, 20, 30, 50}
+    assert set(step.number.tolist()) == needed | rest and len(step.number) == len(needed) + len(rest)
+    assert step.times.sum().item() == pytest.approx(1000)
+    assert torch.equal(step.number[step.place], place)
+    assert step.own[1] == NO_DOCUMENT and step.number[step.own[[0, 2, 3]]].tolist() == [50, 3, 51]

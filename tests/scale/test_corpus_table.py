@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cse.errors import CseError
+from cse.evaluation.fusion import lend
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.seal import sealed
 from cse.scale.corpus import index
@@ -121,7 +122,7 @@ def test_words_rank_by_bm25_and_need_no_model(cse, vectors, bundle):  # noqa: F8
 
 
 @pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", 'a "cat" AND (dog', "the"])
-def test_a_hybrid_search_is_half_cosine_half_words_each_scaled_to_0_to_1(vectors, bundle, monkeypatch, query):  # noqa: F811
+def test_a_hybrid_search_is_half_cosine_half_words_lent_among_those_that_are_alike(vectors, bundle, monkeypatch, query):  # noqa: F811
     monkeypatch.setattr(module, "DEPTH", 12)
     table = open_table(str(vectors))
     vector = OnnxEncoder(bundle, provider="cpu").encode([query], normalize=True)
@@ -136,11 +137,18 @@ def test_a_hybrid_search_is_half_cosine_half_words_each_scaled_to_0_to_1(vectors
         expected = {row: sum(part.get(row, 0.0) for part in scaled) / 2 for row in parts[0] | parts[1]}
     else:  # stop words alone
         expected = scaled[0]
+    given = []
+    monkeypatch.setattr(module, "lend", lambda *arguments: given.append(arguments) or lend(*arguments))
     (found,) = table.search([query], vector, 10, "hybrid")
-    assert len(found) == 10
-    np.testing.assert_allclose([hit.score for hit in found], sorted(expected.values(), reverse=True)[:10], atol=1e-5)
+    ((scores, lenders),) = given
+    assert scores == pytest.approx(sorted(expected.values(), reverse=True)[:12], abs=1e-5)
+    ids, rows, _ = read_vectors(vectors)
+    unit = dict(zip(ids, rows / np.linalg.norm(rows, axis=1, keepdims=True), strict=True))
+    for score, lender in zip(scores, lenders, strict=True):
+        alike = [row for row in expected if expected[row] == pytest.approx(score, abs=1e-5)]
+        assert any(np.allclose(unit[row], lender, atol=1e-6) for row in alike), "a score and the vector of another row"
+    assert [hit.score for hit in found] == pytest.approx(np.sort(lend(scores, lenders))[::-1][:10])
     for hit in found:
-        assert hit.score == pytest.approx(expected[hit.id], abs=1e-5)
         assert hit.cosine == (None if hit.id not in parts[0] else pytest.approx(parts[0][hit.id], abs=1e-6))
         assert hit.bm25 == (None if hit.id not in parts[1] else pytest.approx(parts[1][hit.id], abs=1e-5))
 

@@ -130,6 +130,22 @@ def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documen
     np.testing.assert_array_equal(best, made.pairs.place[labelled])
 
 
+def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path):
+    judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
+    drawn = {"data.max_rows": 7, "data.more": [judged], "objective.collection.most_documents": 10}
+    settings = prepared(MAP | drawn | {"objective.collection.candidates": 4})
+    data = PreparedData(tmp_path / "prepared")
+    rows = [*data.train["sent1"].to_pylist(), *data.of("judged").train["sent1"].to_pylist()]
+    assert len(data.train) == 7 and len(data.documents) == 30 > len(set(data.train["sent1"].to_pylist()))
+    encoder = train(settings, tmp_path)
+    made = collection_from(encoder, [data, data.of("judged")], settings.objective.collection)
+    assert [made.pairs.documents[place] for place in made.pairs.place] == rows
+    assert made.documents.shape[0] == 30 and len(made.targets.sample) == 5
+    assert encoder.post is not None, "trained on a sample of them"
+    prepared(MAP)
+    assert PreparedData(tmp_path / "prepared").documents is None, "the rows hold them"
+
+
 def test_behind_a_bare_backbone(prepared, tmp_path, models):
     settings = prepared(MAP)
     put_behind(str(models["bert"]), settings.post, prepared=tmp_path / "prepared", out=tmp_path / "behind")

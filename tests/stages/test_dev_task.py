@@ -7,11 +7,12 @@ import json
 import re
 import shutil
 
+import pyarrow as pa
 import pytest
 
 from cse.bench.data import DataFolders
 from cse.bench.domain import read_domain_scores
-from cse.data.store import PreparedData
+from cse.data.store import DOCUMENTS_FILE, PreparedData, write_table
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import OWN, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
@@ -136,6 +137,12 @@ def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
     assert there == {"train.arrow", "tasks.arrow", "report.json"}
     shared = PreparedData(tmp_path / "trials")
     assert (open_dev(shared), open_tasks(shared, TEST), open_tasks(shared, OWN)) == (labelled(), [], [])
+
+
+def test_a_trial_sees_all_documents_where_rows_were_drawn(prepared, tmp_path):
+    write_table(prepared / DOCUMENTS_FILE, pa.schema([("text", pa.string())]), [("one",), ("two",)])
+    share_data(prepared, DataFolders(tmp_path / "trials", tmp_path / "mined", tmp_path / "corrupted"))
+    assert list(PreparedData(tmp_path / "trials").documents) == ["one", "two"]
 
 
 @pytest.mark.slow

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from cse.errors import CseError
 from cse.evaluation.words import Words
 from cse.objectives.collection import NO_DOCUMENT
+from cse.runtime.mapped import empty
 from cse.training.collection import QueryPairs, pairs_of, teach, unit_vectors
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
@@ -58,11 +62,58 @@ def test_the_own_document_is_left_out_of_a_stand_in_and_its_label_elsewhere():
     assert targets.share.sum(axis=1) == pytest.approx(1)
 
 
-def test_blocks_do_not_change_the_targets(monkeypatch):
-    whole = taught()[1]
+@pytest.mark.parametrize("candidates", [1, 3, 200])
+def test_blocks_do_not_change_the_targets(monkeypatch, candidates):
+    whole = taught(candidates=candidates)[1]
+    for module in ("cse.training.collection", "cse.evaluation.words"):
+        monkeypatch.setattr(f"{module}.DOCUMENTS", 2)
     monkeypatch.setattr("cse.training.collection._BLOCK", 1)
-    for name, array in vars(taught()[1]).items():
-        np.testing.assert_allclose(array, getattr(whole, name), rtol=0, atol=1e-6)
+    parts = taught(candidates=candidates)[1]
+    for row in range(len(QUERIES)):
+        assert shares(parts, row) == pytest.approx(shares(whole, row), abs=1e-6)
+    np.testing.assert_array_equal(parts.own, whole.own)
+
+
+def test_more_documents_than_a_step_ranks_have_a_sample():
+    assert not len(taught(most_documents=5)[1].sample) and not len(taught()[1].sample)
+    sample = taught(most_documents=4)[1].sample
+    assert len(set(sample.tolist())) == 2 and set(sample.tolist()) <= set(range(5))
+
+
+def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
+    """40,000 documents in a file: a peak below a tenth of their vectors, and the shares are those of numpy."""
+    monkeypatch.setattr("cse.training.collection.DOCUMENTS", 500)
+    monkeypatch.setattr("cse.training.collection._BLOCK", 20_000)
+    rng = np.random.default_rng(0)
+    vectors = empty((40_000, 96))
+    vectors[...] = rng.normal(size=vectors.shape)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    pairs = QueryPairs(["a"] * 30, range(40_000), rng.integers(0, 40_000, 30), np.ones(30, bool), np.zeros(30, int))
+    queries = np.array(vectors[pairs.place] + vectors[:30])
+    tracemalloc.start()
+    options = {"words": 0.0, "temperature": 0.7, "candidates": 10, "own_share": 0.5, "most_documents": 2000}
+    targets = teach(pairs, queries, vectors, **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < vectors.nbytes / 10
+    assert len(targets.sample) == 1000
+    score = queries.astype(np.float64) @ vectors.T
+    score = (score - score.mean(axis=1, keepdims=True)) / score.std(axis=1, keepdims=True) / 0.7
+    score[np.arange(30), pairs.place] = -np.inf
+    for row, each in enumerate(score):
+        best = np.argsort(-each)[:10]
+        order = np.argsort(-targets.share[row, :10])
+        assert targets.place[row, order].tolist() == best.tolist()
+        expected = np.exp(each[best] - each[best].max())
+        assert targets.share[row, order] == pytest.approx(expected / expected.sum(), abs=1e-4)
+
+
+def test_all_documents_are_the_collection_where_rows_have_some():
+    rows = pa.table({"sent0": ["a", "b"], "sent1": ["x", "y"]})
+    pairs = pairs_of([(rows, True)], ["w", "y", "z", "x"])
+    assert (list(pairs.documents), pairs.place.tolist()) == (["w", "y", "z", "x"], [3, 1])
+    with pytest.raises(CseError, match=r"objective\.collection: 'x' is in a row and not among the documents"):
+        pairs_of([(rows, True)], ["y", "z"])
 
 
 def test_sources_share_one_collection():

@@ -15,22 +15,34 @@ def cosine_blocks(
     """Yield the first query of each block and its cosines with all documents, float32 ``(b, n)``.
 
     Never holds the whole ``(q, n)`` table. Equal documents have exactly equal cosines, so that ties are ties: a matrix
-    product alone may round equal columns differently.
+    product alone may round equal columns differently. Documents may lie in a file: they are read, not copied.
 
     Args:
         query_QD: unit vectors ``(q, d)``, float32.
         document_ND: unit vectors ``(n, d)``, float32.
         cells: maximum cells of a block; a block has at least one query.
     """
-    rows = np.ascontiguousarray(document_ND)
-    keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
-    _, first, which_N = np.unique(keys, return_index=True, return_inverse=True)
-    distinct = len(first) < len(rows)
-    columns_DM = (rows[first] if distinct else rows).T
-    step = max(1, cells // len(rows))
+    later, first = _repeated(np.ascontiguousarray(document_ND))
+    step = max(1, cells // len(document_ND))
     for start in range(0, len(query_QD), step):
-        block_BM = query_QD[start : start + step] @ columns_DM
-        yield start, block_BM[:, which_N] if distinct else block_BM
+        block_BN = query_QD[start : start + step] @ document_ND.T
+        block_BN[:, later] = block_BN[:, first]
+        yield start, block_BN
+
+
+def _repeated(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of rows that equal an earlier one, and of the first that equals each."""
+    bits = rows.view(np.uint32 if rows.strides[0] % 8 else np.uint64)
+    random = np.random.default_rng(0).integers(1, 1 << 63, bits.shape[1], np.uint64) | np.uint64(1)
+    step = max(1, _CELLS // bits.shape[1])
+    with np.errstate(over="ignore"):
+        keys = [(bits[start : start + step] * random).sum(axis=1) for start in range(0, len(rows), step)]
+    _, first, which = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
+    later = np.flatnonzero(first[which] != np.arange(len(rows)))
+    first = first[which][later]
+    pairs = zip(later, first, strict=True)  # two keys are equal by chance once in many years
+    same = np.array([np.array_equal(rows[one], rows[other]) for one, other in pairs], bool)
+    return later[same], first[same]
 
 
 def nearest_columns(cosine_N: np.ndarray, count: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from cse.data.tasks.kinds import Retrieval
-from cse.evaluation.fusion import fuse
+from cse.evaluation.fusion import search
 from cse.evaluation.tasks.cosines import cosine_blocks
 from cse.evaluation.words import Words
 
@@ -53,7 +53,7 @@ def score_queries(
                 values[name][query] = value
             if lexical is not None:
                 bm25_N = np.where(np.isneginf(cosine_N), -np.inf, next(lexical))
-                for name, score_N in ((WITH_WORDS, fuse(cosine_N, bm25_N)), (OF_WORDS, bm25_N)):
+                for name, score_N in ((WITH_WORDS, search(cosine_N, bm25_N, document_ND)), (OF_WORDS, bm25_N)):
                     values[name][query] = score_ranks(_ranks(score_N, places), grades)[NDCG]
     return values
 

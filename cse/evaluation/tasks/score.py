@@ -30,7 +30,9 @@ from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.measures import Score, UndefinedScore, pair_cosines, spearman
 from cse.evaluation.tasks import labels, pairs, retrieval
 from cse.evaluation.vectors import TextEncoder, Vectors
+from cse.evaluation.words import DOCUMENTS
 from cse.runtime.encode import unit_rows
+from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
 
 AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
@@ -153,6 +155,16 @@ class _Encoded:
         vectors = Vectors(self.encoder, texts, self.batch_size, self.progress, role)
         return [unit_rows(vectors.of(column).astype(np.float32, copy=False)) for column in columns]
 
+    def documents(self, texts: list[str], role: str | None) -> np.ndarray:
+        """Return the vectors of a collection; of a large one they lie in a file, and texts are encoded as they come."""
+        if len(texts) <= DOCUMENTS:
+            return self.of(texts, role=role)[0]
+
+        def encode(part: list[str]) -> np.ndarray:
+            return Vectors(self.encoder, part, self.batch_size, role=role).of(part)
+
+        return mapped_unit_vectors(encode, texts, desc="documents", progress=self.progress)
+
     def cosines(self, first: list[str], second: list[str]) -> np.ndarray:
         return Vectors(self.encoder, [*first, *second], self.batch_size, self.progress).cosines(first, second)
 
@@ -193,7 +205,7 @@ def _of_triplets(task: Triplets, vectors: _Encoded) -> _Measures:
 
 def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None], words: bool) -> _Measures:
     (query_QD,) = vectors.of(task.queries, role=roles[0])
-    (document_ND,) = vectors.of(task.documents, role=roles[1])
+    document_ND = vectors.documents(task.documents, roles[1])
     found = retrieval.score_queries(query_QD, document_ND, task, words=words)
     measures: dict[str, Callable[[], _Found]] = {name: partial(_mean, each) for name, each in found.items()}
     if words:  # no model changes these: nothing of them is to be compared

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from cse.data.checks import listed
 from cse.errors import CseError, nearest, one_line
-from cse.evaluation.fusion import DEPTH, VECTORS_WEIGHT
+from cse.evaluation.fusion import DEPTH, VECTORS_WEIGHT, lend
 from cse.scale.corpus.database import FACTS, TABLE, TABLE_FOLDER, connect
 from cse.scale.corpus.shard import EMBEDDING
 from cse.scale.corpus.storage import Folder
@@ -31,6 +32,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
 _CANDIDATES, _PER_ROW = 200, 3  # at least: rows whose exact cosine is computed, in all and for each row wanted
 READY = "ready"
+_SCORE = "_relevance_score"  # column of what a hybrid search ranks by
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Hit:
     Attributes:
         id: its id.
         score: what ranks it: the cosine, BM25 of its words, or of a hybrid search half of each, scaled to 0 to 1
-            among the rows that either found.
+            among the rows that either found, and lent among those that are alike (``cse.evaluation.fusion``).
         cosine: with the query; None where words alone found it.
         bm25: None where no word of it is in the query, or it is not among the best.
         values: the text, if it is stored, and the kept columns, by name.
@@ -167,14 +169,17 @@ class SearchTable:
             builder = builder.refine_factor(max(_PER_ROW, -(-_CANDIDATES // depth)))
             builder = builder.bypass_vector_index() if exact else builder
         builder = builder if where is None else builder.where(where, prefilter=True)
-        found = builder.select(self.columns).limit(depth).to_arrow()
+        hybrid = mode == "hybrid"
+        found = builder.select([*self.columns, EMBEDDING] if hybrid else self.columns).limit(depth).to_arrow()
+        if hybrid:
+            found = _lent(found)
         return [self._hit(row, mode) for row in found.slice(0, k).to_pylist()]
 
     def _hit(self, row: dict[str, Any], mode: Mode) -> Hit:
         # what one side alone found has no score of the other, and is not a number where that side found nothing
         distance, bm25 = (None if math.isnan(row.get(name) or 0) else row.get(name) for name in ("_distance", "_score"))
         cosine = None if distance is None else 1 - distance
-        score = row[{"hybrid": "_relevance_score", "words": "_score", "vectors": "_distance"}[mode]]
+        score = row[{"hybrid": _SCORE, "words": "_score", "vectors": "_distance"}[mode]]
         score = 1 - score if mode == "vectors" else score
         return Hit(row["id"], score, cosine, bm25, {name: row[name] for name in self.columns if name != "id"})
 
@@ -195,6 +200,16 @@ class SearchTable:
                     f"{self.url}: the index was removed during the search; build it again (cse index)"
                 ) from None
             raise CseError(f"{self.url}: the search failed: {one_line(said)[:300]}") from None
+
+
+def _lent(found: pa.Table) -> pa.Table:
+    """Return the rows of a hybrid search, best first, once they have lent each other their scores, without vectors."""
+    width = found.schema.field(EMBEDDING).type.list_size
+    vectors = found[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(found), width)
+    scores = lend(found[_SCORE].to_numpy().astype(np.float64), vectors)
+    found = found.drop_columns([EMBEDDING])
+    found = found.set_column(found.column_names.index(_SCORE), _SCORE, pa.array(scores))
+    return found.take(np.argsort(-scores, kind="stable"))
 
 
 def open_table(url: str) -> SearchTable:

@@ -45,6 +45,11 @@ class CollectionSettings(TermSettings):
         0.5, description="Share of the targets that is the cross-encoder's; the rest is the first teacher's."
     )
     candidates: Positive = Field(200, description="Best documents of the teacher that get a share of its softmax.")
+    most_documents: Positive = Field(
+        20_000,
+        description="Up to so many documents, a step ranks all of them; of more, the `candidates` of each of its "
+        "queries and half as many at random as this, which stand for the rest.",
+    )
     own_share: Share = Field(
         0.9,
         description="Pairs: share that goes to the pair's own document, the rest to the teacher's. Of `data.pairs: "

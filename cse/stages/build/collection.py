@@ -18,7 +18,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.uses import role_for
 from cse.settings.terms.collection import CollectionSettings
 from cse.stages.common import SCRATCH
-from cse.training.collection import QueryPairs, Targets, pairs_of, teach, unit_vectors
+from cse.training.collection import QueryPairs, Targets, document_vectors, pairs_of, teach, unit_vectors
 from cse.training.cross_encoder import CrossEncoderTeacher, load_cross_encoder
 
 _FOLDER, _CROSS_ENCODER = "objective.collection.teacher_folder", "objective.collection.cross_encoder"
@@ -63,7 +63,7 @@ def collection_from(
                 f"{data.rows_file}: contains {data.view}, but queries are trained on pairs of a query and its "
                 "document; run `cse prepare` with data.view: pairs, or documents and data.pairs: [stand_ins]"
             )
-    pairs = pairs_of([(data.train, _stand_in(data)) for data in sources])
+    pairs = pairs_of([(data.train, _stand_in(data)) for data in sources], sources[0].documents)
     if len(pairs.documents) < 2:
         raise CseError(f"{sources[0].rows_file}: one document is no collection; prepare two or more")
     if most is not None and len(pairs.queries) > most:
@@ -71,11 +71,11 @@ def collection_from(
     bar = sys.stderr.isatty()
     click.echo(f"{len(pairs.queries):,} queries against {len(pairs.documents):,} documents", err=True)
     bare = encoder.documents
-    documents = unit_vectors(bare, pairs.documents, role_for("document", encoder.texts), bar)
+    documents = document_vectors(bare, pairs.documents, bar)
     teacher, taught = bare, documents
     if settings.reads_folder:
         teacher = _teacher(Path(settings.teacher_folder))
-        taught = unit_vectors(teacher, pairs.documents, role_for("document", teacher.texts), bar)
+        taught = document_vectors(teacher, pairs.documents, bar)
     queries = unit_vectors(teacher, pairs.queries, role_for("query", teacher.texts), bar)
     targets = teach(
         pairs,
@@ -85,6 +85,7 @@ def collection_from(
         temperature=settings.teacher_temperature,
         candidates=settings.candidates,
         own_share=settings.own_share,
+        most_documents=settings.most_documents,
         again=_cross_encoder(settings, bar),
     )
     return TaughtCollection(pairs, documents, queries, targets)

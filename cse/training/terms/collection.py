@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.objectives.collection import collection_cross_entropy
+from cse.objectives.collection import sampled_cross_entropy
 from cse.training.batch import Batch
 from cse.training.collection import Targets
 from cse.training.terms.term import Term
@@ -31,6 +31,7 @@ class Collection(Term):
     place: torch.Tensor
     share: torch.Tensor
     own: torch.Tensor
+    sample: torch.Tensor
 
     def __init__(
         self,
@@ -52,11 +53,12 @@ class Collection(Term):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean over the queries, the first text of each row."""
         rows = torch.from_numpy(batch.rows + self.first[batch.source]).to(self.documents.device)
-        return collection_cross_entropy(
+        return sampled_cross_entropy(
             batch.views[0],
             self.documents,
             self.place[rows],
             self.share[rows],
             self.own[rows],
+            self.sample,
             temperature=self.temperature,
         )

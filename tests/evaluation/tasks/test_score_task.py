@@ -86,6 +86,16 @@ def test_queries_and_documents_get_the_text_of_their_role():
     assert score_task(FakeEncoder(), BIRDS).setting.endswith("linear gain")
 
 
+def test_a_large_collection_is_encoded_in_parts_and_scores_the_same(monkeypatch):
+    whole = score_task(Roles(), BIRDS)
+    monkeypatch.setattr("cse.evaluation.tasks.score.DOCUMENTS", 10)
+    monkeypatch.setattr("cse.runtime.mapped.TEXTS", 4)
+    encoder = Roles()
+    parts = score_task(encoder, BIRDS)
+    assert parts.values == pytest.approx(whole.values)
+    assert [len(sentences) for sentences, *_ in encoder.calls] == [3, 4, 4, 4, 4, 4, 1], "no more documents at a time"
+
+
 def test_only_the_wanted_measures_are_computed():
     score = score_task(FakeEncoder(), BANK, measures=("MAP",))
     assert list(score.values) == list(score.items) == ["MAP"]
