@@ -22,7 +22,6 @@ _FOR_SEARCH, _FOR_SEARCH_OF_LABELS = 0.5, 0.1  # share of the time that tries le
 # epochs and steps before a second seed, of labelled rows: the held-out score rises steeply until then
 _EPOCHS_OF_LABELS, _STEPS_OF_LABELS, _STEPS_OF_FEW = 4, 120, 60
 _MOST_STEPS_OF_LABELS = 600  # where ten epochs are fewer; of few rows more than those cost accuracy
-MOST_HELD_OUT = 1 / 6  # share of the labelled rows; above it they are few, and trained on once they have chosen
 # learning rates to try, the likely ones first, since a short budget tries fewer; labels bear higher ones
 _RATES: dict[str, tuple[float, ...]] = {
     PROMPTS: (0.01, 0.03, 0.003, 0.1),

@@ -33,7 +33,7 @@ from cse.adapt.ladder import (
 from cse.adapt.look import Found
 from cse.adapt.made import PLAN, VECTORS, open_ledger
 from cse.adapt.models import ON_ALL_ROWS, RATE, Models
-from cse.adapt.plan import MOST_HELD_OUT, SEEDS, TooShortError, TrainingPlan, Workload, make_plan, rates_of
+from cse.adapt.plan import SEEDS, TooShortError, TrainingPlan, Workload, make_plan, rates_of
 from cse.bench.pacing import steps_of
 from cse.errors import CseError, Interrupted
 from cse.evaluation.compared import Compared
@@ -188,12 +188,8 @@ class Adaptation:
         """Return what chose and is to be trained on too, in words and as settings; None if it stays apart."""
         if self.judged is not None:
             return None if chosen.system == BARE else ("judged queries chose", self.judged.training)
-        share = models.held_out
-        return (
-            (f"{share:.0%} of the labelled rows were held out to choose", ON_ALL_ROWS)
-            if share > MOST_HELD_OUT
-            else None
-        )
+        share = models.held_out if self._few else 0.0
+        return (f"{share:.0%} of the labelled rows were held out to choose", ON_ALL_ROWS) if share else None
 
     def _other_language(self) -> str:
         """Return a note if the text is in a language that the backbone's card does not name; else nothing."""
@@ -211,6 +207,11 @@ class Adaptation:
         return self.found.view == "categories"
 
     @property
+    def _few(self) -> bool:
+        """Whether labelled rows are few: by what chooses among the models, see ``look``."""
+        return self._labelled and self.settings.train.dev_measure == CLASS_PROBABILITY
+
+    @property
     def _asked(self) -> dict[str, Any]:
         """What the plan follows from."""
         return {"budget": self.budget, "own_backbone": self.own_backbone}
@@ -225,7 +226,7 @@ class Adaptation:
         """
         ladder, searched = models.ladder, self.found.searched
         # of few rows a head costs accuracy, and what chooses among them cannot compare it: see docs/adapt.md
-        headed = self._labelled and self.settings.train.dev_measure != CLASS_PROBABILITY
+        headed = self._labelled and not self._few
         for system in (BARE, *([HEAD] if headed else []), *([QUERY_MAP] if searched else [])):
             models.train(system, models.settings_of(system))
             _say(f"{ladder.rungs[system]}")
@@ -252,7 +253,7 @@ class Adaptation:
         paces = {system: models.pace(system) for system in systems}
 
         def plan() -> dict[str, Any]:
-            few = searched or models.held_out > MOST_HELD_OUT  # what is chosen is trained again
+            few = searched or self._few  # what is chosen is trained again
             work = Workload(
                 {system: rates_of(self.found.view, system, train.learning_rate, few) for system in paces},
                 paces,

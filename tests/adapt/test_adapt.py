@@ -43,21 +43,20 @@ def place(tiny_folders, tmp_path, monkeypatch):
     return tmp_path
 
 
+TINY = (
+    *("-s", "prompt.length=4"),
+    *("-s", "prompt.init_std=0.5"),
+    *("-s", "train.max_length=16"),
+    *("-s", "train.batch_size=8"),
+    *("-s", "pooler.kind=mean"),
+)
+# what chooses among models of many rows, and their rate, though these are few
 LABELS = (
-    "adapt",
-    "--labels",
-    "labels.csv",
-    "--shared-backbone",
-    "-s",
-    "prompt.length=4",
-    "-s",
-    "train.max_length=16",
-    "-s",
-    "train.batch_size=8",
-    "-s",
-    "pooler.kind=mean",
-    "-s",
-    "prompt.init_std=0.5",
+    *("adapt", "--labels", "labels.csv", "--shared-backbone"),
+    *TINY,
+    *("-s", "train.dev_measure=MAP"),
+    *("-s", "data.hold_out=0.1"),
+    *("-s", "train.learning_rate=0.1"),
 )
 # the losses and batches of many labels, though these are few
 AS_MANY = (
@@ -121,7 +120,7 @@ def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, place):  # 
     for split, chosen in (("train", range(5)), ("test", range(5, 9))):
         text = "".join(f"{text},label {label}\n" for place, (text, label) in enumerate(rows) if place % 9 in chosen)
         (place / f"few/{split}.csv").write_text(f"text,category\n{text}", encoding="utf-8")
-    command = ("adapt", "--labels", "few", "--own-backbone", *LABELS[4:], "--budget", "40s", "--out", "out")
+    command = ("adapt", "--labels", "few", "--own-backbone", *TINY, "--budget", "40s", "--out", "out")
     done = cse(*command)
     assert done.code == 0, done.err
     share = "40% of the labelled rows were held out to choose"
@@ -150,7 +149,7 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     (place / "lines.txt").write_text("".join(f"{a} {b} {c}\n" for a in WORDS[:4] for b in WORDS for c in WORDS[:2]))
     pairs = [f"{a} {b},{b} {a},{i % 6}" for i, (a, b) in enumerate(pairwise(WORDS))]
     (place / "dev.csv").write_text("\n".join(["sentence1,sentence2,score", *pairs, ""]), encoding="utf-8")
-    arguments = ("lines.txt", *AS_MANY[1:], "-s", "data.dev_path=dev.csv")
+    arguments = ("lines.txt", *AS_MANY[1:], "-s", "data.dev_path=dev.csv", "-s", "train.dev_measure=null")
     done = cse("adapt", *arguments, "--budget", "20s", "--out", "out")
     assert done.code == 0, done.err
     assert "labels.csv (columns text, category): labelled texts" in done.err and "; beside them lines.txt" in done.err
@@ -181,7 +180,7 @@ def pairs(place):
     """The command that adapts to seventy pairs, for which there is no head."""
     with (place / "pairs.csv").open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([("sent0", "sent1"), *((f"question {i}", f"answer {i}") for i in range(70))])
-    return ("adapt", "pairs.csv", *LABELS[3:], "--budget", "0.01s", "--out", "out")
+    return ("adapt", "pairs.csv", "--shared-backbone", *TINY, "--budget", "0.01s", "--out", "out")
 
 
 def test_other_text_is_another_adaptation(cse, place, pairs):  # noqa: F811

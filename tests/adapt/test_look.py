@@ -71,12 +71,30 @@ def test_labels_are_trained_on_and_measured(tmp_path):
     assert "data.task_path" not in one.settings, "what is measured is held out"
 
 
-@pytest.mark.parametrize(("texts", "chooses"), [(11, "class probability"), (12, "MAP")])
-def test_of_few_texts_a_label_their_probability_chooses(tmp_path, texts, chooses):
-    rows = "".join(f"text {number} of {label},{label}\n" for label in range(4) for number in range(texts))
+@pytest.mark.parametrize(
+    ("labels", "texts", "chooses"),
+    [(40, 11, "class probability"), (40, 12, "MAP"), (4, 99, "class probability"), (4, 100, "MAP")],
+)
+def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, labels, texts, chooses):
+    rows = "".join(f"text {number} of {label},{label}\n" for label in range(labels) for number in range(texts))
     found = look([], labels=write(tmp_path / "few.csv", f"text,category\n{rows}"))
     assert found.settings["train.dev_measure"] == chooses
-    assert found.settings["train.learning_rate"] == (0.1 if chooses == "MAP" else 0.03)
+    many = chooses == "MAP"
+    assert found.settings["train.learning_rate"] == (0.1 if many else 0.03)
+    assert found.settings["data.hold_out"] == (0.1 if many else 0.2)
+
+
+@pytest.mark.parametrize("texts", [5, 20])
+def test_texts_with_two_labels_are_counted_however_many_rows_there_are(tmp_path, texts):
+    rows = "".join(f"text {number} of {label},{label}\n" for label in range(4) for number in range(texts))
+    told = look([], labels=write(tmp_path / "clear.csv", f"text,category\n{rows}")).told
+    assert told.endswith(": labelled texts: pairs within a label")
+    twice = "Text 1 of 0.,3\ntext 2 of 0,1\ntext 2 of 0,2\n"  # the same but for case and punctuation
+    found = look([], labels=write(tmp_path / "twice.csv", f"text,category\n{rows}{twice}"))
+    assert found.told == (
+        f"{tmp_path}/twice.csv (columns text, category): labelled texts: pairs within a label; "
+        f"texts with two labels or more: 2 of {4 * texts}"
+    )
 
 
 def test_many_labels_fill_batches_without_two_of_one(tmp_path):

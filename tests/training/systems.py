@@ -19,6 +19,8 @@ from cse.model.on_device import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.collection import NO_DOCUMENT
 from cse.objectives.energy_hinge import energy_hinge
+from cse.objectives.label_cosines import label_cosines
+from cse.objectives.supervised_contrastive import supervised_contrastive
 from cse.stages.build.teachers import bare_teacher
 from cse.training.batch import NO_AUGMENTATION, encode_batch
 from cse.training.collection import Targets
@@ -33,9 +35,9 @@ from cse.training.terms.label_proxies import LabelProxies
 from cse.training.terms.masked_lm import MaskedLm
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
+from cse.training.terms.of_labels import OfLabels
 from cse.training.terms.of_views import OfViews
 from cse.training.terms.self_guided import SelfGuided
-from cse.training.terms.supervised_contrastive import SupervisedContrastive
 from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, new_template, sentence_encoder
@@ -114,7 +116,8 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
     if name == "near":
         terms["distillation"] = Distillation(encoder, [bare_teacher(encoder)], weight=2.0, temperature=0.2)
     if name == "proxies":
-        terms["supervised_contrastive"] = SupervisedContrastive(encoder, weight=0.5, temperature=0.2)
+        terms["supervised_contrastive"] = OfLabels(encoder, supervised_contrastive, weight=0.5, temperature=0.2)
+        terms["label_cosines"] = OfLabels(encoder, label_cosines, weight=0.5)
         terms["label_proxies"] = LabelProxies(encoder, 3, weight=2.0, temperature=0.2, learning_rate=0.1)
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)

@@ -35,10 +35,10 @@ from cse.training.terms.momentum_queue import MomentumQueue
 from cse.training.terms.mutual_information import MutualInformation
 from cse.training.terms.nli_softmax import NliSoftmax
 from cse.training.terms.nt_xent import NtXent
+from cse.training.terms.of_labels import OfLabels
 from cse.training.terms.of_views import OfViews
 from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.terms.self_guided import SelfGuided
-from cse.training.terms.supervised_contrastive import SupervisedContrastive
 from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable
 
@@ -87,11 +87,14 @@ def losses_from(objective: ObjectiveSettings, parts: Parts, own: Sequence[Mappin
 
 
 def _term(name: str, settings: TermSettings, parts: Parts) -> Term:
-    """Build a term: by its row of ``TERMS``, or else of the views by the equation ``cse.objectives.NAME.NAME``."""
+    """Build a term: by its row of ``TERMS``, or else by the equation ``cse.objectives.NAME.NAME``.
+
+    That is one of the views, or, if the term reads labels, of embeddings and labels.
+    """
     if name in TERMS:
         return TERMS[name](settings, parts)
     equation = getattr(import_module(f"cse.objectives.{name}"), name)
-    return OfViews(parts.encoder, equation, **settings.model_dump())
+    return (OfLabels if settings.labels else OfViews)(parts.encoder, equation, **settings.model_dump())
 
 
 def _by_value(term: Callable[..., Term]) -> Callable[[Any, Parts], Term]:
@@ -176,5 +179,4 @@ TERMS: dict[str, Callable[[Any, Parts], Term]] = {
     "distillation": _distillation,
     "label_proxies": _label_proxies,
     "collection": _collection,
-    "supervised_contrastive": _by_value(SupervisedContrastive),
 }
