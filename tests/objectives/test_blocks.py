@@ -7,7 +7,6 @@ import torch
 
 from cse.objectives.cosine import cosines
 from cse.objectives.energy_hinge import energy_hinge
-from cse.objectives.label_cosines import label_cosines
 from cse.objectives.label_proxies import UNLABELLED
 from cse.objectives.matryoshka import matryoshka
 from cse.objectives.nt_xent import nt_xent, nt_xent_two_views
@@ -42,12 +41,8 @@ def khosla(z1, z2, z3, queue, label, own):
     return supervised_contrastive(torch.cat([z1, z2]), label.repeat(2), 0.2, own)
 
 
-def setfit(z1, z2, z3, queue, label, own):
-    return label_cosines(torch.cat([z1, z2]), label.repeat(2), anchors=own)
-
-
-LOSSES = [simcse, simclr, hinge, nested, khosla, setfit]
-ROWS, ANCHORS = 7, {simclr: 14, khosla: 14, setfit: 14}
+LOSSES = [simcse, simclr, hinge, nested, khosla]
+ROWS, ANCHORS = 7, {simclr: 14, khosla: 14}
 
 
 class Worker(Group):

@@ -8,7 +8,6 @@ import torch
 from cse.objectives.collection import collection_cross_entropy
 from cse.objectives.contrastive_tension import contrastive_tension
 from cse.objectives.distillation import similarity_divergence
-from cse.objectives.label_cosines import label_cosines
 from cse.objectives.label_proxies import label_proxies
 from cse.objectives.masked_lm import masked_lm
 from cse.objectives.mutual_information import local_global_information
@@ -38,7 +37,6 @@ LOSSES = {
     "nli_softmax": lambda a, b: nli_softmax((a * b)[:, :3], LABELS),
     "label_proxies": lambda a, b: label_proxies(a, b[:3], LABELS, temperature=0.05),
     "supervised_contrastive": lambda a, b: supervised_contrastive(a + b, LABELS, 0.05),
-    "label_cosines": lambda a, b: label_cosines(a + b, LABELS),
     "collection": lambda a, b: collection_cross_entropy(
         a, b, LABELS[:, None], torch.ones(8, 1), 3 + LABELS, temperature=0.05
     ),

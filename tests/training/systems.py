@@ -19,7 +19,6 @@ from cse.model.on_device import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.objectives.collection import NO_DOCUMENT
 from cse.objectives.energy_hinge import energy_hinge
-from cse.objectives.label_cosines import label_cosines
 from cse.objectives.supervised_contrastive import supervised_contrastive
 from cse.stages.build.teachers import bare_teacher
 from cse.training.batch import NO_AUGMENTATION, encode_batch
@@ -117,7 +116,6 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
         terms["distillation"] = Distillation(encoder, [bare_teacher(encoder)], weight=2.0, temperature=0.2)
     if name == "proxies":
         terms["supervised_contrastive"] = OfLabels(encoder, supervised_contrastive, weight=0.5, temperature=0.2)
-        terms["label_cosines"] = OfLabels(encoder, label_cosines, weight=0.5)
         terms["label_proxies"] = LabelProxies(encoder, 3, weight=2.0, temperature=0.2, learning_rate=0.1)
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)

@@ -16,8 +16,7 @@ from cse.settings.terms import TermSettings
 # in params.yaml and in the sum; a term that this does not name comes after these, by name
 _ORDER = (
     *("nt_xent", "matryoshka", "energy_hinge", "masked_lm", "replaced_tokens", "contrastive_tension", "self_guided"),
-    *("mutual_information", "nli_softmax", "distillation", "label_proxies", "supervised_contrastive", "label_cosines"),
-    "collection",
+    *("mutual_information", "nli_softmax", "distillation", "label_proxies", "supervised_contrastive", "collection"),
 )
 
 
