@@ -231,7 +231,8 @@ def open_training(
     views = [source.data.view for source in sources]
     check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)
     check_post(encoder, settings.post, data)
-    if settings.train.parameters != "none":
+    compares = objective.nt_xent.weight > 0.0 or objective.matryoshka.weight > 0.0
+    if compares and settings.train.parameters != "none":
         check_copies(encoder, settings.augment, settings.template, views)
     wanted = [] if settings.train.parameters == "none" else objective.needing_head
     head = None

@@ -525,5 +525,8 @@ def test_two_equal_copies_of_a_sentence_are_refused(run, settings, tmp_path):
     expected = r"augment.attention_dropout: .*still has no dropout.*; set it, to 0.3 say, or prompt.dropout"
     with pytest.raises(CseError, match=expected):
         run(settings(changes))
-    for told_apart in ({"augment.attention_dropout": 0.3}, {"prompt.dropout": 0.1}, {"augment.dropout": False}):
+    two_models = {"objective.nt_xent.weight": 0.0, "objective.contrastive_tension.weight": 1.0}
+    for told_apart in (
+        {"augment.attention_dropout": 0.3}, {"prompt.dropout": 0.1}, {"augment.dropout": False}, two_models,
+    ):  # fmt: skip
         run(settings(changes | told_apart), name=next(iter(told_apart)))

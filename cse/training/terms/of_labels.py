@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 
-from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.batch import Batch
-from cse.training.terms.term import Term
+from cse.training.terms.of_views import OfViews
 
 
-class OfLabels(Term):
+class OfLabels(OfViews):
     """An equation of both texts of each pair and the labels of the main source.
 
-    A batch may hold any number of rows of a label, unlike NT-Xent's.
-
-    Args:
-        encoder: the encoder being trained.
-        equation: takes embeddings ``(2B, D)`` and labels ``(2B,)`` by place, ``values`` and ``anchors``, a slice of the
-            rows, by name, and returns the anchors' part of a mean over all rows or pairs.
-        weight: weight of this term.
-        values: the equation's constants.
+    It takes embeddings ``(2B, D)`` and labels ``(2B,)`` by place, and ``anchors``. A batch may hold any number of rows
+    of a label, unlike NT-Xent's.
     """
-
-    def __init__(
-        self, encoder: SentenceEncoder, equation: Callable[..., torch.Tensor], *, weight: float, **values: Any
-    ) -> None:
-        super().__init__(encoder, weight=weight)
-        self.equation = partial(equation, **values)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the equation's value."""
