@@ -19,6 +19,8 @@ from tests.deploy.servers import serving
 from tests.waiting import wait_for
 
 BODY = {"model": "small", "input": "the cat sat"}
+# More threads than kept connections (20): httpcore then closes one that a thread was just given (its issue 1110).
+LIMITS = httpx.Limits(max_keepalive_connections=None)
 
 
 def written(body: dict) -> bytes:
@@ -136,7 +138,10 @@ def test_a_reader_who_does_not_read_is_hung_up_on(small_bundle, tmp_path):
 
 def test_a_full_queue_answers_429_and_every_request_is_answered(small_bundle, tmp_path):
     options = ("--max-queue-tokens", 200, "--batch-tokens", 6, "--threads", 1)
-    with serving(small_bundle, *options, log=tmp_path / "log") as server, httpx.Client(timeout=60) as client:
+    with (
+        serving(small_bundle, *options, log=tmp_path / "log") as server,
+        httpx.Client(timeout=60, limits=LIMITS) as client,
+    ):
         body = BODY | {"input": ["the cat sat"] * 39}
 
         def ask(_):
@@ -189,7 +194,10 @@ def test_concurrent_clients_get_their_own_vectors_while_others_misbehave(server,
     ]
     expected = [OnnxEncoder(small_bundle, provider="cpu").encode(one) for one in texts]
     wrong = [{"model": "small", "input": "bad"}, {"model": "nobody", "input": "a"}, {"model": "small", "input": ""}]
-    with httpx.Client(base_url=server.url, timeout=60) as client, concurrent.futures.ThreadPoolExecutor(24) as pool:
+    with (
+        httpx.Client(base_url=server.url, timeout=60, limits=LIMITS) as client,
+        concurrent.futures.ThreadPoolExecutor(24) as pool,
+    ):
         good = [pool.submit(client.post, "/v1/embeddings", json={"model": "small", "input": one}) for one in texts]
         bad = [pool.submit(client.post, "/v1/embeddings", json=wrong[index % 3]) for index in range(60)]
         for answer, vectors in zip(good, expected, strict=True):
