@@ -23,8 +23,8 @@ from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.index import build_table, update_table
 from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.pool import PieceActor
-from cse.scale.corpus.storage import Folder
 from cse.scale.corpus.table import MODES, open_table
+from cse.scale.storage import Folder
 from tests.flows.prefect_server import free_port
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, sentences, shards, write_parquet, write_txt

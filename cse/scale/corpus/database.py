@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from cse.errors import CseError
-from cse.scale.corpus.storage import Folder
+from cse.scale.storage import Folder
 
 TABLE = "index"
 TABLE_FOLDER = f"{TABLE}.lance"

@@ -23,8 +23,8 @@ from cse.scale.corpus.pool import make_shards
 from cse.scale.corpus.progress import CorpusProgress, own_stderr
 from cse.scale.corpus.shard import STORED
 from cse.scale.corpus.sources import Corpus, CorpusFile, find_corpus
-from cse.scale.corpus.storage import Folder
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
+from cse.scale.storage import Folder
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from cse.errors import CseError, full_disk_in, one_line
 from cse.scale.corpus.database import FACTS, TABLE, TABLE_FOLDER, connect, refuse_foreign
 from cse.scale.corpus.output import VectorStore, only_writer
 from cse.scale.corpus.shard import EMBEDDING, shard_tables
-from cse.scale.corpus.storage import Folder
 from cse.scale.corpus.table import READY, SearchTable, open_table
+from cse.scale.storage import Folder
 
 Kind = Literal["auto", "exact", "approximate"]
 

@@ -16,7 +16,7 @@ from cse.scale.corpus.columns import Columns, IdType, RowCheck
 from cse.scale.corpus.lines import Span, split_text, text_rows
 from cse.scale.corpus.parquet import split_parquet
 from cse.scale.corpus.sources import Corpus, CorpusFile
-from cse.scale.corpus.storage import filesystem, reading
+from cse.scale.storage import filesystem, reading
 
 PLAN = "plan.json"
 FORMAT = 2

@@ -11,7 +11,7 @@ from cse.data.checks import listed
 from cse.data.readers import is_data_name
 from cse.data.tables import FORMATS, Format
 from cse.errors import CseError, nearest
-from cse.scale.corpus.storage import Folder, filesystem, is_local, reading, shown
+from cse.scale.storage import Folder, filesystem, is_local, reading, shown
 
 _COMPRESSED = {".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy"}
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")

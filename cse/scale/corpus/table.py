@@ -24,7 +24,7 @@ from cse.errors import CseError, nearest, one_line
 from cse.evaluation.fusion import DEPTH, VECTORS_WEIGHT, lend
 from cse.scale.corpus.database import FACTS, TABLE, TABLE_FOLDER, connect
 from cse.scale.corpus.shard import EMBEDDING
-from cse.scale.corpus.storage import Folder
+from cse.scale.storage import Folder
 
 Mode = Literal["hybrid", "vectors", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
