@@ -52,7 +52,11 @@ If killed or stopped, run the same command again to resume. docs/corpus.md descr
 @click.option(
     "--workers", type=click.IntRange(min=0), help="Processes; default: one per core or GPU. 0: one process, no Ray."
 )
-@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Rows per forward pass.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    help="Most rows per forward pass; default: 64, on a GPU as many as hold 16,384 tokens.",
+)
 @_provider_option
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
 @click.option("--index", is_flag=True, help="Also build the search index (`cse index`).")
@@ -70,7 +74,7 @@ def embed(
     keep_column: tuple[str, ...],
     shard_rows: int,
     workers: int | None,
-    batch_size: int,
+    batch_size: int | None,
     provider: str,
     normalize: bool,
     index: bool,

@@ -15,7 +15,7 @@ from cse.model.checkpoint import find_recorded_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bank import Bank, Chosen
 from cse.runtime.compatible import Compatible, in_their_words
-from cse.runtime.mixed import encode_mixed
+from cse.runtime.mixed import encode_mixed, prepare_mixed
 from cse.runtime.uses import refuse_uses
 
 
@@ -97,16 +97,19 @@ class BankEncoder(Compatible, nn.Module):
                 return self.bank_pass(**moved).float().cpu().numpy()
 
         try:
-            return encode_mixed(
+            prepared = prepare_mixed(
                 self.bank,
-                run,
                 sentences,
                 domain,
-                normalize=normalize,
                 role=role,
                 tokenizers=self.bare.text_tokenizers,
-                dimension=self.dimension,
                 max_length=self.bare.max_length,
+            )
+            return encode_mixed(
+                prepared,
+                run,
+                normalize=normalize,
+                dimension=self.dimension,
                 pad_id=self.bare.backbone.pad_id,
                 batch_size=64 if batch_size is None else batch_size,
                 show_progress_bar=show_progress_bar,

@@ -25,15 +25,13 @@ from cse.model.side import check_side
 from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
-from cse.runtime.encode import cosine_similarity, encode_sentences, is_text
+from cse.runtime.encode import GPU_BATCH_TOKENS, cosine_similarity, encode_sentences, is_text
 from cse.runtime.kept_vectors import kept
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import QUERY, check_dimensions, text_of
 
 if TYPE_CHECKING:
     from cse.runtime.bank import Chosen
-
-_GPU_TOKENS = 16_384  # of a batch on a GPU, padding included
 
 
 class SentenceEncoder(Compatible, Encoder):
@@ -154,8 +152,8 @@ class SentenceEncoder(Compatible, Encoder):
                 dimension=self.dimension,
                 max_length=max_length,
                 pad_id=self.backbone.pad_id,
-                batch_size=_GPU_TOKENS if by_tokens else 64 if batch_size is None else batch_size,
-                batch_tokens=_GPU_TOKENS if by_tokens else None,
+                batch_size=GPU_BATCH_TOKENS if by_tokens else 64 if batch_size is None else batch_size,
+                batch_tokens=GPU_BATCH_TOKENS if by_tokens else None,
                 normalize=normalize,
                 show_progress_bar=show_progress_bar,
                 before=text_of(role, self.texts),

@@ -1,6 +1,7 @@
 """Encode sentences; shared by the torch encoder and the ONNX encoder.
 
-Legend: ``n`` sentences, ``b`` rows of a batch, ``l`` tokens of its longest row, ``d`` embedding width.
+Legend: ``n`` sentences, ``m`` distinct ones, ``b`` rows of a batch, ``l`` tokens of its longest row, ``d`` embedding
+width.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,19 +17,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from cse.errors import CseError
 from cse.runtime.seal import short
-from cse.runtime.tokens import Tokenizers, pad, tokenize
+from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize
 
 if TYPE_CHECKING:
     from cse.runtime.domain import Domain
 
 Float = TypeVar("Float", np.float32, np.float64)
+GPU_BATCH_TOKENS = 16_384  # padding included
 Embed = Callable[[NDArray[np.int64], NDArray[np.int64], "list[Domain]"], NDArray[np.float32]]
 
 _log = logging.getLogger("cse")
 
 
 class Encoded(NamedTuple):
-    """Result of ``encode_sentences``.
+    """Result of ``encode_prepared``.
 
     Attributes:
         embeddings: (n, d) float32; (d,) for a single ``str``.
@@ -50,103 +53,167 @@ class Encoded(NamedTuple):
         return self.embeddings
 
 
-def encode_sentences(
+@dataclass(frozen=True)
+class Prepared:
+    """Sentences whose tokens are known, see ``prepare_sentences``.
+
+    Attributes:
+        texts: the distinct sentences (m); in a bank, those of the distinct pairs of sentence and domain.
+        tokens: theirs.
+        domains: theirs, or none.
+        first: where each stands first among the sentences (m).
+        places: which of them each sentence is (n).
+        max_length: in tokens, special tokens included; in a bank, the shortest of its domains in use.
+        single: whether the sentences were one ``str``.
+    """
+
+    texts: list[str]
+    tokens: Tokens
+    domains: list[Domain]
+    first: NDArray[np.int64]
+    places: NDArray[np.int64]
+    max_length: int
+    single: bool
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self.places)
+
+
+def prepare_sentences(
     sentences: str | Sequence[str],
     *,
     tokenizers: Tokenizers,
+    max_length: int,
+    domains: Sequence[Domain] = (),
+    before: str = "",
+) -> Prepared:
+    """Tokenise sentences, repeated ones once: what a CPU does before any model runs.
+
+    Args:
+        sentences: n texts, possibly none. A single ``str`` gives one vector.
+        tokenizers: truncating tokenizers.
+        max_length: maximum tokens per sentence, special tokens included; a domain has its own.
+        domains: domain of each sentence (n), or none.
+        before: task text to put before each sentence.
+
+    Raises:
+        CseError: the sentences are unordered (a set, a dict), have more than one axis or contain an item that is not
+            valid text.
+    """
+    single = isinstance(sentences, str)
+    texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+    if before:
+        texts = [before + text for text in texts]
+    kinds: Sequence[Domain | None] = domains or [None] * len(texts)
+    row: dict[tuple[str, Domain | None], int] = {}
+    keys = zip(texts, kinds, strict=True)
+    places = np.fromiter((row.setdefault(key, len(row)) for key in keys), np.int64, len(texts))
+    distinct, own = [text for text, _ in row], [domain for _, domain in row if domain is not None]
+    limits = [domain.max_length for domain in own] or [max_length] * len(distinct)
+    tokens = tokenize(distinct, limits, tokenizers)
+    first = np.unique(places, return_index=True)[1]
+    return Prepared(distinct, tokens, own, first, places, min(limits, default=max_length), single)
+
+
+def encode_prepared(
+    prepared: Prepared,
+    *,
     embed: Embed,
     dimension: int,
-    max_length: int,
     pad_id: int,
-    domains: Sequence[Domain] = (),
     batch_size: int = 64,
     batch_tokens: int | None = None,
     batch_padding: int | None = None,
     normalize: bool = True,
     show_progress_bar: bool = False,
     workers: int = 1,
-    before: str = "",
     keep: int | None = None,
 ) -> Encoded:
-    """Encode sentences and return their embeddings in the same order.
+    """Encode tokenised sentences and return their embeddings in the same order.
 
-    Repeated sentences are encoded once. Batches are formed by token count and padded to their own longest row, so that
-    little is computed on padding.
+    Batches are formed by token count and padded to their own longest row, so that little is computed on padding.
 
     Args:
-        sentences: texts, possibly empty. A single ``str`` gives one vector.
-        tokenizers: truncating tokenizers.
+        prepared: n sentences.
         embed: maps ids (b, l), mask (b, l; 1 for a token, 0 for padding) and the rows' domains (b, or none) to
             embeddings (b, d). With ``workers`` above 1, several threads call it at once.
         dimension: d.
-        max_length: maximum tokens per sentence, special tokens included; a domain has its own.
         pad_id: padding token id.
-        domains: domain of each sentence (n), or none.
         batch_size: maximum rows per batch.
         batch_tokens: maximum tokens per batch, padding included; None: no limit. A batch has at least one row.
         batch_padding: maximum padding of a row, in tokens; None: no limit.
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
         show_progress_bar: whether to show a progress bar, which counts distinct sentences.
         workers: number of threads that run batches.
-        before: task text to put before each sentence.
         keep: how many of the d numbers to keep of each embedding, before it is scaled; None: all.
 
     Raises:
-        CseError: the sentences are unordered (a set, a dict), have more than one axis or contain an item that is not
-            text; the batch size is not a positive integer; ``normalize`` is not a boolean; or an embedding is not
+        CseError: the batch size is not a positive integer; ``normalize`` is not a boolean; or an embedding is not
             finite.
     """
-    if isinstance(sentences, str):
-        single, texts = True, [sentences]
-    else:
-        single, texts = False, as_texts(sentences)
-    if before:
-        texts = [before + text for text in texts]
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise CseError(f"batch_size: {short(batch_size)} is not valid; give a whole number of at least 1")
     if not isinstance(normalize, bool | np.bool):
         raise CseError(f"normalize: expected True or False, found {short(normalize)}")
-    limits = [domain.max_length for domain in domains] or [max_length] * len(texts)
-    kinds: Sequence[Domain | None] = domains or [None] * len(texts)
-    first: dict[tuple[str, Domain | None], int] = {}
-    for index, key in enumerate(zip(texts, kinds, strict=True)):
-        first.setdefault(key, index)
-    distinct = [text for text, _ in first]
-    origin = np.fromiter(first.values(), np.int64, len(first))
-    tokens = tokenize(distinct, [limits[index] for index in origin], tokenizers)
-    embeddings = np.empty((len(distinct), dimension), np.float32)
+    texts, tokens, domains = prepared.texts, prepared.tokens, prepared.domains
+    embeddings = np.empty((len(texts), dimension), np.float32)
 
     def run(rows: NDArray[np.int64]) -> int:
         ids, mask = pad([tokens.row(row) for row in rows], pad_id)
-        vectors = embed(ids, mask, [domains[index] for index in origin[rows]] if domains else [])
+        vectors = embed(ids, mask, [domains[row] for row in rows] if domains else [])
         if vectors.shape != (len(rows), dimension):
             raise CseError(f"the model returned shape {vectors.shape} for {len(rows)} rows of width {dimension}")
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             row = rows[int(np.argmin(finite))]
-            text = distinct[row]
             raise CseError(
-                f"sentences[{origin[row]}]: its embedding is not finite (text starts {text[:40]!r}); "
+                f"sentences[{prepared.first[row]}]: its embedding is not finite (text starts {texts[row][:40]!r}); "
                 "the weights or prompts contain invalid numbers: train or export again"
             )
         embeddings[rows] = vectors
         return len(rows)
 
-    rows_per_batch = min(batch_size, max(1, -(-len(distinct) // workers)))
+    rows_per_batch = min(batch_size, max(1, -(-len(texts) // workers)))
     batches = list(_batches(tokens.lengths, rows_per_batch, batch_tokens, batch_padding))
-    _run_all(run, batches, len(distinct), workers, show_progress_bar)
+    _run_all(run, batches, len(texts), workers, show_progress_bar)
 
     if keep is not None:
         embeddings = np.ascontiguousarray(embeddings[:, :keep])
     if normalize:
         unit_rows(embeddings, out=embeddings)
-    if len(distinct) < len(texts):
-        position = {key: row for row, key in enumerate(first)}
-        embeddings = embeddings[[position[key] for key in zip(texts, kinds, strict=True)]]
-    names = [domain.name for domain in domains]
-    return Encoded(
-        embeddings[0] if single else embeddings, tokens.truncated, len(distinct), min(limits, default=max_length), names
+    if len(texts) < len(prepared):
+        embeddings = embeddings[prepared.places]
+    found = embeddings[0] if prepared.single else embeddings
+    return Encoded(found, tokens.truncated, len(texts), prepared.max_length, [])
+
+
+def encode_sentences(
+    sentences: str | Sequence[str],
+    *,
+    tokenizers: Tokenizers,
+    max_length: int,
+    domains: Sequence[Domain] = (),
+    before: str = "",
+    **options: Any,
+) -> Encoded:
+    """Encode sentences and return their embeddings in the same order.
+
+    Args:
+        sentences: see ``prepare_sentences``, as for the next four.
+        tokenizers: of the model.
+        max_length: of a sentence.
+        domains: of the sentences.
+        before: each sentence.
+        options: further arguments of ``encode_prepared``.
+
+    Raises:
+        CseError: as both.
+    """
+    prepared = prepare_sentences(
+        sentences, tokenizers=tokenizers, max_length=max_length, domains=domains, before=before
     )
+    return encode_prepared(prepared, **options)
 
 
 def is_text(values: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from cse.runtime.bank import BadDomainError, Bank, Chosen, NoDomainError
 from cse.runtime.domain import AUTO, POOLERS, Domain
-from cse.runtime.encode import Encoded, as_texts, encode_sentences, unit_rows
+from cse.runtime.encode import Encoded, Prepared, as_texts, encode_prepared, prepare_sentences, unit_rows
 from cse.runtime.uses import refuse_uses, text_of
 
 INPUTS = ("domain", "prompt", "prompt_length", "position_shift", "trained_cls", "cls", "pooling")  # see ``feed``
@@ -102,14 +103,82 @@ class DomainEncoder:
         return None if bank is None or self.domain == AUTO else bank.domain(self.domain)
 
 
+@dataclass(frozen=True)
+class PreparedMixed:
+    """Sentences of several domains whose tokens are known, see ``prepare_mixed``.
+
+    Attributes:
+        bank: whose domains.
+        domain: as it was given.
+        role: of the sentences.
+        texts: the sentences (n).
+        chosen: their domains (n); None where the text is to choose.
+        prepared: the sentences with their domains; where the text is to choose, those alone, for the bare backbone.
+        prepare: tokenises sentences with their domains.
+        single: whether the sentences were one ``str``.
+    """
+
+    bank: Bank
+    domain: Chosen
+    role: str | None
+    texts: list[str]
+    chosen: list[Domain | None]
+    prepared: Prepared
+    prepare: Callable[..., Prepared]
+    single: bool
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self.texts)
+
+    @property
+    def unchosen(self) -> list[int]:
+        """Which sentences choose their domain."""
+        return [row for row, one in enumerate(self.chosen) if one is None]
+
+
+def prepare_mixed(
+    bank: Bank, sentences: str | Sequence[str], domain: Chosen, *, role: str | None = None, **options: Any
+) -> PreparedMixed:
+    """Tokenise sentences for their domains, as far as these do not depend on the text.
+
+    Args:
+        bank: the bank; each domain is used to the end of ``encode_mixed`` as it is now.
+        sentences: texts, or one.
+        domain: see ``Bank.choose``; ``auto`` chooses by the text.
+        role: of the texts, for domains that have roles: its task text goes before each; of a query side, ``query``
+            takes it, and all others the bare backbone.
+        options: further arguments of ``prepare_sentences``.
+
+    Raises:
+        CseError: as ``Bank.choose``, ``prepare_sentences`` and ``check_role``.
+    """
+    prepare: Callable[..., Prepared] = partial(prepare_sentences, **options)
+    texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+    chosen = bank.choose(domain, len(texts))
+    undecided = [text for text, one in zip(texts, chosen, strict=True) if one is None]
+    if undecided:
+        prepared = prepare(undecided, domains=[bank.bare] * len(undecided))
+    else:
+        prepared = _prepare_named(bank, prepare, texts, [one for one in chosen if one is not None], role)
+    return PreparedMixed(bank, domain, role, texts, chosen, prepared, prepare, isinstance(sentences, str))
+
+
+def _prepare_named(
+    bank: Bank, prepare: Callable[..., Prepared], texts: list[str], named: list[Domain], role: str | None
+) -> Prepared:
+    for one in dict.fromkeys(named):
+        check_role(role, one)
+    if role is not None:
+        texts = [one.texts[role] + text for one, text in zip(named, texts, strict=True)]
+    return prepare(texts, domains=[one.in_role(role, bank.bare) for one in named])
+
+
 def encode_mixed(
-    bank: Bank,
+    mixed: PreparedMixed,
     run: Callable[[dict[str, NDArray[Any]]], NDArray[np.float32]],
-    sentences: str | Sequence[str],
-    domain: Chosen,
     *,
     normalize: bool | None,
-    role: str | None = None,
     **options: Any,
 ) -> Encoded:
     """Encode sentences, each with the prompts of its domain; the domains of a batch mix freely.
@@ -118,44 +187,33 @@ def encode_mixed(
     cosine sees.
 
     Args:
-        bank: the bank; each domain is used to the end of the call as it is at its start.
+        mixed: the sentences.
         run: maps the model's inputs (see ``feed``) to pooled vectors (b, d).
-        sentences: texts, or one.
-        domain: see ``Bank.choose``; ``auto`` chooses by the text.
         normalize: whether to scale embeddings to unit length; None: as each domain says.
-        role: of the texts, for domains that have roles: its task text goes before each; of a query side, ``query``
-            takes it, and all others the bare backbone.
-        options: further arguments of ``encode_sentences``.
+        options: further arguments of ``encode_prepared``.
 
     Raises:
-        CseError: as ``Bank.choose``, ``encode_sentences`` and ``check_role``.
+        CseError: as ``encode_prepared``; where the text chooses, also as ``nearest_domains`` and ``check_role``.
     """
-    texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
-    chosen = bank.choose(domain, len(texts))
+    bank, domain, chosen, prepared = mixed.bank, mixed.domain, list(mixed.chosen), mixed.prepared
 
     def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
         return finish(run({"input_ids": ids, "attention_mask": mask, **feed(rows)}), rows, normalize)
 
-    unchosen = [row for row, one in enumerate(chosen) if one is None]
-    if unchosen:
-        undecided = [texts[row] for row in unchosen]
-        bare = [bank.bare] * len(undecided)
-        vectors = encode_sentences(undecided, embed=embed, domains=bare, normalize=False, **options).embeddings
-        for row, one in zip(unchosen, nearest_domains(vectors, bank), strict=True):
+    if mixed.unchosen:
+        vectors = encode_prepared(prepared, embed=embed, normalize=False, **options).embeddings
+        for row, one in zip(mixed.unchosen, nearest_domains(vectors, bank), strict=True):
             chosen[row] = one
     named = [one for one in chosen if one is not None]
-    for one in dict.fromkeys(named):
-        check_role(role, one)
-    if role is not None:
-        texts = [one.texts[role] + text for one, text in zip(named, texts, strict=True)]
-    given = [one.in_role(role, bank.bare) for one in named]
-    encoded = encode_sentences(texts, embed=embed, domains=given, normalize=False, **options)
+    if mixed.unchosen:
+        prepared = _prepare_named(bank, mixed.prepare, mixed.texts, named, mixed.role)
+    encoded = encode_prepared(prepared, embed=embed, normalize=False, **options)
     encoded = encoded._replace(domains=[one.name for one in named])
     if isinstance(domain, str) and domain != AUTO:
         domain = named[0] if named else bank.domain(domain)
     if isinstance(domain, Domain):
         encoded = encoded._replace(embeddings=np.ascontiguousarray(encoded.embeddings[:, : domain.dimension]))
-    return encoded._replace(embeddings=encoded.embeddings[0]) if isinstance(sentences, str) else encoded
+    return encoded._replace(embeddings=encoded.embeddings[0]) if mixed.single else encoded
 
 
 def check_role(role: str | None, domain: Domain) -> None:

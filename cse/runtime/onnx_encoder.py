@@ -18,10 +18,19 @@ from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, kept_as, read_query_side, verify
 from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
 from cse.runtime.domain import Domain
-from cse.runtime.encode import Encoded, as_texts, cosine_similarity, encode_sentences, is_text
+from cse.runtime.encode import (
+    GPU_BATCH_TOKENS,
+    Encoded,
+    Prepared,
+    as_texts,
+    cosine_similarity,
+    encode_prepared,
+    is_text,
+    prepare_sentences,
+)
 from cse.runtime.file_cache import KEPT_BYTES
 from cse.runtime.kept_vectors import kept
-from cse.runtime.mixed import INPUTS, encode_mixed, feed, finish
+from cse.runtime.mixed import INPUTS, PreparedMixed, encode_mixed, feed, finish, prepare_mixed
 from cse.runtime.providers import open_session, run, run_bound, usable_cpus
 from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
@@ -29,7 +38,7 @@ from cse.runtime.uses import QUERY, check_dimensions, refuse_uses, text_of
 
 # On a CPU the time per token is flat from about 64 tokens on (measured: MiniLM, one core), so batches are small, which
 # shares them out more evenly, and padding of a row beyond this costs more than another batch.
-CPU_BATCH_TOKENS, CPU_PADDING = 384, 8
+CPU_BATCH_TOKENS, CPU_PADDING, _CPU_ROWS = 384, 8, 64
 _GIVEN = ("input_ids", "attention_mask")
 
 
@@ -113,7 +122,7 @@ class OnnxEncoder(Compatible):
     def encode(
         self,
         sentences: str | Sequence[str],
-        batch_size: int = 64,
+        batch_size: int | None = None,
         normalize: bool | None = None,
         show_progress_bar: bool = False,
         *,
@@ -125,7 +134,8 @@ class OnnxEncoder(Compatible):
 
         Args:
             sentences: texts, possibly empty.
-            batch_size: maximum rows per batch; on the CPU, long sentences run in smaller batches.
+            batch_size: maximum rows per batch; None: 64, or on a GPU as many as hold 16,384 tokens. Long sentences run
+                in smaller batches.
             normalize: whether embeddings have unit length; None: the default of the bundle, or of each domain.
             show_progress_bar: whether to show a progress bar.
             domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
@@ -151,7 +161,7 @@ class OnnxEncoder(Compatible):
     def encode_counting(
         self,
         sentences: str | Sequence[str],
-        batch_size: int = 64,
+        batch_size: int | None = None,
         *,
         normalize: bool | None = None,
         show_progress_bar: bool = False,
@@ -162,30 +172,65 @@ class OnnxEncoder(Compatible):
         """Encode like ``encode``, but return the number of truncated sentences instead of logging a warning, and the
         name of each sentence's domain.
         """
-        few = isinstance(sentences, str) or not hasattr(sentences, "__len__") or len(sentences) < 4 * self.threads
-        shared_out = self.provider == "cpu" and self.threads > 1 and not few
+        return self.encode_prepared(
+            self.prepare(sentences, domain=domain, role=role),
+            batch_size,
+            normalize=normalize,
+            show_progress_bar=show_progress_bar,
+            dimensions=dimensions,
+        )
+
+    def prepare(
+        self, sentences: str | Sequence[str], *, domain: Chosen = None, role: str | None = None
+    ) -> Prepared | PreparedMixed:
+        """Tokenise sentences for ``encode_prepared``; while that runs, another thread may prepare the next.
+
+        Raises:
+            CseError: as ``encode``, but for what the model computes.
+        """
+        options: dict[str, Any] = {"tokenizers": self._tokenizers, "max_length": self.max_length}
+        if self.bank is not None:
+            return prepare_mixed(self.bank, sentences, domain, role=role, **options)
+        if domain is not None:
+            raise CseError(f"{self.path}: a bundle of one model; domain {short(domain)} needs a bank (cse bank create)")
+        side, before = self.side_of(role), text_of(role, self.texts)
+        if side is None:
+            return prepare_sentences(sentences, before=before, **options)
+        texts = sentences if isinstance(sentences, str) else as_texts(sentences)
+        count = 1 if isinstance(texts, str) else len(texts)
+        return prepare_sentences(texts, before=before, domains=[side] * count, **options)
+
+    def encode_prepared(
+        self,
+        prepared: Prepared | PreparedMixed,
+        batch_size: int | None = None,
+        *,
+        normalize: bool | None = None,
+        show_progress_bar: bool = False,
+        dimensions: int | None = None,
+    ) -> Encoded:
+        """Encode what ``prepare`` returned, see ``encode_counting``."""
+        few = prepared.single or len(prepared) < 4 * self.threads
+        on_cpu = self.provider == "cpu"
+        shared_out = on_cpu and self.threads > 1 and not few
         session = self._open_one_core() if shared_out else self._session
         options: dict[str, Any] = {
-            "tokenizers": self._tokenizers,
             "dimension": self.dimension,
-            "max_length": self.max_length,
             "pad_id": self.manifest.pad_id,
-            "batch_size": batch_size,
-            "batch_tokens": CPU_BATCH_TOKENS if self.provider == "cpu" else None,
-            "batch_padding": CPU_PADDING if self.provider == "cpu" else None,
+            "batch_size": (_CPU_ROWS if on_cpu else GPU_BATCH_TOKENS) if batch_size is None else batch_size,
+            "batch_tokens": CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
+            "batch_padding": CPU_PADDING if on_cpu else None,
             "show_progress_bar": show_progress_bar,
             "workers": self.threads if shared_out else 1,
         }
 
-        if self.bank is not None:
+        if isinstance(prepared, PreparedMixed):
 
             def run(given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
                 return self._run(session, given)
 
             refuse_uses(None, dimensions)
-            return encode_mixed(self.bank, run, sentences, domain, normalize=normalize, role=role, **options)
-        if domain is not None:
-            raise CseError(f"{self.path}: a bundle of one model; domain {short(domain)} needs a bank (cse bank create)")
+            return encode_mixed(prepared, run, normalize=normalize, **options)
 
         def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
             return self._embed(session, ids, mask, rows)
@@ -193,12 +238,7 @@ class OnnxEncoder(Compatible):
         if normalize is None:
             normalize = not isinstance(self.manifest, Bundle) or self.manifest.normalize
         check_dimensions(dimensions, self.widths, self.dimension)
-        options |= {"before": text_of(role, self.texts), "keep": dimensions}
-        texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
-        domains = [] if (one := self.side_of(role)) is None else [one] * len(texts)
-        given = sentences if isinstance(sentences, str) else texts
-        encoded = encode_sentences(given, embed=embed, normalize=normalize, domains=domains, **options)
-        return encoded._replace(domains=[])
+        return encode_prepared(prepared, embed=embed, normalize=normalize, keep=dimensions, **options)
 
     def side_of(self, role: str | None) -> Domain | None:
         """Return what encodes a text in a role in a bundle with a query side; None without one."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cse.errors import CseError
 from cse.runtime.domain import AUTO, Domain
-from cse.runtime.encode import unit_rows
+from cse.runtime.encode import GPU_BATCH_TOKENS, unit_rows
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
 from cse.runtime.uses import QUERY, check_dimensions, text_of
@@ -35,7 +35,7 @@ Inputs = Sequence[str] | Sequence[Sequence[int]]
 _T = TypeVar("_T")
 
 # tokens and rows of a batch, and the padding that costs as much as one more batch
-_CPU, _GPU = (CPU_BATCH_TOKENS, 64, CPU_PADDING), (16_384, 512, 2048)
+_CPU, _GPU = (CPU_BATCH_TOKENS, 64, CPU_PADDING), (GPU_BATCH_TOKENS, 512, 2048)
 _SHORT = 2000  # characters that are tokenised in less time than another thread takes to start
 
 

@@ -142,15 +142,15 @@ def test_truncated_rows_name_the_limits(run, tmp_path, bank):
 
 def stop_after_one(monkeypatch):
     """Let the next run end after its first shard."""
-    make = Worker.make_shard
+    encode = Worker.encode
 
-    def make_shard(self, piece, source):
-        if piece.number:
-            monkeypatch.setattr(Worker, "make_shard", make)
+    def encode_one(self, work):
+        if work.piece.number:
+            monkeypatch.setattr(Worker, "encode", encode)
             raise Interrupted(15, "after 10 rows")
-        return make(self, piece, source)
+        return encode(self, work)
 
-    monkeypatch.setattr(Worker, "make_shard", make_shard)
+    monkeypatch.setattr(Worker, "encode", encode_one)
 
 
 @pytest.mark.parametrize("how", ["billing", "auto", "column"])
@@ -219,15 +219,14 @@ def test_a_worker_keeps_the_domains_that_it_started_with(
 ):
     names = NAMES if how == "column" else "auto"
     before = expected(bank, names)
-    make = Worker.make_shard
+    prepare = Worker.prepare
 
-    def make_shard(self, piece, source):
-        done = make(self, piece, source)
-        put_domain(bank, tiny_folders["bert"], "billing", 7)
+    def prepare_late(self, piece, rows):
+        put_domain(bank, tiny_folders["bert"], "billing", 7 + piece.number)
         put_domain(bank, tiny_folders["bert"], "outage", 8)
-        return done
+        return prepare(self, piece, rows)
 
-    monkeypatch.setattr(Worker, "make_shard", make_shard)
+    monkeypatch.setattr(Worker, "prepare", prepare_late)
     given = (table, bank, "--domain-column", "queue") if how == "column" else (corpus, f"{bank}:auto")
     assert run(given[0], tmp_path / "vectors", *given[1:]).code == 0
     _, vectors, _ = read_vectors(tmp_path / "vectors")

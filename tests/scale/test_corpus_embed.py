@@ -122,15 +122,15 @@ def test_folders_on_other_file_systems(bundle, tmp_path, corpus):  # noqa: F811
 @contextmanager
 def stopped_after(count, error):
     """Let a run end with an exception after some shards."""
-    make = Worker.make_shard
+    encode = Worker.encode
 
-    def make_shard(self, piece, source):
-        if piece.number >= count:
+    def encode_some(self, work):
+        if work.piece.number >= count:
             raise error
-        return make(self, piece, source)
+        return encode(self, work)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "make_shard", make_shard)
+        patch.setattr(Worker, "encode", encode_some)
         yield
 
 
@@ -187,7 +187,7 @@ def test_something_else_is_refused_until_again(run, corpus, tmp_path):
     run(corpus, out)
     expected = outputs(out)
     for options, what in (
-        (["--batch-size", 3], "batch_size was 64, now 3"),
+        (["--batch-size", 3], "batch_size was None, now 3"),
         (["--raw"], "normalize was True, now False"),
         (["--keep-text"], "keep_text was False, now True"),
     ):

@@ -100,7 +100,7 @@ def embed_corpus(
                 plan.kept,
             )
             todo = read_pieces(missing, files.files, files.format, choices.columns, plan.id_type)
-            truncated = _make(config, todo, files.files, workers, progress)
+            truncated = _make(config, todo, len(missing), files.files, workers, progress)
         if missing or MANIFEST not in names:
             finish(folder, plan, chosen)
         folder.close()
@@ -133,6 +133,7 @@ def _provider(asked: str, bundle: str) -> str:
 def _make(
     config: WorkerConfig,
     todo: Iterator[tuple[Piece, PieceRows]],
+    pieces: int,
     sources: list[CorpusFile],
     workers: int | None,
     progress: CorpusProgress,
@@ -145,11 +146,10 @@ def _make(
     truncated = 0
     with contextlib.ExitStack() as stack:
         if workers == 0:
-            worker = Worker(config)
-            done: Iterator[Made] = (worker.make_shard(piece, rows) for piece, rows in todo)
+            done: Iterator[Made] = Worker(config).make_shards(todo)
         else:
             ray, crew = stack.enter_context(running_ray(workers, config.choices.provider))
-            done = make_shards(ray, config, todo, sources, crew, progress.say)
+            done = make_shards(ray, config, todo, pieces, sources, crew, progress.say)
         stack.enter_context(handling(stop, signal.SIGTERM, signal.SIGINT))  # after Ray, which sets handlers too
         stack.enter_context(progress)
         for made in done:

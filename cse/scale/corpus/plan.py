@@ -30,7 +30,7 @@ class Choices:
         columns: the columns to read; a txt file has none.
         keep_text: whether shards also store the text.
         shard_rows: maximum rows of a shard.
-        batch_size: maximum rows of a forward pass.
+        batch_size: maximum rows of a forward pass; None: what the encoder takes.
         normalize: whether vectors have unit length.
         provider: ``cpu`` or ``cuda``.
         role: whose task text goes before each row; None: no text.
@@ -40,7 +40,7 @@ class Choices:
     columns: Columns
     keep_text: bool
     shard_rows: int
-    batch_size: int
+    batch_size: int | None
     normalize: bool
     provider: str
     role: str | None = None

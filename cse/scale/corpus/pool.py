@@ -14,10 +14,12 @@ from cse.scale.corpus.worker import Made, Worker, WorkerConfig
 from cse.scale.side_by_side import Crew, share_out
 
 TRIES = 5  # of a piece whose process dies
+# of an actor: one is encoded, the other is written, fetched or tokenised. On a GPU these may take longer than encoding.
+_PIECES_AT_ONCE = {"cpu": 2, "cuda": 3}
 
 
 class PieceActor:
-    """A ``Worker`` in a process of its own.
+    """A ``Worker`` in a process of its own, whose threads call ``run`` for several pieces at once.
 
     User errors come back as text: Ray prints an exception as pages of trace.
     """
@@ -44,18 +46,20 @@ def make_shards(
     ray: Any,
     config: WorkerConfig,
     todo: Iterator[tuple[Piece, PieceRows]],
+    pieces: int,
     sources: list[CorpusFile],
     crew: Crew,
     say: Callable[[str], object],
 ) -> Iterator[Made]:
     """Make the shards of all pieces and yield each outcome once the shard is saved, in any order.
 
-    A dead actor is replaced and its piece done again.
+    A dead actor is replaced and its pieces done again.
 
     Args:
         ray: connected, see ``cluster.running_ray``.
         config: configuration of the workers.
         todo: the pieces and their rows.
+        pieces: how many there are.
         sources: the files of the corpus.
         crew: number and resources of the actors.
         say: prints a line.
@@ -63,12 +67,13 @@ def make_shards(
     Raises:
         CseError: the error of the first actor that fails, or a piece whose process has died ``TRIES`` times.
     """
-    actor = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus)(PieceActor)
+    # no actor takes a second piece that another, which starts a moment later, would begin at once
+    each = min(_PIECES_AT_ONCE[config.choices.provider], -(-pieces // crew.workers))
+    actor = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus, max_concurrency=each)(PieceActor)
     jobs = ((piece, (piece, rows)) for piece, rows in todo)
+    options: dict[str, Any] = {"each": each, "most_losses": TRIES - 1, "say": lambda line: say(f"embed: {line}")}
     try:
-        for ended in share_out(
-            ray, lambda: actor.remote(config), jobs, crew, most_losses=TRIES - 1, say=lambda line: say(f"embed: {line}")
-        ):
+        for ended in share_out(ray, lambda: actor.remote(config), jobs, crew, **options):
             if ended.lost:
                 piece = ended.name
                 raise CseError(

@@ -1,11 +1,18 @@
-"""Turn a piece into a shard; runs in each process, with or without Ray."""
+"""Turn pieces into shards; runs in each process, with or without Ray.
+
+While one piece is encoded, the next is read and tokenised and the one before is written, each in a thread of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cse.runtime.encode import Encoded, Prepared
+from cse.runtime.mixed import PreparedMixed
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.model import hold_domains
@@ -45,6 +52,14 @@ class Made(NamedTuple):
     truncated: int
 
 
+class PreparedPiece(NamedTuple):
+    """A piece, its rows, and their tokens."""
+
+    piece: Piece
+    rows: PieceRows
+    prepared: Prepared | PreparedMixed
+
+
 class Worker:
     """An encoder that makes shards on one core or a GPU.
 
@@ -59,19 +74,67 @@ class Worker:
         if self.encoder.bank is not None:
             hold_domains(self.encoder.bank, config.domains)
         self.folder = Folder(config.out)
+        self._encoding = threading.Lock()
+
+    def make_shards(self, todo: Iterator[tuple[Piece, PieceRows]]) -> Iterator[Made]:
+        """Make the shards of pieces one after another and yield each outcome once the shard is saved.
+
+        Three pieces are in memory at a time. This thread encodes, so that a signal ends it between two batches.
+
+        Args:
+            todo: the pieces and their rows, taken from it in another thread, one ahead.
+
+        Raises:
+            CseError: see ``make_shard``, or from ``todo``.
+            OSError: the same.
+        """
+        saving: Future[Made] | None = None
+        with ThreadPoolExecutor(2, "beside") as beside:
+            for work in _one_ahead(beside, (self.prepare(piece, rows) for piece, rows in todo)):
+                encoded = self.encode(work)
+                if saving is not None:
+                    yield saving.result()
+                saving = beside.submit(self.save, work, encoded)
+            if saving is not None:
+                yield saving.result()
 
     def make_shard(self, piece: Piece, rows: PieceRows) -> Made:
-        """Encode and write a piece.
+        """Make the shard of a piece. Several threads may call it at once: one of them encodes at a time.
 
         Raises:
             CseError: a problem with the model or the output folder.
             OSError: the local disk cannot be written.
         """
-        config, choices = self.config, self.config.choices
-        domain = rows.domains or config.domain
-        done = self.encoder.encode_counting(
-            rows.texts, choices.batch_size, normalize=choices.normalize, domain=domain, role=choices.role
+        work = self.prepare(piece, rows)
+        with self._encoding:
+            encoded = self.encode(work)
+        return self.save(work, encoded)
+
+    def prepare(self, piece: Piece, rows: PieceRows) -> PreparedPiece:
+        """Tokenise a piece."""
+        domain = rows.domains or self.config.domain
+        return PreparedPiece(
+            piece, rows, self.encoder.prepare(rows.texts, domain=domain, role=self.config.choices.role)
         )
-        content = shard_bytes(rows, done.embeddings, config.id_type, config.kept, keep_text=choices.keep_text)
-        self.folder.write(piece.shard, content)
-        return Made(piece.rows, done.truncated)
+
+    def encode(self, work: PreparedPiece) -> Encoded:
+        """Encode a piece."""
+        choices = self.config.choices
+        return self.encoder.encode_prepared(work.prepared, choices.batch_size, normalize=choices.normalize)
+
+    def save(self, work: PreparedPiece, encoded: Encoded) -> Made:
+        """Write the shard of a piece."""
+        config = self.config
+        content = shard_bytes(
+            work.rows, encoded.embeddings, config.id_type, config.kept, keep_text=config.choices.keep_text
+        )
+        self.folder.write(work.piece.shard, content)
+        return Made(work.piece.rows, encoded.truncated)
+
+
+def _one_ahead(beside: ThreadPoolExecutor, items: Iterator[PreparedPiece]) -> Iterator[PreparedPiece]:
+    """Yield items; while the caller has one, another thread makes the next."""
+    following = beside.submit(next, items, None)
+    while (item := following.result()) is not None:
+        following = beside.submit(next, items, None)
+        yield item
