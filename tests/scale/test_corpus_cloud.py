@@ -108,7 +108,8 @@ def test_a_piece_that_kills_its_worker_is_given_up_after_five(bucket, bundle, tm
     line = r"a\.txt:21: the process that embeds the 10 rows from here died 5 times \(out of memory\?\); use fewer"
     assert re.search(line, str(caught.value))
     assert deaths.stat().st_size == 5
-    assert sorted(Folder(out).names() - {".cse-drafts", ".cse-lock"}) == [
+    beside = "part-000003.parquet"  # in the same actor at the first death, or not begun
+    assert sorted(Folder(out).names() - {".cse-drafts", ".cse-lock", beside}) == [
         "part-000000.parquet", "part-000001.parquet", "plan.json",
     ]  # fmt: skip
 
