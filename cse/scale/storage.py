@@ -55,6 +55,19 @@ def reading(shown: str) -> Iterator[None]:
         raise CseError(f"{shown}: cannot be read: {type(error).__name__}: {error}") from None
 
 
+@contextmanager
+def sending(shown: str) -> Iterator[None]:
+    """Turn any error of a remote file system while ``shown`` is written into one line.
+
+    Raises:
+        CseError: any error.
+    """
+    try:
+        yield
+    except Exception as error:  # each remote file system has its own exceptions
+        raise CseError(f"{shown}: cannot be written: {type(error).__name__}: {error}") from None
+
+
 class Folder:
     """A folder whose files are written whole or not at all.
 
@@ -120,10 +133,8 @@ class Folder:
             CseError: the same for a remote file system.
         """
         if not self.local:
-            try:
+            with sending(self / name):
                 self.fs.pipe_file(f"{self.path}/{name}", bytes(content))
-            except Exception as error:  # each remote file system has its own exceptions
-                raise CseError(f"{self / name}: cannot be written: {type(error).__name__}: {error}") from None
             return
         with self.writing(name) as draft:
             draft.write_bytes(content)

@@ -37,8 +37,7 @@ LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
 
 def train_here(training: Training) -> RunState:
     """Train in this process."""
-    folder = training.folder.path
-    return training.run(watchers(training, folder.parents[1] / "tensorboard" / folder.name))
+    return training.run(watchers(training))
 
 
 def _launcher(workers: int) -> Callable[[Training], RunState]:

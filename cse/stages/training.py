@@ -173,17 +173,14 @@ class Training:
         """Return the reported dev score, read as by ``cse evaluate`` and the gate; None without a dev task."""
         return None if self.dev is None else score_dev(self.encoder, self.dev, DEV_BATCH, self.measure)
 
-    def take_over(self) -> RunState:
-        """Load the best weights that a launcher's workers saved into the encoder and return their last state.
+    def take_over(self, state: RunState | None) -> RunState:
+        """Load the best weights of the last state that a launcher's workers saved into the encoder, and return it.
 
         Raises:
-            CseError: no state was saved.
+            CseError: no whole state was saved.
         """
-        state = self.folder.load()
         if state is None:
-            raise CseError(
-                f"{self.folder.path}: the workers saved no state; is it on a disk that all of them can access?"
-            )
+            raise CseError("train.workers: the last state in the storage is damaged; delete it and run again")
         take_best(self.encoder, state)
         return state
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TextIO
 
 import click
 
@@ -18,13 +16,8 @@ OBSERVERS_VARIABLE = "CSE_OBSERVERS"  # a variable, not a setting: it changes no
 KNOWN = ("mlflow",)
 
 
-def watchers(training: Training, board: Path, log: TextIO | None = None) -> Observers:
-    """Return the observers of a training.
-
-    Args:
-        training: what they watch.
-        board: folder for TensorBoard.
-        log: stream for progress lines; None: stderr.
+def watchers(training: Training) -> Observers:
+    """Return the observers of a training; curves for TensorBoard go beside the folders of saved states.
 
     Raises:
         CseError: ``CSE_OBSERVERS`` names an unknown one.
@@ -37,9 +30,9 @@ def watchers(training: Training, board: Path, log: TextIO | None = None) -> Obse
             raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
         added.append(MlflowRun(folder, groups_of(training.settings), measure))
     # the added ones first: they may be refused before the others have begun
-    usual: list[Observer] = [ProgressBar(log, measure=measure), CsvLog(folder / "plots", measure)]
+    usual: list[Observer] = [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
     if find_spec("tensorboard"):
-        usual.append(TensorBoard(board, measure))
+        usual.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
     else:
         click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
     return Observers([*added, *usual])

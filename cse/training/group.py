@@ -92,9 +92,9 @@ class Group:
         """
         return make()
 
-    def any(self, flag: bool) -> bool:
-        """Return whether any worker set its flag."""
-        return flag
+    def any(self, *flags: bool) -> list[bool]:
+        """Return for each flag whether any worker set it."""
+        return [*flags]
 
 
 ALONE = Group()
@@ -170,12 +170,12 @@ class ProcessGroup(Group):
         made: T = said[0]
         return made
 
-    def any(self, flag: bool) -> bool:
-        """Return whether any worker set its flag."""
-        raised = torch.tensor(int(flag), device=self.device)
+    def any(self, *flags: bool) -> list[bool]:
+        """Return for each flag whether any worker set it."""
+        raised = torch.tensor(flags, dtype=torch.int32, device=self.device)
         with _together():
             dist.all_reduce(raised, op=dist.ReduceOp.MAX)
-        return bool(raised.item())
+        return [bool(flag) for flag in raised.tolist()]
 
 
 class _Gather(torch.autograd.Function):

@@ -97,8 +97,8 @@ def train(
         more: tokenised rows of further sources.
         dev: scores the encoder (Spearman * 100); None if there are no dev pairs.
         choose: whether to keep the weights with the best dev score. Otherwise, or without ``dev``, keeps the last.
-        folder: scratch folder for the resumable state. With several workers, the first worker's folder counts and its
-            clock decides when to save.
+        folder: where the resumable state is saved. With several workers, the first one's counts and its clock decides
+            when to save; the others call it too, with nothing.
         observer: notified of progress.
         device: device to train on; the CPU by default.
         group: the workers that share each batch; all of them call this with the same arguments.
@@ -173,9 +173,11 @@ def train(
                 tokens += batch.real_tokens
                 del batch
                 last = state.step == steps
-                if state.step % REPORT_EVERY == 0 or last:
+                reports = state.step % REPORT_EVERY == 0 or last
+                due = group.rank == 0 and time.monotonic() - saved >= plan.save_seconds
+                if reports:
                     values = losses.record(group.average(terms))
-                    stop = group.any(bool(received))  # all workers stop at the same step
+                    stop, due = group.any(bool(received), due)  # all workers do both at the same step
                     _check_loss(values["loss"], state.step, plan)
                     seconds = max(time.monotonic() - clock, 1e-9)
                     learning_rate = optimizer.param_groups[0]["lr"]
@@ -188,13 +190,14 @@ def train(
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 stop = stop or (group.size == 1 and bool(received))
                 last = _is_over(state, steps, plan)
-                if last or stop or (group.rank == 0 and time.monotonic() - saved >= plan.save_seconds):
-                    state.weights, state.memory = _on_host(weights), _on_host(losses.memory())
-                    # an ended run goes on no more: it keeps what is to be saved
-                    state.average = _on_host(average.result() if last else average.values)
-                    state.optimizer = _on_host(optimizer.state_dict())
+                if last or stop or (due and (reports or group.size == 1)):
                     if group.rank == 0:
-                        folder.save(state) if last or stop else folder.save_behind(state)
+                        state.weights, state.memory = _on_host(weights), _on_host(losses.memory())
+                        # an ended run goes on no more: it keeps what is to be saved
+                        state.average = _on_host(average.result() if last else average.values)
+                        state.optimizer = _on_host(optimizer.state_dict())
+                    save = folder.save if last or stop else folder.save_behind
+                    save(state if group.rank == 0 else None)
                     saved = time.monotonic()
                 if stop and not last:
                     raise Interrupted((received or [signal.SIGTERM])[0], f"after step {state.step} of {steps}")

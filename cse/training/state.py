@@ -68,22 +68,27 @@ class RunFolder:
         self._keep_best(fields["best_step"])  # later ones belong to updates that will run again
         return RunState(**fields, best_weights=best)
 
-    def save(self, state: RunState) -> None:
-        """Replace the saved state; a kill at any moment leaves either the old or the new one, never a mixture."""
+    def save(self, state: RunState | None) -> None:
+        """Replace the saved state; a kill at any moment leaves either the old or the new one, never a mixture.
+
+        Args:
+            state: None on all workers but the first.
+        """
         self.wait()
         self._write_all(state)
 
-    def save_behind(self, state: RunState) -> None:
+    def save_behind(self, state: RunState | None) -> None:
         """Save like ``save``, on a thread while training goes on; waits for the one before.
 
         Args:
-            state: whose tensors nobody changes any more.
+            state: whose tensors nobody changes any more; None on all workers but the first.
 
         Raises:
             OSError: writing the one before failed.
         """
         self.wait()
-        self._writing = self._writer.submit(self._write_all, replace(state, evaluations=[*state.evaluations]))
+        state = state and replace(state, evaluations=[*state.evaluations])
+        self._writing = self._writer.submit(self._write_all, state)
 
     def wait(self) -> None:
         """Wait until what ``save_behind`` was given is on the disk; raise its error."""
@@ -91,7 +96,9 @@ class RunFolder:
             writing, self._writing = self._writing, None
             writing.result()
 
-    def _write_all(self, state: RunState) -> None:
+    def _write_all(self, state: RunState | None) -> None:
+        if state is None:
+            return
         best = _best_file(state.best_step)
         if state.best_score is not None and not (self.path / best).exists():
             self._write(best, state.best_weights)

@@ -8,15 +8,20 @@ import re
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from ruamel.yaml import YAML
+
+from cse.scale.train import STORAGE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FILES = sorted(path for path in DEPLOY.iterdir() if path.suffix in (".yaml", ".json"))
 APPLICATION = "deploy.server.cluster:app_builder"
-# of the custom resource, ray.io/v1
+# of the custom resources, ray.io/v1
 SERVICE_FIELDS = {"serveConfigV2", "rayClusterConfig"}
+JOB_FIELDS = {"entrypoint", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"}
+FIELDS = {"rayservice": SERVICE_FIELDS, "rayjob-train": JOB_FIELDS, "rayjob-embed": JOB_FIELDS}
 CLUSTER_FIELDS = {
     "rayVersion",
     "authOptions",
@@ -33,9 +38,14 @@ def documents(path: Path) -> list:
     return [json.loads(text)] if path.suffix == ".json" else list(YAML(typ="safe", pure=True).load_all(text))
 
 
-def service() -> dict:
-    (found,) = (document for document in documents(DEPLOY / "rayservice.yaml") if document["kind"] == "RayService")
+def resource(name: str) -> dict:
+    """The one resource of KubeRay in a file."""
+    (found,) = (one for one in documents(DEPLOY / f"{name}.yaml") if one["apiVersion"] == "ray.io/v1")
     return found
+
+
+def service() -> dict:
+    return resource("rayservice")
 
 
 def serve_configs() -> dict[str, dict]:
@@ -90,38 +100,47 @@ def test_the_cluster_lets_nobody_in_who_was_not_asked():
 # ---- Kubernetes ---------------------------------------------------------------------------------------------------
 
 
-def groups() -> list[dict]:
-    cluster = service()["spec"]["rayClusterConfig"]
-    return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+def cluster(name: str) -> dict:
+    spec = resource(name)["spec"]
+    return spec.get("rayClusterConfig") or spec["rayClusterSpec"]
 
 
-def test_the_resource_has_fields_that_it_knows():
-    assert service()["apiVersion"] == "ray.io/v1"
-    assert set(service()["spec"]) == SERVICE_FIELDS
-    assert set(service()["spec"]["rayClusterConfig"]) <= CLUSTER_FIELDS
-    for group in groups():
+def groups(name: str) -> list[dict]:
+    return [cluster(name)["headGroupSpec"], *cluster(name)["workerGroupSpecs"]]
+
+
+everywhere = pytest.mark.parametrize("name", FIELDS)
+
+
+@everywhere
+def test_the_resource_has_fields_that_it_knows(name):
+    assert set(resource(name)["spec"]) == FIELDS[name]
+    assert set(cluster(name)) <= CLUSTER_FIELDS
+    for group in groups(name):
         assert set(group) <= GROUP_FIELDS
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
 
 
-def test_ray_has_the_version_that_is_installed():
+@everywhere
+def test_ray_has_the_version_that_is_installed(name):
     pinned = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
-    assert service()["spec"]["rayClusterConfig"]["rayVersion"] == pinned
+    assert cluster(name)["rayVersion"] == pinned
 
 
-def test_the_dashboard_needs_a_token_and_only_the_service_is_reachable():
-    cluster = service()["spec"]["rayClusterConfig"]
-    assert cluster["authOptions"] == {"mode": "token"}
-    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52, 0), "the first with tokens"
-    (policy,) = (one for one in documents(DEPLOY / "rayservice.yaml") if one["kind"] == "NetworkPolicy")
+@everywhere
+def test_the_dashboard_needs_a_token_and_only_the_service_is_reachable(name):
+    assert cluster(name)["authOptions"] == {"mode": "token"}
+    assert tuple(map(int, cluster(name)["rayVersion"].split("."))) >= (2, 52, 0), "the first with tokens"
+    (policy,) = (one for one in documents(DEPLOY / f"{name}.yaml") if one["kind"] == "NetworkPolicy")
     rules = policy["spec"]["ingress"]
     assert policy["spec"]["policyTypes"] == ["Ingress"]
-    (open_rule,) = (rule for rule in rules if "from" not in rule)
-    assert [port["port"] for port in open_rule["ports"]] == [8000], "for everyone"
+    ports = [[port["port"] for port in rule["ports"]] for rule in rules if "from" not in rule]
+    assert ports == ([[8000]] if name == "rayservice" else []), "for everyone"
     labels = policy["spec"]["podSelector"]["matchLabels"]
+    submits = [] if name == "rayservice" else [{"job-name": resource(name)["metadata"]["name"]}]
     sources = [source["podSelector"]["matchLabels"] for rule in rules for source in rule.get("from", [])]
-    assert sources == [labels, {"app.kubernetes.io/name": "kuberay-operator"}]
-    assert all(group["template"]["metadata"]["labels"] == labels for group in groups()), "every pod is behind it"
+    assert sources == [labels, *submits, {"app.kubernetes.io/name": "kuberay-operator"}]
+    assert all(group["template"]["metadata"]["labels"] == labels for group in groups(name)), "every pod is behind it"
 
 
 def test_pages_say_how_a_port_for_everyone_is_closed():
@@ -132,11 +151,11 @@ def test_pages_say_how_a_port_for_everyone_is_closed():
     assert "@sha256:" in pinning and "--require-hashes" in pinning
 
 
-def test_pods_are_confined_probed_and_limited():
-    found = documents(DEPLOY / "rayservice.yaml")
-    claims = {one["metadata"]["name"] for one in found if one["kind"] == "PersistentVolumeClaim"}
-    users = {numbers[0] for name, numbers in instructions() if name == "USER"}
-    for group in groups():
+@everywhere
+def test_pods_are_confined_probed_and_limited(name):
+    claims = {one["metadata"]["name"] for one in documents(DEPLOY / f"{name}.yaml") if "Claim" in one["kind"]}
+    users = {numbers[0] for word, numbers in instructions() if word == "USER"}
+    for group in groups(name):
         pod = group["template"]["spec"]
         (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"]
@@ -145,15 +164,37 @@ def test_pods_are_confined_probed_and_limited():
         assert {"livenessProbe", "readinessProbe"} <= set(container)
         assert {"requests", "limits"} == set(container["resources"])
         assert re.search(r":[\d.]+$", container["image"])
-        (mount,) = container["volumeMounts"]
-        (volume,) = pod["volumes"]
-        assert (mount["mountPath"], mount["name"], mount["readOnly"]) == ("/model", volume["name"], True)
-        assert volume["persistentVolumeClaim"]["claimName"] in claims
+        mounts = [(one["name"], one["mountPath"], one.get("readOnly")) for one in container.get("volumeMounts", [])]
+        expected = [("model", "/model", True)]
+        if name == "rayjob-train":  # its workers share no disk
+            expected = [] if "groupName" in group else [("work", "/work", None)]
+        assert mounts == expected
+        assert [volume["name"] for volume in pod.get("volumes", [])] == [mount for mount, *_ in expected]
+        assert {volume["persistentVolumeClaim"]["claimName"] for volume in pod.get("volumes", [])} <= claims
+
+
+@pytest.mark.parametrize("name", ["rayjob-train", "rayjob-embed"])
+def test_a_job_asks_for_as_many_workers_as_there_are_pods(name):
+    """And its command is one that there is: its words are read as the command line reads them."""
+    from cse.cli.main import cli
+
+    spec, (workers,) = resource(name)["spec"], cluster(name)["workerGroupSpecs"]
+    last = spec["entrypoint"].rpartition("&& ")[2].rstrip('"').split()
+    assert last[0] == "cse"
+    command = cli.get_command(click.Context(cli), last[1])
+    command.make_context(last[1], last[2:])
+    (wanted,) = re.findall(r"workers[= ](\d+)", spec["entrypoint"])
+    assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == int(wanted)
+    limits = workers["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == 1 and "cuda" in spec["entrypoint"], "a worker takes one"
+    if name == "rayjob-train":
+        head = cluster(name)["headGroupSpec"]["template"]["spec"]["containers"][0]
+        assert [one["name"] for one in head["env"]] == [STORAGE_VARIABLE]
 
 
 def test_a_worker_has_room_for_a_replica_and_time_to_end_it():
     (deployment,) = serve_configs()["rayservice.yaml"]["applications"][0]["deployments"]
-    (worker,) = service()["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    (worker,) = cluster("rayservice")["workerGroupSpecs"]
     cpus = int(worker["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
     needed = deployment["ray_actor_options"]["num_cpus"]
     assert needed * deployment["autoscaling_config"]["min_replicas"] <= cpus * worker["minReplicas"]

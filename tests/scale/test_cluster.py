@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -16,11 +17,13 @@ from ray.tune import RunConfig
 from cse.bench.worker import work_through
 from cse.errors import CseError
 from cse.scale import side_by_side as module
+from cse.scale.corpus.embed import embed_corpus
 from cse.scale.session import ray_session
 from cse.scale.side_by_side import Crew, share_out
 from cse.tune import watch
 from tests.cli.workspace import write_params, write_prepared
 from tests.deploy.bundles import write_bundle
+from tests.scale.corpora import choices, sentences, shards, write_txt
 from tests.scale.echo import Echo, fail_with_threads
 from tests.waiting import wait_for
 
@@ -95,6 +98,26 @@ def test_what_no_machine_can_hold_is_refused_at_once(cluster, tmp_path):
 
     with pytest.raises(CseError, match="--workers 9: each takes 1 CPU of one machine"), running_ray(9, "cpu"):
         pass
+
+
+def test_a_lost_machine_costs_embed_its_pieces_and_no_shard(cluster, tmp_path):
+    """The workers that it held find no place any more; the others do their pieces."""
+    corpus, bundle = str(write_txt(tmp_path / "a.txt", sentences(4000))), str(write_bundle(tmp_path / "bundle"))
+    embed_corpus(corpus, str(tmp_path / "alone"), bundle, choices(shard_rows=20), workers=0)
+    lost, out = cluster.add_node(num_cpus=2, object_store_memory=10**8), tmp_path / "out"
+
+    def lose() -> None:
+        wait_for(lambda: len(shards(out)) >= 20)
+        cluster.remove_node(lost, allow_graceful=False)
+        at.append(len(shards(out)))
+
+    at, losing = [], threading.Thread(target=lose)
+    losing.start()
+    done = embed_corpus(corpus, str(out), bundle, choices(shard_rows=20), workers=8)
+    losing.join()
+    assert 20 <= at[0] < 200, "it was lost on the way"
+    assert (done.rows, done.shards) == (4000, 200)
+    assert [one.read_bytes() for one in shards(out)] == [one.read_bytes() for one in shards(tmp_path / "alone")]
 
 
 def test_training_starts_though_its_part_of_the_sum_fits_no_machine(cluster, tiny_folders, tmp_path):

@@ -10,11 +10,8 @@ import signal
 import threading
 from pathlib import Path
 
-import boto3
 import pyarrow.parquet as pq
 import pytest
-import s3fs
-from moto.server import ThreadedMotoServer
 
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -25,28 +22,11 @@ from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.pool import PieceActor
 from cse.scale.corpus.table import MODES, open_table
 from cse.scale.storage import Folder
-from tests.flows.prefect_server import free_port
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
+from tests.scale.buckets import bucket  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, sentences, shards, write_parquet, write_txt
 
 TEXTS = sentences(35)
-
-
-@pytest.fixture
-def bucket(monkeypatch):
-    """A client of an S3 server with the bucket `texts`; fsspec finds it through the environment, as people set it."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=free_port(), verbose=False)
-    server.start()
-    url = f"http://127.0.0.1:{server._port}"
-    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-    s3fs.S3FileSystem.clear_instance_cache()
-    client = boto3.client("s3", endpoint_url=url)
-    client.create_bucket(Bucket="texts")
-    yield client
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
 
 
 @pytest.mark.parametrize("ending", ["txt", "parquet"])

@@ -1,4 +1,7 @@
-"""A cluster of two machines (two Ray nodes on this one): one is lost, the training goes on with what is left."""
+"""A cluster of two machines (two Ray nodes on this one) and a bucket: one is lost, the training goes on with the other.
+
+Each machine has a folder for temporary files of its own, so nothing but the bucket is shared.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ import psutil
 import pytest
 
 from tests.cli.workspace import write_params, write_prepared
+from tests.scale.buckets import bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -32,7 +36,7 @@ class Cluster:
 
     def __init__(self, home: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="cse-el-", dir="/tmp"))  # short: sockets lie in it
-        self.environment = os.environ | QUIET | SOONER | {"HOME": str(home)}
+        self.environment, self.home = os.environ | QUIET | SOONER | {"HOME": str(home)}, home
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -44,9 +48,11 @@ class Cluster:
         port = self.address.partition(":")[2]
         where = ["--head", f"--port={port}", "--include-dashboard=false"] if head else [f"--address={self.address}"]
         own = [f"--temp-dir={self.folder}"] if head else []
+        disk = self.home / ("first" if head else "second")
+        disk.mkdir()
         done = subprocess.run(
             [RAY, "start", *where, *own, "--node-ip-address=127.0.0.1", "--num-cpus=1", "--disable-usage-stats"],
-            env=self.environment, capture_output=True, text=True, timeout=120,
+            env=self.environment | {"TMPDIR": str(disk)}, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -71,7 +77,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(bucket, tmp_path):  # noqa: F811 - machines know the bucket from their environment
     made = Cluster(tmp_path)
     try:
         made.start(head=True)
@@ -80,30 +86,38 @@ def cluster(tmp_path):
         made.stop()
 
 
-def test_a_lost_machine_leaves_a_smaller_group(cluster, tiny_folders, tmp_path):
+def test_a_lost_machine_leaves_a_smaller_group(cluster, bucket, tiny_folders, tmp_path):  # noqa: F811
     write_prepared(tmp_path / "data/prepared", rows=400)
     write_params(tmp_path / "params.yaml", tiny_folders["bert"])
     first = cluster.processes("raylet/raylet")
     cluster.start(head=False)
     second = [process for process in cluster.processes("raylet/raylet") if process not in first]
     assert len(second) == 1
-    command = [sys.executable, "-m", "cse.cli", "train", "--out", "out", "-s", "train.workers=2"]
-    training = subprocess.Popen(
-        [*command, "-s", "train.epochs=6", "-s", "train.eval_every=50"],
-        cwd=tmp_path, env=cluster.environment | {"RAY_ADDRESS": cluster.address}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    command, screen = [sys.executable, "-m", "cse.cli", "train", "--out", "out"], tmp_path / "screen"
+    for setting in ("train.workers=2", "train.epochs=6", "train.eval_every=50", "train.save_seconds=1"):
+        command += ["-s", setting]
+    with screen.open("w") as stream:
+        training = subprocess.Popen(
+            command, cwd=tmp_path, stderr=stream,
+            env=cluster.environment | {"RAY_ADDRESS": cluster.address, "CSE_STORAGE": "s3://texts/runs"},
+        )  # fmt: skip
 
-    def progress() -> str:
-        return "".join(log.read_text() for log in tmp_path.glob(".cse/resume/*/progress.log"))
+    def stored() -> list[str]:
+        return [one["Key"] for one in bucket.list_objects_v2(Bucket="texts").get("Contents", [])]
 
-    wait_for(lambda: list(tmp_path.glob(".cse/resume/*/state.pt")))
-    assert "workers that share each batch: 2" in progress()
+    wait_for(lambda: any(name.endswith("/state.pt") for name in stored()))
+    wait_for(lambda: any(name.endswith("snapshot.json") for name in stored()))
+    assert "workers that share each batch: 2" in screen.read_text()
+    (run,) = {name.split("/")[1] for name in stored()}
+    assert all((tmp_path / disk / f"cse-rows-{run}/prepared/train.arrow").is_file() for disk in ("first", "second"))
     lost = [*second[0].children(recursive=True), *second]
     for process in lost:
         os.kill(process.pid, signal.SIGKILL)
-    _, errors = training.communicate(timeout=600)
+    training.wait(timeout=600)
+    errors = screen.read_text()
     assert training.returncode == 0, errors
     assert re.findall(r"workers that share each batch: (\d)", errors) == ["2", "1"]
     assert "resuming after step" in errors
     assert (tmp_path / "out/checkpoint.json").is_file()
+    assert not stored() and not list((tmp_path / ".cse/resume").iterdir()), "nothing is left behind"
+    assert not list((tmp_path / "first").glob("cse-*"))

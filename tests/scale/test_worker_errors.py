@@ -1,4 +1,4 @@
-"""What a worker leaves of an error, without Ray: its own words, once."""
+"""What a worker tells of an error, without Ray: its own words, once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import errno
 import pytest
 
 from cse.errors import CseError
-from cse.scale.train import _told
+from cse.scale.relay import Relay
+from cse.scale.train import _words
+from cse.scale.train_worker import told
 from cse.training.group import PeerLost
 
 
@@ -20,16 +22,19 @@ from cse.training.group import PeerLost
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_error_is_written_down_and_raised(tmp_path, error, words):
-    with pytest.raises(type(error)), _told(tmp_path, rank=1):
+def test_an_error_is_told_and_raised(tmp_path, error, words):
+    relay = Relay()
+    with pytest.raises(type(error)), told(relay.fail, rank=1):
         raise error
-    with pytest.raises(CseError), _told(tmp_path, rank=0):
+    with pytest.raises(CseError), told(relay.fail, rank=0):
         raise CseError("later")
-    assert (tmp_path / "failed.txt").read_text(encoding="utf-8").startswith(words)
-    assert f"{type(error).__name__}: " in (tmp_path / "trace.txt").read_text(encoding="utf-8")
+    assert _words(relay.failed(), tmp_path).startswith(words)
+    traces = [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()]
+    assert [type(error).__name__ in trace for trace in traces] == ([True] if type(error) is KeyError else [])
 
 
-def test_a_lost_peer_is_another_workers_error_or_none(tmp_path):
-    with pytest.raises(PeerLost), _told(tmp_path, rank=0):
+def test_a_lost_peer_is_another_workers_error_or_none():
+    relay = Relay()
+    with pytest.raises(PeerLost), told(relay.fail, rank=0):
         raise PeerLost("Connection closed by peer")
-    assert not list(tmp_path.iterdir())
+    assert relay.failed() is None

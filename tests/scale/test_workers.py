@@ -33,7 +33,8 @@ def folder(tiny_folders, tmp_path):
 
 def start(folder, out, *settings, python=sys.executable):
     """Start a training; with ``forking_python`` for ``python``, whatever is neither killed nor loses a worker."""
-    options = [part for setting in ("train.epochs=4", "train.eval_every=20", *settings) for part in ("-s", setting)]
+    usual = "train.epochs=4", "train.eval_every=20", "train.save_seconds=1"
+    options = [part for setting in (*usual, *settings) for part in ("-s", setting)]
     command = [python, "-m", "cse.cli", "train", "--out", str(folder / out), *options]
     return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -55,7 +56,7 @@ def _line(process):
 
 
 def saved(folder):
-    return list(folder.glob(".cse/resume/*/state.pt"))
+    return list(folder.glob(".cse/resume/*/ray/*/checkpoint_manager_snapshot.json"))
 
 
 def metrics(folder, out):
