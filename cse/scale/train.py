@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cse.errors import CseError
 from cse.scale.machines import Machine, cpus_each, free_in_words, in_words, listed_machines, places, with_more
@@ -23,6 +23,9 @@ from cse.scale.train_worker import WorkerTask, work
 from cse.stages.training import Training
 from cse.stages.watching import watchers
 from cse.training.state import RunFolder, RunState
+
+if TYPE_CHECKING:
+    from ray.train import Checkpoint
 
 MOST_LOSSES = 3  # lost workers before a run gives up
 STORAGE_VARIABLE = "CSE_STORAGE"  # a variable, not a setting: it changes nothing in the result
@@ -81,12 +84,19 @@ def train_on_workers(training: Training) -> RunState:
             except Exception as error:
                 failure: Failure | None = ray.get(relay.failed.remote())
                 raise CseError(_reason(error) if failure is None else _words(failure, folder)) from None
-        with saved.as_directory() as there:
-            state = training.take_over(RunFolder(Path(there)).load())
+        state = training.take_over(_loaded(saved))
     shutil.rmtree(folder / "ray", ignore_errors=True)
     if rows:
         rows.remove()
     return state
+
+
+def _loaded(saved: Checkpoint | None) -> RunState | None:
+    """Return the state in a checkpoint of Ray Train, if there is a whole one."""
+    if saved is None:
+        return None
+    with saved.as_directory() as there:
+        return RunFolder(Path(there)).load()
 
 
 def _storage(place: str) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Training:
             CseError: no whole state was saved.
         """
         if state is None:
-            raise CseError("train.workers: the last state in the storage is damaged; delete it and run again")
+            raise CseError("train.workers: no whole state is in the storage; delete what is there and run again")
         take_best(self.encoder, state)
         return state
 

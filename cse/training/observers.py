@@ -237,4 +237,5 @@ def _clock(seconds: float) -> str:
 
 
 def _memory() -> str:
-    return f" | {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if torch.cuda.is_available() else ""
+    """Return the most memory so far, where this process trains on a GPU."""
+    return f" | {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if torch.cuda.is_initialized() else ""

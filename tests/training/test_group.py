@@ -26,6 +26,14 @@ ALL, SHARED = Cut(1, None), Cut(3, None)
 PLAN = new_plan(learning_rate=0.02, batch_size=8, epochs=1, cut=SHARED, eval_every=3, save_seconds=0, seed=5)
 
 
+class Watched(RunFolder):
+    """Notes each time that a worker saves, and whether it has the state."""
+
+    def _write_all(self, state):
+        self.saves = [*getattr(self, "saves", []), state is not None]
+        super()._write_all(state)
+
+
 def train_all(folder, scratch, group, plan):
     encoder, losses, table = make_system("hinge", folder, dropout=0.0)
     with torch.no_grad():
@@ -36,13 +44,14 @@ def train_all(folder, scratch, group, plan):
     def dev():
         return float(encoder.prompt.table.detach().sum())  # any number that follows the weights
 
-    scratch = scratch / str(group.rank)
-    train(encoder, losses, table, plan, dev=dev, folder=RunFolder(scratch), observer=recorder, group=group)
+    saved = Watched(scratch / str(group.rank))
+    train(encoder, losses, table, plan, dev=dev, folder=saved, observer=recorder, group=group)
     return {
         "weights": {n: w.detach() for n, w in encoder.trainable().items()},
         "losses": [record.terms["loss"] for record in recorder.records],
         "evaluations": recorder.scores,
-        "saved": (scratch / "state.pt").exists(),
+        "saved": (saved.path / "state.pt").exists(),
+        "saves": saved.saves,
         "slices": [slices for slices, _ in steps],
         "seeds": [seed for _, seed in steps],
     }
@@ -116,6 +125,7 @@ def test_a_training_shared_equals_a_training_alone(alone, workers):
         assert [place for place, _, _ in found["evaluations"]] == [0, 3, 5]
         torch.testing.assert_close(found["weights"], expected["weights"], rtol=1e-4, atol=1e-5)
         assert found["saved"] == (rank == 0)
+        assert found["saves"] == [rank == 0], "all save at the same steps: here at the fifth, when they meet"
         assert found["slices"] == [4 // 2 if len(workers) == 2 else 3 // 3] * 5, "it did more than its share"
     seeds = [seed for worker in workers for seed in worker["training"]["seeds"]]
     assert seeds[:5] == expected["seeds"]
