@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
+import ray
 
 from cse.errors import CseError, Interrupted
 from cse.scale.corpus import embed as module
+from cse.scale.corpus import pool
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.pool import PieceActor
 from cse.scale.corpus.worker import Worker
+from cse.scale.side_by_side import Crew
 from cse.scale.storage import Folder
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, outputs, sentences, shards, write_txt
@@ -156,3 +160,18 @@ def test_a_signal_ends_the_run_with_the_shard_whose_write_had_begun(bundle, corp
     assert len(shards(tmp_path / "vectors")) == 2
     again = embed_corpus(str(corpus), str(tmp_path / "vectors"), str(bundle), choices(), workers=0)
     assert (again.rows, again.found) == (50, 20)
+
+
+@pytest.mark.parametrize(
+    ("provider", "pieces", "workers", "each"),
+    [("cpu", 40, 2, 2), ("cuda", 40, 2, 3), ("cpu", 2, 2, 1), ("cuda", 4, 2, 2), ("cpu", 1, 2, 1)],
+)
+def test_no_actor_takes_a_second_piece_that_another_could_begin(monkeypatch, provider, pieces, workers, each):
+    threads, shared = [], []
+    fake = SimpleNamespace(
+        remote=lambda *, max_concurrency, **_: threads.append(max_concurrency), exceptions=ray.exceptions
+    )
+    monkeypatch.setattr(pool, "share_out", lambda *_, each, **__: shared.append(each) or iter(()))
+    config = SimpleNamespace(choices=choices(provider=provider))
+    assert list(pool.make_shards(fake, config, iter(()), pieces, [], Crew(workers, 1), print)) == []
+    assert threads == shared == [each]
