@@ -168,9 +168,12 @@ def test_a_signal_ends_the_run_with_the_shard_whose_write_had_begun(bundle, corp
 )
 def test_no_actor_takes_a_second_piece_that_another_could_begin(monkeypatch, provider, pieces, workers, each):
     threads, shared = [], []
-    fake = SimpleNamespace(
-        remote=lambda *, max_concurrency, **_: threads.append(max_concurrency), exceptions=ray.exceptions
-    )
+
+    def remote(*, max_concurrency, **_):
+        threads.append(max_concurrency)
+        return lambda actor: actor
+
+    fake = SimpleNamespace(remote=remote, exceptions=ray.exceptions)
     monkeypatch.setattr(pool, "share_out", lambda *_, each, **__: shared.append(each) or iter(()))
     config = SimpleNamespace(choices=choices(provider=provider))
     assert list(pool.make_shards(fake, config, iter(()), pieces, [], Crew(workers, 1), print)) == []
