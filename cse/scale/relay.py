@@ -15,7 +15,7 @@ from cse.scale.machines import WAIT_SECONDS
 from cse.training.observers import Observer, StepRecord
 
 GROUP, LOST = "group", "lost"
-_START, _STEP, _EVALUATED, _CLOSE = "start", "step", "evaluated", "close"
+_START, _STEP, _EVALUATED = "start", "step", "evaluated"
 
 
 class Failure(NamedTuple):
@@ -65,7 +65,7 @@ def start_relay(ray: Any) -> Any:
 
 
 class Teller(Observer):
-    """Tells the relay what an observer of the first worker sees.
+    """Tells the relay what an observer of the first worker sees; the command knows itself when all is over.
 
     Raises:
         CseError: the command cannot note it, for instance because its disk is full.
@@ -85,10 +85,6 @@ class Teller(Observer):
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Tell it."""
         self._tell(_EVALUATED, step, score, best)
-
-    def close(self) -> None:
-        """Tell it."""
-        self.relay.tell.remote(_CLOSE)
 
     def _tell(self, *event: Any) -> None:
         import ray
