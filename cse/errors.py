@@ -103,8 +103,8 @@ def full_disk_in(text: str) -> int | None:
 
 def describe_os_error(error: OSError) -> str:
     """Describe an operating system error for the user in one line."""
-    known = isinstance(error.filename, str | bytes | os.PathLike)
-    name = _DRAFT.sub(r"\1\2", os.fsdecode(error.filename)) if known else ""
+    place = error.filename2 or error.filename  # of a copy the target: what is read is seldom at fault
+    name = _DRAFT.sub(r"\1\2", os.fsdecode(place)) if isinstance(place, str | bytes | os.PathLike) else ""
     where = f" {name}" if name else ""
     if error.errno in _FULL_DISK:
         return (

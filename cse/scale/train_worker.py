@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError, describe_os_error
+from cse.files import naming
 from cse.process import throwaway_folder
 from cse.scale.relay import GROUP, Failure, Teller
 from cse.scale.shared_rows import SharedRows
@@ -97,12 +98,13 @@ class ReportedState(RunFolder):
             return RunFolder(Path(folder)).load()
 
     def _write_all(self, state: RunState | None) -> None:
-        from ray.train import Checkpoint, report
+        from ray.train import Checkpoint, get_context, report
 
         if state is None:
             report({})
             return
-        with tempfile.TemporaryDirectory(dir=self.path) as draft:
+        there = Path(get_context().get_storage().experiment_fs_path)
+        with tempfile.TemporaryDirectory(dir=self.path) as draft, naming(there):
             RunFolder(Path(draft)).save(state)
             report({"step": state.step, "dev": state.best_score}, Checkpoint.from_directory(draft))
 

@@ -143,6 +143,8 @@ def test_the_line_names_what_the_user_named():
     line = describe_os_error(error)
     assert line == "data/prepared/train.arrow: read-only file system, nothing was written; choose another place"
     assert describe_os_error(OSError(13, "Permission denied", "a/.b.cse-tmp-x")) == "Permission denied: a/.b.cse-tmp-x"
+    copied = OSError(errno.ENOSPC, "No space left on device", "source", None, "target")
+    assert describe_os_error(copied).startswith("no space left while writing target (")
 
 
 def test_a_line_commands_no_terminal(cse, empty):
