@@ -188,8 +188,11 @@ def test_a_job_asks_for_as_many_workers_as_there_are_pods(name):
     limits = workers["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == 1 and "cuda" in spec["entrypoint"], "a worker takes one"
     if name == "rayjob-train":
-        head = cluster(name)["headGroupSpec"]["template"]["spec"]["containers"][0]
+        group = cluster(name)["headGroupSpec"]
+        head = group["template"]["spec"]["containers"][0]
         assert [one["name"] for one in head["env"]] == [STORAGE_VARIABLE]
+        assert head["resources"]["limits"]["nvidia.com/gpu"] == 1, "a command with train.device cuda asks for one"
+        assert group["rayStartParams"]["num-gpus"] == "0", "which no worker takes"
 
 
 def test_a_worker_has_room_for_a_replica_and_time_to_end_it():
