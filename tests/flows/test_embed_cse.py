@@ -34,7 +34,7 @@ def test_a_folder_is_made_by_embed(said):
     assert context.params == {
         "corpus": "tickets/*.jsonl", "out": "data/vectors", "model": "data/bundle", "text_column": "text",
         "id_column": "ticket", "domain_column": None, "keep_text": True, "shard_rows": 8192, "workers": 0,
-        "batch_size": 64, "provider": "auto", "normalize": True, "index": True, "again": False, "role": None,
+        "batch_size": None, "provider": "auto", "normalize": True, "index": True, "again": False, "role": None,
         "title_column": None, "keep_column": (),
     }  # fmt: skip
 
