@@ -48,7 +48,7 @@ def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
     A folder is in use while the lock next to it, ``NAME.lock``, is held. A folder without a lock file is never touched.
 
     Args:
-        folder: created by the caller, before or inside the block.
+        folder: made if it is not there.
         alike: glob pattern for such folders in the same place.
         refusal: error message if another process uses the folder.
 
@@ -58,8 +58,10 @@ def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
     for left in folder.parent.glob(f"{alike}.lock"):
         with suppress(CseError, OSError), only_one(left, "in use"):
             shutil.rmtree(left.with_suffix(""), ignore_errors=True)
-    with only_one(folder.with_name(f"{folder.name}.lock"), refusal):
+    # another process that starts at the same moment may hold the new lock to see whether anybody does
+    with only_one(folder.with_name(f"{folder.name}.lock"), refusal, wait=2.0):
         try:
+            folder.mkdir(mode=0o700, exist_ok=True)
             yield
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import tempfile
@@ -89,8 +90,23 @@ def quiet_server() -> Iterator[None]:
             stack.enter_context(only_one(home / f"{_DATABASE}.lock", "in use"))
         except CseError:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cse-prefect-")))
+        # no setting: of other libraries the server logs what it breaks off when it is stopped
+        stack.enter_context(_variable("PREFECT_LOGGING_ROOT_LEVEL", "CRITICAL"))
         with temporary_settings(_settings(home / _DATABASE)):
             yield
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable, unless it is set, for processes that start in the block."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def _settings(database: Path) -> dict[str, object]:

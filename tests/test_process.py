@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 
 import pytest
 
@@ -19,12 +20,30 @@ def test_a_folder_goes_with_its_block_and_a_forgotten_one_with_the_next(tmp_path
         (tmp_path / f"{name}.lock").touch()
     mine = tmp_path / "run-mine"
     with throwaway_folder(mine, "run-*", "refused"):
-        mine.mkdir()
         assert not (tmp_path / "run-left").exists(), "its lock is held by nobody"
         with pytest.raises(CseError, match=r"^refused$"), throwaway_folder(mine, "run-*", "refused"):
             pass
         assert mine.is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other-left", "other-left.lock", "run-ours"]
+
+
+def test_a_process_that_looks_whether_a_new_folder_is_left_does_not_take_it(tmp_path):
+    """Its lock is held for a moment, and the folder may be gone then."""
+    mine, held = tmp_path / "run-mine", threading.Event()
+    mine.mkdir()
+
+    def look() -> None:
+        with only_one(tmp_path / "run-mine.lock", "in use"):
+            held.set()
+            mine.rmdir()
+            time.sleep(0.3)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    held.wait()
+    with throwaway_folder(mine, "run-*", "refused"):
+        assert mine.is_dir()
+    looking.join()
 
 
 def test_a_lock_is_free_after_an_error(tmp_path):
