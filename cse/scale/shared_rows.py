@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 from filelock import FileLock
 
+from cse.errors import CseError
 from cse.scale.storage import Folder, reading, sending
 
 _WHOLE = "whole"  # a file that says that all is there
@@ -64,14 +66,13 @@ class SharedRows:
         return self.place
 
     def remove(self) -> None:
-        """Delete the run's folder, and all that is in it.
-
-        Raises:
-            CseError: the bucket cannot be written.
-        """
+        """Delete the run's folder, and all that is in it; a bucket that refuses is told of, since the run has ended."""
         there = Folder(self.url)
-        with sending(self.url):
-            there.fs.rm(there.path, recursive=True)
+        try:
+            with sending(self.url):
+                there.fs.rm(there.path, recursive=True)
+        except CseError as error:
+            click.echo(f"left behind, delete it yourself: {error}", err=True)
 
     def remove_here(self) -> None:
         """Delete this machine's copy; who has a file of it open keeps that."""
