@@ -26,8 +26,11 @@ class OfflineError(CseError):
     """The hub is unreachable and nothing usable is cached."""
 
 
-class Interrupted(Exception):  # noqa: N818 - not an error: the run can be resumed
-    """A termination signal arrived and the state is saved; ``number`` is the signal number."""
+class Interrupted(BaseException):
+    """A termination signal arrived and the state is saved; ``number`` is the signal number.
+
+    Not an ``Exception``: it may be raised anywhere, also where a library's errors are turned into lines.
+    """
 
     def __init__(self, number: int, done: str) -> None:
         super().__init__(f"{signal.Signals(number).name} {done}: state saved; run the same command again to resume")

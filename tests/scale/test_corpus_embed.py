@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ from cse.scale.corpus import embed as module
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.worker import Worker
+from cse.scale.storage import reading, sending
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents, full_disk
 from tests.runtime.conftest import DIMENSION, bundle, write_bundle_of_words  # noqa: F401 - a fixture
@@ -147,6 +149,12 @@ def test_a_stopped_run_goes_on(run, corpus, tmp_path):
     assert done.err.endswith("48 vectors of 8 dimensions in 5 shards, 20 of them from earlier runs\n")
     assert {shard: shard.stat().st_mtime_ns for shard in first} == first
     assert outputs(tmp_path / "vectors") == outputs(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("at_work", [reading, sending])
+def test_a_signal_while_a_file_is_read_or_written_is_no_mistake_of_the_file(at_work):
+    with pytest.raises(Interrupted, match=r"^SIGTERM after 10 rows: state saved"), at_work("corpus.txt"):
+        raise Interrupted(signal.SIGTERM, "after 10 rows")
 
 
 def search_refused(folder) -> str:
