@@ -40,6 +40,7 @@ from cse import OnnxEncoder, SentenceEncoder
 from cse.choices import Precision
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
+from cse.export.int8 import CALIBRATED
 from cse.runtime.providers import no_cuda_reason
 from cse.settings import Settings
 from cse.training.precision import choose_device
@@ -95,7 +96,12 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
                 raise CseError(reason)
             for kind, model in models.items():
                 with write_bundle(
-                    model, place / f"{kind}-{precision}", normalize=True, metrics={}, precision=precision
+                    model,
+                    place / f"{kind}-{precision}",
+                    normalize=True,
+                    metrics={},
+                    precision=precision,
+                    texts=texts[:CALIBRATED],
                 ):
                     pass
                 encoder = OnnxEncoder(place / f"{kind}-{precision}", provider=device)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from cse.choices import Precision
 from cse.export.as_domain import as_domain
@@ -31,8 +33,9 @@ from cse.runtime.bundle import (
     documents_identity,
 )
 from cse.runtime.domain import SUFFIX
+from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import SKETCH, Moments, write_sketch
-from cse.runtime.uses import QUERY
+from cse.runtime.uses import QUERY, role_for
 
 
 @dataclass
@@ -61,6 +64,7 @@ def write_bundle(
     metrics: dict[str, Any],
     checkpoint: str = "",
     precision: Precision = "fp32",
+    texts: Sequence[str] = (),
 ) -> Iterator[Draft]:
     """Yield a loadable draft of the bundle to check; it replaces ``out`` when the block ends without an error.
 
@@ -71,6 +75,7 @@ def write_bundle(
         metrics: scores to record in the manifest.
         checkpoint: identity of the encoder's checkpoint; empty for a bare backbone.
         precision: of weights and matrix products.
+        texts: ``int8``: what the ranges of activations are read from, some hundreds like those to come.
     """
     facts = describe(encoder)
     documents = encoder.documents or encoder
@@ -79,8 +84,8 @@ def write_bundle(
             facts["backbone"] |= _write_sides(encoder, folder, normalize=normalize, checkpoint=checkpoint)
         else:
             write_graph(encoder, folder / MODEL)
-        if precision != "fp32":
-            {"fp16": halve, "int8": quantize}[precision](folder / MODEL)
+        if precision == "fp16":
+            halve(folder / MODEL)
         # the tokenizer's own save does not raise OSError on a full disk
         (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         manifest = Bundle(
@@ -96,11 +101,16 @@ def write_bundle(
             versions=versions(),
             metrics=metrics,
             checkpoint=checkpoint,
-            precision=precision,
+            precision="fp32" if precision == "int8" else precision,
             texts=facts["texts"],
             widths=facts["widths"],
             side=encoder.side,
         )
+        if precision == "int8":
+            manifest.write(folder)
+            quantize(folder / MODEL, _given(folder, texts))
+            files = describe_files(folder, manifest.files)
+            manifest = dataclasses.replace(manifest, precision=precision, files=files)
         if is_bare(documents):
             manifest = dataclasses.replace(manifest, documents=documents_identity(manifest))
         manifest.write(folder)
@@ -111,6 +121,13 @@ def write_bundle(
         added = {path.name for path in folder.glob("[!.]*")} - {MANIFEST, *manifest.files}
         files = manifest.files | describe_files(folder, added)
         Bundle(**vars(manifest) | {"files": files, "parity": draft.parity}).write(folder)
+
+
+def _given(folder: Path, texts: Sequence[str]) -> list[dict[str, NDArray[Any]]]:
+    """Return what a bundle's graph is given for texts; with a query side, half of them are queries."""
+    onnx = OnnxEncoder(folder, provider="cpu", threads=1)
+    roles = [role_for(QUERY, onnx.texts)] if onnx.query_side is None else [QUERY, None]
+    return [onnx.graph_inputs(text, roles[number % len(roles)]) for number, text in enumerate(texts)]
 
 
 def _write_sides(encoder: SentenceEncoder, folder: Path, *, normalize: bool, checkpoint: str) -> dict[str, int]:

@@ -180,7 +180,9 @@ def share_of_training(
         return None
     if precision != "fp32" and np.square(change).sum() < _CLEAR**2 * np.square(found - expected).sum():
         with tempfile.TemporaryDirectory() as folder:
-            with write_bundle(bare, Path(folder) / "bare", normalize=True, metrics={}, precision=precision):
+            with write_bundle(
+                bare, Path(folder) / "bare", normalize=True, metrics={}, precision=precision, texts=sentences
+            ):
                 pass
             start = OnnxEncoder(Path(folder) / "bare", provider="cpu").encode(sentences, normalize=True, role=role)
     share = float(((found - start) * change).sum() / np.square(change).sum())

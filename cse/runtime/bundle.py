@@ -153,10 +153,16 @@ def bare_of(query: Domain, bundle: Bundle) -> Domain:
 
 
 def documents_identity(manifest: Bundle | BankManifest) -> str:
-    """Return a hash of what makes the vectors of documents where they are the bare backbone's."""
+    """Return a hash of what makes the vectors of documents where they are the bare backbone's.
+
+    Those of int8 depend on the texts that it was calibrated on too: on the graph itself.
+    """
     facts = {key: getattr(manifest, key) for key in ("pooler", "max_length", "pad_id")}
     files = {"backbone": manifest.backbone.get("sha256"), "tokenizer": manifest.files[TOKENIZER]["sha256"]}
-    return digest(facts | files | {"precision": getattr(manifest, "precision", "fp32")})
+    precision = getattr(manifest, "precision", "fp32")
+    if precision == "int8":
+        files["graph"] = digest({name: manifest.files[name] for name in manifest.files if name.startswith(MODEL)})
+    return digest(facts | files | {"precision": precision})
 
 
 def kept_as(manifest: Bundle | BankManifest) -> str:

@@ -288,17 +288,32 @@ class OnnxEncoder(Compatible):
         """Return the cosines (n, m) between ``a`` and ``b``, each a list of sentences or embeddings (n, d)."""
         return cosine_similarity(self._vectors(a), self._vectors(b))
 
+    def graph_inputs(self, text: str, role: str | None = None) -> dict[str, NDArray[Any]]:
+        """Return what the graph of a bundle is given for one text alone, by the names of its inputs."""
+        side = self.side_of(role)
+        tokens = self.tokenize([text_of(role, self.texts) + text])
+        return self._complete(self._given(*pad([tokens.ids], self.manifest.pad_id), [] if side is None else [side]))
+
+    def _given(
+        self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
+    ) -> dict[str, NDArray[Any]]:
+        """Return tokens and prompts of a batch; a graph without prompts takes none."""
+        prompts = feed(rows) if rows and self._inputs.intersection(INPUTS) else {}
+        return {"input_ids": ids, "attention_mask": mask, **prompts}
+
+    def _complete(self, given: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        if "token_type_ids" in self._inputs:
+            given["token_type_ids"] = np.zeros_like(given["input_ids"])
+        return {name: given[name] for name in self._inputs}
+
     def _embed(
         self, session: ort.InferenceSession, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
     ) -> NDArray[np.float32]:
-        """Return vectors (b, d) of a batch, not scaled; a graph without prompts takes no inputs for them."""
+        """Return vectors (b, d) of a batch, not scaled."""
 
         def compute(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-            given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
-            if not rows:
-                return self._run(session, given)
-            prompts = feed(rows[: len(ids)]) if self._inputs.intersection(INPUTS) else {}
-            return finish(self._run(session, {**given, **prompts}), rows[: len(ids)], normalize=False)
+            vectors = self._run(session, self._given(ids, mask, rows[: len(ids)]))
+            return finish(vectors, rows[: len(ids)], normalize=False) if rows else vectors
 
         keeping = kept()
         if keeping is None or not self._kept_as or any(row is not self.bare for row in rows):
@@ -307,10 +322,8 @@ class OnnxEncoder(Compatible):
 
     def _run(self, session: ort.InferenceSession, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its output (b, d)."""
-        if "token_type_ids" in self._inputs:
-            given["token_type_ids"] = np.zeros_like(given["input_ids"])
         try:
-            return self._through(session, {name: given[name] for name in self._inputs}, self._output[0])
+            return self._through(session, self._complete(given), self._output[0])
         except Exception as error:  # onnxruntime's exceptions share no base class
             rows, length = given["input_ids"].shape
             raise CseError(

@@ -18,6 +18,7 @@ from cse.evaluation.sts import evaluate_sts
 from cse.evaluation.tasks.labels import class_means
 from cse.evaluation.tasks.score import score_dev
 from cse.export.bundle import write_bundle
+from cse.export.int8 import CALIBRATED
 from cse.export.parity import check_parity
 from cse.files import write_json
 from cse.model.checkpoint_config import identity_of
@@ -53,7 +54,11 @@ def export_stage(
     data = PreparedData(prepared)
     sentences = sentences_for_parity(data, settings.export.sentences)
     options = settings.export
+    training = training_sentences(data, SKETCHED) or sentences
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
+    calibration = training[:: -(-len(training) // CALIBRATED)] if options.precision == "int8" else []
+    if calibration:
+        click.echo(f"reading the ranges of activations from {len(calibration)} training sentences", err=True)
     with write_bundle(
         encoder,
         bundle,
@@ -61,14 +66,14 @@ def export_stage(
         metrics=scores,
         checkpoint=checkpoint,
         precision=options.precision,
+        texts=calibration,
     ) as draft:
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision != "fp32":
             draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
-        texts = training_sentences(data, SKETCHED) or sentences
-        draft.sketch = vectors_sketched(onnx, texts)
+        draft.sketch = vectors_sketched(onnx, training)
         for task in of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
             write_json(draft.folder / CLASSES, classes_of(onnx, task))
     click.echo(

@@ -31,7 +31,7 @@ def fresh(folder):
 
 
 def export(encoder, folder, precision="fp32", sentences=TEXTS):
-    with write_bundle(encoder, folder, normalize=True, metrics={}, precision=precision) as draft:
+    with write_bundle(encoder, folder, normalize=True, metrics={}, precision=precision, texts=TEXTS) as draft:
         onnx = OnnxEncoder(draft.folder, provider="cpu", threads=1)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=1e-5, precision=precision)
     return folder
