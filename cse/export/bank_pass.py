@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import nn
 
+from cse.export.row_updates import RowUpdates
 from cse.model.backbone import Backbone
 from cse.runtime.domain import POOLERS
 
@@ -17,11 +21,13 @@ class BankPass(nn.Module):
 
     Args:
         backbone: the frozen language model.
+        adapters: its layers that take low-rank updates, see ``RowUpdates``.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, adapters: Sequence[str] = ()) -> None:
         super().__init__()
         self.backbone = backbone
+        self.updates = RowUpdates(backbone, adapters)
 
     def forward(
         self,
@@ -34,6 +40,9 @@ class BankPass(nn.Module):
         trained_cls: torch.Tensor,
         cls: torch.Tensor,
         pooling: torch.Tensor,
+        update_down: torch.Tensor | None = None,
+        update_up: torch.Tensor | None = None,
+        update_rest: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return pooled vectors ``(B, D)``.
 
@@ -48,7 +57,30 @@ class BankPass(nn.Module):
             trained_cls: whether the domain has its own word vector of ``[CLS]`` ``(U,)``.
             cls: that vector ``(U, W)``; any number where it has none.
             pooling: place of the pooler in ``POOLERS`` ``(U,)``.
+            update_down, update_up, update_rest: of the layers of each domain, see ``RowUpdates.applied``; None: the
+                layers are the backbone's own.
         """
+        if update_down is None or update_up is None or update_rest is None:
+            updated: AbstractContextManager[None] = nullcontext()
+        else:
+            updated = self.updates.applied(update_down[domain], update_up[domain], update_rest[domain])
+        with updated:
+            return self._pooled(
+                input_ids, attention_mask, domain, prompt, prompt_length, position_shift, trained_cls, cls, pooling
+            )
+
+    def _pooled(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        domain: torch.Tensor,
+        prompt: torch.Tensor,
+        prompt_length: torch.Tensor,
+        position_shift: torch.Tensor,
+        trained_cls: torch.Tensor,
+        cls: torch.Tensor,
+        pooling: torch.Tensor,
+    ) -> torch.Tensor:
         column_BL = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         begins_BL = column_BL == 0
         replaced_BL = begins_BL & trained_cls[domain][:, None]

@@ -107,6 +107,7 @@ class OnnxEncoder(Compatible):
         self._through = run_bound if attached.provider == "cuda" else run
         self._output = [attached.session.get_outputs()[0].name]
         self._manifest = self.path / (MANIFEST if self.bank is None else BANK)
+        self._updates: dict[str, int] = {} if self.bank is None else self.bank.manifest.updates
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._check_graph()
         try:
@@ -297,7 +298,7 @@ class OnnxEncoder(Compatible):
             given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
             if not rows:
                 return self._run(session, given)
-            prompts = feed(rows[: len(ids)]) if self._inputs.intersection(INPUTS) else {}
+            prompts = feed(rows[: len(ids)], self._updates) if self._inputs.intersection(INPUTS) else {}
             return finish(self._run(session, {**given, **prompts}), rows[: len(ids)], normalize=False)
 
         keeping = kept()
@@ -322,7 +323,7 @@ class OnnxEncoder(Compatible):
         """Refuse a graph that does not match the manifest."""
         path = self.path / MODEL
         prompted = self.bank is not None or (self.query_side is not None and self.query_side.prompted)
-        needed = {*_GIVEN, *INPUTS} if prompted else {*_GIVEN}
+        needed = {*_GIVEN, *INPUTS, *self._updates} if prompted else {*_GIVEN}
         unknown = self._inputs - needed - {"token_type_ids"}
         if unknown:
             raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer provides; export again")

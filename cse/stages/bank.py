@@ -21,7 +21,7 @@ from cse.model.checkpoint_config import identity_of, read_config
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.bank import BadDomainError, NoDomainError, is_bank
-from cse.runtime.domain import Domain, check_fit
+from cse.runtime.domain import SUFFIX, Domain, check_fit
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
@@ -41,7 +41,9 @@ def create(model: str, bank: Path, settings: Settings) -> None:
 
 
 def _create(encoder: SentenceEncoder, bank: Path, settings: Settings) -> str:
-    difference = create_bank(encoder, bank, tolerance=settings.export.tolerance)
+    difference = create_bank(
+        encoder, bank, tolerance=settings.export.tolerance, adapters=settings.bank.adapters
+    )
     name = encoder.backbone.files.name
     return f"{bank}: bank of {name} without domains; largest difference from torch {difference:.1e}"
 
@@ -64,6 +66,7 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
     prepared = None if data is None else PreparedData(data)
     domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
+        check_fit(bank / f"{name}{SUFFIX}", domain.facts, domain.tensors(), onnx.manifest.shape)
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared, settings.export.sentences)
         check_parity(encoder, DomainEncoder(onnx, domain), sentences, tolerance=settings.export.tolerance)
         if prepared is not None:
@@ -169,7 +172,13 @@ def _domain_of(
     if data is not None and onnx.bank is not None:
         centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), training_sentences(data, _TEXTS))
     return make_domain(
-        encoder, name, normalize=settings.export.normalize, metrics=metrics, checkpoint=checkpoint, centres=centres
+        encoder,
+        name,
+        normalize=settings.export.normalize,
+        metrics=metrics,
+        checkpoint=checkpoint,
+        centres=centres,
+        bank=None if onnx.bank is None else onnx.bank.manifest,
     )
 
 
