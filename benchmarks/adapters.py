@@ -32,7 +32,7 @@ from cse.export.bank import create_bank
 from cse.export.int8 import quantize
 from cse.runtime.bank import DOMAINS, read_bank_manifest
 from cse.runtime.bundle import MODEL, describe_files
-from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, Domain, DomainFacts, hashes_of
+from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, Domain, DomainFacts, hashes_of, update_shapes
 
 # layers whose low-rank updates the bank takes (None: no adapters), and the rank and prompt vectors of its domains
 KINDS: dict[str, tuple[list[str] | None, int, int]] = {
@@ -65,11 +65,10 @@ def fill(bank: Path, kind: str, count: int) -> list[str]:
         sizes = (shape.positions - length, shape.dimension, shape.words)
         facts = DomainFacts(DOMAIN_FORMAT, name, shape.backbone, "mean", True, length, *sizes, {})
         facts = dataclasses.replace(facts, adapters=list(shape.adapters))
-        prompt = np.zeros((2 * shape.layers, shape.heads, length, shape.head_size), np.float32)
-        domain = Domain(facts, prompt)
+        shapes: dict[str, tuple[int, ...]] = {"prompt": (2 * shape.layers, shape.heads, length, shape.head_size)}
         if shape.updates and not kind.startswith("bare"):
-            domain = dataclasses.replace(domain, **domain.updates(shape.updates, rank))
-        tensors = {key: random.normal(scale=0.02, size=one.shape).astype("f") for key, one in domain.tensors().items()}
+            shapes |= update_shapes(shape.updates, rank)
+        tensors = {key: random.normal(scale=0.02, size=size).astype(np.float32) for key, size in shapes.items()}
         facts = dataclasses.replace(facts, hashes=hashes_of(tensors))
         Domain(facts, **tensors).write(bank / DOMAINS / f"{name}{SUFFIX}")
     return names

@@ -68,7 +68,8 @@ def add_command(
     """Add a trained checkpoint to a bank as a domain.
 
     MODEL is a checkpoint with deep prompts on the bank's backbone, or that backbone itself (folder or hub id), which
-    becomes a domain without a prompt. A bank created with bank.adapters also takes biases and LoRA. Its embeddings in the bank are compared with torch's first.
+    becomes a domain without a prompt. A bank created with -s bank.adapters=[all] takes trained biases and LoRA too. The
+    domain's embeddings in the bank are compared with torch's first.
     """
     from cse.runtime.bank import read_bank_manifest
 

@@ -25,7 +25,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.bank import DOMAINS, FORMAT, Bank, BankManifest
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
-from cse.runtime.domain import DOMAIN_FORMAT, POOLERS, Domain, DomainFacts, check_name, hashes_of
+from cse.runtime.domain import DOMAIN_FORMAT, POOLERS, Domain, DomainFacts, check_name, hashes_of, update_shapes
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import Moments
@@ -40,7 +40,9 @@ SENTENCES = (
 )
 
 
-def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float, adapters: Sequence[str] | None = None) -> float:
+def create_bank(
+    encoder: SentenceEncoder, out: Path, *, tolerance: float, adapters: Sequence[str] | None = None
+) -> float:
     """Write a bank without domains.
 
     Random prompts of several lengths are compared with torch before the bank is published.
@@ -168,8 +170,8 @@ def _obstacle(encoder: SentenceEncoder, *, takes_updates: bool) -> str:
         return f"weights of the language model were trained ({encoder.trained}), so a bank's backbone is not its own"
     if not encoder.frozen and not takes_updates:
         return (
-            f"it has {'low-rank updates' if encoder.trained == 'lora' else 'biases'} of the language model's layers, and "
-            "the bank takes prompts alone; create a bank with bank.adapters, or"
+            f"it has {'low-rank updates' if encoder.trained == 'lora' else 'biases'} of the language model's layers, "
+            "and the bank takes prompts alone; create a bank with bank.adapters, or"
         )
     if encoder.prompt is not None and not encoder.prompt.deep:
         return "an input-layer prompt has no keys and values of its own"
@@ -197,8 +199,6 @@ def _random_domains(manifest: BankManifest) -> Iterator[Domain]:
         facts = DomainFacts(DOMAIN_FORMAT, f"random-{length}", shape.backbone, pooler, True, shift, *sizes, {})
         prompt = random.normal(size=(2 * shape.layers, shape.heads, length, shape.head_size)).astype(np.float32)
         cls = random.normal(scale=0.05, size=shape.words).astype(np.float32) if length == 2 else None
-        domain = Domain(facts, prompt, cls)
-        given = domain.updates(manifest.updates, length % 4) if length % 2 == 0 and manifest.updates else {}
-        yield dataclasses.replace(
-            domain, **{key: random.normal(scale=0.05, size=one.shape).astype(np.float32) for key, one in given.items()}
-        )
+        shapes = update_shapes(manifest.updates, length) if length != 1 and manifest.updates else {}
+        updates = {key: random.normal(scale=0.05, size=size).astype(np.float32) for key, size in shapes.items()}
+        yield Domain(facts, prompt, cls, **updates)

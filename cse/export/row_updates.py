@@ -1,7 +1,7 @@
 """Biases and low-rank updates of a backbone's layers that differ by row: read from a trained encoder, and applied.
 
-Legend: ``B`` rows, ``L`` tokens, ``r`` rank, ``i`` inputs of the linear layers that take low-rank updates, one after the
-other, ``o`` their outputs, ``x`` outputs of all other layers with a bias.
+Legend: ``B`` rows, ``L`` tokens, ``r`` rank, ``i`` inputs of the linear layers that take low-rank updates, one after
+the other, ``o`` their outputs, ``x`` outputs of all other layers with a bias.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def choose_trained(backbone: Backbone | StaticWords, trained: str, lora_rank: in
 
 
 def linear_layers(backbone: Backbone) -> dict[nn.Linear, str]:
-    """Return the linear layers of the transformer's blocks with their path in a block, once: ALBERT's blocks are one."""
+    """Return the linear layers of the transformer's blocks with their paths in a block; ALBERT's blocks are one."""
     named = (pair for block in backbone.blocks for pair in block.named_modules())
     return {layer: path for path, layer in named if isinstance(layer, nn.Linear)}
 

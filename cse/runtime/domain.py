@@ -154,21 +154,6 @@ class Domain:
         """Rank of its low-rank updates; 0 without."""
         return 0 if self.update_down is None else len(self.update_down)
 
-    def updates(self, widths: Mapping[str, int], rank: int) -> dict[str, NDArray[np.float32]]:
-        """Return its updates, zeros where it has none.
-
-        Args:
-            widths: of the bank's, see ``Shape``.
-            rank: to fill the factors up to.
-        """
-        shapes = zip(widths.items(), ((rank,), (1 + rank,), ()), strict=True)
-        found = {name: np.zeros((*rows, width), np.float32) for (name, width), rows in shapes}
-        for name, tensor in found.items():
-            own = getattr(self, name)
-            if own is not None:
-                tensor[: len(own)] = own
-        return found
-
     @property
     def texts(self) -> dict[str, str]:
         """Task texts by role; a query side has roles even if none of them has a text."""
@@ -246,6 +231,12 @@ class Shape:
     poolers: tuple[str, ...] = POOLERS
     updates: Mapping[str, int] = field(default_factory=dict)
     adapters: Sequence[str] = ()
+
+
+def update_shapes(widths: Mapping[str, int], rank: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of updates of a rank, by ``UPDATES``; ``widths`` as ``Shape.updates``."""
+    down, up, rest = (widths.get(name, 0) for name in UPDATES)
+    return dict(zip(UPDATES, ((rank, down), (1 + rank, up), (rest,)), strict=True))
 
 
 def is_domain(path: Path) -> bool:
@@ -466,7 +457,6 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
             f"one takes {taken}; add its checkpoint again to a bank that takes them (bank.adapters)"
         )
     rank = len(tensors[UPDATES[0]]) if UPDATES[0] in tensors else 0
-    inputs, outputs, others = (shape.updates.get(name, 0) for name in UPDATES)
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
         "cls": (shape.words,),
@@ -475,7 +465,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         "map_mean": (width,),
         "map_matrix": (width, own),
         "centres": (count, width),
-        **dict(zip(UPDATES, ((rank, inputs), (1 + rank, outputs), (others,)), strict=True)),
+        **update_shapes(shape.updates, rank),
         "sketch_mean": (own,),
         "sketch_variance": (own,),
         "sketch_count": (1,),

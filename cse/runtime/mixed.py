@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.runtime.bank import BadDomainError, Bank, Chosen, NoDomainError
-from cse.runtime.domain import AUTO, POOLERS, Domain
+from cse.runtime.domain import AUTO, POOLERS, Domain, update_shapes
 from cse.runtime.encode import Encoded, Prepared, as_texts, encode_prepared, prepare_sentences, unit_rows
 from cse.runtime.uses import refuse_uses, text_of
 
@@ -198,7 +198,9 @@ def encode_mixed(
     bank, domain, chosen, prepared = mixed.bank, mixed.domain, list(mixed.chosen), mixed.prepared
 
     def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
-        return finish(run({"input_ids": ids, "attention_mask": mask, **feed(rows, bank.manifest.updates)}), rows, normalize)
+        return finish(
+            run({"input_ids": ids, "attention_mask": mask, **feed(rows, bank.manifest.updates)}), rows, normalize
+        )
 
     if mixed.unchosen:
         vectors = encode_prepared(prepared, embed=embed, normalize=False, **options).embeddings
@@ -242,8 +244,6 @@ def feed(rows: Sequence[Domain], updates: Mapping[str, int]) -> dict[str, NDArra
     distinct = list(place)
     longest = max(1, *(one.length for one in distinct))
     prompts = [_filled(one.prompt, longest) for one in distinct]
-    rank = max(1, *(one.rank for one in distinct))
-    own = [one.updates(updates, rank) for one in distinct] if updates else []
     no_cls = np.zeros(distinct[0].facts.words, np.float32)
     return {
         "domain": domain,
@@ -253,8 +253,19 @@ def feed(rows: Sequence[Domain], updates: Mapping[str, int]) -> dict[str, NDArra
         "trained_cls": np.array([one.cls is not None for one in distinct]),
         "cls": np.stack([no_cls if one.cls is None else one.cls for one in distinct]),
         "pooling": np.array([POOLERS.index(one.facts.pooler) for one in distinct]),
-        **{name: np.stack([one[name] for one in own]) for name in updates},
+        **(_updates(distinct, updates) if updates else {}),
     }
+
+
+def _updates(distinct: Sequence[Domain], widths: Mapping[str, int]) -> dict[str, NDArray[np.float32]]:
+    shapes = update_shapes(widths, max(1, *(one.rank for one in distinct)))
+    found = {name: np.zeros((len(distinct), *shape), np.float32) for name, shape in shapes.items()}
+    for place, domain in enumerate(distinct):
+        for name, tensors in found.items():
+            own = getattr(domain, name)
+            if own is not None:
+                tensors[place, : len(own)] = own
+    return found
 
 
 def finish(pooled: NDArray[np.float32], rows: Sequence[Domain], normalize: bool | None) -> NDArray[np.float32]:

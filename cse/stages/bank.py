@@ -41,9 +41,7 @@ def create(model: str, bank: Path, settings: Settings) -> None:
 
 
 def _create(encoder: SentenceEncoder, bank: Path, settings: Settings) -> str:
-    difference = create_bank(
-        encoder, bank, tolerance=settings.export.tolerance, adapters=settings.bank.adapters
-    )
+    difference = create_bank(encoder, bank, tolerance=settings.export.tolerance, adapters=settings.bank.adapters)
     name = encoder.backbone.files.name
     return f"{bank}: bank of {name} without domains; largest difference from torch {difference:.1e}"
 

@@ -37,10 +37,9 @@ class BankSettings(SettingsGroup):
     at_once: Positive = Field(2, description="Domains that `train-bank` trains side by side, one per Ray worker.")
     adapters: list[str] | None = Field(
         None,
-        description="Layers whose low-rank updates (`train.parameters: lora`, or PEFT's LoRA) the domains of a new bank "
-        "may have, by the ends of their names: `[query, value]`, or `[all]`; they may have biases of their own too "
-        "(`train.parameters: biases`), with `[]` those alone. `null`: prompts alone. Every text then costs more, see "
-        "docs/bank.md.",
+        description="Layers whose LoRA the domains of a new bank may have, by the ends of their names: "
+        "`[query, value]`, or `[all]`. They may have their own biases too; with `[]`, these alone. `null`: prompts alone. "
+        "Every text then costs more, see docs/bank.md.",
     )
     domains: dict[str, DomainSettings] = Field(
         {},
